@@ -1,0 +1,62 @@
+# Every target sets up what it needs by itself, once: .venv is made again only when pyproject.toml or constraints.txt change.
+PYTHON ?= python3
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := specsplit drafter verifier coordinator scripts benchmarks tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types floors drift unit format bench protos clean
+
+help: ## what there is
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## .venv with everything in it
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "setup: $(VENV) with $$($(PYTHON) --version) (a few minutes the first time)"
+	@$(PYTHON) -c 'import sys; sys.exit("setup: specsplit needs Python 3.11 or 3.12; say make PYTHON=python3.11") if sys.version_info[:2] not in ((3, 11), (3, 12)) else 0'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[engine,dev]"
+	@touch $@
+	@echo "setup: done"
+
+demo: $(STAMP) ## three services on this machine, and a text that they write together
+	@$(BIN)/specsplit demo
+
+test: lint types floors drift unit ## everything that must hold before a change goes in
+
+lint: $(STAMP) ## ruff: rules and format
+	@echo "lint: ruff"
+	@$(BIN)/ruff check --quiet $(SOURCES)
+	@$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "lint: not formatted; run make format"; exit 1; }
+
+types: $(STAMP) ## pyright
+	@echo "types: pyright"
+	@$(BIN)/pyright
+
+floors: $(STAMP) ## import-linter: no module imports from a higher floor
+	@echo "floors: import-linter"
+	@$(BIN)/lint-imports --no-logo
+
+drift: $(STAMP) ## is the generated code what the protos give?
+	@echo "drift: specsplit/v1 against protos/specsplit/v1"
+	@$(BIN)/python scripts/generate_protos.py --check
+
+unit: $(STAMP) ## pytest
+	@echo "unit: pytest"
+	@$(BIN)/pytest
+
+format: $(STAMP) ## let ruff put imports and layout right
+	@$(BIN)/ruff check --quiet --fix $(SOURCES) || true
+	@$(BIN)/ruff format --quiet $(SOURCES)
+
+bench: $(STAMP) ## the benchmarks: a table, a JSON file and a plot each
+	@$(BIN)/python -m benchmarks
+
+protos: $(STAMP) ## write specsplit/v1 from protos/specsplit/v1
+	@$(BIN)/python scripts/generate_protos.py
+
+clean: ## remove what the other targets made, models and .venv excepted
+	@rm -rf dist build/protos-venv build/wheel .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""What specsplit costs and gains, measured: `python -m benchmarks --help`."""

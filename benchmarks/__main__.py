@@ -1,0 +1,36 @@
+"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|all] [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.context import Context
+from benchmarks.machine import describe
+
+NAMES = ("step_overhead", "overlap", "speedup", "acceptance")
+
+
+def main() -> None:
+    """Parse the options and run the benchmarks asked for, one after the other."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", nargs="?", choices=(*NAMES, "all"), default="all")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small run that shows it works; results go to build/results"
+    )
+    parser.add_argument("--models", type=Path, default=Path("models/pocket"), help="folder with target and draft")
+    options = parser.parse_args()
+    command = ["python -m benchmarks", options.name, *(["--quick"] if options.quick else [])]
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    context = Context(options.models, options.quick, describe(command), console)
+    for name in NAMES if options.name == "all" else (options.name,):
+        context.console.rule(name)
+        importlib.import_module(f"benchmarks.{name}").run(context)
+
+
+if __name__ == "__main__":
+    main()

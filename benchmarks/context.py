@@ -1,0 +1,63 @@
+"""What every benchmark is given: models, folder, size of the run, and where to show progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks.report import Report, Row
+
+RESULTS = Path("docs/results")
+QUICK_RESULTS = Path("build/results")
+
+
+@dataclass(frozen=True)
+class Context:
+    """One run of `python -m benchmarks`."""
+
+    models: Path
+    """Folder with `target` and `draft`."""
+    quick: bool
+    """A small run: shows that it works, its figures are not for the docs and go to build/results."""
+    machine: dict[str, object]
+    """Where, when and with what command, taken before anything ran."""
+    console: Console
+
+    @property
+    def target(self) -> Path:
+        """The target's folder."""
+        return self.models / "target"
+
+    @property
+    def draft(self) -> Path:
+        """The standalone draft's folder."""
+        return self.models / "draft"
+
+    @contextmanager
+    def progress(self, what: str, total: int) -> Iterator[Callable[[str], None]]:
+        """A progress bar; call what it yields after each of `total` pieces, with a word on what comes next."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self.console) as bars:
+            task = bars.add_task(what, total=total)
+
+            def advance(word: str = "") -> None:
+                bars.update(task, advance=1, description=f"{what} {word}")
+
+            yield advance
+
+    def finish(
+        self, name: str, title: str, columns: dict[str, str], rows: list[Row], settings: dict[str, object], notes: list[str],
+        draw: Callable[[Figure], None],
+    ) -> Report:  # fmt: skip
+        """Print the report and write its files."""
+        report = Report(name, title, columns, rows, self.machine, settings | {"quick": self.quick}, notes)
+        report.show(self.console)
+        for path in report.write(QUICK_RESULTS if self.quick else RESULTS, draw):
+            self.console.print(f"wrote {path}", highlight=False)
+        return report

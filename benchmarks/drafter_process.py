@@ -1,0 +1,54 @@
+"""A drafter in a process of its own, for the benchmarks that drive a verifier directly."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from specsplit.settings import DrafterSettings
+from specsplit_drafter.service import main
+
+START_S = 60.0
+
+
+@contextlib.contextmanager
+def drafter(settings: DrafterSettings) -> Iterator[str]:
+    """A drafter with these settings for the duration of the block: its host:port, ready to draft."""
+    words = [sys.executable, "-m", "benchmarks.drafter_process", json.dumps(settings.resolved())]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip().rpartition(" ")[2]
+            if not address:
+                raise RuntimeError("the drafter did not start; its log is above")
+            _wait_until_serving(address)
+            yield address
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _wait_until_serving(address: str) -> None:
+    deadline = time.monotonic() + START_S
+    with grpc.insecure_channel(address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        while time.monotonic() < deadline:
+            asked = health_pb2.HealthCheckRequest()
+            reply = health.Check(asked, wait_for_ready=True, timeout=START_S)  # pyright: ignore[reportAttributeAccessIssue]
+            if reply.status == health_pb2.HealthCheckResponse.SERVING:
+                return
+            time.sleep(0.1)
+    raise TimeoutError(f"the drafter at {address} did not get ready in {START_S:.0f} s")
+
+
+if __name__ == "__main__":
+    logging.disable(logging.INFO)
+    sys.exit(main(DrafterSettings(**json.loads(sys.argv[1]))))

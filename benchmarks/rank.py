@@ -1,0 +1,61 @@
+"""A verifier rank in this process, without a server in front: its engine thread, its streams to drafters, its step records."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from specsplit.clock import SystemClock
+from specsplit.sessions import DecodeRequest, Finished
+from specsplit.settings import VerifierSettings
+from specsplit.values import Endpoint, PlanChanges, Sampling, SpeculationStatistics, Stopping
+from specsplit_verifier.record import StepRecord
+from specsplit_verifier.service import Verifier, load_stepper
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One session from submission to its end."""
+
+    tokens: list[int]
+    seconds: float
+    speculation: SpeculationStatistics
+
+
+@asynccontextmanager
+async def rank(settings: VerifierSettings) -> AsyncIterator[Verifier]:
+    """A running verifier for the duration of the block."""
+    clock = SystemClock()
+    verifier = Verifier(settings, await asyncio.to_thread(load_stepper, settings, clock), clock)
+    try:
+        yield verifier
+    finally:
+        await verifier.close()
+
+
+def request(
+    prompt: Sequence[int], new: int, sampling: Sampling, drafter: str | None, plan: PlanChanges | None = None
+) -> DecodeRequest:
+    """`new` tokens exactly behind `prompt`, drafted for by the drafter at host:port `drafter` (None: nobody)."""
+    endpoint = Endpoint(drafter, drafter) if drafter else None
+    return DecodeRequest("benchmark", prompt, sampling, Stopping(new, ignore_eos=True), plan or PlanChanges(), endpoint)
+
+
+async def generate(verifier: Verifier, wanted: DecodeRequest) -> Generated:
+    """Decode one request to its end."""
+    started, tokens = time.perf_counter(), list[int]()
+    async for event in verifier.decode(wanted):
+        if isinstance(event, Finished):
+            return Generated(tokens, time.perf_counter() - started, event.speculation)
+        tokens += event.tokens
+    raise RuntimeError("the session ended without an end")
+
+
+def records_since(verifier: Verifier, steps: int) -> list[StepRecord]:
+    """The records of the steps after the first `steps`."""
+    engine = verifier.engine
+    made = engine.statistics().steps - steps
+    return list(engine.records)[-made:] if made else []

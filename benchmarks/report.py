@@ -1,0 +1,79 @@
+"""One benchmark's outcome: a table on the terminal; a JSON file, a Markdown table and a plot on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+matplotlib.use("Agg")
+
+Row = dict[str, object]
+
+
+def _plain(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"cannot write {type(value).__name__} as JSON")
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Rows that all have the keys of `columns`, and what one must know to read them."""
+
+    name: str
+    """File name stem."""
+    title: str
+    columns: dict[str, str]
+    """Key of a row's value -> heading, units in it."""
+    rows: list[Row]
+    machine: dict[str, object]
+    settings: dict[str, object] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Sentences: aims met or not, what stands in for what."""
+
+    def show(self, console: Console) -> None:
+        """Print the table and the notes."""
+        table = Table(title=self.title)
+        for number, heading in enumerate(self.columns.values()):
+            table.add_column(heading, justify="left" if number == 0 else "right")
+        for row in self.rows:
+            table.add_row(*(_cell(row[key]) for key in self.columns))
+        console.print(table)
+        for note in self.notes:
+            console.print(f"- {note}", highlight=False)
+
+    def markdown(self) -> str:
+        """The same as Markdown, with the machine and the command below."""
+        lines = [
+            f"# {self.title}",
+            "",
+            "| " + " | ".join(self.columns.values()) + " |",
+            "|---" * len(self.columns) + "|",
+        ]
+        lines += ["| " + " | ".join(_cell(row[key]) for key in self.columns) + " |" for row in self.rows]
+        lines += ["", *(f"* {note}" for note in self.notes), ""]
+        lines += [f"Settings: {', '.join(f'{k} {v}' for k, v in self.settings.items())}.", ""] if self.settings else []
+        lines += [f"Measured with {', '.join(f'{k} {v}' for k, v in self.machine.items())}.", ""]
+        return "\n".join(lines)
+
+    def write(self, folder: Path, draw: Callable[[Figure], None]) -> list[Path]:
+        """Write `<name>.json`, `.md` and `.png` into `folder`; `draw` fills the plot."""
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / f"{self.name}.{ending}" for ending in ("json", "md", "png")]
+        paths[0].write_text(json.dumps(asdict(self), indent=2, default=_plain) + "\n", encoding="utf-8")
+        paths[1].write_text(self.markdown(), encoding="utf-8")
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        draw(figure)
+        figure.savefig(paths[2], dpi=110)
+        return paths

@@ -1,0 +1,86 @@
+"""Channels to the verifiers, one each, kept while the verifier is in the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import grpc
+
+from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.rpc import dial, from_rpc_error
+from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.settings import TransportSettings
+from specsplit.v1 import verifier_pb2_grpc
+from specsplit.wire.verifier import decode_event, decode_to_wire
+from specsplit_coordinator.registry import Seat
+
+
+class Dialler:
+    """Decodes sessions on verifiers."""
+
+    def __init__(self, settings: TransportSettings) -> None:
+        self._settings = settings
+        self._channels: dict[Seat, grpc.aio.Channel] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def decode(
+        self, seat: Seat, request: DecodeRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[Tokens | Finished, None]:
+        """The events of one session; leaving the loop, by whatever way, ends the session on the verifier.
+
+        Raises Unavailable if the verifier is lost meanwhile, else what the verifier says.
+        """
+        _require_alive(seat)
+        stub = verifier_pb2_grpc.VerifierServiceStub(self._channel(seat))
+        call = stub.Decode(decode_to_wire(request), timeout=timeout_s)
+        seat.on_lost.append(call.cancel)
+        try:
+            async for message in call:
+                yield decode_event(message)
+        except grpc.aio.AioRpcError as error:
+            _require_alive(seat)
+            raise from_rpc_error(error, f"verifier {seat.member_id}") from error
+        except asyncio.CancelledError:
+            if not _is_caller_cancelled():
+                _require_alive(seat)
+            raise
+        finally:
+            seat.on_lost.remove(call.cancel)
+            call.cancel()
+
+    async def close(self) -> None:
+        """Close every channel."""
+        for seat in [*self._channels]:
+            self._forget(seat)
+        await asyncio.gather(*self._closing)
+
+    def _channel(self, seat: Seat) -> grpc.aio.Channel:
+        channel = self._channels.get(seat)
+        if channel is None:
+            channel = self._channels[seat] = dial(seat.who.address, self._settings)
+            seat.on_lost.append(lambda: self._forget(seat))
+        return channel
+
+    def _forget(self, seat: Seat) -> None:
+        channel = self._channels.pop(seat, None)
+        if channel is not None:
+            task = asyncio.get_running_loop().create_task(channel.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+
+def _require_alive(seat: Seat) -> None:
+    if seat.lost_because is not None:
+        raise lost(seat)
+
+
+def lost(seat: Seat) -> SpecsplitError:
+    """What the sessions of a lost verifier end with."""
+    return Unavailable(f"verifier {seat.member_id} was lost: {seat.lost_because}; send the request again")
+
+
+def _is_caller_cancelled() -> bool:
+    """True if it is this task that was cancelled, not just the call it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,176 @@
+"""Who is in the cluster, and how each member fares. Pure: time is the clock's, and whoever cares is called back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from specsplit.clock import Clock
+from specsplit.errors import Incompatible, InvalidRequest, Unavailable
+from specsplit.membership import Heartbeat, Member, Register, Roster
+from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
+
+KIND_ORDER = (DrafterKind.STANDALONE, DrafterKind.NGRAM)
+"""Drafter kinds, best first."""
+_SHUNNED_FOR_S = 5.0
+"""How long a drafter that a verifier could not reach is its last choice."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """One live member. `running` is the coordinator's own count of sessions placed on it, ahead of what the member reports."""
+
+    who: Register
+    heard_at: float
+    load: Load = field(default_factory=Load)
+    draining: bool = False
+    running: int = 0
+    lost_because: str | None = None
+    """Why the member is no longer in the cluster; None while it is."""
+    on_lost: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
+    """Called once, when the member is lost or leaves."""
+    shunned: dict[str, float] = field(default_factory=dict[str, float])
+    """Drafters that this verifier could not reach, and until when they are its last choice."""
+
+    @property
+    def member_id(self) -> str:
+        """Its name in the cluster."""
+        return self.who.member_id
+
+    @property
+    def busy(self) -> float:
+        """Sessions on it as a share of those it takes: the higher of what was placed and what it reports."""
+        return max(self.running, self.load.sessions) / self.who.max_sessions
+
+    @property
+    def has_room(self) -> bool:
+        """True if one more session may be placed on it."""
+        return not self.draining and self.running < self.who.max_sessions
+
+
+class Registry:
+    """The members of one cluster, whose verifiers all serve the vocabulary of the coordinator's tokenizer."""
+
+    def __init__(self, vocabulary: Vocabulary, clock: Clock, lost_after_s: float) -> None:
+        self._vocabulary = vocabulary
+        self._clock = clock
+        self._lost_after_s = lost_after_s
+        self._seats: dict[str, Seat] = {}
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` whenever somebody comes, goes or drains; what is returned ends that."""
+        self._watchers.append(callback)
+        return lambda: self._watchers.remove(callback)
+
+    def register(self, who: Register) -> Seat:
+        """Let a member in. Raises InvalidRequest for a name that is taken, Incompatible for a verifier with another vocabulary."""
+        taken = self._seats.get(who.member_id)
+        if taken is not None:
+            problem = f"{who.member_id!r} is already in the cluster, at {taken.who.address}; choose another name"
+            raise InvalidRequest("register.member_id", problem)
+        if isinstance(who.role, ModelInfo):
+            self._require_same_vocabulary(who.member_id, who.role)
+        seat = self._seats[who.member_id] = Seat(who, self._clock.now())
+        self._changed()
+        return seat
+
+    def hear(self, seat: Seat, report: Heartbeat) -> None:
+        """Note how a member fares."""
+        seat.heard_at = self._clock.now()
+        seat.load = report.load
+        seat.shunned = {drafter: until for drafter, until in seat.shunned.items() if until > seat.heard_at}
+        seat.shunned |= dict.fromkeys(report.lost_drafters, seat.heard_at + _SHUNNED_FOR_S)
+
+    def drain(self, seat: Seat) -> None:
+        """Note that a member takes no new sessions."""
+        seat.heard_at = self._clock.now()
+        seat.draining = True
+        self._changed()
+
+    def remove(self, seat: Seat, why: str) -> None:
+        """Let a member go; again has no effect."""
+        if seat.lost_because is not None:
+            return
+        seat.lost_because = why
+        del self._seats[seat.member_id]
+        for callback in [*seat.on_lost]:
+            callback()
+        self._changed()
+
+    def sweep(self) -> tuple[Seat, ...]:
+        """Remove and return the members that have been silent for too long."""
+        now = self._clock.now()
+        silent = tuple(seat for seat in self._seats.values() if now - seat.heard_at > self._lost_after_s)
+        for seat in silent:
+            self.remove(seat, f"it was silent for {now - seat.heard_at:.1f} s")
+        return silent
+
+    @property
+    def verifiers(self) -> tuple[Seat, ...]:
+        """Every verifier, draining ones included, in order of joining."""
+        return tuple(seat for seat in self._seats.values() if isinstance(seat.who.role, ModelInfo))
+
+    @property
+    def drafters(self) -> tuple[Seat, ...]:
+        """Every drafter, draining ones included, in order of joining."""
+        return tuple(seat for seat in self._seats.values() if isinstance(seat.who.role, DrafterInfo))
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Everyone, as seen now."""
+        now = self._clock.now()
+        return tuple(
+            Member(
+                member_id=seat.member_id,
+                address=seat.who.address,
+                role=seat.who.role,
+                max_sessions=seat.who.max_sessions,
+                load=seat.load,
+                draining=seat.draining,
+                silent_ms=round((now - seat.heard_at) * 1000),
+            )
+            for seat in self._seats.values()
+        )
+
+    def model(self) -> ModelInfo:
+        """What the verifiers serve; of several, the one with the shortest context. Raises Unavailable if there is none."""
+        models = [seat.who.role for seat in self.verifiers if isinstance(seat.who.role, ModelInfo)]
+        if not models:
+            raise Unavailable(
+                "no verifier has joined the cluster; start one, or try again when it has loaded its model"
+            )
+        return min(models, key=lambda model: model.max_context)
+
+    def roster(self, verifier: Seat) -> Roster:
+        """The drafters that `verifier` may use, best kind first, in order of joining within a kind."""
+        fitting = [(seat, info) for seat in self.drafters if (info := fitting_info(seat, self._vocabulary))]
+        ordered = sorted(fitting, key=lambda pair: KIND_ORDER.index(pair[1].kind))
+        return Roster(tuple(endpoint_of(seat) for seat, _ in ordered if not seat.draining))
+
+    def _require_same_vocabulary(self, member_id: str, model: ModelInfo) -> None:
+        mine = f"verifier {member_id} serves {model.model} with {model.vocabulary}"
+        if not model.vocabulary.fits(self._vocabulary):
+            raise Incompatible(f"vocabulary mismatch: {mine}; the coordinator's tokenizer has {self._vocabulary}")
+        for seat in self.verifiers:
+            other = seat.who.role
+            if isinstance(other, ModelInfo) and not model.vocabulary.fits(other.vocabulary):
+                theirs = f"verifier {seat.member_id} serves {other.model} with {other.vocabulary}"
+                raise Incompatible(f"vocabulary mismatch in one cluster: {mine}; {theirs}")
+
+    def _changed(self) -> None:
+        for callback in [*self._watchers]:
+            callback()
+
+
+def endpoint_of(seat: Seat) -> Endpoint:
+    """How others reach it."""
+    return Endpoint(seat.member_id, seat.who.address)
+
+
+def fitting_info(seat: Seat, target: Vocabulary) -> DrafterInfo | None:
+    """What the drafter on `seat` says of itself, if it can draft for `target`."""
+    info = seat.who.role
+    if not isinstance(info, DrafterInfo) or (info.vocabulary is not None and not info.vocabulary.fits(target)):
+        return None
+    return info

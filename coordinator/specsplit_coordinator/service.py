@@ -1,0 +1,109 @@
+"""The coordinator process, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import uuid
+
+from specsplit.clock import SystemClock
+from specsplit.observe import announce, fields, set_up
+from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, Server
+from specsplit.settings import CoordinatorSettings
+from specsplit.text.tokenizer import Tokenizer
+from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
+from specsplit_coordinator.admission import Admission
+from specsplit_coordinator.dialler import Dialler
+from specsplit_coordinator.generation import Draws, Generator
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.servicers import ClusterServicer, CoordinatorServicer
+
+_log = logging.getLogger(__name__)
+
+_SEED_BITS = 53
+"""Drawn seeds fit a JSON number, so that every reader can give them back unchanged."""
+
+
+def main(settings: CoordinatorSettings) -> int:
+    """Run until SIGTERM; the exit status. Raises SpecsplitError if it cannot start."""
+    set_up("coordinator", settings.log_level)
+    announce("coordinator", settings)
+    return asyncio.run(Coordinator(settings).run())
+
+
+class Coordinator:
+    """The parts and their wiring. Lives on one event loop: `start`, then `run` or `stop`."""
+
+    def __init__(self, settings: CoordinatorSettings, draws: Draws | None = None) -> None:
+        """Reads the tokenizer. Raises LoadError."""
+        self._settings = settings
+        tokenizer = Tokenizer.load(settings.model)
+        self.registry = Registry(tokenizer.vocabulary, SystemClock(), settings.lost_after_ms / 1000)
+        self.admission = Admission(self.registry, settings.max_queue, settings.retry_after_s)
+        self._dialler = Dialler(settings)
+        draws = draws or Draws(lambda: secrets.randbits(_SEED_BITS), lambda: uuid.uuid4().hex)
+        self._generator = Generator(tokenizer, self.registry, self.admission, self._dialler, draws)
+        self._members = ClusterServicer(self.registry, settings.heartbeat_ms)
+        self._sweeper: asyncio.Task[None] | None = None
+        self._server: Server | None = None
+
+    async def start(self) -> str:
+        """Listen and take calls; return host:port."""
+        self._server = server = Server(
+            self._settings,
+            "coordinator",
+            services=(COORDINATOR_SERVICE, CLUSTER_SERVICE),
+            session_methods=("Generate", "Join"),
+        )
+        front = CoordinatorServicer(self._generator, self.registry, self.admission)
+        coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(front, server.grpc)
+        cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, server.grpc)
+        address = await server.start()
+        self._sweeper = asyncio.create_task(self._sweep())
+        server.ready()
+        return address
+
+    async def run(self) -> int:
+        """Start, then serve until SIGTERM. The exit status."""
+        await self.start()
+        return await self.serve()
+
+    async def serve(self, *, signals: bool = True) -> int:
+        """After `start`: serve until SIGTERM or `leave`, then drain (waiting and running requests finish). The exit status."""
+        assert self._server is not None
+        try:
+            return await self._server.run(self._drain, signals=signals)
+        finally:
+            await self._tidy()
+
+    def leave(self) -> None:
+        """Begin to drain, as SIGTERM does."""
+        assert self._server is not None
+        self._server.leave()
+
+    async def stop(self) -> None:
+        """End every call at once."""
+        self._members.dismiss()
+        if self._server is not None:
+            await self._server.stop()
+        await self._tidy()
+
+    async def _drain(self) -> None:
+        """Waiting and running requests finish; then the members are told."""
+        try:
+            await self.admission.idle()
+        finally:
+            self._members.dismiss()
+
+    async def _tidy(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self._dialler.close()
+
+    async def _sweep(self) -> None:
+        """Look for silent members, several times within the time one may be silent."""
+        while True:
+            await asyncio.sleep(self._settings.lost_after_ms / 5000)
+            for seat in self.registry.sweep():
+                _log.warning("member lost", extra=fields(member_id=seat.member_id, why=seat.lost_because))

@@ -1,0 +1,166 @@
+"""The edges: parse, one call, serialise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import grpc
+
+from specsplit.errors import InvalidRequest, Unavailable
+from specsplit.membership import Cluster, Directive, Draining, Heartbeat, Register, Registered, Report
+from specsplit.observe import fields
+from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
+from specsplit.values import ModelInfo
+from specsplit.wire import cluster as cluster_wire
+from specsplit.wire import coordinator as wire
+from specsplit_coordinator.admission import Admission
+from specsplit_coordinator.generation import Generator
+from specsplit_coordinator.registry import Registry, Seat
+
+_log = logging.getLogger(__name__)
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
+    """For programs."""
+
+    def __init__(self, generator: Generator, registry: Registry, admission: Admission) -> None:
+        self._generator = generator
+        self._registry = registry
+        self._admission = admission
+
+    async def Generate(  # noqa: N802 (the name is the protocol's)
+        self, request: wire.GenerateMessage, context: Context
+    ) -> AsyncGenerator[wire.GenerateEventMessage, None]:
+        """Deltas, then the end."""
+        at_end = partial(_at_end, context)
+        events = self._generator.generate(wire.generate_from_wire(request), context.time_remaining, at_end)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                yield wire.generate_response(event)
+
+    async def GetModelInfo(  # noqa: N802
+        self, request: wire.ModelInfoQuestion, context: Context
+    ) -> wire.ModelInfoMessage:
+        """What the verifiers serve."""
+        return wire.model_info_to_wire(self._registry.model())
+
+    async def GetCluster(  # noqa: N802
+        self, request: wire.ClusterQuestion, context: Context
+    ) -> wire.ClusterMessage:
+        """Who is there, and how many requests wait and run."""
+        members = self._registry.members
+        return wire.cluster_to_wire(Cluster(members, self._admission.queued, self._admission.running))
+
+
+class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
+    """For members."""
+
+    def __init__(self, registry: Registry, heartbeat_ms: int) -> None:
+        self._registry = registry
+        self._heartbeat_ms = heartbeat_ms
+        self._memberships: set[_Membership] = set()
+
+    def dismiss(self) -> None:
+        """The coordinator leaves: end every stream with a word, so that stopping the server cuts none off."""
+        for membership in self._memberships:
+            membership.dismiss()
+
+    async def Join(  # noqa: N802
+        self, request_iterator: AsyncIterator[cluster_wire.ReportMessage], context: Context
+    ) -> AsyncGenerator[cluster_wire.DirectiveMessage, None]:
+        """Directives, for as long as the member is there."""
+        reports = (cluster_wire.report_from_wire(message) async for message in request_iterator)
+        seat = self._registry.register(await _registration(reports))
+        _log.info("member joined", extra=fields(member_id=seat.member_id, address=seat.who.address))
+        membership = _Membership(self._registry, seat, reports)
+        self._memberships.add(membership)
+        _at_end(context, partial(self._close, membership))
+        try:
+            yield cluster_wire.directive_to_wire(Registered(self._heartbeat_ms))
+            async for directive in membership.directives():
+                yield cluster_wire.directive_to_wire(directive)
+        finally:
+            self._close(membership)
+
+    def _close(self, membership: _Membership) -> None:
+        self._memberships.discard(membership)
+        membership.close("its stream ended")
+
+
+def _at_end(context: Context, callback: Callable[[], None]) -> None:
+    """Have `callback` called when the call is over, however it ends, even if its generator is left hanging."""
+
+    def ended(_: Context) -> None:
+        callback()
+
+    context.add_done_callback(ended)  # pyright: ignore[reportArgumentType] (the stub's callback type is a bare class)
+
+
+async def _registration(reports: AsyncIterator[Report]) -> Register:
+    first = await anext(reports, None)
+    if not isinstance(first, Register):
+        raise InvalidRequest("report", "the first message of a member must be register")
+    return first
+
+
+class _Membership:
+    """One live Join stream: reports in, directives out."""
+
+    def __init__(self, registry: Registry, seat: Seat, reports: AsyncIterator[Report]) -> None:
+        self._registry = registry
+        self._seat = seat
+        self._news = asyncio.Event()
+        self._dismissed = False
+        self._reader = asyncio.create_task(self._read(reports))
+        self._reader.add_done_callback(lambda _: self._news.set())
+        self._unwatch: Callable[[], None] | None = registry.watch(self._news.set)
+        seat.on_lost.append(self._news.set)
+
+    async def directives(self) -> AsyncIterator[Directive]:
+        """A roster whenever it changes (verifiers only), until the member leaves. Raises Unavailable once it is lost or dismissed."""
+        told: Directive | None = None
+        while not self._reader.done():
+            if self._seat.lost_because is not None:
+                raise Unavailable(f"member {self._seat.member_id} was taken for lost: {self._seat.lost_because}")
+            if self._dismissed:
+                raise Unavailable("the coordinator is leaving; it may come back")
+            self._news.clear()
+            roster = self._registry.roster(self._seat)
+            if isinstance(self._seat.who.role, ModelInfo) and roster != told:
+                told = roster
+                yield roster
+                continue
+            await self._news.wait()
+        self._reader.result()
+
+    def dismiss(self) -> None:
+        """End the stream from this side."""
+        self._dismissed = True
+        self._news.set()
+
+    def close(self, why: str) -> None:
+        """The stream is over, so the member is; again has no effect."""
+        self._reader.cancel()
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+        if self._seat.lost_because is None:
+            _log.info("member left", extra=fields(member_id=self._seat.member_id, why=why))
+        self._registry.remove(self._seat, why)
+
+    async def _read(self, reports: AsyncIterator[Report]) -> None:
+        async for report in reports:
+            match report:
+                case Heartbeat():
+                    self._registry.hear(self._seat, report)
+                case Draining():
+                    self._registry.drain(self._seat)
+                case Register():
+                    raise InvalidRequest("register", f"member {self._seat.member_id} is registered already")

@@ -1,0 +1,176 @@
+"""Every session of one drafter, without threads or gRPC: events in, grows and refusals out, one expansion at a time.
+
+An event that is wrong ends its own session and no other. A session that ended here may still have events on the way: they are let pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from specsplit.errors import Exhausted, IllegalEvent, InvalidRequest, SpecsplitError, Unavailable
+from specsplit.sessions import Close, Open
+from specsplit.speculation import Commit, Grow, Original
+from specsplit.tree import Node
+from specsplit.wire.common import check_tokens
+from specsplit_drafter.calibration import Calibrations
+from specsplit_drafter.growth import Growth, GrowthLimits, choose
+from specsplit_drafter.proposer import Children, FrontierNode, Proposer, SessionKey
+
+SessionEvent: TypeAlias = Open | Commit | Close | InvalidRequest
+"""What a stream brings for a session; InvalidRequest stands for an event that could not be read."""
+Outgoing: TypeAlias = dict[int, list[tuple[int, Grow | SpecsplitError]]]
+"""By stream: (session id, event) in order. An error ends its session."""
+Pace: TypeAlias = Callable[[int], AbstractContextManager[None]]
+"""Given the nodes of an expansion, what the expansion happens inside of: a paced device waits there."""
+
+
+def unpaced(num_nodes: int) -> AbstractContextManager[None]:
+    """As fast as it goes."""
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    growth: Growth
+    vocab_size: int
+
+
+class Board:
+    """The sessions, the proposer and what is to be sent. Not thread-safe."""
+
+    def __init__(self, proposer: Proposer, limits: GrowthLimits, max_sessions: int, pace: Pace = unpaced) -> None:
+        self.proposer = proposer
+        self.calibrations = Calibrations()
+        self.draining = False
+        """True: no new sessions."""
+        self.expanded_nodes = 0
+        self.pushed_nodes = 0
+        self._limits = limits
+        self._max_sessions = max_sessions
+        self._pace = pace
+        self._desks: dict[SessionKey, _Desk] = {}
+        self._ended: set[SessionKey] = set()
+        self._refusals: list[tuple[SessionKey, SpecsplitError]] = []
+
+    @property
+    def num_sessions(self) -> int:
+        """Open sessions."""
+        return len(self._desks)
+
+    def growth_of(self, session: SessionKey) -> Growth:
+        """One open session's growth. KeyError if there is none."""
+        return self._desks[session].growth
+
+    def handle(self, session: SessionKey, event: SessionEvent) -> None:
+        """One event of one session. What is wrong with it ends the session and goes out as a refusal."""
+        try:
+            self._handle(session, event)
+        except SpecsplitError as error:
+            self._end(session, error)
+
+    def lose(self, stream: int) -> None:
+        """A stream is over: so are its sessions."""
+        for session in [session for session in self._desks if session[0] == stream]:
+            self._free(session)
+        self._ended = {session for session in self._ended if session[0] != stream}
+        self._refusals = [refusal for refusal in self._refusals if refusal[0][0] != stream]
+
+    def refuse_all(self, error: SpecsplitError) -> None:
+        """End every session with the same error."""
+        for session in list(self._desks):
+            self._end(session, error)
+
+    def step(self) -> int:
+        """One expansion of the likeliest nodes of all sessions; how many nodes it had. 0: every session rests."""
+        chosen = choose((desk.growth for desk in self._desks.values()), self._limits.expand_width, self.proposer.room)
+        if not chosen:
+            return 0
+        keys = {id(desk.growth): session for session, desk in self._desks.items()}
+        frontier = [
+            FrontierNode(keys[id(growth)], node.id, node.parent.id if node.parent else 0, node.token, node.position)
+            for growth, node in chosen
+        ]
+        with self._pace(len(frontier)):
+            expansions = self.proposer.expand(frontier)
+        grown: dict[int, tuple[Growth, list[tuple[Node, Children]]]] = {}
+        for (growth, node), children in zip(chosen, expansions, strict=True):
+            if children is None:
+                growth.postponed(node)
+            else:
+                grown.setdefault(id(growth), (growth, []))[1].append((node, children))
+        for growth, broods in grown.values():
+            growth.expanded(broods)
+            self.expanded_nodes += len(broods)
+        return len(chosen)
+
+    def outgoing(self) -> Outgoing:
+        """What the verifiers have not been told yet."""
+        out: Outgoing = {}
+        for session, event in self._untold():
+            out.setdefault(session[0], []).append((session[1], event))
+        return out
+
+    def _untold(self) -> Iterator[tuple[SessionKey, Grow | SpecsplitError]]:
+        yield from self._refusals
+        self._refusals = []
+        for session, desk in self._desks.items():
+            for grow in desk.growth.flush():
+                self.pushed_nodes += len(grow.ids)
+                yield session, grow
+
+    def _handle(self, session: SessionKey, event: SessionEvent) -> None:
+        if session in self._ended:
+            if isinstance(event, Close):
+                self._ended.discard(session)
+            return
+        match event:
+            case Open():
+                self._open(session, event)
+            case Commit():
+                self._commit(session, event)
+            case Close():
+                self._free(session)
+            case _:
+                raise event
+
+    def _open(self, session: SessionKey, event: Open) -> None:
+        if session in self._desks:
+            raise IllegalEvent(session[1], "growing", "open", "it is open already")
+        if self.draining:
+            raise Unavailable("the drafter is draining and takes no new sessions")
+        if len(self._desks) >= self._max_sessions:
+            raise Exhausted(f"the drafter has {len(self._desks)} sessions open, its limit")
+        info = self.proposer.info
+        info.require_fit(event.vocabulary)
+        if len(event.tokens) > info.max_context:
+            raise InvalidRequest(
+                "open.token_ids", f"has {len(event.tokens)} tokens; the drafter's context is {info.max_context}"
+            )
+        self.proposer.open(session, event.tokens, event.sampling)
+        original = Original(session[1], event.tokens[-1], len(event.tokens) - 1, event.max_nodes)
+        calibration = self.calibrations.of(event.sampling.greedy)
+        growth = Growth(original, event.plan, self._limits, calibration, info.max_context)
+        self._desks[session] = _Desk(growth, event.vocabulary.size)
+
+    def _commit(self, session: SessionKey, event: Commit) -> None:
+        desk = self._desks.get(session)
+        if desk is None:
+            raise IllegalEvent(session[1], "closed", "commit", "it was never opened on this stream")
+        check_tokens("commit.token_ids", event.tokens, desk.vocab_size)
+        self.proposer.commit(session, desk.growth.commit(event))
+        if desk.growth.original.tree.root.position + 1 >= self.proposer.info.max_context:
+            raise Exhausted(f"the session fills the drafter's context of {self.proposer.info.max_context} tokens")
+
+    def _end(self, session: SessionKey, error: SpecsplitError) -> None:
+        self._free(session)
+        self._ended.add(session)
+        self._refusals.append((session, error))
+
+    def _free(self, session: SessionKey) -> None:
+        desk = self._desks.pop(session, None)
+        if desk is not None:
+            self.proposer.close(session)
+            desk.growth.original.close()

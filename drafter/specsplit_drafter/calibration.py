@@ -1,0 +1,132 @@
+"""From a draft's raw probabilities to the probability that the target accepts.
+
+A draft's own probability of a token is not the probability that the target picks that token: a small model is wrong in its
+own way, an ngram count more so. Verifiers report what the target picked at every accepted node, so the drafter can look: of all
+the candidates it had given a raw probability near 0.8, how many did the target pick? That is histogram binning (Zadrozny and
+Elkan 2001): in logit space, so that bins are narrow near 0 and 1 where scores are decided; with a Beta prior that pulls an empty
+bin to its own probability; pooled, so that a likelier candidate never gets a lower estimate; interpolated between bin centres;
+and with old observations forgotten exponentially, so that it follows a change of text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+NUM_BINS = 24
+LOGIT_LIMIT = 9.0
+"""Bin centres span -LOGIT_LIMIT .. LOGIT_LIMIT: probabilities of 0.0001 to 0.9999."""
+PRIOR_WEIGHT = 4.0
+"""Pseudo-observations of each bin at its own probability."""
+KEEP = 0.9995
+"""Weight that an observed node keeps when another is observed: a memory of about 1 / (1 - KEEP) nodes."""
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """One line of the reliability table."""
+
+    raw: float
+    """Raw probability at the centre of the bin."""
+    calibrated: float
+    """What the drafter makes of it."""
+    observations: float
+    """Candidates seen, older ones counted less."""
+
+
+class Calibration:
+    """Reliability of one kind of session (greedy, or sampled)."""
+
+    def __init__(self, num_bins: int = NUM_BINS, prior_weight: float = PRIOR_WEIGHT, keep: float = KEEP) -> None:
+        self._centres: FloatArray = np.linspace(-LOGIT_LIMIT, LOGIT_LIMIT, num_bins)
+        self._step = float(self._centres[1] - self._centres[0])
+        self._prior = prior_weight
+        self._keep = keep
+        self._seen: FloatArray = np.zeros(num_bins)
+        self._picked: FloatArray = np.zeros(num_bins)
+        self._shift: FloatArray = np.zeros(num_bins)
+        self._stale = False
+        """True if something was observed since the last fit."""
+
+    def log_probabilities(self, raw: npt.ArrayLike) -> FloatArray:
+        """Calibrated log-probabilities [n], each <= 0, of raw ones [n]; keeps their order."""
+        if self._stale:
+            self._fit()
+        # Surer than the last bin is as sure as the last bin; less sure than the first keeps its distance to it.
+        logits = np.minimum(_logit(np.asarray(raw, dtype=np.float64)), LOGIT_LIMIT)
+        calibrated = logits + np.interp(logits, self._centres, self._shift)
+        return -np.logaddexp(0.0, -calibrated)
+
+    def observe(self, raw: npt.ArrayLike, picked: int | None) -> None:
+        """Learn from one expanded node on an accepted path.
+
+        raw: raw log-probabilities [n] of its candidates; picked: which of them the target picked there, None if none of them.
+        """
+        # A candidate counts in the two bins around it, by nearness, as it is interpolated between them later.
+        places = (_logit(np.asarray(raw, dtype=np.float64)) + LOGIT_LIMIT) / self._step
+        places = places.clip(0, len(self._centres) - 1)
+        lower = places.astype(np.int64).clip(max=len(self._centres) - 2)
+        upper_share = places - lower
+        self._seen *= self._keep
+        self._picked *= self._keep
+        np.add.at(self._seen, lower, 1.0 - upper_share)
+        np.add.at(self._seen, lower + 1, upper_share)
+        if picked is not None:
+            self._picked[lower[picked]] += 1.0 - upper_share[picked]
+            self._picked[lower[picked] + 1] += upper_share[picked]
+        self._stale = True
+
+    def table(self) -> tuple[CalibrationBin, ...]:
+        """The reliability table, least likely bin first."""
+        raw = -np.logaddexp(0.0, -self._centres)
+        calibrated = np.exp(self.log_probabilities(raw))
+        return tuple(
+            CalibrationBin(float(np.exp(r)), float(c), float(n))
+            for r, c, n in zip(raw, calibrated, self._seen, strict=True)
+        )
+
+    def _fit(self) -> None:
+        self._stale = False
+        own = 1.0 / (1.0 + np.exp(-self._centres))
+        weights = self._seen + self._prior
+        rates = _isotonic((self._picked + self._prior * own) / weights, weights)
+        self._shift = np.log(rates) - np.log1p(-rates) - self._centres
+
+
+class Calibrations:
+    """One calibration for greedy sessions and one for sampled ones: noise makes a draft's first choice mean something else."""
+
+    def __init__(self) -> None:
+        self.greedy = Calibration()
+        self.sampled = Calibration()
+
+    def of(self, greedy: bool) -> Calibration:
+        """The one for a session."""
+        return self.greedy if greedy else self.sampled
+
+
+def _logit(log_probabilities: FloatArray) -> FloatArray:
+    bounded = np.minimum(log_probabilities, -1e-12)
+    return bounded - np.log(-np.expm1(bounded))
+
+
+def _isotonic(values: FloatArray, weights: FloatArray) -> FloatArray:
+    """The non-decreasing sequence nearest to `values` in weighted squares: pool adjacent violators."""
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        pool = (value, weight, 1)
+        while pools and pools[-1][0] >= pool[0]:
+            pool = _merged(pools.pop(), pool)
+        pools.append(pool)
+    return np.repeat([pool[0] for pool in pools], [pool[2] for pool in pools])
+
+
+def _merged(a: tuple[float, float, int], b: tuple[float, float, int]) -> tuple[float, float, int]:
+    """Two (mean, weight, bins) as one."""
+    weight = a[1] + b[1]
+    return (a[0] * a[1] + b[0] * b[1]) / weight, weight, a[2] + b[2]

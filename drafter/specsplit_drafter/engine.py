@@ -1,0 +1,195 @@
+"""The thread on which everything happens: it takes what streams bring, expands, and hands out what is to be sent.
+
+One turn: take every event that has arrived (and wait for one if all sessions rest), tell of sessions that rest, expand once,
+tell of what grew. So a commit is followed by an expansion of the new root within one expansion's time, and a verifier gets one
+message per expansion, whatever the number of its sessions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
+
+from specsplit.clock import Clock
+from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.speculation import Grow
+from specsplit.values import DrafterInfo, Load
+from specsplit_drafter.board import Board, Outgoing, SessionEvent
+from specsplit_drafter.calibration import CalibrationBin
+
+_log = logging.getLogger(__name__)
+
+Send: TypeAlias = Callable[[Sequence[tuple[int, Grow | SpecsplitError]]], None]
+"""Takes the events of one stream, on the engine's thread; must not block."""
+
+_NEWEST_WEIGHT = 0.05
+"""Of one expansion in the mean duration."""
+
+
+@dataclass(frozen=True)
+class DrafterStatistics:
+    """What a drafter has done and holds."""
+
+    sessions: int
+    """Open now."""
+    streams: int
+    """Open now."""
+    expansions: int
+    """Since start."""
+    expanded_nodes: int
+    """Since start, roots included."""
+    pushed_nodes: int
+    """Since start."""
+    used_pages: int
+    total_pages: int
+    """0: the kind keeps no KV."""
+    expansion_ms: float
+    """Exponentially weighted mean duration of one."""
+    greedy_calibration: tuple[CalibrationBin, ...]
+    sampled_calibration: tuple[CalibrationBin, ...]
+
+
+class Engine:
+    """Owns the board. Every public method may be called from any thread; none of them waits but `stop`."""
+
+    def __init__(self, board: Board, clock: Clock, on_failure: Callable[[], None]) -> None:
+        """`on_failure` is called, on the engine's thread, if that thread ends by an error of its own."""
+        self.info: DrafterInfo = board.proposer.info
+        self._board = board
+        self._clock = clock
+        self._on_failure = on_failure
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._sends: dict[int, Send] = {}
+        self._numbers = count(1)
+        self._when_idle: Callable[[], None] | None = None
+        self._stopping = False
+        self._expansions = 0
+        self._expansion_ms = 0.0
+        self._thread = threading.Thread(target=self._run, name="drafter-engine", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after what has arrived, and wait for the end."""
+        self._inbox.put(self._stop)
+        self._thread.join()
+
+    def open_stream(self, send: Send) -> int:
+        """A verifier has come: the number of its stream."""
+        stream = next(self._numbers)
+        self._inbox.put(lambda: self._sends.update({stream: send}))
+        return stream
+
+    def receive(self, stream: int, events: Iterable[tuple[int, SessionEvent]]) -> None:
+        """Events of a stream, in order."""
+        arrived = list(events)
+        self._inbox.put(lambda: self._handle(stream, arrived))
+
+    def close_stream(self, stream: int) -> None:
+        """A verifier is gone, and its sessions with it."""
+        self._inbox.put(lambda: self._lose(stream))
+
+    def drain(self, when_idle: Callable[[], None]) -> None:
+        """Take no new sessions; `when_idle` is called, once, on the engine's thread when none is left."""
+        self._inbox.put(lambda: self._drain(when_idle))
+
+    def hand_back(self) -> None:
+        """End every session: its verifier may find another drafter."""
+        self._inbox.put(lambda: self._board.refuse_all(Unavailable("the drafter is going away")))
+
+    def statistics(self) -> DrafterStatistics:
+        """What it has done and holds."""
+        board, pages = self._board, self._board.proposer.pages
+        return DrafterStatistics(
+            sessions=board.num_sessions,
+            streams=len(self._sends),
+            expansions=self._expansions,
+            expanded_nodes=board.expanded_nodes,
+            pushed_nodes=board.pushed_nodes,
+            used_pages=pages.used,
+            total_pages=pages.total,
+            expansion_ms=self._expansion_ms,
+            greedy_calibration=board.calibrations.greedy.table(),
+            sampled_calibration=board.calibrations.sampled.table(),
+        )
+
+    def load(self) -> Load:
+        """How busy it is, for the coordinator."""
+        pages = self._board.proposer.pages
+        return Load(
+            sessions=self._board.num_sessions,
+            free_pages=pages.total - pages.used,
+            total_pages=pages.total,
+            steps=self._expansions,
+            step_ms=self._expansion_ms,
+        )
+
+    def _run(self) -> None:
+        try:
+            busy = False
+            while not self._stopping:
+                self._take(wait=not busy)
+                busy = self._turn()
+                self._tell_if_idle()
+        except BaseException:
+            _log.exception("the drafter's engine failed")
+            self._on_failure()
+            raise
+
+    def _take(self, wait: bool) -> None:
+        """Everything that has arrived; at least one thing if `wait`."""
+        try:
+            self._inbox.get(block=wait)()
+            while True:
+                self._inbox.get_nowait()()
+        except Empty:
+            return
+
+    def _turn(self) -> bool:
+        self._tell(
+            self._board.outgoing()
+        )  # a commit may have made more of what is there already: do not keep it for later
+        began = self._clock.now()
+        num_nodes = self._board.step()
+        if num_nodes:
+            self._measure((self._clock.now() - began) * 1e3)
+        self._tell(self._board.outgoing())
+        return num_nodes > 0
+
+    def _measure(self, milliseconds: float) -> None:
+        self._expansions += 1
+        weight = _NEWEST_WEIGHT if self._expansions > 1 else 1.0
+        self._expansion_ms += weight * (milliseconds - self._expansion_ms)
+
+    def _tell(self, outgoing: Outgoing) -> None:
+        for stream, events in outgoing.items():
+            send = self._sends.get(stream)
+            if send is not None:
+                send(events)
+
+    def _handle(self, stream: int, events: list[tuple[int, SessionEvent]]) -> None:
+        for session, event in events:
+            self._board.handle((stream, session), event)
+
+    def _lose(self, stream: int) -> None:
+        self._sends.pop(stream, None)
+        self._board.lose(stream)
+
+    def _drain(self, when_idle: Callable[[], None]) -> None:
+        self._board.draining = True
+        self._when_idle = when_idle
+
+    def _tell_if_idle(self) -> None:
+        if self._when_idle is not None and self._board.num_sessions == 0:
+            self._when_idle()
+            self._when_idle = None
+
+    def _stop(self) -> None:
+        self._stopping = True

@@ -1,0 +1,103 @@
+"""What any kind of drafter must be able to do.
+
+A proposer knows tokens, not scores: which node is worth expanding and which child is worth pushing is `growth`'s affair. It sees a
+session as a committed sequence whose last token is the root, and expanded nodes below the root. A node is expanded at most once,
+and never before its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from specsplit.values import DrafterInfo, Sampling
+
+SessionKey: TypeAlias = tuple[int, int]
+"""Number of the stream on this drafter, session id on that stream: verifiers choose session ids without knowing of one another."""
+
+
+class FrontierNode(NamedTuple):
+    """A node (or the root) that is to be expanded now."""
+
+    session: SessionKey
+    node: int
+    """Its id; for the root, the id that `Advance.root` (or 0 after open) gave it."""
+    parent: int
+    """Id of its parent, which was expanded before; of no meaning for the root."""
+    token: int
+    position: int
+    """Index of the token in the sequence; the prompt begins at 0."""
+
+
+@dataclass(frozen=True)
+class Children:
+    """Candidate children of one node, likeliest first."""
+
+    tokens: npt.NDArray[np.int64]
+    """[n], no two equal."""
+    log_probabilities: npt.NDArray[np.float64]
+    """[n], raw (not calibrated), descending."""
+
+
+@dataclass(frozen=True)
+class Advance:
+    """What a commit means to a proposer."""
+
+    tokens: Sequence[int]
+    """The committed tokens, the bonus (the new root) last."""
+    accepted: Sequence[int]
+    """Ids of the accepted nodes, the one below the old root first; one fewer than tokens."""
+    root: int
+    """The new root: the id of the node it was, 0 if it was none."""
+    survivors: Set[int]
+    """Ids of the nodes that live on below the new root."""
+
+
+@dataclass(frozen=True)
+class ProposerPages:
+    """How full the KV pool is; zeros for a kind that keeps none."""
+
+    used: int
+    total: int
+
+
+class Proposer(Protocol):
+    """One kind of drafter. Not thread-safe: the engine's thread owns it."""
+
+    @property
+    def info(self) -> DrafterInfo:
+        """What it says of itself to verifiers."""
+        ...
+
+    @property
+    def pages(self) -> ProposerPages:
+        """KV slots in use."""
+        ...
+
+    @property
+    def room(self) -> int:
+        """Nodes, roots not counted, that can be expanded now."""
+        ...
+
+    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
+        """Begin a session on committed tokens, the root last. Raises Exhausted if its context does not fit now."""
+        ...
+
+    def commit(self, session: SessionKey, advance: Advance) -> None:
+        """Follow a commit. Raises Exhausted if the longer context does not fit now; the session must then be closed."""
+        ...
+
+    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+        """Candidate children of each node, all in one batch.
+
+        None means not yet: the session's context is still being read, a part with each call; only a root can get it. Ask again.
+        """
+        ...
+
+    def close(self, session: SessionKey) -> None:
+        """Forget a session and free what it held. An unknown one is a KeyError."""
+        ...

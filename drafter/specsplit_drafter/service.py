@@ -1,0 +1,150 @@
+"""A drafter as a process: loads its model, listens, joins the cluster, drains on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from specsplit.clock import SystemClock
+from specsplit.errors import LoadError
+from specsplit.membership import Register
+from specsplit.observe import announce, set_up
+from specsplit.rpc import Server, dial
+from specsplit.rpc.member import Membership, member_id_of
+from specsplit.settings import DrafterSettings
+from specsplit.v1 import drafter_pb2_grpc
+from specsplit.values import DrafterKind
+from specsplit_drafter.board import Board, Pace, unpaced
+from specsplit_drafter.engine import Engine
+from specsplit_drafter.growth import GrowthLimits
+from specsplit_drafter.ngram import NgramProposer
+from specsplit_drafter.proposer import Proposer
+from specsplit_drafter.servicer import DrafterServicer
+
+_log = logging.getLogger(__name__)
+SWITCH_INTERVAL_S = 0.0005
+
+_SERVICE_NAME = "specsplit.v1.DrafterService"
+
+
+def main(settings: DrafterSettings) -> int:
+    """Run one drafter until SIGTERM; the exit status. Raises SpecsplitError if it cannot start."""
+    # As in the verifier: two threads hand each other small things all the time, and 5 ms is a long time to wait for the other.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    set_up("drafter", settings.log_level)
+    announce("drafter", settings)
+    return asyncio.run(serve(settings))
+
+
+async def serve(
+    settings: DrafterSettings, *, signals: bool = True, on_server: Callable[[Server], None] | None = None
+) -> int:
+    """Run one drafter; the exit status: 1 if its engine failed, else 0.
+
+    `on_server` is given the server as soon as it listens; with `signals` False only its `leave` ends it.
+    """
+    server = Server(settings, "drafter", services=[_SERVICE_NAME], session_methods=["Draft"])
+    servicer = DrafterServicer()
+    drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
+    await server.start(signals=signals)
+    if on_server is not None:
+        on_server(server)
+    try:
+        board = await asyncio.to_thread(load_board, settings)
+    except BaseException:
+        await server.stop()
+        raise
+    failures: list[str] = []
+    engine = servicer.engine = Engine(board, SystemClock(), _leaver(server, failures))
+    engine.start()
+    try:
+        server.ready()
+        async with _membership(settings, server, engine) as membership:
+            await server.run(lambda: _drain(engine, membership), signals=signals)
+    finally:
+        await asyncio.to_thread(engine.stop)
+    return 1 if failures else 0
+
+
+def load_board(settings: DrafterSettings) -> Board:
+    """The proposer of these settings with no sessions yet. Takes as long as loading the model does. Raises LoadError."""
+    limits = GrowthLimits(settings.expand_width, settings.expand_survival, settings.push_survival)
+    return Board(_load_proposer(settings), limits, settings.max_sessions, _pace(settings))
+
+
+def _load_proposer(settings: DrafterSettings) -> Proposer:
+    if settings.kind is DrafterKind.NGRAM:
+        return NgramProposer(settings.children)
+    if settings.model is None:
+        raise LoadError("a standalone drafter needs a model folder")
+    # An ngram drafter runs without torch: these imports take seconds.
+    import torch  # noqa: PLC0415
+
+    from specsplit.model import CausalLM  # noqa: PLC0415
+    from specsplit_drafter.standalone import StandaloneProposer  # noqa: PLC0415
+
+    torch.set_num_threads(settings.threads)
+    model = CausalLM.load(
+        settings.model, num_pages=settings.kv_tokens, page_size=1, dtype=settings.dtype, device=settings.device
+    )
+    return StandaloneProposer(model, settings.children)
+
+
+def _pace(settings: DrafterSettings) -> Pace:
+    if not settings.paced_expansion_base_ms and not settings.paced_expansion_per_token_us:
+        return unpaced
+    from specsplit.model import CostCurve, Paced  # noqa: PLC0415
+
+    curve = CostCurve(settings.paced_expansion_base_ms, settings.paced_expansion_per_token_us)
+    return Paced(curve, SystemClock()).step
+
+
+def _leaver(server: Server, failures: list[str]) -> Callable[[], None]:
+    """What the engine's thread calls when it fails: a drafter without an engine must not go on saying SERVING."""
+    loop = asyncio.get_running_loop()
+
+    def leave() -> None:
+        failures.append("engine")
+        loop.call_soon_threadsafe(server.leave)
+        loop.call_soon_threadsafe(server.leave)  # at once: there is nothing to wait for
+
+    return leave
+
+
+@asynccontextmanager
+async def _membership(settings: DrafterSettings, server: Server, engine: Engine) -> AsyncIterator[Membership | None]:
+    if not settings.coordinator:
+        yield None
+        return
+    member_id = member_id_of(settings, "drafter", server.address)
+    async with dial(settings.coordinator, settings) as channel:
+        register = Register(member_id, server.address, engine.info, settings.max_sessions)
+        membership = Membership(channel, register, engine.load, on_drain=server.leave)
+        task = asyncio.create_task(membership.run())
+        try:
+            yield membership
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def _drain(engine: Engine, membership: Membership | None) -> None:
+    """Take no new sessions, and wait for the running ones; those that are left when the time is up are handed back."""
+    if membership is not None:
+        membership.report_draining()
+    loop, idle = asyncio.get_running_loop(), asyncio.Event()
+    engine.drain(lambda: _set_soon(loop, idle))
+    try:
+        await idle.wait()
+    except asyncio.CancelledError:
+        engine.hand_back()
+        raise
+
+
+def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """From another thread."""
+    loop.call_soon_threadsafe(event.set)

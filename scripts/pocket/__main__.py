@@ -1,0 +1,38 @@
+"""`python -m scripts.pocket target|draft|card`: each stage resumes where an earlier run stopped."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+MODELS = Path("models/pocket")
+STATE = Path("build/pocket")
+
+
+def main() -> None:
+    """Parse the stage and run it."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.pocket", description=__doc__)
+    stages = parser.add_subparsers(dest="stage", required=True)
+    target = stages.add_parser("target", help="tokenizer and target (about an hour on two cores)")
+    target.add_argument("--steps", type=int, default=2350)
+    draft = stages.add_parser("draft", help="the standalone draft, distilled from the target (about 15 minutes)")
+    draft.add_argument("--steps", type=int, default=2000)
+    stages.add_parser("card", help="measure both on held-out files and write the model cards")
+    options = parser.parse_args()
+    # Imported late: --help need not wait for torch.
+    if options.stage == "target":
+        from scripts.pocket import target as stage  # noqa: PLC0415
+
+        stage.train(MODELS / "target", STATE / "target.pt", options.steps)
+    elif options.stage == "draft":
+        from scripts.pocket import draft as stage  # noqa: PLC0415
+
+        stage.train(MODELS / "target", MODELS / "draft", STATE, options.steps)
+    else:
+        from scripts.pocket import card as stage  # noqa: PLC0415
+
+        stage.write(MODELS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Writes docs/settings.md from the settings classes, or with --check says whether it is what they give."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from specsplit.settings import CoordinatorSettings, DrafterSettings, ServiceSettings, VerifierSettings
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "settings.md"
+SERVICES: Mapping[str, type[ServiceSettings]] = {
+    "coordinator": CoordinatorSettings,
+    "verifier": VerifierSettings,
+    "drafter": DrafterSettings,
+}
+NOUNS = {"string": "text", "boolean": "flag", "integer": "integer", "number": "number"}
+"""What a type of JSON schema is called here."""
+
+INTRODUCTION = """\
+# Settings
+
+<!-- Printed by `python -m scripts.print_settings`; edit the docstrings in specsplit/settings, not this page. -->
+
+A setting comes from, weakest first: its default, a TOML file (`specsplit serve SERVICE --config FILE`), the environment, an option of
+`specsplit serve SERVICE`. Take `max_sessions` of a verifier: its line in the file is `max_sessions = 16`, its variable
+`SPECSPLIT_VERIFIER_MAX_SESSIONS`, its option `--max-sessions`. `--no-` before the name of a flag switches it off. A name that no
+setting has is an error in all three places. The settings that result are logged once at start.
+
+`num_steps`, `topk`, `num_draft_tokens` and `wait_budget_us` have the bounds of `Plan` in `specsplit/values.py`.
+
+One example file per service, with every setting in it: [`coordinator/coordinator.toml`](../coordinator/coordinator.toml),
+[`verifier/verifier.toml`](../verifier/verifier.toml), [`drafter/drafter.toml`](../drafter/drafter.toml).
+"""
+
+
+def default_of(field: FieldInfo) -> str:
+    """The default as a reader of the table sees it."""
+    if field.is_required():
+        return "required"
+    if field.default is None or field.default == "":
+        return "unset"
+    value = field.default.value if isinstance(field.default, Enum) else field.default
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def bounds_of(schema: Mapping[str, Any]) -> str:
+    """What may be given, in words: "integer, at least 1"."""
+    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
+    (kind,) = kinds
+    if "enum" in kind:
+        return " or ".join(f"`{each}`" for each in kind["enum"])
+    words = {
+        "minimum": "at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
+    limits = [f"{word} {kind[name]:,}" for name, word in words.items() if name in kind]
+    return ", ".join([NOUNS[kind["type"]], *limits])
+
+
+def rows_of(settings: type[ServiceSettings]) -> Iterator[str]:
+    """One line per setting, the service's own first."""
+    schema = settings.model_json_schema()
+    definitions = schema.get("$defs", {})
+    own = [name for name in settings.model_fields if name in settings.__annotations__]
+    for name in [*own, *(name for name in settings.model_fields if name not in own)]:
+        field = settings.model_fields[name]
+        described: Mapping[str, Any] = schema["properties"][name]
+        if "$ref" in described:
+            described = definitions[str(described["$ref"]).rpartition("/")[2]]
+        meaning = " ".join((field.description or "").split())
+        yield f"| `{name}` | {default_of(field)} | {bounds_of(described)} | {meaning} |"
+
+
+def page() -> str:
+    """docs/settings.md as the code has it."""
+    lines = [INTRODUCTION]
+    for service, settings in SERVICES.items():
+        prefix = settings.model_config.get("env_prefix", "")
+        lines += [f"## {service}", "", f"Environment: `{prefix}` and the name, for instance `{prefix}LISTEN`.", ""]
+        lines += ["| setting | default | value | meaning |", "|---|---|---|---|", *rows_of(settings), ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def main() -> int:
+    """Exit 1 if --check finds the page stale."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.print_settings", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    check = parser.parse_args().check
+    fresh = PAGE.is_file() and PAGE.read_text() == page()
+    if check:
+        if not fresh:
+            print("settings: docs/settings.md is not what the code gives; run python -m scripts.print_settings")
+        return 0 if fresh else 1
+    PAGE.write_text(page())
+    print("settings: wrote docs/settings.md")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,168 @@
+"""`specsplit demo`: three services on this machine, a real prompt, and what speculation did for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from specsplit.cli.failures import fail
+from specsplit.cli.generate import run
+from specsplit.cli.local import LocalCluster
+from specsplit.cli.paint import Painter, legend
+from specsplit.cli.signals import sigterm_as_ctrl_c
+from specsplit.client import Client, Result, make_request
+from specsplit.errors import InvalidRequest
+
+PROMPT = '''\
+class Stack:
+    """A last-in, first-out collection of items."""
+
+    def __init__(self, items=None):
+        self._items = list(items or [])
+
+    def push(self, item):
+        """Put an item on top."""
+        self._items.append(item)
+
+    def pop(self):
+'''
+"""Python source, which the pocket models have learnt to continue."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One generation and how long it took."""
+
+    result: Result
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second, prefill included."""
+        return len(self.result.tokens) / self.seconds
+
+
+def demo(
+    models: Annotated[
+        Path | None,
+        typer.Option("--models", metavar="FOLDER", help="Holds target/ and draft/; models/pocket if left out."),
+    ] = None,
+    prompt: Annotated[str, typer.Option("--prompt", "-p", metavar="TEXT", help="Python source to continue.")] = PROMPT,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Generated tokens at most.")] = 160,
+    temperature: Annotated[float, typer.Option("--temperature", min=0, help="0 picks the likeliest token.")] = 0.6,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Selects the noise at temperatures above 0.")] = 3,
+    inflate_layers: Annotated[
+        int,
+        typer.Option(
+            "--inflate-layers", min=0, help="Make the target this deep with layers that change nothing; 0: as it is."
+        ),
+    ] = 24,
+) -> None:
+    """Start three services on this machine, generate with a drafter and without, and compare."""
+    folder = _folder(models)
+    console = Console(highlight=False)
+    console.print(f"Starting coordinator, verifier and drafter on this machine, with the models in {folder}.")
+    if inflate_layers:
+        console.print(
+            f"The target gets {inflate_layers} layers, most of which change nothing, so that the cost of its step "
+            "stands to the drafter's as a large model's would."
+        )
+    cluster = LocalCluster(
+        folder / "target",
+        folder / "draft",
+        drafters=["standalone"],
+        verifier={"inflate_layers": inflate_layers} if inflate_layers else {},
+    )
+    wait = console.status("loading models") if console.is_terminal else nullcontext()
+    try:
+        with sigterm_as_ctrl_c(), _stopping(cluster):
+            with wait:
+                cluster.start()
+            with cluster.client() as client:
+                _compare(client, console, prompt, {"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
+    except KeyboardInterrupt:
+        raise typer.Abort from None
+
+
+@contextmanager
+def _stopping(cluster: LocalCluster) -> Iterator[None]:
+    """At the end, however it comes, everyone is down."""
+    try:
+        yield
+    finally:
+        cluster.stop()
+
+
+def _compare(client: Client, console: Console, prompt: str, options: dict[str, float]) -> None:
+    _generate(
+        client, None, "standalone", prompt[:80], {**options, "max_tokens": 8}
+    )  # the first steps of a process are slow
+    console.print(legend(), "\n", sep="")
+    console.print(prompt, style="dim", end="", markup=False, soft_wrap=True)
+    drafted = _generate(client, Painter(console), "standalone", prompt, options)
+    console.print()
+    plain = _generate(client, None, "none", prompt, options)
+    console.print(_table(drafted, plain))
+    if drafted.result.tokens != plain.result.tokens:
+        fail("the two texts differ, which must not be; please report it with the command line", 1)
+    console.print(
+        f"The text is identical, token for token; with the drafter it came {drafted.rate / plain.rate:.2f} times as fast."
+    )
+
+
+def _generate(client: Client, painter: Painter | None, drafter: str, prompt: str, options: dict[str, float]) -> _Run:
+    request = make_request(
+        prompt,
+        drafter=drafter,
+        max_tokens=int(options["max_tokens"]),
+        temperature=options["temperature"],
+        seed=int(options["seed"]),
+    )
+    started = time.monotonic()
+    result = run(client, request, painter)
+    return _Run(result, time.monotonic() - started)
+
+
+def _table(drafted: _Run, plain: _Run) -> Table:
+    table = Table(title="What speculation did", title_justify="left")
+    table.add_column("")
+    table.add_column("with drafter", justify="right")
+    table.add_column("without", justify="right")
+    for name, cell in _ROWS.items():
+        table.add_row(name, cell(drafted), cell(plain))
+    return table
+
+
+_ROWS: dict[str, Callable[[_Run], str]] = {
+    "tokens": lambda run: str(run.result.usage.completion_tokens),
+    "steps of the target": lambda run: str(run.result.speculation.steps),
+    "accept_length (tokens per step)": lambda run: f"{run.result.speculation.accept_length:.2f}",
+    "drafted": lambda run: str(run.result.speculation.drafted),
+    "accepted": lambda run: str(run.result.speculation.accepted),
+    "hits (next step needed no wait)": lambda run: str(run.result.speculation.hits),
+    "misses": lambda run: str(run.result.speculation.misses),
+    "seconds": lambda run: f"{run.seconds:.2f}",
+    "tokens/s": lambda run: f"{run.rate:.1f}",
+}
+
+
+def _folder(models: Path | None) -> Path:
+    """The folder with target/ and draft/. Raises InvalidRequest that says where was looked."""
+    here = Path("models") / "pocket"
+    candidates = [models] if models is not None else [here, Path(__file__).resolve().parents[2] / here]
+    for folder in candidates:
+        if all((folder / name / "config.json").is_file() for name in ("target", "draft")):
+            return folder
+    looked = " or ".join(str(folder) for folder in candidates)
+    raise InvalidRequest(
+        "--models",
+        f"there are no target/ and draft/ models in {looked}; run it where the repository is, or name the folder",
+    )

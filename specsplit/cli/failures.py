@@ -1,0 +1,66 @@
+"""How a command fails: one clear line on stderr, exit 2 if the caller asked for something wrong, else 1."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from specsplit.errors import InvalidRequest, SpecsplitError, Unavailable, Unsupported
+
+# typer carries its own click or uses the one installed, depending on its version; either way these are the two classes.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+_HINT = "is a coordinator running there? start one with specsplit up"
+
+
+class OneLineGroup(TyperGroup):
+    """A group of commands whose failures are one line each."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run; in standalone mode leave with an exit status. Without arguments it is --help."""
+        args = (sys.argv[1:] if args is None else list(args)) or ["--help"]
+        try:
+            status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except SpecsplitError as error:
+            leave(error)
+        except typer.Abort:
+            sys.exit(130)
+        except _UsageError as error:
+            fail(_sentence(error), 2)
+        if standalone_mode:
+            sys.exit(status if isinstance(status, int) else 0)
+        return status
+
+
+def leave(error: SpecsplitError) -> NoReturn:
+    """Say what went wrong and exit: 2 for a wrong or unsupported value, else 1."""
+    sentence = str(error)
+    if isinstance(error, Unavailable) and "connection refused" in sentence.lower():
+        sentence += f"; {_HINT}"
+    fail(sentence, 2 if isinstance(error, InvalidRequest | Unsupported) else 1)
+
+
+def fail(sentence: str, status: int) -> NoReturn:
+    """One line on stderr, then exit."""
+    typer.echo(f"specsplit: {' '.join(sentence.split())}", err=True)
+    sys.exit(status)
+
+
+def _sentence(error: Exception) -> str:
+    """What click says, with the command that would help."""
+    context: Any = vars(error).get("ctx")
+    message = str(error) if not hasattr(error, "format_message") else error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
+    command = context.command_path if context is not None else "specsplit"
+    return f"{message.rstrip('.')}; see {command} --help"

@@ -1,0 +1,108 @@
+"""`specsplit generate`: one prompt in, live text out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
+from specsplit.cli.paint import Painter, summary
+from specsplit.client import ChatMessage, ChatPrompt, Client, Promptable, Result, make_request
+from specsplit.client.result import Gatherer
+from specsplit.errors import InvalidRequest
+from specsplit.requests import Delta, GenerateRequest
+
+
+def generate(
+    *,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", metavar="TEXT", help="What to continue; from stdin if left out.")
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Send the prompt as a user's chat message.")] = False,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", help="Generated tokens at most; as many as fit if left out.")
+    ] = None,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 picks the likeliest token.")] = 0.0,
+    top_k: Annotated[int, typer.Option("--top-k", help="Keep this many of the likeliest tokens; 0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option("--top-p", help="Keep the likeliest tokens up to this probability.")] = 1.0,
+    min_p: Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the likeliest.")] = 0.0,
+    seed: Annotated[int | None, typer.Option("--seed", help="The same seed gives the same text.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be given repeatedly.")
+    ] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's own end token.")] = False,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout-s", min=0, help="Give up after this many seconds; never if left out.")
+    ] = None,
+    drafter: Annotated[
+        str | None, typer.Option("--drafter", help="standalone, ngram or none; the best there is if left out.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")
+    ] = False,
+    address: AddressOption = ADDRESS,
+    tls_ca: TlsCaOption = None,
+) -> None:
+    """Continue a text. Accepted drafts and the target's own tokens are coloured apart."""
+    request = make_request(
+        _prompt(prompt, chat),
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=stop or (),
+        drafter=drafter,
+        ignore_eos=ignore_eos,
+    )
+    with Client(address, transport(tls_ca)) as client:
+        result = run(client, request, None if as_json else Painter(), timeout_s)
+    if as_json:
+        typer.echo(json.dumps(as_object(result)))
+    else:
+        typer.echo(summary(result), err=True)
+
+
+def run(client: Client, request: GenerateRequest, painter: Painter | None, timeout_s: float | None = None) -> Result:
+    """Generate, painting what comes, and return the whole."""
+    gatherer = Gatherer()
+    for event in client.send(request, timeout_s):
+        gatherer.add(event)
+        if painter is not None and isinstance(event, Delta):
+            painter.paint(event)
+    if painter is not None:
+        painter.end()
+    return gatherer.result()
+
+
+def as_object(result: Result) -> dict[str, object]:
+    """What --json prints."""
+    speculation = {**asdict(result.speculation), "accept_length": result.speculation.accept_length}
+    return {
+        "text": result.text,
+        "token_ids": list(result.tokens),
+        "finish_reason": result.reason.value,
+        "matched_stop": result.done.matched_stop,
+        "usage": asdict(result.usage),
+        "speculation": speculation,
+        "seed": result.seed,
+        "request_id": result.done.request_id,
+        "verifier": result.done.verifier,
+        "drafter": result.done.drafter,
+    }
+
+
+def _prompt(given: str | None, chat: bool) -> Promptable:
+    text = _piped() if given is None else given
+    return ChatPrompt((ChatMessage("user", text),)) if chat else text
+
+
+def _piped() -> str:
+    if sys.stdin.isatty():
+        raise InvalidRequest("--prompt", "is missing; give it, or pipe the text into stdin")
+    return sys.stdin.read()

@@ -1,0 +1,336 @@
+"""A whole cluster on this machine, each service a process of its own; for `up`, `demo`, tests and benchmarks."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from specsplit.client import AsyncClient, Client
+from specsplit.errors import DeadlineExceeded, SpecsplitError, Unavailable
+from specsplit.values import DrafterKind
+
+_LISTENING = re.compile(r"specsplit (\w+) listening on (\S+)")
+_TAIL = 40
+"""Lines of a child's output that are kept for the message when it dies."""
+
+Listener = Callable[[str, str], None]
+"""Called with a child's name and one line of its output."""
+
+
+class Child:
+    """One service process."""
+
+    def __init__(self, name: str, service: str, options: Mapping[str, object], listener: Listener | None) -> None:
+        """Starts it. `options` are settings of the service by name."""
+        self.name = name
+        self.service = service
+        self._listener = listener
+        self._tail: deque[str] = deque(maxlen=_TAIL)
+        self._address = ""
+        self._listening = threading.Event()
+        self._killed = False
+        command = [sys.executable, "-m", "specsplit.cli.child", "serve", service, *_arguments(options)]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # nothing is written: the child leaves when it ends, and with that when this process does
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which then takes the children down in order
+        )
+        self._reader = threading.Thread(target=self._read, name=f"{name}-output", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """True while the process runs."""
+        return self.process.poll() is None
+
+    @property
+    def address(self) -> str:
+        """host:port; empty until it listens."""
+        return self._address
+
+    @property
+    def killed(self) -> bool:
+        """True if `kill` ended it."""
+        return self._killed
+
+    @property
+    def tail(self) -> str:
+        """The last lines of its output."""
+        return "\n".join(self._tail)
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its output that is not empty."""
+        return next((line for line in reversed(self._tail) if line.strip()), "(none)")
+
+    def wait_listening(self, timeout_s: float) -> str:
+        """Its address, once it listens. Raises Unavailable if it ends instead, DeadlineExceeded if it takes too long."""
+        deadline = time.monotonic() + timeout_s
+        while not self._listening.wait(0.05):
+            self.require_alive()
+            if time.monotonic() > deadline:
+                raise DeadlineExceeded(
+                    f"{self.name} does not listen after {timeout_s:g} s; its last line: {self.last_line}"
+                )
+        return self._address
+
+    def require_alive(self) -> None:
+        """Raise Unavailable, with the end of its output, if the process is over."""
+        if not self.alive:
+            self._reader.join(1)
+            raise Unavailable(
+                f"{self.name} ended with status {self.process.returncode}; its last line: {self.last_line}"
+            )
+
+    def terminate(self) -> None:
+        """SIGTERM: it drains and exits."""
+        if self.alive:
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._killed = True
+        if self.alive:
+            self.process.kill()
+        self.wait(10)
+
+    def suspend(self) -> None:
+        """SIGSTOP: it is there and says nothing."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Its exit status; None if it still runs after `timeout_s`."""
+        try:
+            status = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        self._reader.join(1)
+        return status
+
+    def _read(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with self.process.stdin, self.process.stdout as lines:
+            for line in lines:
+                self._take(line.rstrip("\n"))
+
+    def _take(self, line: str) -> None:
+        self._tail.append(line)
+        match = _LISTENING.fullmatch(line)
+        if match is not None and not self._address:
+            self._address = match[2]
+            self._listening.set()
+        if self._listener is not None:
+            self._listener(self.name, line)
+
+
+class LocalCluster:
+    """A coordinator, verifiers and drafters. A context manager, sync and async: inside it everyone has joined."""
+
+    def __init__(
+        self,
+        model: Path,
+        draft_model: Path | None = None,
+        *,
+        verifiers: int = 1,
+        drafters: Sequence[DrafterKind | str] = (),
+        listen: str = "127.0.0.1:0",
+        coordinator: Mapping[str, object] | None = None,
+        verifier: Mapping[str, object] | None = None,
+        drafter: Mapping[str, object] | None = None,
+        listener: Listener | None = None,
+        start_timeout_s: float = 120.0,
+        stop_timeout_s: float = 10.0,
+    ) -> None:
+        """`drafters` names the kind of each; the last mappings override settings of every child of that service."""
+        self._model = model
+        self._draft_model = draft_model
+        self._num_verifiers = verifiers
+        self._drafter_kinds = [DrafterKind(kind) for kind in drafters]
+        self._coordinator_options = {"model": model, "listen": listen, **(coordinator or {})}
+        self._verifier_options = dict(verifier or {})
+        self._drafter_options = dict(drafter or {})
+        self._listener = listener
+        self._start_timeout_s = start_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._coordinator: Child | None = None
+        self.verifiers: list[Child] = []
+        self.drafters: list[Child] = []
+
+    @property
+    def coordinator(self) -> Child:
+        """The coordinator's process. Raises Unavailable before `start`."""
+        if self._coordinator is None:
+            raise Unavailable("the local cluster is not started")
+        return self._coordinator
+
+    @property
+    def address(self) -> str:
+        """The coordinator's host:port."""
+        return self.coordinator.address
+
+    @property
+    def children(self) -> list[Child]:
+        """Every process, the coordinator first."""
+        first = [] if self._coordinator is None else [self._coordinator]
+        return [*first, *self.verifiers, *self.drafters]
+
+    @property
+    def dead(self) -> list[Child]:
+        """Processes that are over."""
+        return [child for child in self.children if not child.alive]
+
+    @property
+    def down(self) -> bool:
+        """True if nothing can be generated any more: the coordinator is over, or every verifier is."""
+        return is_down(self.coordinator.alive, [child.alive for child in self.verifiers])
+
+    def client(self) -> Client:
+        """A client of the coordinator; the caller closes it."""
+        return Client(self.address)
+
+    def async_client(self) -> AsyncClient:
+        """A client of the coordinator; the caller closes it."""
+        return AsyncClient(self.address)
+
+    def start(self) -> None:
+        """Start everyone and wait until the coordinator sees them.
+
+        Raises Unavailable if one dies, DeadlineExceeded if it takes too long; nobody is left running then.
+        """
+        try:
+            self._coordinator = Child("coordinator", "coordinator", self._coordinator_options, self._listener)
+            self._coordinator.wait_listening(self._start_timeout_s)
+            for _ in range(self._num_verifiers):
+                self.spawn_verifier()
+            for kind in self._drafter_kinds:
+                self.spawn_drafter(kind)
+            self.wait_joined()
+        except BaseException:
+            self.stop()
+            raise
+
+    def spawn_verifier(self, **settings: object) -> Child:
+        """One more verifier; it joins by itself (see `wait_joined`)."""
+        name = f"verifier-{len(self.verifiers)}"
+        child = self._spawn(name, "verifier", {"model": self._model, **self._verifier_options, **settings})
+        self.verifiers.append(child)
+        return child
+
+    def spawn_drafter(self, kind: DrafterKind | str, **settings: object) -> Child:
+        """One more drafter; it joins by itself (see `wait_joined`). Raises Unavailable for a standalone one without a draft model."""
+        kind = DrafterKind(kind)
+        options: dict[str, object] = {"kind": kind.value}
+        if kind is DrafterKind.STANDALONE:
+            if self._draft_model is None and "model" not in settings:
+                raise Unavailable("a standalone drafter needs a draft model")
+            options["model"] = self._draft_model
+        name = f"{kind.value}-{len(self.drafters)}"
+        child = self._spawn(name, "drafter", {**options, **self._drafter_options, **settings})
+        self.drafters.append(child)
+        return child
+
+    def wait_joined(self) -> None:
+        """Return once the coordinator sees every member that was not killed on purpose. Raises as `start`."""
+        deadline = time.monotonic() + self._start_timeout_s
+        with self.client() as client:
+            while missing := self._missing(client):
+                for child in self.children:
+                    if child.name in missing or child is self.coordinator:
+                        child.require_alive()
+                if time.monotonic() > deadline:
+                    raise DeadlineExceeded(f"{', '.join(missing)} did not join within {self._start_timeout_s:g} s")
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """SIGTERM to the coordinator, then to the members; SIGKILL to who is still there after `stop_timeout_s`."""
+        try:
+            if self._coordinator is not None:
+                self._end([self._coordinator])
+            self._end([*self.verifiers, *self.drafters])
+        except BaseException:  # Ctrl-C once more: nobody is left behind
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL to everyone."""
+        for child in self.children:
+            child.kill()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    def _spawn(self, name: str, service: str, options: Mapping[str, object]) -> Child:
+        options = {"coordinator": self.address, "member_id": name, **options}
+        return Child(name, service, options, self._listener)
+
+    def _missing(self, client: Client) -> list[str]:
+        expected = [child.name for child in self.children[1:] if not child.killed]
+        try:
+            there = {member.member_id for member in client.cluster(timeout_s=5).members}
+        except SpecsplitError:
+            there = set[str]()
+        return [name for name in expected if name not in there]
+
+    def _end(self, children: Sequence[Child]) -> None:
+        for child in children:
+            child.terminate()
+        deadline = time.monotonic() + self._stop_timeout_s
+        for child in children:
+            if child.wait(max(0.0, deadline - time.monotonic())) is None:
+                child.kill()
+
+
+def is_down(coordinator: bool, verifiers: Sequence[bool]) -> bool:
+    """True if the coordinator is not alive, or there are verifiers and none of them is."""
+    return not coordinator or (len(verifiers) > 0 and not any(verifiers))
+
+
+def _arguments(options: Mapping[str, object]) -> list[str]:
+    """Settings as command-line options; None is left out."""
+    arguments: list[str] = []
+    for name, value in options.items():
+        option = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(option if value else option.replace("--", "--no-", 1))
+        elif value is not None:
+            arguments += [option, str(value.value if isinstance(value, DrafterKind) else value)]
+    return arguments

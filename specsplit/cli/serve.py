@@ -1,0 +1,96 @@
+"""`specsplit serve`: one service in this process. Its options are the fields of its settings class."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from specsplit.errors import InvalidRequest, NotFound, Unavailable
+from specsplit.settings import CoordinatorSettings, DrafterSettings, Settings, VerifierSettings
+
+SETTINGS: dict[str, type[Settings]] = {
+    "coordinator": CoordinatorSettings,
+    "verifier": VerifierSettings,
+    "drafter": DrafterSettings,
+}
+"""Services by name; the code of each is found through the entry points of this group."""
+GROUP = "specsplit.services"
+
+_HELP = {
+    "coordinator": "Take requests, and know who is in the cluster.",
+    "verifier": "Decode with a target model.",
+    "drafter": "Grow token trees ahead of verifiers.",
+}
+
+serve_app = typer.Typer(help="Run one service in this process until SIGTERM or Ctrl-C.", rich_markup_mode=None)
+
+
+def option_of(field: str) -> str:
+    """The command line's name of a setting."""
+    return "--" + field.replace("_", "-")
+
+
+def load_settings(settings_class: type[Settings], config: Path | None = None, **overrides: object) -> Settings:
+    """As `Settings.load`, but the InvalidRequest names the option."""
+    try:
+        return settings_class.load(config, **overrides)
+    except InvalidRequest as error:
+        known = error.field in settings_class.model_fields or error.field == "config"
+        raise InvalidRequest(option_of(error.field) if known else error.field, error.problem) from error
+
+
+def run_service(service: str, settings: Settings) -> int:
+    """Run a service in this process; its exit status. Raises NotFound or Unavailable if its code is not installed."""
+    found = [each for each in entry_points(group=GROUP) if each.name == service]
+    if not found:
+        raise NotFound(f"no installed package offers the service {service!r} (entry point group {GROUP})")
+    try:
+        main: Callable[[Settings], int] = found[0].load()
+    except ModuleNotFoundError as error:
+        hint = "install the engine with: pip install 'specsplit[engine]'"
+        raise Unavailable(f"the {service} cannot start: {error}; {hint}") from error
+    return main(settings)
+
+
+def _command(service: str, settings_class: type[Settings]) -> Callable[..., None]:
+    """A function whose keyword parameters are --config and every setting."""
+
+    def serve(config: Path | None = None, **given: Any) -> None:
+        overrides = {field: value for field, value in given.items() if value is not None}
+        sys.exit(run_service(service, load_settings(settings_class, config, **overrides)))
+
+    serve.__doc__ = _HELP[service]
+    serve.__signature__ = inspect.Signature(
+        [_config_parameter(), *map(_parameter, settings_class.model_fields.items())]
+    )  # pyright: ignore[reportFunctionMemberAccess]
+    serve.__annotations__ = {name: each.annotation for name, each in serve.__signature__.parameters.items()}  # pyright: ignore[reportFunctionMemberAccess]
+    return serve
+
+
+def _config_parameter() -> inspect.Parameter:
+    option = typer.Option(None, "--config", metavar="FILE", help="TOML file with settings; options here win over it.")
+    return inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=option, annotation=Path | None)
+
+
+def _parameter(entry: tuple[str, Any]) -> inspect.Parameter:
+    """One option. Its text goes to the settings class as it is, which checks it."""
+    name, field = entry
+    is_flag = field.annotation is bool
+    declaration = f"{option_of(name)}/{option_of('no_' + name)}" if is_flag else option_of(name)
+    text = " ".join((field.description or "").split())
+    if not field.is_required() and field.default not in (None, ""):
+        default = field.default.value if hasattr(field.default, "value") else field.default
+        text = f"{text} [default: {default}]"
+    option = typer.Option(None, declaration, help=text, metavar=None if is_flag else "VALUE", show_default=False)
+    annotation = bool | None if is_flag else str | None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
+
+
+for _service, _settings_class in SETTINGS.items():
+    serve_app.command(_service)(_command(_service, _settings_class))

@@ -1,0 +1,32 @@
+"""specsplit from Python.
+
+```python
+with Client("127.0.0.1:50050") as client:
+    print(client.generate("def fib(n):", max_tokens=64).text)
+```
+
+Failures are the exceptions of `specsplit.errors`.
+"""
+
+from __future__ import annotations
+
+from specsplit.client.asynchronous import AsyncClient
+from specsplit.client.options import Options, Promptable, make_request
+from specsplit.client.result import Result
+from specsplit.client.synchronous import Client
+from specsplit.requests import ChatMessage, ChatPrompt, Delta, Done, TextPrompt, TokenPrompt
+
+__all__ = [
+    "AsyncClient",
+    "ChatMessage",
+    "ChatPrompt",
+    "Client",
+    "Delta",
+    "Done",
+    "Options",
+    "Promptable",
+    "Result",
+    "TextPrompt",
+    "TokenPrompt",
+    "make_request",
+]

@@ -1,0 +1,112 @@
+"""The client for code with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing, contextmanager
+from types import TracebackType
+from typing import Self, Unpack
+
+import grpc
+
+from specsplit.client.options import Options, Promptable, check_timeout, make_request
+from specsplit.client.result import Gatherer, Result
+from specsplit.errors import Cancelled, Unavailable
+from specsplit.membership import Cluster
+from specsplit.requests import Delta, Done, GenerateRequest
+from specsplit.rpc import dial, from_rpc_error, wait_until_serving
+from specsplit.settings import TransportSettings
+from specsplit.v1 import coordinator_pb2_grpc
+from specsplit.values import ModelInfo
+from specsplit.wire import coordinator as wire
+
+
+class AsyncClient:
+    """Talks to one coordinator. Every method raises the errors of `specsplit.errors`. Close it, or use it as a context manager."""
+
+    def __init__(self, address: str, transport: TransportSettings | None = None) -> None:
+        """`address` is host:port; the connection is made when first used. Raises InvalidRequest for a bad address or CA file."""
+        self._peer = f"coordinator {address}"
+        self._channel = dial(address, transport)
+        self._stub = coordinator_pb2_grpc.CoordinatorServiceStub(self._channel)
+        self._closed = False
+
+    async def generate(
+        self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]
+    ) -> Result:
+        """Generate, and return the whole."""
+        gatherer = Gatherer()
+        async with aclosing(self.send(make_request(prompt, **options), timeout_s)) as events:
+            async for event in events:
+                gatherer.add(event)
+        return gatherer.result()
+
+    def stream(
+        self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]
+    ) -> AsyncGenerator[Delta | Done, None]:
+        """Generate, and yield deltas as they come, then one Done. Closing the generator ends the request."""
+        return self.send(make_request(prompt, **options), timeout_s)
+
+    async def send(
+        self, request: GenerateRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[Delta | Done, None]:
+        """Like `stream`, for a request that is there already."""
+        self._require_open()
+        call = self._stub.Generate(wire.generate_to_wire(request), timeout=check_timeout(timeout_s))
+        try:
+            with self._typed_failures():
+                async for message in call:
+                    yield wire.generate_event(message)
+        finally:
+            call.cancel()
+
+    async def model_info(self, timeout_s: float | None = None) -> ModelInfo:
+        """What the cluster's target model is."""
+        self._require_open()
+        with self._typed_failures():
+            call = self._stub.GetModelInfo(wire.model_info_request(), timeout=check_timeout(timeout_s))
+            return wire.model_info_from_wire(await call)
+
+    async def cluster(self, timeout_s: float | None = None) -> Cluster:
+        """Who is in the cluster and how busy."""
+        self._require_open()
+        with self._typed_failures():
+            call = self._stub.GetCluster(wire.cluster_request(), timeout=check_timeout(timeout_s))
+            return wire.cluster_from_wire(await call)
+
+    async def wait_until_serving(self, timeout_s: float) -> None:
+        """Return once the coordinator takes requests. Raises DeadlineExceeded."""
+        self._require_open()
+        check_timeout(timeout_s)
+        await wait_until_serving(self._channel, timeout_s)
+
+    async def close(self) -> None:
+        """Hang up: requests that still run end with Cancelled, later ones with Unavailable."""
+        self._closed = True
+        await self._channel.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Unavailable(f"{self._peer}: this client is closed; make another")
+
+    @contextmanager
+    def _typed_failures(self) -> Generator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, self._peer) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if not self._closed or (task is not None and task.cancelling()):
+                raise
+            # grpc.aio answers with CancelledError when the channel is closed under a call, but nobody cancelled this task.
+            raise Cancelled(f"{self._peer}: this client was closed during the request") from error
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,157 @@
+"""What a caller may say about one generation, as keyword arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import SupportsFloat, SupportsIndex, TypeAlias, TypedDict, Unpack, cast
+
+from specsplit.errors import InvalidRequest
+from specsplit.requests import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokenPrompt
+from specsplit.values import PlanChanges, Sampling, Stopping
+
+Promptable: TypeAlias = str | Sequence[int] | TextPrompt | ChatPrompt | TokenPrompt
+"""Text, token ids, or a prompt value (ChatPrompt for a conversation)."""
+
+
+class Options(TypedDict, total=False):
+    """Every one may be left out."""
+
+    max_tokens: int | None
+    """Generated tokens at most; None: as many as the context holds."""
+    temperature: float
+    """0 (the default) picks the likeliest token."""
+    top_k: int
+    """0 (the default) keeps all."""
+    top_p: float
+    """1 (the default) keeps all."""
+    min_p: float
+    """0 (the default) keeps all."""
+    seed: int | None
+    """None: one is drawn, and comes back with the result."""
+    stop: Sequence[str]
+    """Strings before which the output ends."""
+    stop_token_ids: Sequence[int]
+    """Tokens before which the output ends."""
+    ignore_eos: bool
+    """True goes on after the model's own end tokens."""
+    drafter: str | None
+    """"standalone", "ngram" or "none"; None: the best available."""
+    plan: PlanChanges
+    """How much to speculate, where it differs from the verifier's default."""
+    request_id: str
+    """For logs and traces; drawn if left out."""
+
+
+def make_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequest:
+    """The request. Raises InvalidRequest for an unknown option, a value of the wrong type or out of range."""
+    _check_types(options)
+    seed = options.get("seed")
+    stop = options.get("stop", ())
+    return GenerateRequest(
+        prompt=_prompt(prompt),
+        request_id=options.get("request_id", ""),
+        sampling=Sampling(
+            temperature=options.get("temperature", 0.0),
+            top_k=options.get("top_k", 0),
+            top_p=options.get("top_p", 1.0),
+            min_p=options.get("min_p", 0.0),
+            seed=seed or 0,
+        ),
+        seeded=seed is not None,
+        stopping=Stopping(
+            options.get("max_tokens"), tuple(options.get("stop_token_ids", ())), options.get("ignore_eos", False)
+        ),
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        drafter=options.get("drafter"),
+        plan=options.get("plan", PlanChanges()),
+    )
+
+
+def _prompt(prompt: Promptable) -> Prompt:
+    if isinstance(prompt, str):
+        return TextPrompt(prompt)
+    if isinstance(prompt, TextPrompt | ChatPrompt | TokenPrompt):
+        return prompt
+    if isinstance(prompt, bytes | bytearray) or not _is_collection(prompt):
+        raise InvalidRequest("prompt", f"is {_described(prompt)}, expected text, token ids or a prompt value")
+    return TokenPrompt(tuple(prompt))
+
+
+def check_timeout(timeout_s: float | None) -> float | None:
+    """The timeout. Raises InvalidRequest unless it is None or a number of seconds from 0."""
+    if timeout_s is not None and not (_is_number(timeout_s) and 0 <= timeout_s < math.inf):
+        raise InvalidRequest(
+            "timeout_s", f"is {_described(timeout_s)}, expected seconds, 0 or more, or None for no limit"
+        )
+    return timeout_s
+
+
+def _check_types(options: Mapping[str, object]) -> None:
+    for name, value in options.items():
+        if name not in _EXPECTED:
+            raise InvalidRequest(name, f"there is no such option; there are {', '.join(_EXPECTED)}")
+        fits, expected = _EXPECTED[name]
+        if not fits(value):
+            raise InvalidRequest(name, f"is {_described(value)}, expected {expected}")
+
+
+def _described(value: object) -> str:
+    return f"{value!r:.80} ({type(value).__name__})"
+
+
+def _is_integer(value: object) -> bool:
+    """True for what can stand for an int, numpy's included; a bool was meant for something else."""
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, SupportsFloat | SupportsIndex) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_plan(value: object) -> bool:
+    return isinstance(value, PlanChanges)
+
+
+def _is_collection(value: object) -> bool:
+    return isinstance(value, Collection)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, str) or (_is_collection(value) and all(map(_is_text, cast("Collection[object]", value))))
+
+
+def _is_integers(value: object) -> bool:
+    return _is_collection(value) and all(map(_is_integer, cast("Collection[object]", value)))
+
+
+def _or_none(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or fits(value)
+
+
+_EXPECTED: Mapping[str, tuple[Callable[[object], bool], str]] = MappingProxyType(
+    {
+        "max_tokens": (_or_none(_is_integer), "an integer or None"),
+        "temperature": (_is_number, "a number"),
+        "top_k": (_is_integer, "an integer"),
+        "top_p": (_is_number, "a number"),
+        "min_p": (_is_number, "a number"),
+        "seed": (_or_none(_is_integer), "an integer or None"),
+        "stop": (_is_texts, "a text or several"),
+        "stop_token_ids": (_is_integers, "integers"),
+        "ignore_eos": (_is_flag, "True or False"),
+        "drafter": (_or_none(_is_text), "a text or None"),
+        "plan": (_is_plan, "PlanChanges"),
+        "request_id": (_is_text, "a text"),
+    }
+)
+"""Option to what it may be: callers without a type checker get a sentence, not a TypeError from deep inside."""

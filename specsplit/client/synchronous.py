@@ -1,0 +1,102 @@
+"""The client for code without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing
+from types import TracebackType
+from typing import Self, Unpack
+
+import grpc
+
+from specsplit.client.options import Options, Promptable, check_timeout, make_request
+from specsplit.client.result import Gatherer, Result
+from specsplit.errors import Unavailable
+from specsplit.membership import Cluster
+from specsplit.requests import Delta, Done, GenerateRequest
+from specsplit.rpc import dial_blocking, from_rpc_error, wait_until_serving_blocking
+from specsplit.settings import TransportSettings
+from specsplit.v1 import coordinator_pb2_grpc
+from specsplit.values import ModelInfo
+from specsplit.wire import coordinator as wire
+
+
+class Client:
+    """Talks to one coordinator. Every method raises the errors of `specsplit.errors`. Close it, or use it as a context manager.
+
+    One client may be used by several threads.
+    """
+
+    def __init__(self, address: str, transport: TransportSettings | None = None) -> None:
+        """`address` is host:port; the connection is made when first used. Raises InvalidRequest for a bad address or CA file."""
+        self._peer = f"coordinator {address}"
+        self._channel = dial_blocking(address, transport)
+        self._stub = coordinator_pb2_grpc.CoordinatorServiceStub(self._channel)
+        self._closed = False
+
+    def generate(self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Result:
+        """Generate, and return the whole."""
+        gatherer = Gatherer()
+        with closing(self.send(make_request(prompt, **options), timeout_s)) as events:
+            for event in events:
+                gatherer.add(event)
+        return gatherer.result()
+
+    def stream(
+        self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]
+    ) -> Generator[Delta | Done, None, None]:
+        """Generate, and yield deltas as they come, then one Done. Closing the generator ends the request."""
+        return self.send(make_request(prompt, **options), timeout_s)
+
+    def send(self, request: GenerateRequest, timeout_s: float | None = None) -> Generator[Delta | Done, None, None]:
+        """Like `stream`, for a request that is there already."""
+        self._require_open()
+        call = self._stub.Generate(wire.generate_to_wire(request), timeout=check_timeout(timeout_s))
+        try:
+            for message in call:
+                yield wire.generate_event(message)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._peer) from error
+        finally:
+            call.cancel()
+
+    def model_info(self, timeout_s: float | None = None) -> ModelInfo:
+        """What the cluster's target model is."""
+        self._require_open()
+        timeout_s = check_timeout(timeout_s)
+        try:
+            return wire.model_info_from_wire(self._stub.GetModelInfo(wire.model_info_request(), timeout=timeout_s))
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._peer) from error
+
+    def cluster(self, timeout_s: float | None = None) -> Cluster:
+        """Who is in the cluster and how busy."""
+        self._require_open()
+        timeout_s = check_timeout(timeout_s)
+        try:
+            return wire.cluster_from_wire(self._stub.GetCluster(wire.cluster_request(), timeout=timeout_s))
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._peer) from error
+
+    def wait_until_serving(self, timeout_s: float) -> None:
+        """Return once the coordinator takes requests. Raises DeadlineExceeded."""
+        self._require_open()
+        check_timeout(timeout_s)
+        wait_until_serving_blocking(self._channel, timeout_s)
+
+    def close(self) -> None:
+        """Hang up: requests that still run end with Cancelled, later ones with Unavailable."""
+        self._closed = True
+        self._channel.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Unavailable(f"{self._peer}: this client is closed; make another")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

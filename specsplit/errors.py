@@ -1,0 +1,81 @@
+"""Every error that crosses a module border.
+
+    SpecsplitError
+    ├── InvalidRequest       the caller's message is wrong: names the field, what was wrong, what was expected
+    ├── Unsupported          the caller asked for something specsplit does not do (yet): names the field
+    ├── Incompatible         two peers do not fit together: names both sides
+    ├── IllegalEvent         a peer broke the grow/commit protocol: names session, state and event
+    ├── Exhausted            no room now; says when to try again
+    ├── NotFound             a named thing (a session, a model, a drafter kind) is not there
+    ├── Unavailable          a peer is gone or not ready
+    ├── DeadlineExceeded     the caller's time is up
+    ├── Cancelled            the caller went away
+    └── LoadError            a model cannot be served here: says why
+
+The table from these to gRPC statuses is `specsplit.rpc.catalogue`; nothing below it knows gRPC.
+"""
+
+from __future__ import annotations
+
+
+class SpecsplitError(Exception):
+    """Base of every error specsplit raises on purpose."""
+
+
+class InvalidRequest(SpecsplitError):
+    """A value in a message or an option is wrong."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class Unsupported(SpecsplitError):
+    """A field is set to something specsplit does not do."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+
+
+class Incompatible(SpecsplitError):
+    """Two peers (a verifier and a drafter, say) do not fit together."""
+
+
+class IllegalEvent(SpecsplitError):
+    """An event that the grow/commit protocol does not allow in this state."""
+
+    def __init__(self, session: int, state: str, event: str, why: str) -> None:
+        super().__init__(f"session {session}: {event} in state {state}: {why}")
+        self.session = session
+        self.state = state
+        self.event = event
+
+
+class Exhausted(SpecsplitError):
+    """There is no room now."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class NotFound(SpecsplitError):
+    """A named thing does not exist."""
+
+
+class Unavailable(SpecsplitError):
+    """A peer is gone, draining or not ready."""
+
+
+class DeadlineExceeded(SpecsplitError):
+    """The caller's time is up."""
+
+
+class Cancelled(SpecsplitError):
+    """The caller went away."""
+
+
+class LoadError(SpecsplitError):
+    """A model, or a setting of it, cannot be served."""

@@ -1,0 +1,99 @@
+"""What members (drafters, verifier ranks) and the coordinator say to each other, and what the coordinator tells others of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specsplit.errors import InvalidRequest
+from specsplit.settings.address import split
+from specsplit.values import DrafterInfo, Endpoint, Load, ModelInfo
+
+Role = ModelInfo | DrafterInfo
+"""What a member is: a verifier rank (its target), or a drafter."""
+
+
+@dataclass(frozen=True)
+class Register:
+    """First report of a member: who it is.
+
+    Raises InvalidRequest for an empty name, an address that is not host:port, or no room for sessions.
+    """
+
+    member_id: str
+    """Unique in the cluster."""
+    address: str
+    """host:port at which others reach it."""
+    role: Role
+    max_sessions: int
+    """Sessions it takes at once, at most."""
+
+    def __post_init__(self) -> None:
+        if not self.member_id:
+            raise InvalidRequest("register.member_id", "is empty, expected a name that is unique in the cluster")
+        split("register.address", self.address)
+        if self.max_sessions < 1:
+            raise InvalidRequest("register.max_sessions", f"is {self.max_sessions}, expected at least 1")
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """Every heartbeat interval: how the member fares."""
+
+    load: Load = field(default_factory=Load)
+    lost_drafters: tuple[str, ...] = ()
+    """Member ids of drafters it lost since the last heartbeat (verifiers only)."""
+
+
+@dataclass(frozen=True)
+class Draining:
+    """The member takes no new sessions and leaves when its running ones are done."""
+
+
+Report = Register | Heartbeat | Draining
+"""From a member."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """The member is in."""
+
+    heartbeat_interval_ms: int
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Every drafter that is alive and fits the verifier's target, best first."""
+
+    drafters: tuple[Endpoint, ...] = ()
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Take no new sessions, finish the running ones, leave."""
+
+
+Directive = Registered | Roster | Drain
+"""To a member."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member, as the coordinator sees it now."""
+
+    member_id: str
+    address: str
+    role: Role
+    max_sessions: int
+    load: Load = field(default_factory=Load)
+    draining: bool = False
+    silent_ms: int = 0
+    """Time since its last report."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Everyone, and how many requests wait and run."""
+
+    members: tuple[Member, ...] = ()
+    queued: int = 0
+    running: int = 0

@@ -1,0 +1,63 @@
+"""How a transformers model reaches our KV: one function in its AttentionInterface, one keyword through its forward.
+
+A model loaded with `attn_implementation=NAME` calls `_attention` in every layer and hands it every keyword that its own forward
+was called with. Ours is `forward_batch`: it knows what this forward's queries attend to. With a name that transformers has no
+mask function for, no mask is built.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from torch import Tensor
+from transformers import AttentionInterface
+
+from specsplit.model.batch import PackedBatch
+
+NAME: Final = "specsplit"
+
+
+class ForwardBatch(Protocol):
+    """What one forward carries to its attention layers."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
+    ) -> Tensor:
+        """query [T, H, D], key and value [T, kv_heads, D] of the new tokens -> [T, H, D].
+
+        `scaling` None means D ** -0.5. `extras` is whatever else the architecture tells its attention (sliding_window, softcap
+        ...): looked at once at load, where anything that would change the result is refused.
+        """
+        ...
+
+
+class AttentionBackend(Protocol):
+    """A way to attend over paged KV. No policy: batch in, numbers out."""
+
+    def plan(self, batch: PackedBatch) -> ForwardBatch:
+        """Lay a batch out, once per forward: everything that is the same in all layers."""
+        ...
+
+
+class _AttentionLayer(Protocol):
+    layer_idx: int
+
+
+def _attention(
+    module: _AttentionLayer,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    *,
+    forward_batch: ForwardBatch,
+    **extras: Any,
+) -> tuple[Tensor, None]:
+    query, key, value = (heads_first[0].transpose(0, 1) for heads_first in (query, key, value))
+    out = forward_batch.attend(module.layer_idx, query, key, value, scaling, extras)
+    return out.unsqueeze(0), None
+
+
+AttentionInterface.register(NAME, _attention)

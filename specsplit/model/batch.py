@@ -1,0 +1,134 @@
+"""One forward's worth of work: ragged rows of prefill chunks and token trees, packed end to end.
+
+    T   tokens in the batch            Q   new tokens of one row
+    L   slots a row can see            E   the last of those L, which not every token of the row sees
+
+The worked example as a row: `cat` (position 1) and nodes 1 sat, 3 on, 2 is, 5 the, behind the one committed token `the`:
+
+    parents = [-1, 0, 1, 0, 2]         cat  sat  on   is   the
+    tail_mask               cat         T    F    F    F    F
+                            sat         T    T    F    F    F
+                            on          T    T    T    F    F
+                            is          T    F    F    T    F
+                            the         T    T    T    F    T
+    positions = [1, 2, 3, 2, 4]        kv_slots = slots of local indices 0..5 (L = 6, E = 5)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+def causal_mask(length: int) -> Mask:
+    """Bool [length, length]: token i sees tokens 0..i."""
+    return np.tri(length, dtype=np.bool_)
+
+
+def ancestor_mask(parents: Sequence[int]) -> Mask:
+    """Bool [n, n]: node i sees itself and its ancestors. parents[i] < i is the parent's index, -1 that of a node without one."""
+    # Rows as bits of Python ints: one OR per node is far cheaper than one numpy row operation per node.
+    bits: list[int] = []
+    for index, parent in enumerate(parents):
+        if not -1 <= parent < index:
+            raise ValueError(f"parents[{index}] is {parent}, expected an earlier index or -1")
+        bits.append((bits[parent] if parent >= 0 else 0) | 1 << index)
+    width = (len(bits) + 7) // 8
+    packed = np.frombuffer(b"".join(row.to_bytes(width, "little") for row in bits), dtype=np.uint8)
+    unpacked = np.unpackbits(packed.reshape(len(bits), width), axis=1, count=len(bits), bitorder="little")
+    return unpacked.view(np.bool_)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """New tokens of one sequence in one forward."""
+
+    tokens: ArrayLike
+    """[Q] vocabulary ids, Q >= 1."""
+    positions: Ints
+    """[Q] absolute positions; two nodes of one depth share theirs."""
+    write_slots: Ints
+    """[Q] where the KV of the new tokens goes."""
+    kv_slots: Ints
+    """[L] every slot that any of the new tokens sees. The first L - E are seen by all of them."""
+    tail_mask: Mask
+    """[Q, E] which of the last E slots each token sees, its own included."""
+    logits_at: Sequence[int] = ()
+    """[n] indices (< Q) of the tokens whose logits are wanted; may be empty."""
+
+    def __post_init__(self) -> None:
+        queries, tail = self.tail_mask.shape
+        if queries < 1 or not queries == len(self.positions) == len(self.write_slots) or tail > len(self.kv_slots):
+            shapes = (
+                f"{len(self.positions)} positions, {len(self.write_slots)} write slots, {len(self.kv_slots)} KV slots"
+            )
+            raise ValueError(f"a row with {shapes} and a tail mask of {queries} x {tail}")
+
+    @property
+    def num_tokens(self) -> int:
+        """Q."""
+        return len(self.positions)
+
+    @classmethod
+    def chunk(cls, tokens: Sequence[int] | Ints, slots: Ints, logits_at: Sequence[int] = ()) -> Row:
+        """A stretch of committed tokens; `slots` [L] are those of the sequence from local index 0 to the chunk's end."""
+        count, length = len(tokens), len(slots)
+        positions = np.arange(length - count, length, dtype=np.int64)
+        return cls(tokens, positions, slots[length - count :], slots, causal_mask(count), logits_at)
+
+    @classmethod
+    def tree(
+        cls, tokens: Sequence[int] | Ints, parents: Sequence[int], slots: Ints, logits_at: Sequence[int] | None = None
+    ) -> Row:
+        """A root (index 0, parent -1) and nodes below it, logits wanted at all of them unless `logits_at` says less.
+
+        `slots` [L] are those of the sequence from local index 0: L - n committed tokens, whose KV is there, then one per node.
+        """
+        count, length = len(tokens), len(slots)
+        mask = ancestor_mask(parents)
+        positions = mask.sum(axis=1, dtype=np.int64)
+        positions += length - count - 1
+        wanted = range(count) if logits_at is None else logits_at
+        return cls(tokens, positions, slots[length - count :], slots, mask, wanted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedBatch:
+    """Rows end to end. `logits_at` [n] are indices into the T packed tokens, row by row in the order each row asked."""
+
+    rows: tuple[Row, ...]
+    starts: Ints
+    """[len(rows)] index of each row's first token."""
+    lengths: Ints
+    """[len(rows)] Q of each row."""
+    input_ids: Ints
+    """[T]"""
+    positions: Ints
+    """[T]"""
+    write_slots: Ints
+    """[T]"""
+    logits_at: Ints
+    """[n]"""
+
+    @classmethod
+    def pack(cls, rows: Sequence[Row]) -> PackedBatch:
+        """Put rows (at least one) end to end."""
+        lengths = [row.num_tokens for row in rows]
+        starts = [0, *accumulate(lengths[:-1])]
+        wanted = [start + index for row, start in zip(rows, starts, strict=True) for index in row.logits_at]
+        return cls(
+            rows=tuple(rows),
+            starts=np.array(starts, dtype=np.int64),
+            lengths=np.array(lengths, dtype=np.int64),
+            input_ids=np.concatenate([np.asarray(row.tokens, dtype=np.int64) for row in rows]),
+            positions=np.concatenate([row.positions for row in rows]),
+            write_slots=np.concatenate([row.write_slots for row in rows]),
+            logits_at=np.array(wanted, dtype=np.int64),
+        )

@@ -1,0 +1,120 @@
+"""Who owns which KV slot: a pool of equal pages, and the page table of one sequence.
+
+A slot holds the keys and values of one token; page p covers slots p * page_size .. (p + 1) * page_size - 1. Everything is numpy
+on the host and works on whole ranges, because tables are read in every step.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specsplit.errors import Exhausted
+
+Slots = NDArray[np.int64]
+
+_MIN_CAPACITY: Final = 64
+
+
+class OutOfPages(Exhausted):
+    """The pool holds fewer free pages than were asked for; nothing was taken."""
+
+
+class PagePool:
+    """Hands out pages by number. Not thread-safe: the engine thread owns it."""
+
+    def __init__(self, num_pages: int, page_size: int) -> None:
+        if num_pages < 1 or page_size < 1:
+            raise ValueError(f"num_pages is {num_pages} and page_size is {page_size}, expected at least 1 each")
+        self.page_size: Final = page_size
+        self.total_pages: Final = num_pages
+        self._free_stack: Slots = np.arange(num_pages - 1, -1, -1, dtype=np.int64)
+        self._num_free = num_pages
+        self._taken = np.zeros(num_pages, dtype=np.bool_)
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that `allocate` can still hand out."""
+        return self._num_free
+
+    @property
+    def num_slots(self) -> int:
+        """Slots in all, free or not."""
+        return self.total_pages * self.page_size
+
+    def pages_for(self, num_tokens: int) -> int:
+        """Pages that a sequence of `num_tokens` occupies."""
+        return -(-num_tokens // self.page_size)
+
+    def allocate(self, num_pages: int) -> Slots:
+        """Take pages: ids [num_pages]. Raises OutOfPages (and takes none) if there are not that many."""
+        if num_pages > self._num_free:
+            raise OutOfPages(f"{num_pages} KV pages wanted, {self._num_free} of {self.total_pages} free")
+        self._num_free -= num_pages
+        # The stack is read downwards so that a fresh pool hands out ascending, adjacent pages.
+        pages = self._free_stack[self._num_free : self._num_free + num_pages][::-1].copy()
+        self._taken[pages] = True
+        return pages
+
+    def release(self, pages: Slots) -> None:
+        """Give pages back. Raises ValueError (and takes none back) if one of them is not out."""
+        count = len(pages)
+        if not self._taken[pages].all() or len(np.unique(pages)) != count:
+            raise ValueError(f"pages {pages.tolist()} released twice or never allocated")
+        self._taken[pages] = False
+        self._free_stack[self._num_free : self._num_free + count] = pages[::-1]
+        self._num_free += count
+
+
+class PageTable:
+    """Local index (0, 1, 2 ... of one sequence) to slot."""
+
+    def __init__(self, pool: PagePool) -> None:
+        self._pool = pool
+        self._slots: Slots = np.empty(_MIN_CAPACITY, dtype=np.int64)
+        self._length = 0
+
+    def __len__(self) -> int:
+        """Local indices that have a slot: a whole number of pages."""
+        return self._length
+
+    def reserve(self, length: int) -> None:
+        """Make sure that local indices below `length` have slots. Raises OutOfPages and changes nothing if they cannot."""
+        if length > self._length:
+            self._append(self._pool.allocate(self._pool.pages_for(length - self._length)))
+
+    def adopt(self, slots: Slots) -> None:
+        """Append slots [n] the caller allocated; the table releases them from now on. Only where a page is one slot."""
+        if self._pool.page_size != 1:
+            raise ValueError(f"slots can be adopted one by one only with page_size 1, not {self._pool.page_size}")
+        self._append(slots)
+
+    def slots(self, start: int, stop: int) -> Slots:
+        """Slots of local indices start <= i < stop, int64 [stop - start]: a view, to be read before the next change."""
+        if not 0 <= start <= stop <= self._length:
+            raise IndexError(f"slots {start}:{stop} of a table of {self._length}")
+        return self._slots[start:stop]
+
+    def shrink(self, length: int) -> None:
+        """Release the pages that no local index below `length` needs."""
+        keep = self._pool.pages_for(length)
+        size = self._pool.page_size
+        if keep * size < self._length:
+            self._pool.release(self._slots[keep * size : self._length : size] // size)
+            self._length = keep * size
+
+    def release(self) -> None:
+        """Release every page."""
+        self.shrink(0)
+
+    def _append(self, pages: Slots) -> None:
+        size = self._pool.page_size
+        end = self._length + len(pages) * size
+        if end > len(self._slots):
+            grown = np.empty(max(end, 2 * len(self._slots)), dtype=np.int64)
+            grown[: self._length] = self._slots[: self._length]
+            self._slots = grown
+        np.add.outer(pages * size, np.arange(size), out=self._slots[self._length : end].reshape(-1, size))
+        self._length = end

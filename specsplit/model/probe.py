@@ -1,0 +1,90 @@
+"""The last net at load: two small packed trees against the model's own attention on each of their paths.
+
+An architecture that keeps state elsewhere than in keys and values, counts positions by itself or reads its mask some other way
+passes every other check; here it gives itself away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specsplit.errors import LoadError
+from specsplit.model.attention import NAME
+from specsplit.model.batch import Row
+from specsplit.model.pages import OutOfPages, PageTable
+
+if TYPE_CHECKING:
+    from specsplit.model.causal_lm import CausalLM
+
+_TREES: Final = ((-1, 0, 0, 1, 1, 3), (-1, 0, 1, 0, 2))
+_PREFIXES: Final = (3, 5)
+_TOLERANCE: Final = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 0.15}
+"""Largest difference, as a share of the largest logit. A wrong mask or position is off by a multiple of it."""
+
+
+def probe(lm: CausalLM) -> None:
+    """Raises LoadError if `lm` and its model disagree by more than rounding. Leaves every page free."""
+    tables = [PageTable(lm.pool) for _ in _TREES]
+    try:
+        packed = _packed_logits(lm, tables)
+    except OutOfPages as error:
+        raise LoadError(f"{lm.pool.num_slots} KV tokens are too few to serve anything") from error
+    finally:
+        for table in tables:
+            table.release()
+    own = _own_logits(lm.model, lm.info.vocabulary.size)
+    error = ((packed - own).abs().max() / own.abs().max()).item()
+    if not error <= _TOLERANCE[lm.model.dtype]:
+        name = type(lm.model).__name__
+        raise LoadError(
+            f"{name} gives other logits in a packed token tree than on the tree's paths one by one (off by {error:.1%} of the largest)"
+        )
+
+
+def _packed_logits(lm: CausalLM, tables: Sequence[PageTable]) -> Tensor:
+    """Logits of every tree node, through paged KV: prefixes first, then both trees in one batch."""
+    prefills: list[Row] = []
+    trees: list[Row] = []
+    for which, (table, prefix, parents) in enumerate(zip(tables, _PREFIXES, _TREES, strict=True)):
+        length = prefix + len(parents)
+        table.reserve(length)
+        tokens = _tokens(which, length, lm.info.vocabulary.size)
+        prefills.append(Row.chunk(tokens[:prefix], table.slots(0, prefix)))
+        trees.append(Row.tree(tokens[prefix:], parents, table.slots(0, length)))
+    lm.forward(prefills)
+    return lm.forward(trees)
+
+
+def _own_logits(model: PreTrainedModel, vocab_size: int) -> Tensor:
+    """The same logits from the model's plain attention, one path at a time."""
+    model.set_attn_implementation("eager")
+    try:
+        with torch.inference_mode():
+            return torch.stack(
+                [
+                    _last_logits(model, [*tokens[:prefix], *(tokens[prefix + node] for node in _path(parents, leaf))])
+                    for which, (prefix, parents) in enumerate(zip(_PREFIXES, _TREES, strict=True))
+                    for tokens in [_tokens(which, prefix + len(parents), vocab_size)]
+                    for leaf in range(len(parents))
+                ]
+            )
+    finally:
+        model.set_attn_implementation(NAME)
+
+
+def _last_logits(model: PreTrainedModel, tokens: list[int]) -> Tensor:
+    return model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False).logits[0, -1].float()
+
+
+def _path(parents: Sequence[int], node: int) -> list[int]:
+    """Indices from the root to `node`."""
+    return [*(_path(parents, parents[node]) if parents[node] >= 0 else ()), node]
+
+
+def _tokens(which: int, count: int, vocab_size: int) -> list[int]:
+    return [(37 * index + 11 * which + 5) % vocab_size for index in range(count)]

@@ -1,0 +1,142 @@
+"""Tree attention over paged KV in plain torch: the reference, on CPU and GPU.
+
+Rows of similar size are padded into a bucket; per layer each bucket costs one gather of KV and one scaled_dot_product_attention.
+
+    T   tokens in the batch      H, K   query heads, KV heads; G = H / K
+    B   rows of a bucket         Q, L   most new tokens, most visible slots of its rows
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from specsplit.model.batch import Ints, PackedBatch, Row
+from specsplit.model.kv import KVCache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bucket:
+    size: int
+    """B"""
+    queries: Tensor | None
+    """[B * Q] index into T of each query, padding repeats the row's first; None if that is all of T in order."""
+    slots: Tensor
+    """[B * L] slot of each visible token, padding is slot 0."""
+    bias: Tensor | None
+    """[B, 1, G * Q, L] 0 where a query sees a slot, the lowest finite number where not; None if all see all.
+
+    Finite, so that a padded query, which sees nothing, gives some number and not NaN.
+    """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchForward:
+    """One planned forward (a ForwardBatch)."""
+
+    kv: KVCache
+    write_slots: Tensor
+    """[T]"""
+    buckets: tuple[_Bucket, ...]
+    restore: Tensor | None
+    """[T] index into the buckets' outputs end to end; None if they are T in order already."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
+    ) -> Tensor:
+        """See ForwardBatch."""
+        self.kv.write(layer, self.write_slots, key, value)
+        parts = [_attend_bucket(bucket, query, self.kv.data[layer], scaling) for bucket in self.buckets]
+        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return out if self.restore is None else out.index_select(0, self.restore)
+
+
+class TorchAttention:
+    """Plans forwards over one KV cache (an AttentionBackend). `group` is G: query heads per KV head."""
+
+    def __init__(self, kv: KVCache, group: int) -> None:
+        self._kv = kv
+        self._group = group
+        self._device = kv.data.device
+
+    def plan(self, batch: PackedBatch) -> TorchForward:
+        """See AttentionBackend."""
+        members: dict[tuple[int, int], list[int]] = {}
+        for index, row in enumerate(batch.rows):
+            members.setdefault(_bucket_key(row), []).append(index)
+        buckets: list[_Bucket] = []
+        restore = np.empty(len(batch.input_ids), dtype=np.int64)
+        offset = 0
+        for indices in members.values():
+            queries, real = _query_index(batch.starts[indices], batch.lengths[indices])
+            restore[queries[real]] = offset + np.flatnonzero(real)
+            offset += queries.size
+            whole = len(members) == 1 and queries.size == restore.size
+            buckets.append(self._bucket([batch.rows[index] for index in indices], None if whole else queries))
+        in_order = buckets[0].queries is None
+        write_slots = self._tensor(batch.write_slots)
+        return TorchForward(self._kv, write_slots, tuple(buckets), None if in_order else self._tensor(restore))
+
+    def _bucket(self, rows: list[Row], queries: Ints | None) -> _Bucket:
+        most_queries = max(row.num_tokens for row in rows)
+        most_slots = max(len(row.kv_slots) for row in rows)
+        slots = np.zeros((len(rows), most_slots), dtype=np.int64)
+        hidden = np.ones((len(rows), most_queries, most_slots), dtype=np.bool_)
+        for index, row in enumerate(rows):
+            _place(row, slots[index], hidden[index])
+        return _Bucket(
+            size=len(rows),
+            queries=None if queries is None else self._tensor(queries.reshape(-1)),
+            slots=self._tensor(slots.reshape(-1)),
+            bias=self._bias(hidden) if hidden.any() else None,
+        )
+
+    def _bias(self, hidden: NDArray[np.bool_]) -> Tensor:
+        size, queries, length = hidden.shape
+        dtype = self._kv.data.dtype
+        bias = self._tensor(hidden.view(np.uint8)).to(dtype).mul_(torch.finfo(dtype).min)
+        per_head = bias.unsqueeze(1).expand(size, self._group, queries, length)
+        return per_head.reshape(size, 1, self._group * queries, length)
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self._device, non_blocking=True)
+
+
+def _bucket_key(row: Row) -> tuple[int, int]:
+    """Rows that may share padding: new tokens within a factor of 2, visible slots within a factor of 4 (all up to 1,024 alike)."""
+    return (row.num_tokens - 1).bit_length(), ((len(row.kv_slots) - 1) >> 10).bit_length() // 2
+
+
+def _query_index(starts: Ints, lengths: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """Index into T [B, Q], and which of it is no padding."""
+    steps = np.arange(lengths.max())
+    real = steps < lengths[:, None]
+    return starts[:, None] + np.where(real, steps, 0), real
+
+
+def _place(row: Row, slots: Ints, hidden: NDArray[np.bool_]) -> None:
+    """Write one row's slots [L] into zeros, and what each of its queries sees of them [Q, L] into ones."""
+    queries, tail = row.tail_mask.shape
+    length = len(row.kv_slots)
+    slots[:length] = row.kv_slots
+    hidden[:queries, : length - tail] = False
+    np.logical_not(row.tail_mask, out=hidden[:queries, length - tail : length])
+
+
+def _attend_bucket(bucket: _Bucket, query: Tensor, pair: Tensor, scaling: float | None) -> Tensor:
+    """query [T, H, D] over one layer's KV `pair` [2, num_slots, K, D] -> [B * Q, H, D]."""
+    size, kv_heads, dim = bucket.size, pair.shape[2], pair.shape[3]
+    if bucket.queries is not None:
+        query = query.index_select(0, bucket.queries)
+    group = query.shape[1] // kv_heads
+    # Heads that share a KV head become further queries of it: no copy of the KV per head, and every SDPA kernel takes it.
+    folded = query.reshape(size, -1, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(size, kv_heads, -1, dim)
+    gathered = pair.index_select(1, bucket.slots).view(2, size, -1, kv_heads, dim).transpose(2, 3)
+    out = scaled_dot_product_attention(folded, gathered[0], gathered[1], attn_mask=bucket.bias, scale=scaling)
+    return out.view(size, kv_heads, group, -1, dim).permute(0, 3, 1, 2, 4).reshape(-1, kv_heads * group, dim)

@@ -1,0 +1,88 @@
+"""What a program asks of specsplit, and what it gets back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specsplit.values import FinishReason, PlanChanges, Sampling, SpeculationStatistics, Stopping, Usage
+
+
+@dataclass(frozen=True)
+class TextPrompt:
+    """Plain text; special tokens are added as the tokenizer does."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ChatMessage:
+    """One message of a conversation."""
+
+    role: str
+    """"system", "user" or "assistant", as the chat template expects."""
+    content: str
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """A conversation, rendered with the model's chat template."""
+
+    messages: tuple[ChatMessage, ...]
+
+
+@dataclass(frozen=True)
+class TokenPrompt:
+    """Token ids, used as they are."""
+
+    tokens: tuple[int, ...]
+
+
+Prompt = TextPrompt | ChatPrompt | TokenPrompt
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """One generation."""
+
+    prompt: Prompt
+    request_id: str = ""
+    """For logs and traces. Empty: the coordinator draws one."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """Its seed counts only if `seeded`."""
+    seeded: bool = False
+    """False: the coordinator draws a seed and returns it."""
+    stopping: Stopping = field(default_factory=Stopping)
+    stop: tuple[str, ...] = ()
+    """End before the first of these appears in the output."""
+    drafter: str | None = None
+    """"standalone", "ngram" or "none"; None: the best available."""
+    plan: PlanChanges = field(default_factory=PlanChanges)
+
+
+@dataclass(frozen=True)
+class Delta:
+    """More output."""
+
+    text: str
+    """Final text: whole characters, nothing that may begin a stop string; may be empty."""
+    tokens: tuple[int, ...]
+    """Tokens committed since the last delta."""
+    num_correct_drafts: int = 0
+    """How many of them, from the front, were accepted drafts."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """The end of a generation."""
+
+    request_id: str
+    reason: FinishReason
+    matched_stop: str | int | None
+    """The stop string or the stop token id that ended it; None: nothing in the output did."""
+    usage: Usage
+    speculation: SpeculationStatistics
+    seed: int
+    verifier: str
+    """Member id of the verifier that decoded it."""
+    drafter: str = ""
+    """Member id of the drafter chosen at the start; empty: none."""

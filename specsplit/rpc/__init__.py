@@ -1,0 +1,34 @@
+"""gRPC as every specsplit service and client uses it: one error catalogue, one kind of server, one way to dial."""
+
+from __future__ import annotations
+
+from specsplit.rpc.catalogue import CODES, code_of, from_rpc_error, number_of, to_error, to_status
+from specsplit.rpc.channel import dial, dial_blocking
+from specsplit.rpc.edge import Context, abort
+from specsplit.rpc.health import wait_until_serving, wait_until_serving_blocking
+from specsplit.rpc.member import Membership, member_id_of
+from specsplit.rpc.names import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
+from specsplit.rpc.server import Phase, Server
+
+__all__ = [
+    "CLUSTER_SERVICE",
+    "CODES",
+    "COORDINATOR_SERVICE",
+    "DRAFTER_SERVICE",
+    "VERIFIER_SERVICE",
+    "Context",
+    "Membership",
+    "Phase",
+    "Server",
+    "abort",
+    "code_of",
+    "dial",
+    "dial_blocking",
+    "from_rpc_error",
+    "member_id_of",
+    "number_of",
+    "to_error",
+    "to_status",
+    "wait_until_serving",
+    "wait_until_serving_blocking",
+]

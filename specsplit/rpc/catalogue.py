@@ -1,0 +1,159 @@
+"""Which gRPC status each error is, and back.
+
+A peer's status becomes the same error on this side (but for LoadError, which ends a service at start and would come back
+as its neighbour Incompatible). Details beside the sentence follow google.rpc: BadRequest names the field of an
+InvalidRequest, RetryInfo carries the hint of an Exhausted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Protocol, cast
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2, message
+from google.rpc import error_details_pb2, status_pb2  # pyright: ignore[reportMissingTypeStubs]
+from grpc_status import rpc_status
+
+from specsplit.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Exhausted,
+    IllegalEvent,
+    Incompatible,
+    InvalidRequest,
+    LoadError,
+    NotFound,
+    SpecsplitError,
+    Unavailable,
+    Unsupported,
+)
+
+CODES: Mapping[type[SpecsplitError], grpc.StatusCode] = MappingProxyType(
+    {
+        InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+        Unsupported: grpc.StatusCode.UNIMPLEMENTED,
+        Incompatible: grpc.StatusCode.FAILED_PRECONDITION,
+        IllegalEvent: grpc.StatusCode.ABORTED,
+        Exhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
+        NotFound: grpc.StatusCode.NOT_FOUND,
+        Unavailable: grpc.StatusCode.UNAVAILABLE,
+        DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+        Cancelled: grpc.StatusCode.CANCELLED,
+        LoadError: grpc.StatusCode.FAILED_PRECONDITION,
+        SpecsplitError: grpc.StatusCode.INTERNAL,
+    }
+)
+"""One row per error; a subclass that has none takes its nearest ancestor's."""
+
+_DETAILS_KEY = "grpc-status-details-bin"
+_BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType({int(code.value[0]): code for code in grpc.StatusCode})
+_ERRORS: Mapping[grpc.StatusCode, type[SpecsplitError]] = MappingProxyType(
+    {code: error for error, code in CODES.items() if error is not LoadError}
+)
+_TRANSPORT_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+_ILLEGAL = re.compile(r"session (\d+): (.+?) in state (\w+): (.*)", re.DOTALL)
+
+
+class _Failure(Protocol):
+    """What a failed call, sync or async, can tell."""
+
+    def code(self) -> grpc.StatusCode: ...
+    def details(self) -> str | None: ...
+    def trailing_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+
+
+def code_of(error: SpecsplitError) -> grpc.StatusCode:
+    """The status code of `error`."""
+    return next(CODES[ancestor] for ancestor in type(error).__mro__ if ancestor in CODES)
+
+
+def number_of(error: SpecsplitError) -> int:
+    """The status code of `error` as the number that RefuseEvent.code carries."""
+    return int(code_of(error).value[0])
+
+
+def to_status(error: SpecsplitError) -> grpc.Status:
+    """The status that ends a call with `error`; its sentence is the error's own."""
+    status = status_pb2.Status(code=number_of(error), message=str(error), details=_details_of(error))
+    return rpc_status.to_status(status)  # pyright: ignore[reportUnknownMemberType]
+
+
+def to_error(code: grpc.StatusCode | int, sentence: str) -> SpecsplitError:
+    """The error that a status code (or its number) and a sentence stand for."""
+    status_code = code if isinstance(code, grpc.StatusCode) else _BY_NUMBER.get(code, grpc.StatusCode.UNKNOWN)
+    kind = _ERRORS.get(status_code, SpecsplitError)
+    if kind is InvalidRequest:
+        return InvalidRequest(*_field_and_rest(sentence))
+    if kind is Unsupported:
+        return Unsupported(*_field_and_rest(sentence))
+    if kind is IllegalEvent:
+        return _illegal_event(sentence)
+    return kind(sentence)
+
+
+def from_rpc_error(error: grpc.RpcError, peer: str = "") -> SpecsplitError:
+    """The error that a failed call stands for.
+
+    `peer` (for instance "verifier 127.0.0.1:50051") is put before a sentence that the transport wrote, since that names nobody.
+    """
+    failure = cast("_Failure", error)
+    status = _sent_status(failure)
+    sentence = failure.details() or failure.code().name
+    if peer and status is None and failure.code() in _TRANSPORT_CODES:
+        sentence = f"{peer}: {sentence}"
+    result = to_error(failure.code(), sentence)
+    for detail in status.details if status else ():
+        result = _enriched(result, detail)
+    return result
+
+
+def _field_and_rest(sentence: str) -> tuple[str, str]:
+    field, colon, rest = sentence.partition(": ")
+    return (field, rest) if colon and " " not in field else ("request", sentence)
+
+
+def _illegal_event(sentence: str) -> SpecsplitError:
+    parts = _ILLEGAL.fullmatch(sentence)
+    if parts is None:
+        return SpecsplitError(sentence)
+    return IllegalEvent(int(parts[1]), parts[3], parts[2], parts[4])
+
+
+def _details_of(error: SpecsplitError) -> list[any_pb2.Any]:
+    if isinstance(error, InvalidRequest):
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.problem)
+        return [_packed(error_details_pb2.BadRequest(field_violations=[violation]))]
+    if isinstance(error, Exhausted) and error.retry_after_s is not None:
+        delay = duration_pb2.Duration()
+        delay.FromNanoseconds(round(error.retry_after_s * 1e9))
+        return [_packed(error_details_pb2.RetryInfo(retry_delay=delay))]
+    return []
+
+
+def _packed(detail: message.Message) -> any_pb2.Any:
+    wrapped = any_pb2.Any()
+    wrapped.Pack(detail)
+    return wrapped
+
+
+def _sent_status(failure: _Failure) -> status_pb2.Status | None:
+    """What the peer's own catalogue sent; None if the transport ended the call."""
+    for key, value in failure.trailing_metadata() or ():
+        if key == _DETAILS_KEY and isinstance(value, bytes):
+            try:
+                return status_pb2.Status.FromString(value)
+            except message.DecodeError:
+                return None
+    return None
+
+
+def _enriched(error: SpecsplitError, detail: any_pb2.Any) -> SpecsplitError:
+    retry, bad = error_details_pb2.RetryInfo(), error_details_pb2.BadRequest()
+    if isinstance(error, Exhausted) and detail.Unpack(retry):
+        return Exhausted(str(error), retry.retry_delay.ToNanoseconds() / 1e9)
+    if isinstance(error, InvalidRequest) and detail.Unpack(bad) and bad.field_violations:
+        return InvalidRequest(bad.field_violations[0].field, bad.field_violations[0].description)
+    return error

@@ -1,0 +1,45 @@
+"""How to dial a peer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+
+from specsplit.errors import InvalidRequest
+from specsplit.rpc.options import channel_options
+from specsplit.settings import TransportSettings
+from specsplit.settings.address import split
+
+
+def dial(address: str, settings: TransportSettings | None = None) -> grpc.aio.Channel:
+    """An asyncio channel to host:port; it connects when first used. The caller closes it.
+
+    Raises InvalidRequest if the address or the CA file is no good.
+    """
+    settings = settings or TransportSettings()
+    split("address", address)
+    if settings.tls_ca is None:
+        return grpc.aio.insecure_channel(address, options=channel_options(settings))
+    return grpc.aio.secure_channel(address, _credentials(settings.tls_ca), options=channel_options(settings))
+
+
+def dial_blocking(address: str, settings: TransportSettings | None = None) -> grpc.Channel:
+    """Like `dial`, for code without an event loop."""
+    settings = settings or TransportSettings()
+    split("address", address)
+    if settings.tls_ca is None:
+        return grpc.insecure_channel(address, options=channel_options(settings))
+    return grpc.secure_channel(address, _credentials(settings.tls_ca), options=channel_options(settings))
+
+
+def _credentials(tls_ca: Path) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(root_certificates=read_pem("tls_ca", tls_ca))
+
+
+def read_pem(field: str, path: Path) -> bytes:
+    """The bytes of a PEM file. Raises InvalidRequest naming the setting."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidRequest(field, f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,152 @@
+"""A drafter's or verifier's side of Join: register, report, obey, and come back after a break."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+import grpc
+
+from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.membership import Directive, Drain, Draining, Heartbeat, Register, Registered, Roster
+from specsplit.observe import fields
+from specsplit.rpc.catalogue import from_rpc_error
+from specsplit.settings import MemberSettings
+from specsplit.v1 import cluster_pb2_grpc
+from specsplit.values import Load
+from specsplit.wire.cluster import directive_from_wire, report_to_wire
+
+if TYPE_CHECKING:
+    from specsplit.v1 import cluster_pb2
+
+_log = logging.getLogger(__name__)
+
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 2.0
+
+
+def member_id_of(settings: MemberSettings, service: str, address: str) -> str:
+    """The member's name: as set, or the service and its address, which no other live member shares."""
+    return settings.member_id or f"{service}-{address}"
+
+
+class Membership:
+    """Keeps one member in the cluster for as long as `run` runs.
+
+    `load` is asked before every report. `on_roster` and `on_drain` are called on the event loop as directives arrive.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        register: Register,
+        load: Callable[[], Load],
+        *,
+        on_roster: Callable[[Roster], None] | None = None,
+        on_drain: Callable[[], None] | None = None,
+    ) -> None:
+        """The channel leads to the coordinator and stays the caller's."""
+        self._stub = cluster_pb2_grpc.ClusterServiceStub(channel)
+        self._register = register
+        self._load = load
+        self._on_roster = on_roster
+        self._on_drain = on_drain
+        self._joined = asyncio.Event()
+        self._news = asyncio.Event()
+        self._lost: list[str] = []
+        self._draining = False
+        self._complaint = ""
+
+    @property
+    def joined(self) -> bool:
+        """True while registered."""
+        return self._joined.is_set()
+
+    async def wait_joined(self) -> None:
+        """Return once registered."""
+        await self._joined.wait()
+
+    def report_lost(self, drafter: str) -> None:
+        """Tell the coordinator, at once, that the drafter with this member id cannot be reached."""
+        self._lost.append(drafter)
+        self._news.set()
+
+    def report_draining(self) -> None:
+        """Tell the coordinator, at once, that no new sessions are taken; reports go on until `run` is cancelled."""
+        self._draining = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Stay in the cluster, redialling after every break, until cancelled."""
+        retry_s = FIRST_RETRY_S
+        while True:
+            try:
+                await self._join_once()
+            except SpecsplitError as error:
+                self._complain(error)
+            retry_s = FIRST_RETRY_S if self.joined else min(2 * retry_s, LAST_RETRY_S)
+            self._joined.clear()
+            await asyncio.sleep(retry_s)
+
+    async def _join_once(self) -> None:
+        """One Join call, from registration to its end. Raises what ended it."""
+        registered: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        call = self._stub.Join(self._reports(registered))
+        try:
+            async for response in call:
+                self._obey(directive_from_wire(response), registered)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, "coordinator") from error
+        finally:
+            call.cancel()
+            registered.cancel()
+        raise Unavailable("coordinator: it ended the membership")
+
+    async def _reports(self, registered: asyncio.Future[float]) -> AsyncIterator[cluster_pb2.JoinRequest]:
+        yield report_to_wire(self._register)
+        interval_s = await registered
+        told_draining = False
+        while True:
+            self._news.clear()
+            if self._draining and not told_draining:
+                told_draining = True
+                yield report_to_wire(Draining())
+            lost, self._lost = tuple(dict.fromkeys(self._lost)), []
+            yield report_to_wire(Heartbeat(self._load(), lost))
+            await self._pause(interval_s)
+
+    async def _pause(self, interval_s: float) -> None:
+        try:
+            async with asyncio.timeout(interval_s):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _obey(self, directive: Directive, registered: asyncio.Future[float]) -> None:
+        match directive:
+            case Registered():
+                self._enter(directive.heartbeat_interval_ms / 1000, registered)
+            case Roster():
+                if self._on_roster is not None:
+                    self._on_roster(directive)
+            case Drain():
+                if self._on_drain is not None:
+                    self._on_drain()
+
+    def _enter(self, interval_s: float, registered: asyncio.Future[float]) -> None:
+        if registered.done():
+            return
+        registered.set_result(interval_s)
+        self._joined.set()
+        self._complaint = ""
+        _log.info(
+            "joined the cluster", extra=fields(member_id=self._register.member_id, address=self._register.address)
+        )
+
+    def _complain(self, error: SpecsplitError) -> None:
+        """Log a break once, not at every retry."""
+        if str(error) != self._complaint:
+            self._complaint = str(error)
+            _log.warning("not in the cluster, will retry: %s", error)

@@ -1,0 +1,41 @@
+"""The channel options that both ends of a connection share."""
+
+from __future__ import annotations
+
+from specsplit.settings import TransportSettings
+
+Options = list[tuple[str, int]]
+
+
+def shared_options(settings: TransportSettings) -> Options:
+    """Message cap and keepalive."""
+    keepalive_ms = round(settings.keepalive_s * 1000)
+    return [
+        ("grpc.max_send_message_length", settings.max_message_bytes),
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.keepalive_time_ms", keepalive_ms),
+        ("grpc.keepalive_timeout_ms", keepalive_ms),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def server_options(settings: TransportSettings) -> Options:
+    """For a server: it also bears its clients' pings, and shares its port with nobody."""
+    return [
+        *shared_options(settings),
+        ("grpc.http2.min_ping_interval_without_data_ms", 500),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def channel_options(settings: TransportSettings) -> Options:
+    """For a client: peers come and go, so it redials soon, and never through an HTTP proxy."""
+    return [
+        *shared_options(settings),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),
+    ]

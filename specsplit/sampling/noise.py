@@ -1,0 +1,114 @@
+"""Shared noise: the same Gumbel numbers for (seed, position, token) wherever and in whatever batch they are asked for.
+
+A counter-based generator: splitmix64 (Steele, Lea, Flood, OOPSLA 2014) with a stream per (seed, position), token v being draw v.
+The token a target picks is argmax of logits / T + noise, which is an exact sample of softmax(logits / T) (the Gumbel-max trick);
+a drafter that adds the same noise to its own logits proposes what the target is likely to pick (arXiv 2408.07978, 2506.05632).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_MIX_1: Final = 0xBF58476D1CE4E5B9
+_MIX_2: Final = 0x94D049BB133111EB
+_MASK: Final = 2**64 - 1
+_CPU_BLOCK: Final = 2**15
+"""Numbers computed at a time on a CPU: the temporaries stay in its cache (and out of the kernel's page tables)."""
+
+
+class Noise(Protocol):
+    """Where noise comes from: `gumbel`, or a NoiseCache over it."""
+
+    def __call__(self, seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
+        """See `gumbel`."""
+        ...
+
+
+def gumbel(seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
+    """Standard Gumbel noise, float32 [R, vocab_size]: row r belongs to the token at positions[r] of a session with seeds[r].
+
+    Uniforms are the odd multiples of 2^-53 below 1, so never 0 nor 1, and logs are taken in float64. -log(-log1p(-u)) keeps
+    full resolution where it matters, among the large values that win.
+    """
+    signed = [_signed(stream_key(seed, position)) for seed, position in zip(seeds, positions, strict=True)]
+    keys = torch.tensor(signed, dtype=torch.int64, device=device)[:, None]
+    draws = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=device).mul_(_signed(_GOLDEN))
+    noise = torch.empty(len(signed), vocab_size, device=device)
+    rows = max(1, _CPU_BLOCK // vocab_size) if device.type == "cpu" else max(1, len(signed))
+    for start in range(0, len(signed), rows):
+        noise[start : start + rows] = _gumbel_of(keys[start : start + rows] + draws)
+    return noise
+
+
+class NoiseCache:
+    """Remembers the noise rows used last: consecutive steps and expansions of a session ask for much the same positions."""
+
+    def __init__(self, max_bytes: int, source: Noise = gumbel) -> None:
+        self._max_bytes = max_bytes
+        self._source = source
+        self._rows: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
+        self._kind: tuple[int, torch.device] | None = None
+
+    def __call__(self, seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
+        """See `gumbel`; the same numbers."""
+        keys = list(zip(seeds, positions, strict=True))
+        self.warm(seeds, positions, vocab_size, device)
+        noise = torch.stack([self._rows[key] for key in keys]) if keys else torch.empty(0, vocab_size, device=device)
+        self._trim(keys, vocab_size)
+        return noise
+
+    def warm(self, seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> None:
+        """Make the rows that are missing, for a call that is soon to come."""
+        if self._kind != (vocab_size, device):
+            self._rows.clear()
+            self._kind = (vocab_size, device)
+        missing = [key for key in dict.fromkeys(zip(seeds, positions, strict=True)) if key not in self._rows]
+        if missing:
+            fresh = self._source(
+                [seed for seed, _ in missing], [position for _, position in missing], vocab_size, device
+            )
+            # Rows of their own: a view would keep the whole block alive.
+            self._rows.update(zip(missing, (row.clone() for row in fresh), strict=True))
+
+    def _trim(self, used: Sequence[tuple[int, int]], vocab_size: int) -> None:
+        for key in used:
+            self._rows.move_to_end(key)
+        while len(self._rows) * vocab_size * 4 > self._max_bytes:
+            self._rows.popitem(last=False)
+
+
+def stream_key(seed: int, position: int) -> int:
+    """The 64-bit start of the stream of one position of one session."""
+    return _mix(_mix(seed) + position * _GOLDEN)
+
+
+def _mix(z: int) -> int:
+    """One draw of splitmix64 from state z: a bijection of 64-bit integers."""
+    z = (z + _GOLDEN) & _MASK
+    z = (z ^ z >> 30) * _MIX_1 & _MASK
+    z = (z ^ z >> 27) * _MIX_2 & _MASK
+    return z ^ z >> 31
+
+
+def _gumbel_of(state: Tensor) -> Tensor:
+    """Generator states int64 -> their draws as Gumbel noise, float64; uses `state` up."""
+    bits = _xor_shifted(state, 30).mul_(_signed(_MIX_1))
+    bits = _xor_shifted(bits, 27).mul_(_signed(_MIX_2))
+    odd = _xor_shifted(bits, 31).bitwise_right_shift_(11).bitwise_and_(2**53 - 1).bitwise_or_(1)
+    return odd.to(torch.float64).mul_(-(2.0**-53)).log1p_().neg_().log_().neg_()
+
+
+def _xor_shifted(bits: Tensor, by: int) -> Tensor:
+    """bits ^ bits >> by, in place; the shift brings in zeros (int64's own would bring in the sign)."""
+    return bits.bitwise_xor_((bits >> by).bitwise_and_((1 << (64 - by)) - 1))
+
+
+def _signed(z: int) -> int:
+    """The two's complement reading of a 64-bit pattern: torch computes in int64, which wraps the same way."""
+    return z - 2**64 if z >= 2**63 else z

@@ -1,0 +1,80 @@
+"""What is said about one session: between coordinator and verifier (decode), and between verifier and drafter (open, refuse)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specsplit.values import (
+    Endpoint,
+    FinishReason,
+    Plan,
+    PlanChanges,
+    Sampling,
+    SpeculationStatistics,
+    Stopping,
+    Usage,
+    Vocabulary,
+)
+
+
+@dataclass(frozen=True)
+class DecodeRequest:
+    """One session for a verifier."""
+
+    request_id: str
+    tokens: Sequence[int]
+    """The prompt; at least one token."""
+    sampling: Sampling = field(default_factory=Sampling)
+    stopping: Stopping = field(default_factory=Stopping)
+    plan: PlanChanges = field(default_factory=PlanChanges)
+    drafter: Endpoint | None = None
+    """None: the target decodes alone."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What one step committed."""
+
+    tokens: Sequence[int]
+    num_correct_drafts: int
+    """How many of them, from the front, were accepted drafts."""
+    speculation: SpeculationStatistics
+    """Sums up to and including this step."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of a session."""
+
+    reason: FinishReason
+    stop_token: int | None
+    usage: Usage
+    speculation: SpeculationStatistics
+
+
+@dataclass(frozen=True)
+class Open:
+    """A session begins at a drafter. The last token is the root."""
+
+    tokens: Sequence[int]
+    """Every committed token from position 0; at least one."""
+    sampling: Sampling
+    plan: Plan
+    vocabulary: Vocabulary
+    max_nodes: int
+    traceparent: str = ""
+
+
+@dataclass(frozen=True)
+class Close:
+    """A session ends at a drafter."""
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """The drafter ends a session on its side."""
+
+    code: int
+    """A gRPC status code, as a number."""
+    message: str

@@ -1,0 +1,39 @@
+"""What the coordinator is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from specsplit.errors import InvalidRequest
+from specsplit.settings.service import ServiceSettings
+
+
+class CoordinatorSettings(ServiceSettings):
+    """The coordinator."""
+
+    model_config = SettingsConfigDict(env_prefix="SPECSPLIT_COORDINATOR_")
+
+    listen: str = "127.0.0.1:50050"
+    """host:port to bind; port 0 takes any free one."""
+    model: Path
+    """Folder with the target's tokenizer and chat template; its weights are not read."""
+    max_queue: int = Field(default=64, ge=0)
+    """Requests that may wait for a verifier; more are refused with a hint when to retry."""
+    heartbeat_ms: int = Field(default=500, ge=10)
+    """Time between the reports of a member."""
+    lost_after_ms: int = Field(default=2000, ge=20)
+    """A member silent for this long is lost."""
+    retry_after_s: float = Field(default=1.0, ge=0)
+    """The hint given with a refusal for want of room."""
+
+    @model_validator(mode="after")
+    def _check_heartbeat(self) -> Self:
+        if self.lost_after_ms <= self.heartbeat_ms:
+            raise InvalidRequest(
+                "lost_after_ms", f"is {self.lost_after_ms}, expected more than heartbeat_ms = {self.heartbeat_ms}"
+            )
+        return self

@@ -1,0 +1,20 @@
+"""What a service that runs a model is told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from specsplit.settings.service import MemberSettings
+
+
+class EngineSettings(MemberSettings):
+    """How a model is held and run."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+    """Type of weights and KV; auto takes what the model folder says."""
+    device: str = "cpu"
+    """torch device: cpu, cuda, cuda:1, ..."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads of one forward."""

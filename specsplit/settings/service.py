@@ -1,0 +1,73 @@
+"""What every server is told, and what every member of a cluster is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from specsplit.errors import InvalidRequest
+from specsplit.settings import address
+from specsplit.settings.transport import TransportSettings
+
+
+class ServiceSettings(TransportSettings):
+    """Where a server listens, and how it leaves."""
+
+    listen: str = "127.0.0.1:0"
+    """host:port to bind; port 0 takes any free one."""
+    tls_cert: Path | None = None
+    """PEM file with the server's certificate chain. Unset: no TLS."""
+    tls_key: Path | None = None
+    """PEM file with the certificate's private key."""
+    insecure: bool = False
+    """Allows listening beyond this machine without TLS."""
+    drain_s: float = Field(default=30.0, ge=0)
+    """Time that running sessions get to finish after SIGTERM."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe record that is written."""
+
+    @property
+    def secured(self) -> bool:
+        """True if the server speaks TLS."""
+        return self.tls_cert is not None
+
+    @model_validator(mode="after")
+    def _check_listen(self) -> Self:
+        host, _ = address.split("listen", self.listen)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidRequest("tls_cert", "and tls_key go together; give both or neither")
+        if not self.secured and not self.insecure and not address.is_loopback(host):
+            raise InvalidRequest(
+                "listen",
+                f"{self.listen} can be reached from other machines and there is no TLS; "
+                "give tls_cert and tls_key, or allow it with insecure (--insecure)",
+            )
+        return self
+
+
+class MemberSettings(ServiceSettings):
+    """How a drafter or verifier joins a cluster."""
+
+    coordinator: str = ""
+    """host:port of the coordinator to join. Empty: stand alone."""
+    member_id: str = ""
+    """Name in the cluster, unique there. Empty: made of the service and its address."""
+    advertise: str = ""
+    """host:port at which others reach this member. Empty: the bound address."""
+    max_sessions: int = Field(default=16, ge=1)
+    """Sessions taken at once, at most."""
+
+    @model_validator(mode="after")
+    def _check_advertise(self) -> Self:
+        host, _ = address.split("listen", self.listen)
+        if self.coordinator:
+            address.split("coordinator", self.coordinator)
+        if self.advertise:
+            address.split("advertise", self.advertise)
+        elif self.coordinator and address.is_wildcard(host):
+            raise InvalidRequest(
+                "advertise", f"is required to join a cluster when listening on {host}: others cannot dial that"
+            )
+        return self

@@ -1,0 +1,73 @@
+"""What a verifier is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from specsplit.errors import InvalidRequest
+from specsplit.settings.engine import EngineSettings
+from specsplit.values import Plan
+
+
+class VerifierSettings(EngineSettings):
+    """One verifier rank."""
+
+    model_config = SettingsConfigDict(env_prefix="SPECSPLIT_VERIFIER_")
+    page_size: ClassVar[int] = 16
+    """Tokens of one KV page."""
+
+    model: Path
+    """Folder of the target, in the Hugging Face layout."""
+    kv_tokens: int = Field(default=16384, ge=16)
+    """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used."""
+    step_token_budget: int = Field(default=512, ge=1)
+    """Prompt tokens that one step prefills at most, all sessions together."""
+    num_steps: int = 5
+    """Default plan: deepest node below the root that a step may verify; 0 turns speculation off."""
+    topk: int = 4
+    """Default plan: children of one node verified in one step, at most."""
+    num_draft_tokens: int = 16
+    """Default plan: tokens of a session in one step, root included, at most."""
+    wait_budget_us: int = 20_000
+    """Default plan: longest wait for a grow after a miss."""
+    draft_ahead: bool = True
+    """Default plan: False makes the drafter rest while a step is in flight."""
+    max_nodes: int = Field(default=512, ge=1)
+    """Nodes held per session at most; a drafter that sends more is refused."""
+    drafter_connect_timeout_s: float = Field(default=2.0, gt=0)
+    """Time a drafter gets to answer when first dialled; its sessions run without drafts until then."""
+    drafter_lost_after_s: float = Field(default=5.0, gt=0)
+    """A drafter that leaves an open or a commit unanswered for this long (and 5 ms more per token of it) is lost."""
+    inflate_layers: int = Field(default=0, ge=0)
+    """Benchmarks only: add layers that change nothing until there are this many; 0 adds none."""
+    paced_step_base_ms: float = Field(default=0.0, ge=0)
+    """Benchmarks only: a step lasts at least this long, plus the share of its tokens."""
+    paced_step_per_token_us: float = Field(default=0.0, ge=0)
+    """Benchmarks only: the share of one token."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of a request that asks for none."""
+        return Plan(
+            num_steps=self.num_steps,
+            topk=self.topk,
+            num_draft_tokens=self.num_draft_tokens,
+            wait_budget_us=self.wait_budget_us,
+            draft_ahead=self.draft_ahead,
+        )
+
+    @model_validator(mode="after")
+    def _check_plan(self) -> Self:
+        try:
+            _ = self.plan
+        except InvalidRequest as error:
+            raise InvalidRequest(error.field.removeprefix("plan."), error.problem) from error
+        if self.max_nodes < self.num_draft_tokens - 1:
+            raise InvalidRequest(
+                "max_nodes", f"is {self.max_nodes}, too few for num_draft_tokens = {self.num_draft_tokens}"
+            )
+        return self

@@ -1,0 +1,20 @@
+"""Grow/commit: the replicated token tree at the heart of specsplit. Pure: values in, values out."""
+
+from specsplit.speculation.events import Commit, Draft, Grow, NewNode
+from specsplit.speculation.mirror import Mirror
+from specsplit.speculation.original import Original, Reroot
+from specsplit.speculation.states import TRANSITIONS, Event, Side, State
+
+__all__ = [
+    "TRANSITIONS",
+    "Commit",
+    "Draft",
+    "Event",
+    "Grow",
+    "Mirror",
+    "NewNode",
+    "Original",
+    "Reroot",
+    "Side",
+    "State",
+]

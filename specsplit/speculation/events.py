@@ -1,0 +1,98 @@
+"""The values that cross between the two sides, and the one the verifier steps with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from specsplit.tree import expected_drafts
+
+
+@dataclass(frozen=True, slots=True)
+class NewNode:
+    """A node to be: the drafter has not numbered it yet."""
+
+    parent: int
+    """Id of a live node; 0, or the root's own id, is the root."""
+    token: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """Nodes added by the drafter, as parallel sequences of equal length."""
+
+    commits: int
+    """Commits the drafter had applied; says which root a parent of 0 is."""
+    ids: Sequence[int] = ()
+    """Ascending, above every earlier id of the session, from 1."""
+    parents: Sequence[int] = ()
+    tokens: Sequence[int] = ()
+    scores: Sequence[float] = ()
+    resting: bool = False
+    """True if nothing more will come before the next commit."""
+
+    @staticmethod
+    def merge(grows: Sequence[Grow]) -> Grow:
+        """One grow that does what all of these, made between the same two commits, do in order."""
+        return Grow(
+            grows[-1].commits,
+            tuple(chain.from_iterable(g.ids for g in grows)),
+            tuple(chain.from_iterable(g.parents for g in grows)),
+            tuple(chain.from_iterable(g.tokens for g in grows)),
+            tuple(chain.from_iterable(g.scores for g in grows)),
+            grows[-1].resting,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A path accepted by the verifier, and its bonus."""
+
+    number: int
+    """Counts the session's commits on this stream from 1."""
+    deepest: int
+    """Id of the deepest accepted node; 0 if none was."""
+    tokens: Sequence[int]
+    """The accepted tokens from below the root, then the bonus; never empty."""
+
+    @property
+    def bonus(self) -> int:
+        """The target's own token behind the accepted path; the next root."""
+        return self.tokens[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a session brings to one step: N tokens, root first, parents before children."""
+
+    ids: Sequence[int]
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    """Index of each one's parent within the draft; -1 for the root."""
+    positions: Sequence[int]
+    """Index of each in the session's whole sequence."""
+    survivals: Sequence[float]
+    """Log-survival of each, 0 for the root."""
+
+    @staticmethod
+    def root_alone(token: int, position: int) -> Draft:
+        """Plain decoding: the root and nothing else."""
+        return Draft((0,), (token,), (-1,), (position,), (0.0,))
+
+    @property
+    def expected_length(self) -> float:
+        """Expected accept_length: the bonus and the expected drafts."""
+        return expected_drafts(list(self.survivals))
+
+    def accept(self, picks: Sequence[int]) -> list[int]:
+        """Walk down from the root along the target's picks: indices of the accepted path, root first.
+
+        `picks[i]` is the token that the target picks behind draft token i. The bonus is the pick behind the last index returned.
+        """
+        children = {(parent, token): i for i, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))}
+        path = [0]
+        while (below := children.get((path[-1], picks[path[-1]]))) is not None:
+            path.append(below)
+        return path

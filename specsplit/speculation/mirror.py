@@ -1,0 +1,168 @@
+"""The verifier's side: a copy of the speculation that lags behind the original by what is on the wire, and never by more.
+
+Grow and commit may cross. A grow that arrives may hang below tokens that have been committed meanwhile; whether it is still of use
+depends on whether it follows them. So the mirror remembers the committed path since the last commit that the drafter is known to have
+seen (the *trail*): a late node that follows the trail gives the committed token there its id, and what hangs below the root after
+that survives; a late node that leaves the trail is dropped without a word. After both streams drain, mirror and original are equal.
+"""
+
+from __future__ import annotations
+
+import math
+
+from specsplit.speculation.events import Commit, Draft, Grow
+from specsplit.speculation.states import Event, Protocol, Side, State
+from specsplit.tree import Node, TokenTree
+
+SCORE_SLACK = 1e-3  # float32 on the wire may lift a child above its parent by a rounding
+
+
+class Mirror:
+    """One session's speculation as the verifier knows it. Holds at most `max_nodes` live nodes, root not counted."""
+
+    def __init__(self, session: int, root_token: int, root_position: int, max_nodes: int, vocab_size: int) -> None:
+        self._protocol = Protocol(session, Side.MIRROR)
+        self.tree = TokenTree(root_token, root_position)
+        self.max_nodes = max_nodes
+        self.vocab_size = vocab_size
+        self.commits = 0
+        self.resting = False
+        """True if the drafter said that nothing more will come before the next commit."""
+        self.caught_up = False
+        """True if a grow made after the last commit has arrived."""
+        self._last_id = 0
+        self._preview: tuple[tuple[int, int, int], Draft] | None = None
+        self._trail: list[Node] = [self.tree.root]
+        self._trail_commits = 0  # the commit whose root is _trail[0]
+        self._roots: list[int] = [0]  # index in _trail of the root of commit _trail_commits + i
+        self._trail_ids: dict[int, int] = {}  # node id -> index in _trail
+
+    @property
+    def state(self) -> State:
+        """Where the protocol stands."""
+        return self._protocol.state
+
+    @property
+    def acknowledged(self) -> int:
+        """Number of the latest commit that the drafter is known to have applied."""
+        return self._trail_commits
+
+    def grow(self, grow: Grow) -> int:
+        """Apply a grow; returns how many of its nodes are live now (late ones are dropped).
+
+        Raises IllegalEvent, with nothing changed beyond the nodes before the offending one, if the drafter broke the protocol: commits
+        from the future or the past, ids not ascending, a token outside the vocabulary, a bad score, the same (parent, token) twice, or more
+        than max_nodes.
+        """
+        self._protocol.advance(Event.GROW)
+        if self.state is State.CLOSED:
+            return 0
+        self._acknowledge(grow.commits)
+        self._preview = None
+        live_before = len(self.tree)
+        for node_id, parent, token, score in zip(grow.ids, grow.parents, grow.tokens, grow.scores, strict=True):
+            self._check(node_id, parent, token)
+            self._last_id = node_id
+            self._place(node_id, parent, token, score, grow.commits)
+        if grow.commits == self.commits:
+            self.caught_up = True
+            self.resting = grow.resting
+        return len(self.tree) - live_before
+
+    def _check(self, node_id: int, parent: int, token: int) -> None:
+        if node_id <= self._last_id:
+            self._protocol.refuse(Event.GROW, f"ids: {node_id} is not above {self._last_id}")
+        if not 0 <= parent < node_id:
+            self._protocol.refuse(Event.GROW, f"parents: {parent} is not 0 or an id below {node_id}")
+        if not 0 <= token < self.vocab_size:
+            self._protocol.refuse(Event.GROW, f"token_ids: {token} is outside the vocabulary of {self.vocab_size}")
+
+    def _acknowledge(self, commits: int) -> None:
+        """The drafter has seen commit number `commits`: forget the trail before that commit's root."""
+        if not self._trail_commits <= commits <= self.commits:
+            self._protocol.refuse(Event.GROW, f"commits: is {commits}, expected {self._trail_commits}..{self.commits}")
+        passed = commits - self._trail_commits
+        if passed == 0:
+            return
+        cut = self._roots[passed]
+        self._trail = self._trail[cut:]
+        self._roots = [index - cut for index in self._roots[passed:]]
+        self._trail_ids = {node.id: i for i, node in enumerate(self._trail) if node.id}
+        self._trail_commits = commits
+
+    def _place(self, node_id: int, parent_id: int, token: int, score: float, commits: int) -> None:
+        live = self.tree.nodes.get(parent_id)
+        if live is not None:
+            self._hang(live, node_id, token, score)
+            return
+        index = 0 if parent_id == 0 else self._trail_ids.get(parent_id)
+        if index is None:
+            return  # its parent is gone
+        if index == len(self._trail) - 1:
+            self._hang(self.tree.root, node_id, token, score)
+            return
+        follower = self._trail[index + 1]
+        if follower.token != token:
+            return  # it left the committed path
+        if follower.id:
+            self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
+        follower.id, follower.score = node_id, score
+        self._trail_ids[node_id] = index + 1
+
+    def _hang(self, parent: Node, node_id: int, token: int, score: float) -> None:
+        if token in parent.children:
+            self._protocol.refuse(Event.GROW, f"node {parent.id} already has a child with token {token}")
+        if not math.isfinite(score) or score > parent.score + SCORE_SLACK:
+            self._protocol.refuse(Event.GROW, f"scores: {score} is not a number at most its parent's {parent.score}")
+        if len(self.tree) >= self.max_nodes:
+            self._protocol.refuse(Event.GROW, f"more than {self.max_nodes} live nodes")
+        self.tree.add(parent, node_id, token, min(score, parent.score))
+
+    def preview(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
+        """What `take` would take now. Remembered until something changes: a commit asks for it, and so does the step after."""
+        wish = (num_draft_tokens, topk, num_steps)
+        if self._preview is None or self._preview[0] != wish:
+            self._preview = wish, self._best(*wish)
+        return self._preview[1]
+
+    def _best(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
+        nodes = self.tree.best(num_draft_tokens, topk, num_steps)
+        index = {id(node): i for i, node in enumerate(nodes)}
+        root_score = self.tree.root.score
+        return Draft(
+            [node.id for node in nodes],
+            [node.token for node in nodes],
+            [-1, *(index[id(node.parent)] for node in nodes[1:])],
+            [node.position for node in nodes],
+            [node.score - root_score for node in nodes],
+        )
+
+    def take(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
+        """The best nodes for a step, which is in flight from now until `commit`."""
+        draft = self.preview(num_draft_tokens, topk, num_steps)
+        self._protocol.advance(Event.TAKE)
+        return draft
+
+    def commit(self, draft: Draft, path: list[int], bonus: int) -> tuple[Commit, bool]:
+        """Reroot to `bonus` behind the accepted `path` (indices into `draft`, root first): the event to send, and whether it was a hit."""
+        self._protocol.advance(Event.COMMIT)
+        accepted = [self.tree.nodes[draft.ids[i]] for i in path[1:]]
+        deepest = accepted[-1] if accepted else self.tree.root
+        hit = self.tree.reroot(deepest, bonus)
+        self._preview = None
+        self.commits += 1
+        self._extend_trail([*accepted, self.tree.root])
+        self.resting = self.caught_up = False
+        tokens = (*(node.token for node in accepted), bonus)
+        return Commit(self.commits, deepest.id if accepted else 0, tokens), hit
+
+    def _extend_trail(self, committed: list[Node]) -> None:
+        for node in committed:
+            if node.id:
+                self._trail_ids[node.id] = len(self._trail)
+            self._trail.append(node)
+        self._roots.append(len(self._trail) - 1)
+
+    def close(self) -> None:
+        """End the session here; what the drafter had in flight is let pass."""
+        self._protocol.advance(Event.CLOSE)

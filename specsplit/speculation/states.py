@@ -1,0 +1,93 @@
+"""The protocol of one session as one table; docs/protocol.md is printed from it.
+
+The drafter holds the *original* of the speculation, the verifier a *mirror*. Grows flow one way, commits the other, and they may
+cross: that is why a grow is legal in every state of the mirror, and a commit in every state of the original.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NoReturn
+
+from specsplit.errors import IllegalEvent
+
+
+class Side(Enum):
+    """Who holds this copy."""
+
+    ORIGINAL = "original"
+    MIRROR = "mirror"
+
+
+class State(Enum):
+    """Where a copy stands."""
+
+    GROWING = "growing"
+    """Original: there is room for nodes."""
+    FULL = "full"
+    """Original: max_nodes are live; only a commit makes room."""
+    READY = "ready"
+    """Mirror: no step is in flight."""
+    STEPPING = "stepping"
+    """Mirror: a step over some of its nodes is in flight."""
+    CLOSED = "closed"
+    """The session is over on this side; what the other side had in flight is let pass."""
+
+
+class Event(Enum):
+    """What can happen to a copy."""
+
+    GROW = "grow"
+    """Nodes are added: by the drafter itself, or as they arrive at the verifier."""
+    FILL = "fill"
+    """The last free place was taken."""
+    TAKE = "take"
+    """The verifier takes the best nodes for a step."""
+    COMMIT = "commit"
+    """A path was accepted: both sides reroot."""
+    CLOSE = "close"
+    """The session ends."""
+
+
+TRANSITIONS: dict[tuple[Side, State, Event], State] = {
+    (Side.ORIGINAL, State.GROWING, Event.GROW): State.GROWING,
+    (Side.ORIGINAL, State.GROWING, Event.FILL): State.FULL,
+    (Side.ORIGINAL, State.GROWING, Event.COMMIT): State.GROWING,
+    (Side.ORIGINAL, State.GROWING, Event.CLOSE): State.CLOSED,
+    (Side.ORIGINAL, State.FULL, Event.COMMIT): State.GROWING,
+    (Side.ORIGINAL, State.FULL, Event.CLOSE): State.CLOSED,
+    (Side.ORIGINAL, State.CLOSED, Event.COMMIT): State.CLOSED,
+    (Side.ORIGINAL, State.CLOSED, Event.CLOSE): State.CLOSED,
+    (Side.MIRROR, State.READY, Event.GROW): State.READY,
+    (Side.MIRROR, State.READY, Event.TAKE): State.STEPPING,
+    (Side.MIRROR, State.READY, Event.CLOSE): State.CLOSED,
+    (Side.MIRROR, State.STEPPING, Event.GROW): State.STEPPING,
+    (Side.MIRROR, State.STEPPING, Event.COMMIT): State.READY,
+    (Side.MIRROR, State.STEPPING, Event.CLOSE): State.CLOSED,
+    (Side.MIRROR, State.CLOSED, Event.GROW): State.CLOSED,
+    (Side.MIRROR, State.CLOSED, Event.CLOSE): State.CLOSED,
+}
+"""Every legal (side, state, event) and the state it leads to; anything else raises IllegalEvent."""
+
+
+class Protocol:
+    """The state of one copy, moved only along the table."""
+
+    __slots__ = ("session", "side", "state")
+
+    def __init__(self, session: int, side: Side) -> None:
+        self.session = session
+        self.side = side
+        self.state = State.GROWING if side is Side.ORIGINAL else State.READY
+
+    def advance(self, event: Event) -> State:
+        """Move on; raises IllegalEvent if the table does not allow `event` here."""
+        after = TRANSITIONS.get((self.side, self.state, event))
+        if after is None:
+            self.refuse(event, f"not legal for the {self.side.value}")
+        self.state = after
+        return after
+
+    def refuse(self, event: Event, why: str) -> NoReturn:
+        """Raise IllegalEvent for `event` in the present state."""
+        raise IllegalEvent(self.session, self.state.value, event.value, why)

@@ -1,0 +1,93 @@
+"""Text out of tokens as they come, in constant time per token, never half a character.
+
+Two ways, chosen by what the tokenizer's decoder is. A byte-level decoder maps each token to bytes on its own, so an incremental UTF-8
+decoder is exact. Any other decoder looks at neighbours, so the tokens of the last piece are decoded again with each new one (the
+method of Hugging Face text-generation-inference). A piece begins and ends between characters, so the window never cuts one: a
+byte-fallback decoder gives up a whole run of bytes for a character that is cut.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+_REPLACEMENT = "\ufffd"
+_WINDOW = 5
+"""Tokens of the prompt that decide how the first one of the output is written (spaces, mostly)."""
+_LONGEST_CHARACTER = 4
+"""Tokens that one character can be spread over, at most: UTF-8 has up to four bytes."""
+
+
+class Detokenizer(Protocol):
+    """Turns one output's tokens into text. What `feed` and `flush` return, joined, equals decoding all tokens at once."""
+
+    def feed(self, token: int) -> str:
+        """The text that became final with this token; empty while it ends inside a character."""
+        ...
+
+    def flush(self) -> str:
+        """What is left at the end: bytes that never became a character, as U+FFFD."""
+        ...
+
+
+class ByteDetokenizer:
+    """For byte-level tokenizers."""
+
+    def __init__(self, bytes_of: Callable[[int], bytes]) -> None:
+        self._bytes_of = bytes_of
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, token: int) -> str:
+        """As Detokenizer.feed."""
+        return self._decoder.decode(self._bytes_of(token))
+
+    def flush(self) -> str:
+        """As Detokenizer.flush."""
+        text = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return text
+
+
+class WindowDetokenizer:
+    """For every other tokenizer. `decode` turns a few token ids into text; `context` are the last tokens before the output."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], context: Sequence[int] = ()) -> None:
+        self._decode = decode
+        self._window = _whole(decode, context)
+        self._written = len(self._window)
+        """How many tokens of the window are already text."""
+        self._inside = 0
+        """How many tokens in a row ended inside a character."""
+
+    def feed(self, token: int) -> str:
+        """As Detokenizer.feed."""
+        self._window.append(token)
+        text = self._pending()
+        self._inside = self._inside + 1 if text.endswith(_REPLACEMENT) else 0
+        if not text or 0 < self._inside < _LONGEST_CHARACTER:
+            return ""
+        self._slide()
+        return text
+
+    def flush(self) -> str:
+        """As Detokenizer.flush."""
+        text = self._pending()
+        self._slide()
+        return text
+
+    def _pending(self) -> str:
+        written = self._decode(self._window[: self._written])
+        return self._decode(self._window)[len(written) :]
+
+    def _slide(self) -> None:
+        """Keep the piece that was just written, which begins between characters."""
+        del self._window[: self._written]
+        self._written = len(self._window)
+        self._inside = 0
+
+
+def _whole(decode: Callable[[Sequence[int]], str], context: Sequence[int]) -> list[int]:
+    """The last tokens of the context, from the border of a character."""
+    windows = [list(context[-length:]) for length in range(_WINDOW, _WINDOW + _LONGEST_CHARACTER)]
+    return next((window for window in windows if _REPLACEMENT not in decode(window)), windows[0])

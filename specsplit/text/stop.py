@@ -1,0 +1,74 @@
+"""Stop strings, which may begin and end anywhere inside tokens.
+
+The stop string that is complete first ends the output (at the same character, the longest one), so the result does not depend on how
+the text was cut into pieces, and with that not on how many tokens a step happened to commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specsplit.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What came of one piece of text."""
+
+    text: str
+    """Final: it neither belongs to a stop string nor may turn out to."""
+    matched: str | None = None
+    """The stop string that ended the output."""
+
+
+class StopScanner:
+    """Passes text through up to the first stop string; holds back what may be the beginning of one."""
+
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        """Raises InvalidRequest for an empty stop string."""
+        if any(not stop for stop in stops):
+            raise InvalidRequest("stop", "holds an empty string, expected at least one character in each")
+        self._stops = tuple(dict.fromkeys(stops))
+        self._held = ""
+        self._matched: str | None = None
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string that ended the output, if one has."""
+        return self._matched
+
+    def feed(self, piece: str) -> Scanned:
+        """Scan the next piece; after a match everything more is dropped."""
+        if self._matched is not None:
+            return Scanned("", self._matched)
+        text = self._held + piece
+        match = self._first_match(text)
+        if match is not None:
+            end, self._matched = match
+            self._held = ""
+            return Scanned(text[: end - len(self._matched)], self._matched)
+        keep = self._beginning_length(text)
+        self._held = text[len(text) - keep :]
+        return Scanned(text[: len(text) - keep])
+
+    def flush(self) -> str:
+        """The held text: at the end of the output it can no longer become a stop string."""
+        text, self._held = self._held, ""
+        return text
+
+    def _first_match(self, text: str) -> tuple[int, str] | None:
+        """(end, stop) of the match that ends first, the longest of those."""
+        found = [(start + len(stop), -len(stop), stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if not found:
+            return None
+        end, _, stop = min(found)
+        return end, stop
+
+    def _beginning_length(self, text: str) -> int:
+        """Length of the longest suffix of `text` that is the beginning of a stop string."""
+        longest = min(len(text), max((len(stop) - 1 for stop in self._stops), default=0))
+        for length in range(longest, 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stops):
+                return length
+        return 0

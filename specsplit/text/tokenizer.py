@@ -1,0 +1,139 @@
+"""The tokenizer of a model folder, through the `tokenizers` library: all that a server needs of transformers' one, without transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+import tokenizers
+
+from specsplit.errors import InvalidRequest, LoadError
+from specsplit.text.chat import ChatTemplate, require_template
+from specsplit.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from specsplit.text.vocabulary import read_json, vocabulary_of
+from specsplit.values import Vocabulary
+
+
+class Tokenizer:
+    """Text to token ids and back for one model."""
+
+    def __init__(
+        self,
+        model: str,
+        vocabulary: Vocabulary,
+        inner: tokenizers.Tokenizer,
+        byte_level: bool,
+        template: ChatTemplate | None,
+    ) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        self._inner = inner
+        self._template = template
+        self._byte_table = _ByteTable(inner) if byte_level else None
+
+    @classmethod
+    def load(cls, folder: Path, now: Callable[[], datetime] = datetime.now) -> Tokenizer:
+        """Read tokenizer.json, config.json and the chat template, if there is one. Raises LoadError, naming the file."""
+        vocabulary = vocabulary_of(folder)
+        path = folder / "tokenizer.json"
+        decoder: object = read_json(path).get("decoder")
+        try:
+            inner = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception for a malformed file
+            raise LoadError(f"{path} is not a tokenizer: {error}") from error
+        inner.no_padding()
+        inner.no_truncation()
+        return cls(folder.name, vocabulary, inner, _is_byte_level(decoder), ChatTemplate.load(folder, now))
+
+    @property
+    def model(self) -> str:
+        """Name of the model folder."""
+        return self._model
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Size and digest of the table."""
+        return self._vocabulary
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of plain text, with the tokens that the model expects around one (its beginning-of-text token, say)."""
+        return self._ids(_encodable("text", text), add_special_tokens=True)
+
+    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> tuple[int, ...]:
+        """Token ids of (role, content) messages under the chat template, which writes every special token itself.
+
+        Raises Unsupported if the model has no template, InvalidRequest if the template refuses the messages.
+        """
+        text = require_template(self._template, self._model).render(messages)
+        return self._ids(_encodable("chat.messages", text), add_special_tokens=False)
+
+    def _ids(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        # The batch call alone lets other threads run meanwhile.
+        (encoding,) = self._inner.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return tuple(encoding.ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of token ids; special tokens are left out."""
+        return self._inner.decode(list(tokens), skip_special_tokens=True)
+
+    def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
+        """A fresh incremental detokeniser for output that follows the tokens in `context`."""
+        if self._byte_table is not None:
+            return ByteDetokenizer(self._byte_table)
+        return WindowDetokenizer(self.decode, context)
+
+
+def _encodable(field: str, text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            field, f"holds a lone surrogate at character {error.start}, expected valid Unicode"
+        ) from error
+    return text
+
+
+def _is_byte_level(decoder: object) -> bool:
+    """True for a ByteLevel decoder, alone or as the only one of a sequence."""
+    if not isinstance(decoder, dict):
+        return False
+    facts = cast("dict[str, Any]", decoder)
+    if facts.get("type") == "Sequence":
+        parts = cast("list[object]", facts.get("decoders") or [])
+        return len(parts) == 1 and _is_byte_level(parts[0])
+    return facts.get("type") == "ByteLevel"
+
+
+class _ByteTable:
+    """Bytes of each token of a byte-level tokenizer, worked out when first asked for."""
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        self._inner = inner
+        self._special = {token for token, added in inner.get_added_tokens_decoder().items() if added.special}
+        self._known: dict[int, bytes] = {}
+
+    def __call__(self, token: int) -> bytes:
+        found = self._known.get(token)
+        if found is None:
+            found = self._known[token] = self._work_out(token)
+        return found
+
+    def _work_out(self, token: int) -> bytes:
+        text = None if token in self._special else self._inner.id_to_token(token)
+        if text is None:  # special tokens are not text; ids that pad the vocabulary have none
+            return b""
+        if all(character in _BYTE_OF for character in text):
+            return bytes(_BYTE_OF[character] for character in text)
+        return text.encode()  # an added token, written as it is
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Character to byte, as GPT-2 wrote it: printable bytes stand for themselves, the others for characters from U+0100 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_alphabet()

@@ -1,0 +1,122 @@
+"""A token tree: one root, nodes below it, cheap to grow at the leaves and to reroot in the middle.
+
+The worked example of docs/tree.md, committed `the cat`, root `cat`:
+
+    cat ─ 1 sat ─ 3 on ─ 5 the ─ 7 mat
+        │       └ 4 in
+        └ 2 is  ─ 6 a
+
+Scores are natural logs of survival. They are counted from the last root that was not itself a node, and are never rebased when the
+tree is rerooted: the survival of a node *now* is its score less the root's. So a score is written once, and two copies of a tree can
+be compared bit by bit.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One drafted token, or the root. `id` is 0 for a root that was never a node."""
+
+    id: int
+    token: int
+    score: float
+    """Log-survival, <= the parent's."""
+    position: int
+    """Index of the token in the session's whole sequence, from 0."""
+    parent: Node | None = None
+    children: dict[int, Node] = field(default_factory=dict["int", "Node"])
+    """By token: a parent never has the same token twice."""
+
+    def path(self) -> list[Node]:
+        """The nodes from below the root down to this one; empty for the root."""
+        found: list[Node] = []
+        node = self
+        while node.parent is not None:
+            found.append(node)
+            node = node.parent
+        return found[::-1]
+
+    def descendants(self) -> Iterator[Node]:
+        """Every node below this one, parents before children."""
+        stack: list[Node] = [self]
+        while stack:
+            for child in stack.pop().children.values():
+                yield child
+                stack.append(child)
+
+
+class TokenTree:
+    """A root and the live nodes below it."""
+
+    def __init__(self, token: int, position: int) -> None:
+        self.root = Node(0, token, 0.0, position)
+        self.nodes: dict[int, Node] = {}
+
+    def __len__(self) -> int:
+        """Live nodes, root not counted."""
+        return len(self.nodes)
+
+    def add(self, parent: Node, node_id: int, token: int, score: float) -> Node:
+        """Hang a node below `parent`, which must be live and must not have a child with that token yet."""
+        node = Node(node_id, token, score, parent.position + 1, parent)
+        parent.children[token] = node
+        self.nodes[node_id] = node
+        return node
+
+    def reroot(self, deepest: Node, bonus: int) -> bool:
+        """Make the child of `deepest` with token `bonus` the root; a fresh root if there is none. True if there was one (a hit)."""
+        heir = deepest.children.get(bonus)
+        if heir is None:
+            self.root = Node(0, bonus, 0.0, deepest.position + 1)
+            self.nodes = {}
+            return False
+        heir.parent = None
+        self.root = heir
+        self.nodes = {node.id: node for node in heir.descendants()}
+        return True
+
+    def survival(self, node: Node) -> float:
+        """Log of the estimated probability that `node` is accepted, given the root."""
+        return node.score - self.root.score
+
+    def best(self, count: int, topk: int, depth: int) -> list[Node]:
+        """The root and the best-scored nodes, `count` in all at most, parents before children.
+
+        At most `topk` children of one node and `depth` levels below the root are considered. A child never outscores its parent, so
+        taking the best one at a time from the frontier is optimal (the argument of EAGLE-2, arXiv 2406.16858).
+        """
+        taken = [self.root]
+        limit = self.root.position + depth
+        frontier: list[tuple[float, int, Node]] = []
+        newest = self.root
+        while len(taken) < count:
+            if newest.position < limit and newest.children:
+                for ranked in _likeliest(newest, topk):
+                    heapq.heappush(frontier, ranked)
+            if not frontier:
+                break
+            newest = heapq.heappop(frontier)[2]
+            taken.append(newest)
+        return taken
+
+    def snapshot(self) -> tuple[int, int, dict[int, tuple[int, int, float]]]:
+        """(root id, root token, {id: (parent id, token, score)}): equal for equal trees."""
+        described = {n.id: (n.parent.id if n.parent else 0, n.token, n.score) for n in self.nodes.values()}
+        return self.root.id, self.root.token, described
+
+
+def _likeliest(node: Node, topk: int) -> list[tuple[float, int, Node]]:
+    """(-score, id, child) of the best children, likeliest first where some were left out."""
+    ranked = [(-child.score, child.id, child) for child in node.children.values()]
+    return ranked if len(ranked) <= topk else sorted(ranked)[:topk]
+
+
+def expected_drafts(survivals: list[float]) -> float:
+    """Expected num_correct_drafts of a step over nodes with these log-survivals: the sum of their probabilities."""
+    return math.fsum(math.exp(s) for s in survivals)

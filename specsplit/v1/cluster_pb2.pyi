@@ -1,0 +1,71 @@
+from specsplit.v1 import common_pb2 as _common_pb2
+from specsplit.v1 import verifier_pb2 as _verifier_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JoinRequest(_message.Message):
+    __slots__ = ("register", "heartbeat", "draining")
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    register: RegisterReport
+    heartbeat: HeartbeatReport
+    draining: DrainingReport
+    def __init__(self, register: _Optional[_Union[RegisterReport, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReport, _Mapping]] = ..., draining: _Optional[_Union[DrainingReport, _Mapping]] = ...) -> None: ...
+
+class RegisterReport(_message.Message):
+    __slots__ = ("member_id", "address", "verifier", "drafter", "max_sessions")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERIFIER_FIELD_NUMBER: _ClassVar[int]
+    DRAFTER_FIELD_NUMBER: _ClassVar[int]
+    MAX_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    address: str
+    verifier: _common_pb2.ModelInfo
+    drafter: _common_pb2.DrafterInfo
+    max_sessions: int
+    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., max_sessions: _Optional[int] = ...) -> None: ...
+
+class HeartbeatReport(_message.Message):
+    __slots__ = ("load", "lost_drafters")
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    LOST_DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    load: _common_pb2.Load
+    lost_drafters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., lost_drafters: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DrainingReport(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JoinResponse(_message.Message):
+    __slots__ = ("registered", "roster", "drain")
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    registered: RegisteredDirective
+    roster: RosterDirective
+    drain: DrainDirective
+    def __init__(self, registered: _Optional[_Union[RegisteredDirective, _Mapping]] = ..., roster: _Optional[_Union[RosterDirective, _Mapping]] = ..., drain: _Optional[_Union[DrainDirective, _Mapping]] = ...) -> None: ...
+
+class RegisteredDirective(_message.Message):
+    __slots__ = ("heartbeat_interval_ms",)
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    heartbeat_interval_ms: int
+    def __init__(self, heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
+
+class RosterDirective(_message.Message):
+    __slots__ = ("drafters",)
+    DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    drafters: _containers.RepeatedCompositeFieldContainer[_verifier_pb2.DrafterAddress]
+    def __init__(self, drafters: _Optional[_Iterable[_Union[_verifier_pb2.DrafterAddress, _Mapping]]] = ...) -> None: ...
+
+class DrainDirective(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,106 @@
+from specsplit.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetDrafterInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetDrafterInfoResponse(_message.Message):
+    __slots__ = ("info",)
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    info: _common_pb2.DrafterInfo
+    def __init__(self, info: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ...) -> None: ...
+
+class DraftRequest(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[DraftRequestEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[DraftRequestEvent, _Mapping]]] = ...) -> None: ...
+
+class DraftRequestEvent(_message.Message):
+    __slots__ = ("session_id", "open", "commit", "close")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    open: OpenEvent
+    commit: CommitEvent
+    close: CloseEvent
+    def __init__(self, session_id: _Optional[int] = ..., open: _Optional[_Union[OpenEvent, _Mapping]] = ..., commit: _Optional[_Union[CommitEvent, _Mapping]] = ..., close: _Optional[_Union[CloseEvent, _Mapping]] = ...) -> None: ...
+
+class OpenEvent(_message.Message):
+    __slots__ = ("token_ids", "sampling", "plan", "vocabulary", "max_nodes", "traceparent")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    sampling: _common_pb2.Sampling
+    plan: _common_pb2.Plan
+    vocabulary: _common_pb2.Vocabulary
+    max_nodes: int
+    traceparent: str
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.Vocabulary, _Mapping]] = ..., max_nodes: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
+
+class CommitEvent(_message.Message):
+    __slots__ = ("number", "deepest_id", "token_ids")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DEEPEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    deepest_id: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, number: _Optional[int] = ..., deepest_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CloseEvent(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DraftResponse(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[DraftResponseEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[DraftResponseEvent, _Mapping]]] = ...) -> None: ...
+
+class DraftResponseEvent(_message.Message):
+    __slots__ = ("session_id", "grow", "refuse")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    GROW_FIELD_NUMBER: _ClassVar[int]
+    REFUSE_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    grow: GrowEvent
+    refuse: RefuseEvent
+    def __init__(self, session_id: _Optional[int] = ..., grow: _Optional[_Union[GrowEvent, _Mapping]] = ..., refuse: _Optional[_Union[RefuseEvent, _Mapping]] = ...) -> None: ...
+
+class GrowEvent(_message.Message):
+    __slots__ = ("commits", "ids", "parents", "token_ids", "scores", "resting")
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    RESTING_FIELD_NUMBER: _ClassVar[int]
+    commits: int
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    parents: _containers.RepeatedScalarFieldContainer[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    resting: bool
+    def __init__(self, commits: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., resting: bool = ...) -> None: ...
+
+class RefuseEvent(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,232 @@
+"""The nouns that every service speaks: frozen values, no behaviour beyond checking and deriving.
+
+Words are those of docs/design.md; tokens are vocabulary ids (ints >= 0), positions count from 0 at the first prompt token.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from specsplit.errors import Incompatible, InvalidRequest
+
+
+def _require(condition: bool, field_name: str, problem: str) -> None:
+    if not condition:
+        raise InvalidRequest(field_name, problem)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the target picks a token. Raises InvalidRequest for a value out of range."""
+
+    temperature: float = 0.0
+    """0 means argmax; otherwise logits are divided by it."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of likeliest tokens whose probabilities (after top_k) sum to at least this."""
+    min_p: float = 0.0
+    """Drop tokens whose probability is below this times the likeliest token's."""
+    seed: int = 0
+    """Selects the noise; 64 bits unsigned. With the same seed, prompt and target the text is the same."""
+
+    def __post_init__(self) -> None:
+        _require(
+            math.isfinite(self.temperature) and self.temperature >= 0,
+            "temperature",
+            f"is {self.temperature}, expected a finite number >= 0",
+        )
+        _require(self.top_k >= 0, "top_k", f"is {self.top_k}, expected 0 (all) or a positive count")
+        _require(0 < self.top_p <= 1, "top_p", f"is {self.top_p}, expected a number in (0, 1]")
+        _require(0 <= self.min_p <= 1, "min_p", f"is {self.min_p}, expected a number in [0, 1]")
+        _require(0 <= self.seed < 2**64, "seed", f"is {self.seed}, expected an unsigned 64-bit integer")
+
+    @property
+    def greedy(self) -> bool:
+        """True if the pick is a plain argmax."""
+        return self.temperature == 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to speculate for a session. Raises InvalidRequest for a value out of range."""
+
+    num_steps: int = 5
+    """Deepest node below the root that a step may verify; 0 turns speculation off."""
+    topk: int = 4
+    """At most this many children of one node are verified in one step."""
+    num_draft_tokens: int = 16
+    """At most this many tokens of the session in one step, the root included."""
+    wait_budget_us: int = 20_000
+    """Longest wait for a grow after a miss, in microseconds."""
+    draft_ahead: bool = True
+    """False makes the drafter rest while a step is in flight (the serial loop; for comparison)."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.num_steps <= 64, "plan.num_steps", f"is {self.num_steps}, expected 0..64")
+        _require(1 <= self.topk <= 64, "plan.topk", f"is {self.topk}, expected 1..64")
+        _require(
+            1 <= self.num_draft_tokens <= 256, "plan.num_draft_tokens", f"is {self.num_draft_tokens}, expected 1..256"
+        )
+        _require(
+            0 <= self.wait_budget_us <= 60_000_000,
+            "plan.wait_budget_us",
+            f"is {self.wait_budget_us}, expected 0..60,000,000",
+        )
+
+    @property
+    def speculates(self) -> bool:
+        """False if a step under this plan takes the root alone."""
+        return self.num_steps > 0 and self.num_draft_tokens > 1
+
+
+@dataclass(frozen=True)
+class PlanChanges:
+    """What a request wants different from the verifier's default plan; None leaves a field as it is."""
+
+    num_steps: int | None = None
+    topk: int | None = None
+    num_draft_tokens: int | None = None
+    wait_budget_us: int | None = None
+    draft_ahead: bool | None = None
+
+    def over(self, default: Plan) -> Plan:
+        """The default with these changes. Raises InvalidRequest for a value out of range."""
+        return replace(default, **{name: value for name, value in vars(self).items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What token ids mean: their count, and a digest of the id-to-text table where one is known."""
+
+    size: int
+    digest: str = ""
+    """Hex SHA-256 of the table; empty if the model folder holds no tokenizer."""
+
+    def fits(self, other: Vocabulary) -> bool:
+        """True if the two agree as far as both sides know."""
+        return self.size == other.size and (not self.digest or not other.digest or self.digest == other.digest)
+
+    def __str__(self) -> str:
+        return f"{self.size} tokens, digest {self.digest[:12] or 'unknown'}"
+
+
+class DrafterKind(StrEnum):
+    """What proposes the tokens."""
+
+    NGRAM = "ngram"
+    STANDALONE = "standalone"
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"
+    """The end-of-sequence token, a stop token id or a stop string."""
+    LENGTH = "length"
+    """max_tokens, or the target's context, is full."""
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """When the verifier ends a session of its own accord."""
+
+    max_tokens: int | None = None
+    """Generated tokens at most; None: as many as the context holds."""
+    stop_token_ids: tuple[int, ...] = ()
+    """End after any of these; the token itself is not part of the output."""
+    ignore_eos: bool = False
+    """True keeps going after the model's own end-of-sequence tokens."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.max_tokens is None or self.max_tokens >= 1, "max_tokens", f"is {self.max_tokens}, expected at least 1"
+        )
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens in and out of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True)
+class SpeculationStatistics:
+    """What speculation did for one session, summed over its steps (prefill not counted)."""
+
+    steps: int = 0
+    """Forward passes of the target that this session had rows in."""
+    drafted: int = 0
+    """Nodes verified, roots not counted."""
+    accepted: int = 0
+    """Nodes accepted (the sum of num_correct_drafts)."""
+    hits: int = 0
+    """Commits whose bonus was a node of the speculation, so that its subtree survived."""
+    misses: int = 0
+    """Commits whose bonus was not."""
+
+    @property
+    def accept_length(self) -> float:
+        """Committed tokens per step, bonus included; 0 before the first step."""
+        return (self.accepted + self.steps) / self.steps if self.steps else 0.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A drafter or verifier one can dial."""
+
+    member_id: str
+    address: str
+
+
+@dataclass(frozen=True)
+class DrafterInfo:
+    """What a drafter says of itself."""
+
+    kind: DrafterKind
+    model: str
+    """Name of its model folder; empty for ngram."""
+    vocabulary: Vocabulary | None
+    """None if it drafts in any vocabulary."""
+    max_context: int
+    """Longest sequence it can draft for, in tokens."""
+    feature_layers: tuple[int, ...] = ()
+    """Target layers whose hidden states it needs; empty: none."""
+
+    def require_fit(self, target: Vocabulary) -> None:
+        """Raise Incompatible, naming both sides, if it cannot draft for `target`."""
+        if self.vocabulary is not None and not self.vocabulary.fits(target):
+            raise Incompatible(
+                f"vocabulary mismatch: drafter {self.model or self.kind.value} has {self.vocabulary}; the verifier's target has {target}"
+            )
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a verifier says of its target."""
+
+    model: str
+    vocabulary: Vocabulary
+    max_context: int
+    """Prompt and output together, in tokens."""
+    eos_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy a member is."""
+
+    sessions: int = 0
+    """Open sessions, waiting ones included."""
+    waiting: int = 0
+    """Sessions admitted that do not fit yet."""
+    free_pages: int = 0
+    total_pages: int = 0
+    steps: int = 0
+    """Steps (verifier) or expansions (drafter) since start."""
+    step_ms: float = 0.0
+    """Exponentially weighted mean duration of one."""

@@ -1,0 +1,99 @@
+"""cluster.proto: a member and the coordinator."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from specsplit.errors import InvalidRequest
+from specsplit.membership import Directive, Drain, Draining, Heartbeat, Register, Registered, Report, Role, Roster
+from specsplit.v1 import cluster_pb2 as pb
+from specsplit.values import ModelInfo
+from specsplit.wire import common, verifier
+from specsplit.wire.limits import check_text
+
+ReportMessage: TypeAlias = pb.JoinRequest
+DirectiveMessage: TypeAlias = pb.JoinResponse
+
+
+def report_to_wire(report: Report) -> pb.JoinRequest:
+    """One report as one message."""
+    match report:
+        case Register():
+            return pb.JoinRequest(register=_register_to_wire(report))
+        case Heartbeat():
+            load = common.load_to_wire(report.load)
+            return pb.JoinRequest(heartbeat=pb.HeartbeatReport(load=load, lost_drafters=report.lost_drafters))
+        case Draining():
+            return pb.JoinRequest(draining=pb.DrainingReport())
+
+
+def report_from_wire(message: pb.JoinRequest) -> Report:
+    """Raises InvalidRequest if the report is absent, names no role, or holds a value out of range or too long."""
+    match message.WhichOneof("report"):
+        case "register":
+            return _register_from_wire(message.register)
+        case "heartbeat":
+            return _heartbeat_from_wire(message.heartbeat)
+        case "draining":
+            return Draining()
+        case _:
+            raise InvalidRequest("report", "is absent, expected register, heartbeat or draining")
+
+
+def directive_to_wire(directive: Directive) -> pb.JoinResponse:
+    """One directive as one message."""
+    match directive:
+        case Registered():
+            registered = pb.RegisteredDirective(heartbeat_interval_ms=directive.heartbeat_interval_ms)
+            return pb.JoinResponse(registered=registered)
+        case Roster():
+            drafters = [verifier.endpoint_to_wire(endpoint) for endpoint in directive.drafters]
+            return pb.JoinResponse(roster=pb.RosterDirective(drafters=drafters))
+        case Drain():
+            return pb.JoinResponse(drain=pb.DrainDirective())
+
+
+def directive_from_wire(message: pb.JoinResponse) -> Directive:
+    """Raises InvalidRequest if the directive is absent or holds a value out of range."""
+    match message.WhichOneof("directive"):
+        case "registered":
+            interval_ms = message.registered.heartbeat_interval_ms
+            if interval_ms == 0:
+                raise InvalidRequest("registered.heartbeat_interval_ms", "is 0, expected at least 1")
+            return Registered(interval_ms)
+        case "roster":
+            return Roster(tuple(verifier.endpoint_from_wire(drafter) for drafter in message.roster.drafters))
+        case "drain":
+            return Drain()
+        case _:
+            raise InvalidRequest("directive", "is absent, expected registered, roster or drain")
+
+
+def _register_to_wire(report: Register) -> pb.RegisterReport:
+    message = pb.RegisterReport(member_id=report.member_id, address=report.address, max_sessions=report.max_sessions)
+    if isinstance(report.role, ModelInfo):
+        message.verifier.CopyFrom(common.model_to_wire(report.role))
+    else:
+        message.drafter.CopyFrom(common.drafter_to_wire(report.role))
+    return message
+
+
+def _register_from_wire(message: pb.RegisterReport) -> Register:
+    member_id = check_text("register.member_id", message.member_id)
+    address = check_text("register.address", message.address)
+    return Register(member_id, address, _role_from_wire(message), message.max_sessions)
+
+
+def _heartbeat_from_wire(message: pb.HeartbeatReport) -> Heartbeat:
+    lost = (check_text(f"heartbeat.lost_drafters[{i}]", each) for i, each in enumerate(message.lost_drafters))
+    return Heartbeat(common.load_from_wire(message.load), tuple(lost))
+
+
+def _role_from_wire(message: pb.RegisterReport) -> Role:
+    match message.WhichOneof("role"):
+        case "verifier":
+            return common.model_from_wire(message.verifier)
+        case "drafter":
+            return common.drafter_from_wire(message.drafter)
+        case _:
+            raise InvalidRequest("register.role", "is absent, expected verifier or drafter")

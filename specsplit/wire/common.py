@@ -1,0 +1,196 @@
+"""common.proto."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from specsplit.errors import InvalidRequest
+from specsplit.v1 import common_pb2 as pb
+from specsplit.values import (
+    DrafterInfo,
+    DrafterKind,
+    FinishReason,
+    Load,
+    ModelInfo,
+    Plan,
+    PlanChanges,
+    Sampling,
+    SpeculationStatistics,
+    Stopping,
+    Usage,
+    Vocabulary,
+)
+from specsplit.wire.limits import MAX_STOP_TOKENS, check_count
+
+_KINDS = {DrafterKind.NGRAM: pb.DRAFTER_KIND_NGRAM, DrafterKind.STANDALONE: pb.DRAFTER_KIND_STANDALONE}
+_KINDS_BACK = {wire: kind for kind, wire in _KINDS.items()}
+_REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FINISH_REASON_LENGTH}
+_REASONS_BACK: dict[int, FinishReason] = {int(wire): reason for reason, wire in _REASONS.items()}
+
+
+def check_tokens(field: str, tokens: Iterable[int], vocab_size: int) -> None:
+    """Raise InvalidRequest naming `field` and the first token id that is not below `vocab_size`."""
+    for i, token in enumerate(tokens):
+        if token >= vocab_size:
+            raise InvalidRequest(f"{field}[{i}]", f"is {token}, outside the vocabulary of {vocab_size} tokens")
+
+
+def sampling_to_wire(sampling: Sampling) -> pb.Sampling:
+    """Every field set."""
+    return pb.Sampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        seed=sampling.seed,
+    )
+
+
+def sampling_from_wire(message: pb.Sampling, draw_seed: int | None = None) -> Sampling:
+    """Absent fields take their defaults; an absent seed is `draw_seed`, or is refused if a sampled session gives none."""
+    if not message.HasField("seed") and draw_seed is None and message.temperature > 0:
+        raise InvalidRequest("sampling.seed", "is absent, expected a seed for a temperature above 0")
+    return Sampling(
+        temperature=message.temperature,
+        top_k=message.top_k,
+        top_p=message.top_p if message.HasField("top_p") else 1.0,
+        min_p=message.min_p,
+        seed=message.seed if message.HasField("seed") else draw_seed or 0,
+    )
+
+
+def plan_to_wire(plan: Plan | PlanChanges) -> pb.Plan:
+    """A field that is None is left out."""
+    return pb.Plan(**{name: value for name, value in vars(plan).items() if value is not None})
+
+
+def plan_from_wire(message: pb.Plan) -> PlanChanges:
+    """Absent fields are None."""
+    return PlanChanges(
+        num_steps=message.num_steps if message.HasField("num_steps") else None,
+        topk=message.topk if message.HasField("topk") else None,
+        num_draft_tokens=message.num_draft_tokens if message.HasField("num_draft_tokens") else None,
+        wait_budget_us=message.wait_budget_us if message.HasField("wait_budget_us") else None,
+        draft_ahead=message.draft_ahead if message.HasField("draft_ahead") else None,
+    )
+
+
+def stopping_to_wire(stopping: Stopping) -> pb.Stopping:
+    """`max_tokens` None is left out."""
+    message = pb.Stopping(stop_token_ids=stopping.stop_token_ids, ignore_eos=stopping.ignore_eos)
+    if stopping.max_tokens is not None:
+        message.max_tokens = stopping.max_tokens
+    return message
+
+
+def stopping_from_wire(message: pb.Stopping) -> Stopping:
+    """Absent `max_tokens` is None. Raises InvalidRequest for too many stop tokens."""
+    check_count("stopping.stop_token_ids", message.stop_token_ids, MAX_STOP_TOKENS)
+    limit = message.max_tokens if message.HasField("max_tokens") else None
+    return Stopping(limit, tuple(message.stop_token_ids), message.ignore_eos)
+
+
+def vocabulary_to_wire(vocabulary: Vocabulary) -> pb.Vocabulary:
+    """As it is."""
+    return pb.Vocabulary(size=vocabulary.size, digest=vocabulary.digest)
+
+
+def vocabulary_from_wire(message: pb.Vocabulary) -> Vocabulary:
+    """Raises InvalidRequest for an empty vocabulary."""
+    if message.size == 0:
+        raise InvalidRequest("vocabulary.size", "is 0, expected the number of token ids")
+    return Vocabulary(message.size, message.digest)
+
+
+def usage_to_wire(usage: Usage) -> pb.Usage:
+    """As it is."""
+    return pb.Usage(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
+
+
+def usage_from_wire(message: pb.Usage) -> Usage:
+    """As it is."""
+    return Usage(message.prompt_tokens, message.completion_tokens)
+
+
+def speculation_to_wire(statistics: SpeculationStatistics) -> pb.SpeculationStatistics:
+    """The sums, and what follows from them."""
+    return pb.SpeculationStatistics(
+        steps=statistics.steps,
+        drafted=statistics.drafted,
+        accepted=statistics.accepted,
+        hits=statistics.hits,
+        misses=statistics.misses,
+        accept_length=statistics.accept_length,
+    )
+
+
+def speculation_from_wire(message: pb.SpeculationStatistics) -> SpeculationStatistics:
+    """The sums; `accept_length` follows from them and is not read."""
+    return SpeculationStatistics(message.steps, message.drafted, message.accepted, message.hits, message.misses)
+
+
+def reason_to_wire(reason: FinishReason) -> pb.FinishReason:
+    """As it is."""
+    return _REASONS[reason]
+
+
+def reason_from_wire(value: int) -> FinishReason:
+    """Raises InvalidRequest for a reason this version does not know."""
+    reason = _REASONS_BACK.get(value)
+    if reason is None:
+        raise InvalidRequest("reason", f"is {value}, expected one of {sorted(_REASONS_BACK)}")
+    return reason
+
+
+def model_to_wire(info: ModelInfo) -> pb.ModelInfo:
+    """As it is."""
+    return pb.ModelInfo(
+        model=info.model,
+        vocabulary=vocabulary_to_wire(info.vocabulary),
+        max_context=info.max_context,
+        eos_token_ids=info.eos_token_ids,
+    )
+
+
+def model_from_wire(message: pb.ModelInfo) -> ModelInfo:
+    """Raises InvalidRequest for an empty vocabulary or context."""
+    if message.max_context == 0:
+        raise InvalidRequest("max_context", "is 0, expected the context length in tokens")
+    return ModelInfo(
+        message.model, vocabulary_from_wire(message.vocabulary), message.max_context, tuple(message.eos_token_ids)
+    )
+
+
+def drafter_to_wire(info: DrafterInfo) -> pb.DrafterInfo:
+    """No vocabulary: the field is left out."""
+    return pb.DrafterInfo(
+        kind=_KINDS[info.kind],
+        model=info.model,
+        vocabulary=vocabulary_to_wire(info.vocabulary) if info.vocabulary else None,
+        max_context=info.max_context,
+        feature_layers=info.feature_layers,
+    )
+
+
+def drafter_from_wire(message: pb.DrafterInfo) -> DrafterInfo:
+    """Raises InvalidRequest for a kind this version does not know."""
+    kind = _KINDS_BACK.get(message.kind)
+    if kind is None:
+        raise InvalidRequest("kind", f"is {message.kind}, expected one of {[k.value for k in _KINDS]}")
+    vocabulary = vocabulary_from_wire(message.vocabulary) if message.HasField("vocabulary") else None
+    return DrafterInfo(kind, message.model, vocabulary, message.max_context, tuple(message.feature_layers))
+
+
+def load_to_wire(load: Load) -> pb.Load:
+    """As it is."""
+    return pb.Load(**vars(load))
+
+
+def load_from_wire(message: pb.Load) -> Load:
+    """Raises InvalidRequest if the step time is not a number."""
+    if not math.isfinite(message.step_ms):
+        raise InvalidRequest("load.step_ms", f"is {message.step_ms}, expected a finite number")
+    return Load(
+        message.sessions, message.waiting, message.free_pages, message.total_pages, message.steps, message.step_ms
+    )

@@ -1,0 +1,227 @@
+"""coordinator.proto: a program and the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from specsplit.errors import InvalidRequest, Unsupported
+from specsplit.membership import Cluster, Member, Role
+from specsplit.requests import ChatMessage, ChatPrompt, Delta, Done, GenerateRequest, Prompt, TextPrompt, TokenPrompt
+from specsplit.v1 import coordinator_pb2 as pb
+from specsplit.values import ModelInfo
+from specsplit.wire import common
+from specsplit.wire.limits import MAX_STOP_STRING, MAX_STOP_STRINGS, check_count, check_text
+from specsplit.wire.unknown import refuse_unknown
+
+GenerateMessage: TypeAlias = pb.GenerateRequest
+GenerateEventMessage: TypeAlias = pb.GenerateResponse
+ModelInfoQuestion: TypeAlias = pb.GetModelInfoRequest
+ModelInfoMessage: TypeAlias = pb.GetModelInfoResponse
+ClusterQuestion: TypeAlias = pb.GetClusterRequest
+ClusterMessage: TypeAlias = pb.GetClusterResponse
+
+_UNSUPPORTED: dict[str, Callable[[pb.GenerateRequest], bool]] = {
+    "frequency_penalty": lambda message: message.frequency_penalty != 0,
+    "presence_penalty": lambda message: message.presence_penalty != 0,
+    "repetition_penalty": lambda message: message.HasField("repetition_penalty") and message.repetition_penalty != 1,
+    "logit_bias": lambda message: len(message.logit_bias) > 0,
+    "logprobs": lambda message: message.HasField("logprobs"),
+    "n": lambda message: message.n > 1,
+    "json_schema": lambda message: message.HasField("json_schema"),
+}
+"""Field to whether it asks for something; a penalty of no effect asks for nothing."""
+
+
+def generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
+    """The seed is left out unless the request is seeded. Raises InvalidRequest for a number that the wire cannot carry."""
+    try:
+        return _generate_to_wire(request)
+    except (ValueError, TypeError) as error:  # protobuf's answer to a negative or too large number, or a wrong type
+        raise InvalidRequest("request", str(error)) from error
+
+
+def _generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
+    message = pb.GenerateRequest(
+        request_id=request.request_id,
+        sampling=common.sampling_to_wire(request.sampling),
+        stopping=common.stopping_to_wire(request.stopping),
+        stop=request.stop,
+        drafter=request.drafter,
+        plan=common.plan_to_wire(request.plan),
+    )
+    if not request.seeded:
+        message.sampling.ClearField("seed")
+    _prompt_to_wire(request.prompt, message)
+    return message
+
+
+def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
+    """Raises InvalidRequest for no prompt, an unknown field or a value out of range or too long; Unsupported for what is not served yet."""
+    refuse_unknown(message)
+    _refuse_unsupported(message)
+    return GenerateRequest(
+        prompt=_prompt_from_wire(message),
+        request_id=check_text("request_id", message.request_id),
+        sampling=common.sampling_from_wire(message.sampling, draw_seed=0),
+        seeded=message.sampling.HasField("seed"),
+        stopping=common.stopping_from_wire(message.stopping),
+        stop=_stop_from_wire(message.stop),
+        drafter=message.drafter if message.HasField("drafter") else None,
+        plan=common.plan_from_wire(message.plan),
+    )
+
+
+def _stop_from_wire(stop: Sequence[str]) -> tuple[str, ...]:
+    check_count("stop", stop, MAX_STOP_STRINGS)
+    return tuple(check_text(f"stop[{i}]", each, MAX_STOP_STRING) for i, each in enumerate(stop))
+
+
+def _refuse_unsupported(message: pb.GenerateRequest) -> None:
+    if message.HasField("n") and message.n == 0:
+        raise InvalidRequest("n", "is 0, expected 1")
+    for field, is_asked in _UNSUPPORTED.items():
+        if is_asked(message):
+            raise Unsupported(field, "is not supported yet; leave it out")
+
+
+def _prompt_to_wire(prompt: Prompt, message: pb.GenerateRequest) -> None:
+    match prompt:
+        case TextPrompt():
+            message.text = prompt.text
+        case ChatPrompt():
+            turns = [pb.ChatMessage(role=turn.role, content=turn.content) for turn in prompt.messages]
+            message.chat.CopyFrom(pb.ChatPrompt(messages=turns))
+        case TokenPrompt():
+            message.tokens.CopyFrom(pb.TokenPrompt(token_ids=prompt.tokens))
+
+
+def _prompt_from_wire(message: pb.GenerateRequest) -> Prompt:
+    match message.WhichOneof("prompt"):
+        case "text":
+            return TextPrompt(message.text)
+        case "chat":
+            return ChatPrompt(tuple(ChatMessage(turn.role, turn.content) for turn in message.chat.messages))
+        case "tokens":
+            return TokenPrompt(tuple(message.tokens.token_ids))
+        case _:
+            raise InvalidRequest("prompt", "is absent, expected text, chat or tokens")
+
+
+def generate_response(event: Delta | Done) -> pb.GenerateResponse:
+    """One event as one message."""
+    if isinstance(event, Done):
+        return pb.GenerateResponse(done=_done_to_wire(event))
+    return pb.GenerateResponse(
+        delta=pb.DeltaEvent(text=event.text, token_ids=event.tokens, num_correct_drafts=event.num_correct_drafts)
+    )
+
+
+def generate_event(message: pb.GenerateResponse) -> Delta | Done:
+    """The event of one message. Raises InvalidRequest if there is none."""
+    match message.WhichOneof("event"):
+        case "delta":
+            delta = message.delta
+            return Delta(delta.text, tuple(delta.token_ids), delta.num_correct_drafts)
+        case "done":
+            return _done_from_wire(message.done)
+        case _:
+            raise InvalidRequest("event", "is absent, expected delta or done")
+
+
+def _done_to_wire(done: Done) -> pb.DoneEvent:
+    return pb.DoneEvent(
+        request_id=done.request_id,
+        reason=common.reason_to_wire(done.reason),
+        stop_string=done.matched_stop if isinstance(done.matched_stop, str) else None,
+        stop_token_id=done.matched_stop if isinstance(done.matched_stop, int) else None,
+        usage=common.usage_to_wire(done.usage),
+        speculation=common.speculation_to_wire(done.speculation),
+        seed=done.seed,
+        verifier=done.verifier,
+        drafter=done.drafter,
+    )
+
+
+def _done_from_wire(message: pb.DoneEvent) -> Done:
+    which = message.WhichOneof("matched_stop")
+    return Done(
+        request_id=message.request_id,
+        reason=common.reason_from_wire(message.reason),
+        matched_stop=None
+        if which is None
+        else message.stop_string
+        if which == "stop_string"
+        else message.stop_token_id,
+        usage=common.usage_from_wire(message.usage),
+        speculation=common.speculation_from_wire(message.speculation),
+        seed=message.seed,
+        verifier=message.verifier,
+        drafter=message.drafter,
+    )
+
+
+def model_info_request() -> pb.GetModelInfoRequest:
+    """The empty question."""
+    return pb.GetModelInfoRequest()
+
+
+def model_info_to_wire(info: ModelInfo) -> pb.GetModelInfoResponse:
+    """The answer."""
+    return pb.GetModelInfoResponse(model=common.model_to_wire(info))
+
+
+def model_info_from_wire(message: pb.GetModelInfoResponse) -> ModelInfo:
+    """Raises InvalidRequest for an empty vocabulary or context."""
+    return common.model_from_wire(message.model)
+
+
+def cluster_request() -> pb.GetClusterRequest:
+    """The empty question."""
+    return pb.GetClusterRequest()
+
+
+def cluster_to_wire(cluster: Cluster) -> pb.GetClusterResponse:
+    """The answer."""
+    members = [_member_to_wire(member) for member in cluster.members]
+    return pb.GetClusterResponse(members=members, queued=cluster.queued, running=cluster.running)
+
+
+def cluster_from_wire(message: pb.GetClusterResponse) -> Cluster:
+    """Raises InvalidRequest for a member without a role."""
+    return Cluster(tuple(_member_from_wire(member) for member in message.members), message.queued, message.running)
+
+
+def _member_to_wire(member: Member) -> pb.Member:
+    return pb.Member(
+        member_id=member.member_id,
+        address=member.address,
+        verifier=common.model_to_wire(member.role) if isinstance(member.role, ModelInfo) else None,
+        drafter=None if isinstance(member.role, ModelInfo) else common.drafter_to_wire(member.role),
+        load=common.load_to_wire(member.load),
+        draining=member.draining,
+        silent_ms=member.silent_ms,
+        max_sessions=member.max_sessions,
+    )
+
+
+def _member_from_wire(message: pb.Member) -> Member:
+    return Member(
+        member_id=message.member_id,
+        address=message.address,
+        role=_role_from_wire(message),
+        max_sessions=message.max_sessions,
+        load=common.load_from_wire(message.load),
+        draining=message.draining,
+        silent_ms=message.silent_ms,
+    )
+
+
+def _role_from_wire(message: pb.Member) -> Role:
+    match message.WhichOneof("role"):
+        case "verifier":
+            return common.model_from_wire(message.verifier)
+        case "drafter":
+            return common.drafter_from_wire(message.drafter)
+        case _:
+            raise InvalidRequest("member.role", "is absent, expected verifier or drafter")

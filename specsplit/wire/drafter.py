@@ -1,0 +1,202 @@
+"""drafter.proto: what a verifier and a drafter say to each other about sessions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from specsplit.errors import InvalidRequest
+from specsplit.sessions import Close, Open, Refuse
+from specsplit.speculation import Commit, Grow
+from specsplit.v1 import drafter_pb2 as pb
+from specsplit.values import DrafterInfo, Plan
+from specsplit.wire import common
+from specsplit.wire.limits import MAX_NODES, check_count
+
+
+def draft_request(events: Iterable[tuple[int, Open | Commit | Close]]) -> pb.DraftRequest:
+    """(session id, event) pairs as one message."""
+    return pb.DraftRequest(events=[_request_event(session, event) for session, event in events])
+
+
+def _request_event(session: int, event: Open | Commit | Close) -> pb.DraftRequestEvent:
+    match event:
+        case Open():
+            return pb.DraftRequestEvent(session_id=session, open=open_to_wire(event))
+        case Commit():
+            return pb.DraftRequestEvent(session_id=session, commit=commit_to_wire(event))
+        case Close():
+            return pb.DraftRequestEvent(session_id=session, close=pb.CloseEvent())
+
+
+def draft_request_events(message: pb.DraftRequest) -> Iterator[tuple[int, Open | Commit | Close | InvalidRequest]]:
+    """The events of one message; a malformed one comes out as the InvalidRequest that says why, so that only its session ends."""
+    for event in message.events:
+        try:
+            yield event.session_id, _request_from_wire(event)
+        except InvalidRequest as error:
+            yield event.session_id, error
+
+
+def _request_from_wire(event: pb.DraftRequestEvent) -> Open | Commit | Close:
+    match event.WhichOneof("event"):
+        case "open":
+            return open_from_wire(event.open)
+        case "commit":
+            return commit_from_wire(event.commit)
+        case "close":
+            return Close()
+        case _:
+            raise InvalidRequest("event", "is absent, expected open, commit or close")
+
+
+def draft_response(events: Iterable[tuple[int, Grow | Refuse]]) -> pb.DraftResponse:
+    """(session id, event) pairs as one message."""
+    return pb.DraftResponse(
+        events=[
+            pb.DraftResponseEvent(session_id=session, grow=grow_to_wire(event))
+            if isinstance(event, Grow)
+            else pb.DraftResponseEvent(session_id=session, refuse=refuse_to_wire(event))
+            for session, event in events
+        ]
+    )
+
+
+def draft_response_events(message: pb.DraftResponse) -> Iterator[tuple[int, Grow | Refuse | InvalidRequest]]:
+    """The events of one message; a malformed one comes out as the InvalidRequest that says why."""
+    for event in message.events:
+        try:
+            yield event.session_id, _response_from_wire(event)
+        except InvalidRequest as error:
+            yield event.session_id, error
+
+
+def _response_from_wire(event: pb.DraftResponseEvent) -> Grow | Refuse:
+    match event.WhichOneof("event"):
+        case "grow":
+            return grow_from_wire(event.grow)
+        case "refuse":
+            return refuse_from_wire(event.refuse)
+        case _:
+            raise InvalidRequest("event", "is absent, expected grow or refuse")
+
+
+def open_to_wire(event: Open) -> pb.OpenEvent:
+    """Every field set."""
+    return pb.OpenEvent(
+        token_ids=event.tokens,
+        sampling=common.sampling_to_wire(event.sampling),
+        plan=common.plan_to_wire(event.plan),
+        vocabulary=common.vocabulary_to_wire(event.vocabulary),
+        max_nodes=event.max_nodes,
+        traceparent=event.traceparent,
+    )
+
+
+def open_from_wire(message: pb.OpenEvent) -> Open:
+    """Raises InvalidRequest for no tokens, tokens outside the vocabulary, or a cap out of range."""
+    vocabulary = common.vocabulary_from_wire(message.vocabulary)
+    if not message.token_ids:
+        raise InvalidRequest("open.token_ids", "is empty, expected at least the root")
+    common.check_tokens("open.token_ids", message.token_ids, vocabulary.size)
+    if not 0 < message.max_nodes <= MAX_NODES:
+        raise InvalidRequest("open.max_nodes", f"is {message.max_nodes}, expected 1..{MAX_NODES}")
+    return Open(
+        tuple(message.token_ids),
+        common.sampling_from_wire(message.sampling),
+        common.plan_from_wire(message.plan).over(Plan()),
+        vocabulary,
+        message.max_nodes,
+        message.traceparent,
+    )
+
+
+def commit_to_wire(event: Commit) -> pb.CommitEvent:
+    """As it is."""
+    return pb.CommitEvent(number=event.number, deepest_id=event.deepest, token_ids=event.tokens)
+
+
+def commit_from_wire(message: pb.CommitEvent) -> Commit:
+    """Raises InvalidRequest for a commit of nothing or number 0."""
+    if not message.token_ids:
+        raise InvalidRequest("commit.token_ids", "is empty, expected at least the bonus")
+    if message.number == 0:
+        raise InvalidRequest("commit.number", "is 0, expected a count from 1")
+    return Commit(message.number, message.deepest_id, tuple(message.token_ids))
+
+
+def grow_to_wire(event: Grow) -> pb.GrowEvent:
+    """As it is, scores as float32."""
+    return pb.GrowEvent(
+        commits=event.commits,
+        ids=event.ids,
+        parents=event.parents,
+        token_ids=event.tokens,
+        scores=event.scores,
+        resting=event.resting,
+    )
+
+
+def grow_from_wire(message: pb.GrowEvent) -> Grow:
+    """Raises InvalidRequest for arrays too long or of unequal length, ids not ascending, parents out of range, scores not finite."""
+    arrays: dict[str, Sequence[object]] = {
+        "ids": message.ids,
+        "parents": message.parents,
+        "token_ids": message.token_ids,
+        "scores": message.scores,
+    }
+    expected = len(message.ids)
+    for name, array in arrays.items():
+        check_count(f"grow.{name}", array, MAX_NODES)
+        if len(array) != expected:
+            raise InvalidRequest(f"grow.{name}", f"has {len(array)} entries, expected {expected} as in grow.ids")
+    grow = Grow(
+        message.commits,
+        tuple(message.ids),
+        tuple(message.parents),
+        tuple(message.token_ids),
+        tuple(message.scores),
+        message.resting,
+    )
+    _check_shape(grow)
+    return grow
+
+
+def _check_shape(grow: Grow) -> None:
+    if grow.ids and grow.ids[0] < 1:
+        raise InvalidRequest("grow.ids[0]", f"is {grow.ids[0]}, expected at least 1")
+    if not all(a < b for a, b in pairwise(grow.ids)):
+        raise InvalidRequest("grow.ids", "do not ascend")
+    for i, (node_id, parent) in enumerate(zip(grow.ids, grow.parents, strict=True)):
+        if parent >= node_id:
+            raise InvalidRequest(f"grow.parents[{i}]", f"is {parent}, expected 0 or an id below {node_id}")
+    if not all(map(math.isfinite, grow.scores)):
+        raise InvalidRequest("grow.scores", "holds NaN or infinity, expected finite numbers")
+
+
+def refuse_to_wire(event: Refuse) -> pb.RefuseEvent:
+    """As it is."""
+    return pb.RefuseEvent(code=event.code, message=event.message)
+
+
+def refuse_from_wire(message: pb.RefuseEvent) -> Refuse:
+    """Raises InvalidRequest for code OK."""
+    if message.code == 0:
+        raise InvalidRequest("refuse.code", "is 0 (OK), expected an error code")
+    return Refuse(message.code, message.message)
+
+
+def drafter_info_request() -> pb.GetDrafterInfoRequest:
+    """The empty question."""
+    return pb.GetDrafterInfoRequest()
+
+
+def drafter_info_to_wire(info: DrafterInfo) -> pb.GetDrafterInfoResponse:
+    """The answer."""
+    return pb.GetDrafterInfoResponse(info=common.drafter_to_wire(info))
+
+
+def drafter_info_from_wire(message: pb.GetDrafterInfoResponse) -> DrafterInfo:
+    """Raises InvalidRequest for a kind this version does not know."""
+    return common.drafter_from_wire(message.info)

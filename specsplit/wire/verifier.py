@@ -1,0 +1,96 @@
+"""verifier.proto: one session between coordinator and verifier."""
+
+from __future__ import annotations
+
+from specsplit.errors import InvalidRequest
+from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.settings.address import split
+from specsplit.v1 import verifier_pb2 as pb
+from specsplit.values import Endpoint
+from specsplit.wire import common
+from specsplit.wire.limits import check_text
+
+
+def endpoint_to_wire(endpoint: Endpoint) -> pb.DrafterAddress:
+    """As it is."""
+    return pb.DrafterAddress(member_id=endpoint.member_id, address=endpoint.address)
+
+
+def endpoint_from_wire(message: pb.DrafterAddress) -> Endpoint:
+    """Raises InvalidRequest for an address that is not host:port, or a name that is too long."""
+    check_text("drafter.member_id", message.member_id)
+    split("drafter.address", check_text("drafter.address", message.address))
+    return Endpoint(message.member_id, message.address)
+
+
+def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
+    """As it is."""
+    return pb.DecodeRequest(
+        request_id=request.request_id,
+        token_ids=request.tokens,
+        sampling=common.sampling_to_wire(request.sampling),
+        stopping=common.stopping_to_wire(request.stopping),
+        plan=common.plan_to_wire(request.plan),
+        drafter=endpoint_to_wire(request.drafter) if request.drafter else None,
+    )
+
+
+def decode_from_wire(message: pb.DecodeRequest, vocab_size: int) -> DecodeRequest:
+    """Raises InvalidRequest for an empty prompt, a token outside the vocabulary, or a value out of range or too long."""
+    if not message.token_ids:
+        raise InvalidRequest("token_ids", "is empty, expected a prompt of at least one token")
+    common.check_tokens("token_ids", message.token_ids, vocab_size)
+    stopping = common.stopping_from_wire(message.stopping)
+    common.check_tokens("stopping.stop_token_ids", stopping.stop_token_ids, vocab_size)
+    return DecodeRequest(
+        check_text("request_id", message.request_id),
+        tuple(message.token_ids),
+        common.sampling_from_wire(message.sampling),
+        stopping,
+        common.plan_from_wire(message.plan),
+        endpoint_from_wire(message.drafter) if message.HasField("drafter") else None,
+    )
+
+
+def decode_response(event: Tokens | Finished) -> pb.DecodeResponse:
+    """One event as one message."""
+    if isinstance(event, Tokens):
+        return pb.DecodeResponse(
+            tokens=pb.TokensEvent(
+                token_ids=event.tokens,
+                num_correct_drafts=event.num_correct_drafts,
+                speculation=common.speculation_to_wire(event.speculation),
+            )
+        )
+    return pb.DecodeResponse(
+        finished=pb.FinishedEvent(
+            reason=common.reason_to_wire(event.reason),
+            stop_token_id=event.stop_token,
+            usage=common.usage_to_wire(event.usage),
+            speculation=common.speculation_to_wire(event.speculation),
+        )
+    )
+
+
+def decode_event(message: pb.DecodeResponse) -> Tokens | Finished:
+    """The event of one message. Raises InvalidRequest if there is none."""
+    match message.WhichOneof("event"):
+        case "tokens":
+            tokens = message.tokens
+            if tokens.num_correct_drafts > len(tokens.token_ids):
+                raise InvalidRequest(
+                    "tokens.num_correct_drafts", f"is {tokens.num_correct_drafts}, with {len(tokens.token_ids)} tokens"
+                )
+            return Tokens(
+                tuple(tokens.token_ids), tokens.num_correct_drafts, common.speculation_from_wire(tokens.speculation)
+            )
+        case "finished":
+            finished = message.finished
+            return Finished(
+                common.reason_from_wire(finished.reason),
+                finished.stop_token_id if finished.HasField("stop_token_id") else None,
+                common.usage_from_wire(finished.usage),
+                common.speculation_from_wire(finished.speculation),
+            )
+        case _:
+            raise InvalidRequest("event", "is absent, expected tokens or finished")

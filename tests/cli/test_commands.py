@@ -1,0 +1,204 @@
+"""What the commands print and how they fail: one clear line, exit 2 for what the caller got wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console
+
+from specsplit.cli import app
+from specsplit.cli.paint import Painter
+from specsplit.cli.serve import SETTINGS, option_of
+from specsplit.cli.status import table
+from specsplit.client import ChatMessage, ChatPrompt, Delta
+from specsplit.errors import Exhausted
+from specsplit.membership import Cluster
+from specsplit.requests import Done, GenerateRequest, TextPrompt
+from tests.client.scripted import DONE, MEMBERS, Scripted, serving
+
+POCKET = "models/pocket/target"
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Scripted]:
+    with serving() as scripted:
+        yield scripted
+
+
+def run(*arguments: str) -> int:
+    """The exit status of `specsplit` with these arguments."""
+    with pytest.raises(SystemExit) as left:
+        app(list(arguments), prog_name="specsplit")
+    return left.value.code if isinstance(left.value.code, int) else 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["nope"], "No such command 'nope'"),
+        (["serve"], "Missing command"),
+        (["serve", "oracle"], "oracle"),
+        (["generate", "--bogus"], "--bogus"),
+        (["generate", "-p", "x", "--temperature", "hot"], "--temperature"),
+        (["generate", "-p", "x", "--temperature=-1"], "temperature: is -1.0"),
+        (["generate", "-p", "x", "--top-p", "2"], "top_p: is 2.0"),
+        (["generate", "-p", "x", "--max-tokens", "0"], "max_tokens: is 0"),
+        (["generate", "-p", "x", "--address", "nowhere"], "expected host:port"),
+        (["serve", "verifier"], "--model: is required"),
+        (["serve", "drafter", "--kind", "eagle9"], "--kind: is 'eagle9'"),
+        (["serve", "drafter", "--kind", "standalone"], "--model: is required for a standalone drafter"),
+        (["serve", "coordinator", "--model", POCKET, "--max-queue", "x"], "--max-queue: is 'x'"),
+        (["serve", "coordinator", "--model", POCKET, "--listen", "0.0.0.0:0"], "--insecure"),
+        (["serve", "coordinator", "--model", POCKET, "--bogus", "1"], "--bogus"),
+        (["serve", "coordinator", "--config", "no.toml"], "--config: there is no file no.toml"),
+        (["up"], "--model"),
+        (["up", "--model", "nowhere"], "--model: there is no folder nowhere"),
+        (["up", "--model", POCKET, "--drafter", "standalone"], "--draft-model: is required"),
+        (["up", "--model", POCKET, "--drafter", "eagle9"], "--drafter"),
+        (["up", "--model", POCKET, "--listen", "nonsense"], "--listen: is 'nonsense', expected host:port"),
+        (["up", "--model", POCKET, "--listen", "0.0.0.0:0"], "--listen: 0.0.0.0:0 can be reached"),
+        (["generate", "-p", "x", "--timeout-s=-1"], "--timeout-s"),
+        (["demo", "--models", "nowhere"], "no target/ and draft/ models in nowhere"),
+        (["status", "--interval-s", "0"], "--interval-s"),
+    ],
+)
+def test_a_bad_option_exits_2_with_one_line(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("specsplit: ")
+    assert named in err
+
+
+def test_an_unknown_name_in_a_settings_file_is_one_line(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path_factory.mktemp("settings") / "coordinator.toml"
+    file.write_text(f'model = "{POCKET}"\nmax_kueue = 3\n')
+    assert run("serve", "coordinator", "--config", str(file)) == 2
+    assert capsys.readouterr().err == "specsplit: max_kueue: there is no such setting\n"
+
+
+def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 0
+    out = capsys.readouterr().out
+    assert all(command in out for command in ("demo", "up", "serve", "generate", "status"))
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_every_setting_is_an_option_with_its_help(service: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("serve", service, "--help") == 0
+    out = capsys.readouterr().out
+    assert "--config" in out
+    for field, facts in SETTINGS[service].model_fields.items():
+        assert f"{option_of(field)} " in out
+        assert facts.description
+
+
+def test_generate_prints_the_text_and_a_line_on_stderr(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("generate", "-p", "x", "--address", coordinator.address) == 0
+    out, err = capsys.readouterr()
+    assert out == "one two three"
+    assert "4 tokens in 2 steps, accept_length 2.00, 1 hits, 1 misses, drafter d1, finish_reason stop, seed 7" in err
+
+
+def test_generate_json_is_one_object(coordinator: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("generate", "-p", "x", "--json", "--address", coordinator.address) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out) == {
+        "text": "one two three",
+        "token_ids": [11, 12, 13, 14],
+        "finish_reason": "stop",
+        "matched_stop": "\n\n",
+        "usage": {"prompt_tokens": 3, "completion_tokens": 4},
+        "speculation": {"steps": 2, "drafted": 8, "accepted": 2, "hits": 1, "misses": 1, "accept_length": 2.0},
+        "seed": 7,
+        "request_id": "r1",
+        "verifier": "v1",
+        "drafter": "d1",
+    }
+
+
+def test_generate_sends_what_the_options_say(coordinator: Scripted) -> None:
+    options = (
+        "--max-tokens 9 --temperature 0.5 --top-k 3 --top-p 0.9 --min-p 0.1 --seed 4 --stop a --stop b --drafter none"
+    )
+    run("generate", "-p", "hi", "--chat", *options.split(), "--address", coordinator.address)
+    (request,) = coordinator.asked
+    assert request.prompt == ChatPrompt((ChatMessage("user", "hi"),))
+    assert (request.stopping.max_tokens, request.stop, request.drafter) == (9, ("a", "b"), "none")
+    assert (request.sampling.temperature, request.sampling.top_k, request.sampling.seed) == (0.5, 3, 4)
+    assert request.seeded
+
+
+def test_generate_reads_stdin(coordinator: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("def f():\n"))
+    run("generate", "--address", coordinator.address)
+    assert coordinator.asked[0].prompt == TextPrompt("def f():\n")
+
+
+def test_a_failure_on_the_other_side_exits_1_with_one_line(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(request: GenerateRequest) -> Iterator[Delta | Done]:
+        raise Exhausted("full; try again in 1 s", 1.0)
+        yield DONE
+
+    coordinator.script = refuse
+    assert run("generate", "-p", "x", "--address", coordinator.address) == 1
+    assert capsys.readouterr().err == "specsplit: full; try again in 1 s\n"
+
+
+@pytest.mark.parametrize("command", [("generate", "-p", "x"), ("status", "--once")])
+def test_where_nobody_listens_one_line_says_what_to_do(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*command, "--address", "127.0.0.1:9") == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert err.startswith("specsplit: coordinator 127.0.0.1:9: ")
+    assert err.endswith("; is a coordinator running there? start one with specsplit up\n")
+
+
+def test_accepted_drafts_and_bonus_tokens_have_colours_of_their_own() -> None:
+    screen = io.StringIO()
+    painter = Painter(Console(file=screen, force_terminal=True, color_system="standard", highlight=False))
+    painter.paint(Delta("drafted", (1,), 1))
+    painter.paint(Delta("[bold]bonus", (2,), 0))
+    painter.paint(Delta("", (3,), 0))
+    drafted, bonus = screen.getvalue().split("drafted")
+    assert drafted == "\x1b[32m"
+    assert "\x1b[1;33m[bold]bonus" in bonus
+
+
+def test_to_a_file_goes_the_bare_text() -> None:
+    file = io.StringIO()
+    painter = Painter(Console(file=file))
+    painter.paint(Delta("\tif x:\n", (1,), 1))
+    painter.end()
+    assert file.getvalue() == "\tif x:\n"
+
+
+def test_status_once_shows_every_member(coordinator: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("status", "--once", "--address", coordinator.address) == 0
+    out = capsys.readouterr().out
+    assert f"{coordinator.address}: 2 running, 3 queued" in out
+
+
+def test_the_status_table_has_verifiers_first_with_their_load() -> None:
+    screen = io.StringIO()
+    Console(file=screen, width=200).print(table(Cluster(MEMBERS, 3, 2), "here:1"))
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in screen.getvalue().splitlines() if "│" in line]
+    assert rows == [
+        ["v1", "verifier", "toy", "127.0.0.1:1", "2/4", "1", "30/40", "1234", "5.2", "70", "ready"],
+        ["d1", "ngram drafter", "-", "127.0.0.1:2", "0/8", "0", "-", "0", "0.0", "0", "draining"],
+    ]

@@ -1,0 +1,188 @@
+"""The local cluster with real processes that need no model: a coordinator and ngram drafters."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from specsplit.cli.local import LocalCluster, is_down
+from specsplit.errors import Unavailable
+
+POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
+
+
+@pytest.fixture
+def lines() -> list[tuple[str, str]]:
+    return []
+
+
+@pytest.fixture
+def cluster(lines: list[tuple[str, str]]) -> Iterator[LocalCluster]:
+    with LocalCluster(
+        POCKET,
+        verifiers=0,
+        drafters=["ngram"],
+        coordinator={"lost_after_ms": 1500, "heartbeat_ms": 100},
+        drafter={"max_sessions": 5},
+        listener=lambda name, line: lines.append((name, line)),
+    ) as cluster:
+        yield cluster
+
+
+def test_inside_it_everyone_has_joined_and_outside_everyone_is_gone(lines: list[tuple[str, str]]) -> None:
+    with LocalCluster(
+        POCKET, verifiers=0, drafters=["ngram"], listener=lambda name, line: lines.append((name, line))
+    ) as cluster:
+        with cluster.client() as client:
+            (member,) = client.cluster().members
+        assert (member.member_id, member.address) == ("ngram-0", cluster.drafters[0].address)
+        children = cluster.children
+        assert all(child.alive for child in children)
+    assert [child.process.returncode for child in children] == [0, 0]
+    assert ("coordinator", f"specsplit coordinator listening on {children[0].address}") in lines
+    assert not any("Traceback" in line for _, line in lines)
+
+
+def test_settings_reach_the_children_and_more_can_be_added(cluster: LocalCluster) -> None:
+    cluster.spawn_drafter("ngram", max_sessions=6)
+    cluster.wait_joined()
+    with cluster.client() as client:
+        assert {m.member_id: m.max_sessions for m in client.cluster().members} == {"ngram-0": 5, "ngram-1": 6}
+
+
+def test_a_killed_child_is_dead_and_leaves_the_cluster(cluster: LocalCluster) -> None:
+    (drafter,) = cluster.drafters
+    drafter.kill()
+    assert cluster.dead == [drafter]
+    assert drafter.process.returncode == -signal.SIGKILL
+    cluster.spawn_drafter("ngram")
+    cluster.wait_joined()
+    with cluster.client() as client:
+        assert [member.member_id for member in client.cluster().members] == ["ngram-1"]
+
+
+def test_a_child_that_cannot_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, verifiers=0)
+    with pytest.raises(Unavailable, match=r"coordinator ended with status 1.*config\.json does not exist"):
+        cluster.start()
+    assert all(not child.alive for child in cluster.children)
+
+
+UP = (
+    "import sys; from pathlib import Path; from specsplit.cli.local import LocalCluster; from specsplit.cli import up;"
+    f"up.watch(LocalCluster(Path({str(POCKET)!r}), verifiers=0, drafters=['ngram', 'ngram']))"
+)
+
+
+@contextmanager
+def running_up() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """`up` with a coordinator and two drafters, and the pids of these three."""
+    with subprocess.Popen(
+        [sys.executable, "-c", UP], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            printed = [process.stdout.readline().split(" ")[0] for _ in range(4)]
+            assert printed == ["coordinator", "ngram-0", "ngram-1", "ready:"]
+            children = _children_of(process.pid)
+            assert len(children) == 3
+            yield process, children
+        finally:
+            process.kill()
+
+
+def _said(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return process.stderr.read()
+
+
+def _all_gone(pids: list[int], within_s: float = 20.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while any(_runs(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _runs(pid: int) -> bool:
+    """False for a process that is over, be it that nobody has waited for it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_up_ends_with_its_children_on_a_signal() -> None:
+    with running_up() as (process, children):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert _all_gone(children, 0)
+
+
+def test_up_goes_on_without_a_drafter_that_dies_and_ends_if_the_coordinator_does() -> None:
+    with running_up() as (process, children):
+        os.kill(children[1], signal.SIGKILL)
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if line.startswith("specsplit"))
+        assert line == "specsplit | ngram-0 (status -9) ended unexpectedly; the cluster goes on without it\n"
+        assert process.poll() is None
+        assert _runs(children[0])
+        os.kill(children[0], signal.SIGKILL)
+        assert process.wait(30) == 1
+        assert "the cluster is down; ended unexpectedly: coordinator (status -9), ngram-0 (status -9)" in _said(process)
+        assert _all_gone(children, 0)
+
+
+def test_nobody_is_left_behind_when_the_parent_is_killed() -> None:
+    with running_up() as (process, children):
+        process.kill()
+        process.wait(10)
+        assert _all_gone(children)
+
+
+def test_demo_takes_its_children_down_on_sigterm() -> None:
+    command = [sys.executable, "-m", "specsplit", "demo", "--models", str(POCKET.parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            children: list[int] = []
+            deadline = time.monotonic() + 60
+            while not children and time.monotonic() < deadline:
+                time.sleep(0.05)
+                children = _children_of(process.pid)
+            assert children
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 130
+            assert _all_gone(children)  # one that was just being started leaves when its pipe ends, a moment later
+            assert "Traceback" not in _said(process)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "verifiers", "down"),
+    [
+        (True, [True, True], False),
+        (True, [False, True], False),
+        (True, [False, False], True),
+        (False, [True], True),
+        (True, [], False),
+    ],
+)
+def test_a_cluster_is_down_without_its_coordinator_or_its_last_verifier(
+    coordinator: bool, verifiers: list[bool], down: bool
+) -> None:
+    assert is_down(coordinator, verifiers) is down
+
+
+def _children_of(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return sorted(int(each) for each in text.split())

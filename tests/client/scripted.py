@@ -1,0 +1,90 @@
+"""A coordinator that says what a test tells it to, over real gRPC, for clients with and without an event loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from grpc_health.v1.health import HealthServicer
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+
+from specsplit.errors import SpecsplitError
+from specsplit.membership import Cluster, Member
+from specsplit.requests import Delta, Done, GenerateRequest
+from specsplit.rpc import to_status
+from specsplit.v1 import coordinator_pb2_grpc
+from specsplit.values import (
+    DrafterInfo,
+    DrafterKind,
+    FinishReason,
+    Load,
+    ModelInfo,
+    SpeculationStatistics,
+    Usage,
+    Vocabulary,
+)
+from specsplit.wire import coordinator as wire
+
+MODEL = ModelInfo("toy", Vocabulary(50, "ab"), 512, (0,))
+MEMBERS = (
+    Member("d1", "127.0.0.1:2", DrafterInfo(DrafterKind.NGRAM, "", None, 512), 8, draining=True),
+    Member("v1", "127.0.0.1:1", MODEL, 4, Load(2, 1, 30, 40, 1234, 5.25), silent_ms=70),
+)
+DONE = Done("r1", FinishReason.STOP, "\n\n", Usage(3, 4), SpeculationStatistics(2, 8, 2, 1, 1), 7, "v1", "d1")
+EVENTS = (Delta("one two", (11, 12), 2), Delta(" three", (13,)), Delta("", (14,)), DONE)
+
+Script = Callable[[GenerateRequest], Iterator[Delta | Done]]
+
+
+def usual(request: GenerateRequest) -> Iterator[Delta | Done]:
+    """The answer most tests want."""
+    yield from EVENTS
+
+
+@dataclass
+class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
+    """Answers, and keeps what it was asked."""
+
+    script: Script = usual
+    address: str = ""
+    asked: list[GenerateRequest] = field(default_factory=list[GenerateRequest])
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def Generate(self, request: wire.GenerateMessage, context: Any) -> Iterator[wire.GenerateEventMessage]:  # noqa: N802
+        context.add_callback(self.ended.set)
+        try:
+            self.asked.append(wire.generate_from_wire(request))
+            for event in self.script(self.asked[-1]):
+                yield wire.generate_response(event)
+        except SpecsplitError as error:
+            context.abort_with_status(to_status(error))
+
+    def GetModelInfo(self, request: wire.ModelInfoQuestion, context: Any) -> wire.ModelInfoMessage:  # noqa: N802
+        return wire.model_info_to_wire(MODEL)
+
+    def GetCluster(self, request: wire.ClusterQuestion, context: Any) -> wire.ClusterMessage:  # noqa: N802
+        return wire.cluster_to_wire(Cluster(MEMBERS, queued=3, running=2))
+
+
+@contextmanager
+def serving() -> Iterator[Scripted]:
+    """A scripted coordinator on a free port."""
+    scripted = Scripted()
+    with ThreadPoolExecutor(4) as pool:
+        server = grpc.server(pool)
+        coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(scripted, server)
+        scripted.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        health = HealthServicer()
+        health.set("", HealthCheckResponse.SERVING)
+        add_HealthServicer_to_server(health, server)  # pyright: ignore[reportUnknownMemberType]
+        server.start()
+        try:
+            yield scripted
+        finally:
+            server.stop(0).wait()

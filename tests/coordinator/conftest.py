@@ -1,0 +1,167 @@
+"""A real coordinator over real gRPC, in this process, and verifiers that say what a test tells them to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from specsplit.client import AsyncClient
+from specsplit.membership import Register, Role
+from specsplit.rpc import dial
+from specsplit.rpc.member import Membership
+from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.settings import CoordinatorSettings
+from specsplit.text.tokenizer import Tokenizer
+from specsplit.v1 import verifier_pb2, verifier_pb2_grpc
+from specsplit.values import (
+    DrafterInfo,
+    DrafterKind,
+    FinishReason,
+    Load,
+    ModelInfo,
+    SpeculationStatistics,
+    Usage,
+)
+from specsplit.wire.verifier import decode_from_wire, decode_response
+from specsplit_coordinator.generation import Draws
+from specsplit_coordinator.service import Coordinator
+
+POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
+CONTEXT = 512
+
+Script = Callable[[DecodeRequest], AsyncIterator[Tokens | Finished]]
+
+
+@dataclass
+class Verifier(verifier_pb2_grpc.VerifierServiceServicer):
+    """Answers Decode with its script, and counts."""
+
+    script: Script
+    address: str = ""
+    asked: list[DecodeRequest] = field(default_factory=list[DecodeRequest])
+    timeouts: list[float | None] = field(default_factory=list[float | None])
+    open: int = 0
+
+    async def Decode(  # noqa: N802 (the name is the protocol's)
+        self, request: verifier_pb2.DecodeRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> AsyncIterator[verifier_pb2.DecodeResponse]:
+        self.asked.append(decode_from_wire(request, 2048))
+        self.timeouts.append(context.time_remaining())
+        self.open += 1
+        try:
+            async for event in self.script(self.asked[-1]):
+                yield decode_response(event)
+        finally:
+            self.open -= 1
+
+
+@dataclass
+class Cluster:
+    """What a test gets to work with."""
+
+    coordinator: Coordinator
+    address: str
+    client: AsyncClient
+    tokenizer: Tokenizer
+    stack: AsyncExitStack
+
+    async def add_verifier(self, script: Script, name: str = "v1", max_sessions: int = 4) -> Verifier:
+        """Start a verifier and let it join."""
+        verifier = Verifier(script)
+        server = grpc.aio.server()
+        verifier_pb2_grpc.add_VerifierServiceServicer_to_server(verifier, server)
+        verifier.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        self.stack.push_async_callback(server.stop, None)
+        await self.join(
+            name, verifier.address, ModelInfo("toy", self.tokenizer.vocabulary, CONTEXT, (0,)), max_sessions
+        )
+        return verifier
+
+    async def add_drafter(self, kind: DrafterKind, name: str) -> None:
+        """Let a drafter join (nobody dials it here)."""
+        info = DrafterInfo(kind, "", None, CONTEXT)
+        await self.join(name, "127.0.0.1:9", info)
+
+    async def join(self, name: str, address: str, role: Role, max_sessions: int = 4) -> asyncio.Task[None]:
+        """A member that reports until the test ends, or until the task is cancelled."""
+        channel = await self.stack.enter_async_context(dial(self.address))
+        membership = Membership(channel, Register(name, address, role, max_sessions), Load)
+        task = asyncio.create_task(membership.run())
+
+        async def leave() -> None:
+            task.cancel()
+            await asyncio.wait({task})
+
+        self.stack.push_async_callback(leave)
+        await asyncio.wait_for(membership.wait_joined(), 5)
+        return task
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        return self.tokenizer.encode(text)
+
+
+StartCluster = Callable[..., Awaitable[Cluster]]
+
+
+@pytest.fixture
+async def start_cluster() -> AsyncGenerator[StartCluster, None]:
+    """Starts coordinators with given settings."""
+    async with AsyncExitStack() as stack:
+
+        async def start(**settings: Any) -> Cluster:
+            values: dict[str, Any] = {
+                "listen": "127.0.0.1:0",
+                "model": POCKET,
+                "heartbeat_ms": 50,
+                "lost_after_ms": 400,
+            } | settings
+            coordinator = Coordinator(CoordinatorSettings(**values), Draws(seed=lambda: 77, request_id=lambda: "drawn"))
+            address = await coordinator.start()
+            stack.push_async_callback(coordinator.stop)
+            client = await stack.enter_async_context(AsyncClient(address))
+            return Cluster(coordinator, address, client, Tokenizer.load(POCKET), stack)
+
+        yield start
+
+
+@pytest.fixture
+async def cluster(start_cluster: StartCluster) -> Cluster:
+    """A coordinator with nobody in its cluster."""
+    return await start_cluster()
+
+
+def after(steps: int, accepted: int = 0) -> SpeculationStatistics:
+    return SpeculationStatistics(steps=steps, drafted=4 * steps, accepted=accepted, hits=1, misses=steps - 1)
+
+
+@pytest.fixture
+def say() -> Callable[..., Script]:
+    """Makes a script: one step per list of tokens, then the end."""
+
+    def make(
+        *steps: tuple[int, ...] | list[int],
+        reason: FinishReason = FinishReason.STOP,
+        stop_token: int | None = 0,
+        then_wait: bool = False,
+    ) -> Script:
+        async def script(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+            total = 0
+            for number, tokens in enumerate(steps, 1):
+                total += len(tokens)
+                yield Tokens(tokens, len(tokens) - 1, after(number, total - number))
+            if then_wait:
+                await asyncio.Event().wait()
+            usage = Usage(len(request.tokens), total)
+            yield Finished(reason, stop_token, usage, after(len(steps), total - len(steps)))
+
+        return script
+
+    return make

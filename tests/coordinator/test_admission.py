@@ -1,0 +1,128 @@
+"""The queue before the verifiers: bounded, in order, and nothing is lost on the way out of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from specsplit.clock import ManualClock
+from specsplit.errors import Exhausted, Unavailable
+from specsplit.membership import Register
+from specsplit.values import ModelInfo, Vocabulary
+from specsplit_coordinator.admission import Admission, Lease
+from specsplit_coordinator.registry import Registry, Seat
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry(Vocabulary(50), ManualClock(), 2.0)
+
+
+def join(registry: Registry, name: str, max_sessions: int = 1) -> Seat:
+    return registry.register(Register(name, "a:1", ModelInfo("toy", Vocabulary(50), 512), max_sessions))
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_requests_wait_in_order_and_are_refused_with_a_hint_when_the_queue_is_full(registry: Registry) -> None:
+    join(registry, "v1")
+    admission = Admission(registry, max_queue=2, retry_after_s=1.5)
+    first = await admission.enter()
+    waiting = [asyncio.create_task(admission.enter()) for _ in range(2)]
+    await settle()
+    assert (admission.running, admission.queued) == (1, 2)
+    with pytest.raises(Exhausted, match=r"1 requests run and 2 wait") as caught:
+        await admission.enter()
+    assert caught.value.retry_after_s == 1.5
+    first.release()
+    second = await waiting[0]
+    assert not waiting[1].done()
+    second.release()
+    (await waiting[1]).release()
+    assert (admission.running, admission.queued) == (0, 0)
+
+
+async def test_a_queue_of_none_refuses_at_once(registry: Registry) -> None:
+    join(registry, "v1")
+    admission = Admission(registry, max_queue=0, retry_after_s=1)
+    await admission.enter()
+    with pytest.raises(Exhausted):
+        await admission.enter()
+
+
+async def test_a_newcomer_does_not_overtake_and_a_new_verifier_serves_who_waits(registry: Registry) -> None:
+    join(registry, "v1")
+    admission = Admission(registry, max_queue=4, retry_after_s=1)
+    await admission.enter()
+    waiting = asyncio.create_task(admission.enter())
+    await settle()
+    join(registry, "v2", max_sessions=2)
+    assert (await waiting).verifier.member_id == "v2"
+    assert (await admission.enter()).verifier.member_id == "v2"
+
+
+async def test_who_waits_is_told_when_the_last_verifier_goes(registry: Registry) -> None:
+    seat = join(registry, "v1")
+    admission = Admission(registry, max_queue=4, retry_after_s=1)
+    await admission.enter()
+    waiting = asyncio.create_task(admission.enter())
+    await settle()
+    registry.remove(seat, "it left")
+    with pytest.raises(Unavailable):
+        await waiting
+    assert admission.queued == 0
+
+
+async def test_who_gives_up_waiting_leaves_the_queue(registry: Registry) -> None:
+    seat = join(registry, "v1")
+    admission = Admission(registry, max_queue=1, retry_after_s=1)
+    lease = await admission.enter()
+    waiting = asyncio.create_task(admission.enter())
+    await settle()
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert admission.queued == 0
+    lease.release()
+    assert (admission.running, seat.running) == (0, 0)
+
+
+async def test_a_place_given_in_the_very_moment_of_giving_up_goes_back(registry: Registry) -> None:
+    seat = join(registry, "v1")
+    admission = Admission(registry, max_queue=1, retry_after_s=1)
+    lease = await admission.enter()
+    waiting = asyncio.create_task(admission.enter())
+    await settle()
+    lease.release()
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert (admission.running, seat.running) == (0, 0)
+
+
+async def test_releasing_twice_gives_one_place_back(registry: Registry) -> None:
+    seat = join(registry, "v1", max_sessions=2)
+    admission = Admission(registry, max_queue=1, retry_after_s=1)
+    one, two = await admission.enter(), await admission.enter()
+    one.release()
+    one.release()
+    assert (admission.running, seat.running) == (1, 1)
+    two.release()
+
+
+async def test_idle_returns_once_nothing_runs_or_waits(registry: Registry) -> None:
+    join(registry, "v1")
+    admission = Admission(registry, max_queue=1, retry_after_s=1)
+    await admission.idle()
+    first = await admission.enter()
+    waiting: asyncio.Task[Lease] = asyncio.create_task(admission.enter())
+    idle = asyncio.create_task(admission.idle())
+    await settle()
+    first.release()
+    second = await waiting
+    await settle()
+    assert not idle.done()
+    second.release()
+    await asyncio.wait_for(idle, 1)

@@ -1,0 +1,315 @@
+"""Generate over real gRPC, against verifiers that follow a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specsplit.client import ChatMessage, ChatPrompt
+from specsplit.errors import (
+    DeadlineExceeded,
+    Exhausted,
+    InvalidRequest,
+    SpecsplitError,
+    Unavailable,
+)
+from specsplit.requests import Delta, Done
+from specsplit.rpc import dial
+from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
+from specsplit.values import DrafterKind, FinishReason, PlanChanges, SpeculationStatistics, Usage
+
+if TYPE_CHECKING:
+    from .conftest import Cluster, Script, StartCluster
+
+Say = Callable[..., "Script"]
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait, briefly, until `condition` holds."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_text_goes_in_and_text_tokens_usage_and_statistics_come_out(cluster: Cluster, say: Say) -> None:
+    out = cluster.tokens("    return a + b\n")
+    verifier = await cluster.add_verifier(say(out[:3], out[3:]))
+    result = await cluster.client.generate("def add(a, b):\n", max_tokens=40)
+    assert result.text == "    return a + b\n"
+    assert result.tokens == out
+    assert result.usage == Usage(len(cluster.tokens("def add(a, b):\n")), len(out))
+    assert result.speculation.steps == 2
+    assert result.done == Done("drawn", FinishReason.STOP, 0, result.usage, result.speculation, 0, "v1", "")
+    assert verifier.asked[0].tokens == cluster.tokens("def add(a, b):\n")
+    assert verifier.asked[0].stopping.max_tokens == 40
+
+
+async def test_accepted_drafts_and_bonus_tokens_are_deltas_of_their_own(cluster: Cluster, say: Say) -> None:
+    out = cluster.tokens("one two three four")
+    await cluster.add_verifier(say(out[:3], out[3:4], reason=FinishReason.LENGTH, stop_token=None))
+    events = [event async for event in cluster.client.stream("x")]
+    sizes = [(e.num_correct_drafts, len(e.tokens)) for e in events if isinstance(e, Delta)]
+    assert sizes == [(2, 2), (0, 1), (0, 1)]
+    assert isinstance(events[-1], Done)
+    assert (events[-1].reason, events[-1].matched_stop) == (FinishReason.LENGTH, None)
+
+
+async def test_chat_and_token_prompts_reach_the_verifier_as_tokens(cluster: Cluster, say: Say) -> None:
+    verifier = await cluster.add_verifier(say((5,)))
+    await cluster.client.generate(ChatPrompt((ChatMessage("user", "add"),)))
+    await cluster.client.generate([7, 8, 9])
+    assert [tuple(request.tokens) for request in verifier.asked] == [cluster.tokens("# add\n"), (7, 8, 9)]
+
+
+async def test_the_seed_is_drawn_when_it_matters_and_always_returned(cluster: Cluster, say: Say) -> None:
+    verifier = await cluster.add_verifier(say((5,)))
+    drawn = await cluster.client.generate("x", temperature=0.8)
+    given = await cluster.client.generate("x", temperature=0.8, seed=2**64 - 1)
+    zero = await cluster.client.generate("x", temperature=0.8, seed=0)
+    greedy = await cluster.client.generate("x", seed=5)
+    assert [r.seed for r in (drawn, given, zero, greedy)] == [77, 2**64 - 1, 0, 5]
+    assert [r.sampling.seed for r in verifier.asked] == [77, 2**64 - 1, 0, 5]
+
+
+async def test_the_callers_request_id_plan_and_sampling_arrive_at_the_verifier(cluster: Cluster, say: Say) -> None:
+    verifier = await cluster.add_verifier(say((5,)))
+    done = (
+        await cluster.client.generate(
+            "x", request_id="mine", temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, plan=PlanChanges(num_steps=2)
+        )
+    ).done
+    request = verifier.asked[0]
+    assert done.request_id == request.request_id == "mine"
+    assert (request.sampling.temperature, request.sampling.top_k) == (0.5, 3)
+    assert (request.sampling.top_p, request.sampling.min_p) == (0.9, 0.1)
+    assert request.plan == PlanChanges(num_steps=2)
+
+
+async def test_a_stop_string_that_spans_tokens_ends_the_output_and_the_session(cluster: Cluster, say: Say) -> None:
+    out = cluster.tokens("x = 1\n\ndef f():\n    pass\n")
+    verifier = await cluster.add_verifier(say(out[:4], out[4:], then_wait=True))
+    events = [event async for event in cluster.client.stream("#", stop=["\n\ndef"])]
+    *deltas, done = events
+    assert "".join(d.text for d in deltas if isinstance(d, Delta)) == "x = 1"
+    assert isinstance(done, Done)
+    assert (done.reason, done.matched_stop) == (FinishReason.STOP, "\n\ndef")
+    kept = sum(len(d.tokens) for d in deltas if isinstance(d, Delta))
+    assert done.usage.completion_tokens == kept < len(out)
+    assert cluster.tokenizer.decode(out[:kept]).endswith("\n\ndef")
+    assert done.speculation.steps == 2
+    await eventually(lambda: verifier.open == 0)
+
+
+async def test_what_might_have_become_a_stop_string_comes_out_at_the_end(cluster: Cluster, say: Say) -> None:
+    out = cluster.tokens("x = 1\n\n")
+    await cluster.add_verifier(say(out, reason=FinishReason.LENGTH, stop_token=None))
+    result = await cluster.client.generate("#", stop=["\n\ndef"])
+    assert (result.text, result.done.matched_stop) == ("x = 1\n\n", None)
+
+
+async def test_no_delta_holds_half_a_character(cluster: Cluster, say: Say) -> None:
+    out = cluster.tokens("s = '你好'")
+    await cluster.add_verifier(say(*[(token,) for token in out]))
+    pieces = [e.text async for e in cluster.client.stream("#") if isinstance(e, Delta)]
+    assert "".join(pieces) == "s = '你好'"
+    assert all("\ufffd" not in piece for piece in pieces)
+
+
+async def test_the_drafter_is_chosen_by_wish_and_named(cluster: Cluster, say: Say) -> None:
+    verifier = await cluster.add_verifier(say((5,)))
+    await cluster.add_drafter(DrafterKind.NGRAM, "n1")
+    await cluster.add_drafter(DrafterKind.STANDALONE, "s1")
+    names = [(await cluster.client.generate("x", drafter=wish)).done.drafter for wish in (None, "ngram", "none")]
+    assert names == ["s1", "n1", ""]
+    assert [request.drafter and request.drafter.member_id for request in verifier.asked] == ["s1", "n1", None]
+
+
+async def test_drafter_wishes_that_cannot_be_met_are_refused(cluster: Cluster, say: Say) -> None:
+    await cluster.add_verifier(say((5,)))
+    with pytest.raises(InvalidRequest, match="expected one of standalone, ngram, none"):
+        await cluster.client.generate("x", drafter="eagle9")
+    with pytest.raises(Unavailable, match="the cluster has no drafters"):
+        await cluster.client.generate("x", drafter="ngram")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "field", "problem"),
+    [
+        ("", {}, "text", "is empty"),
+        ([], {}, "tokens.token_ids", "is empty"),
+        ([1] * 512, {}, "tokens.token_ids", "is 512 tokens long; the context holds 512"),
+        ([1, 2048], {}, "tokens.token_ids[1]", "is 2048, outside the vocabulary of 2048 tokens"),
+        (ChatPrompt(()), {}, "chat.messages", "is empty"),
+        ("x", {"stop": [""]}, "stop", "empty string"),
+        ("x", {"stop_token_ids": [9999]}, "stopping.stop_token_ids[0]", "is 9999, outside the vocabulary"),
+        ("x", {"plan": PlanChanges(num_steps=99)}, "plan.num_steps", "is 99"),
+    ],
+)
+async def test_a_bad_request_is_refused_by_field_before_a_verifier_is_asked(
+    cluster: Cluster, say: Say, prompt: str, options: dict[str, object], field: str, problem: str
+) -> None:
+    verifier = await cluster.add_verifier(say((5,)))
+    with pytest.raises(InvalidRequest) as caught:
+        await cluster.client.generate(prompt, **options)  # pyright: ignore[reportArgumentType]
+    assert caught.value.field == field
+    assert problem in caught.value.problem
+    assert verifier.asked == []
+
+
+async def test_the_longest_prompt_that_leaves_room_for_one_token_is_taken(cluster: Cluster, say: Say) -> None:
+    await cluster.add_verifier(say((5,)))
+    assert (await cluster.client.generate([1] * 511)).usage.prompt_tokens == 511
+
+
+async def test_unsupported_and_unknown_fields_are_refused_over_the_wire(cluster: Cluster, say: Say) -> None:
+    await cluster.add_verifier(say((5,)))
+    message = coordinator_pb2.GenerateRequest(text="x", presence_penalty=1.0)
+    async with dial(cluster.address) as channel:
+        call = coordinator_pb2_grpc.CoordinatorServiceStub(channel).Generate(message)
+        with pytest.raises(Exception, match="presence_penalty: is not supported yet"):
+            await anext(aiter(call))
+        unknown = coordinator_pb2.GenerateRequest.FromString(
+            coordinator_pb2.GenerateRequest(text="x").SerializeToString() + b"\xb8\x3e\x01"
+        )
+        call = coordinator_pb2_grpc.CoordinatorServiceStub(channel).Generate(unknown)
+        with pytest.raises(Exception, match="field number 999 is unknown"):
+            await anext(aiter(call))
+
+
+async def test_nobody_to_decode_is_unavailable(cluster: Cluster) -> None:
+    with pytest.raises(Unavailable, match="no verifier has joined"):
+        await cluster.client.generate("x")
+    with pytest.raises(Unavailable, match="no verifier has joined"):
+        await cluster.client.model_info()
+
+
+async def test_more_than_runs_and_waits_is_refused_with_a_hint(start_cluster: StartCluster, say: Say) -> None:
+    cluster = await start_cluster(max_queue=1, retry_after_s=2.5)
+    verifier = await cluster.add_verifier(say((5,), then_wait=True), max_sessions=1)
+    tasks = [asyncio.create_task(cluster.client.generate("x")) for _ in range(2)]
+    await eventually(lambda: cluster.coordinator.admission.queued == 1)
+    with pytest.raises(Exhausted) as caught:
+        await cluster.client.generate("x")
+    assert caught.value.retry_after_s == 2.5
+    seen = await cluster.client.cluster()
+    assert (seen.queued, seen.running) == (1, 1)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await eventually(lambda: cluster.coordinator.admission.running == 0 and verifier.open == 0)
+    assert cluster.coordinator.admission.queued == 0
+
+
+async def test_cancelling_at_any_moment_frees_everything(cluster: Cluster, say: Say) -> None:
+    out = cluster.tokens("a b c d e f g h i j k l")
+
+    async def slow(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+        for number, token in enumerate(out, 1):
+            await asyncio.sleep(0.002)
+            yield Tokens((token,), 0, SpeculationStatistics(steps=number))
+        await asyncio.Event().wait()
+
+    verifier = await cluster.add_verifier(slow, max_sessions=2)
+    for moment_ms in range(0, 40, 2):
+        task = asyncio.create_task(cluster.client.generate("x"))
+        await asyncio.sleep(moment_ms / 1000)
+        task.cancel()
+        await asyncio.wait({task})
+    async with aclosing(cluster.client.stream("x")) as events:
+        await anext(events)
+    admission, registry = cluster.coordinator.admission, cluster.coordinator.registry
+    await eventually(lambda: admission.running == 0 and verifier.open == 0 and registry.verifiers[0].running == 0)
+    assert len(registry.verifiers[0].on_lost) <= 2
+
+
+async def test_a_deadline_ends_the_request_everywhere_and_travels_to_the_verifier(cluster: Cluster, say: Say) -> None:
+    verifier = await cluster.add_verifier(say((5,), then_wait=True))
+    with pytest.raises(DeadlineExceeded):
+        await cluster.client.generate("x", timeout_s=0.3)
+    assert verifier.timeouts[0] is not None
+    assert verifier.timeouts[0] <= 0.3
+    await eventually(lambda: verifier.open == 0 and cluster.coordinator.admission.running == 0)
+
+
+async def test_a_deadline_ends_waiting_too(cluster: Cluster, say: Say) -> None:
+    await cluster.add_verifier(say((5,), then_wait=True), max_sessions=1)
+    running = asyncio.create_task(cluster.client.generate("x"))
+    await eventually(lambda: cluster.coordinator.admission.running == 1)
+    with pytest.raises(DeadlineExceeded):
+        await cluster.client.generate("x", timeout_s=0.2)
+    await eventually(lambda: cluster.coordinator.admission.queued == 0)
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_sessions_spread_over_verifiers(cluster: Cluster, say: Say) -> None:
+    one = await cluster.add_verifier(say((5,), then_wait=True), "v1")
+    two = await cluster.add_verifier(say((5,), then_wait=True), "v2")
+    tasks = [asyncio.create_task(cluster.client.generate("x")) for _ in range(4)]
+    await eventually(lambda: (one.open, two.open) == (2, 2))
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def test_what_the_verifier_refuses_reaches_the_caller(cluster: Cluster, say: Say) -> None:
+    async def refuse(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+        raise SpecsplitError("nothing")
+        yield
+
+    await cluster.add_verifier(refuse)
+    with pytest.raises(SpecsplitError):
+        await cluster.client.generate("x")
+    await eventually(lambda: cluster.coordinator.admission.running == 0)
+
+
+async def test_a_verifier_that_ends_a_session_without_a_word_is_an_error(cluster: Cluster) -> None:
+    async def silent(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+        yield Tokens((5,), 0, SpeculationStatistics(steps=1))
+
+    await cluster.add_verifier(silent)
+    with pytest.raises(SpecsplitError, match="without saying why"):
+        await cluster.client.generate("x")
+
+
+async def test_the_model_is_what_the_verifier_says(cluster: Cluster, say: Say) -> None:
+    await cluster.add_verifier(say((5,)))
+    info = await cluster.client.model_info()
+    assert (info.model, info.max_context, info.vocabulary) == ("toy", 512, cluster.tokenizer.vocabulary)
+
+
+async def test_a_text_too_long_to_tokenize_on_the_event_loop_is_refused_all_the_same(
+    cluster: Cluster, say: Say
+) -> None:
+    await cluster.add_verifier(say((5,)))
+    with pytest.raises(InvalidRequest, match="context holds 512"):
+        await cluster.client.generate("x = 1\n" * 20_000)
+
+
+async def test_draining_finishes_what_runs_and_refuses_what_is_new(start_cluster: StartCluster) -> None:
+    cluster = await start_cluster()
+    go_on = asyncio.Event()
+
+    async def patient(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+        await go_on.wait()
+        yield Tokens((5,), 0, SpeculationStatistics(steps=1))
+        yield Finished(FinishReason.LENGTH, None, Usage(1, 1), SpeculationStatistics(steps=1))
+
+    await cluster.add_verifier(patient)
+    running = asyncio.create_task(cluster.client.generate("x"))
+    await eventually(lambda: cluster.coordinator.admission.running == 1)
+    draining = asyncio.create_task(cluster.coordinator.serve(signals=False))
+    await asyncio.sleep(0)
+    cluster.coordinator.leave()
+    await asyncio.sleep(0.05)
+    with pytest.raises(Unavailable, match="draining"):
+        await cluster.client.generate("x")
+    assert len((await cluster.client.cluster()).members) == 1
+    go_on.set()
+    assert (await running).tokens == (5,)
+    assert await asyncio.wait_for(draining, 10) == 0

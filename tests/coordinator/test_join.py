@@ -1,0 +1,164 @@
+"""Join over real gRPC: members come, report, drain, fall silent and leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from specsplit.errors import Incompatible, InvalidRequest, Unavailable
+from specsplit.membership import Directive, Draining, Heartbeat, Register, Registered, Report, Roster
+from specsplit.rpc import dial, from_rpc_error
+from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
+from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
+from specsplit.wire.cluster import directive_from_wire, report_to_wire
+
+if TYPE_CHECKING:
+    from .conftest import Cluster, Script
+
+Say = Callable[..., "Script"]
+NGRAM = DrafterInfo(DrafterKind.NGRAM, "", None, 512)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+class Member:
+    """A member driven by hand: what it says and what it is told."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = dial(address)
+        self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
+        self._call = cluster_pb2_grpc.ClusterServiceStub(self._channel).Join(self._outgoing())
+        self._directives = aiter(self._call)
+
+    async def _outgoing(self) -> AsyncIterator[cluster_pb2.JoinRequest]:
+        while (report := await self._reports.get()) is not None:
+            yield report_to_wire(report)
+
+    def say(self, report: Report | None) -> None:
+        self._reports.put_nowait(report)
+
+    async def hear(self) -> Directive:
+        try:
+            return directive_from_wire(await asyncio.wait_for(anext(self._directives), 5))
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+
+    async def hear_out(self) -> None:
+        """Listen until the stream fails."""
+        while True:
+            await self.hear()
+
+    async def hang_up(self) -> None:
+        self._call.cancel()
+        await self._channel.close()
+
+
+@pytest.fixture
+async def member(cluster: Cluster) -> AsyncIterator[Member]:
+    member = Member(cluster.address)
+    yield member
+    await member.hang_up()
+
+
+def verifier(cluster: Cluster, name: str = "v1") -> Register:
+    return Register(name, "127.0.0.1:9", ModelInfo("toy", cluster.tokenizer.vocabulary, 512), 4)
+
+
+async def test_a_verifier_is_told_the_interval_and_the_roster_and_every_change_of_it(
+    cluster: Cluster, member: Member
+) -> None:
+    member.say(verifier(cluster))
+    assert await member.hear() == Registered(50)
+    assert await member.hear() == Roster()
+    task = await cluster.join("d1", "127.0.0.1:8", NGRAM)
+    assert await member.hear() == Roster((Endpoint("d1", "127.0.0.1:8"),))
+    task.cancel()
+    assert await member.hear() == Roster()
+
+
+async def test_load_and_drain_are_seen_by_get_cluster(cluster: Cluster, member: Member) -> None:
+    member.say(verifier(cluster))
+    member.say(Heartbeat(Load(sessions=3, free_pages=7, total_pages=9)))
+    member.say(Draining())
+    await eventually(lambda: any(m.draining for m in cluster.coordinator.registry.members))
+    (seen,) = (await cluster.client.cluster()).members
+    assert (seen.member_id, seen.load.sessions, seen.load.free_pages, seen.draining) == ("v1", 3, 7, True)
+    assert seen.max_sessions == 4
+    with pytest.raises(Unavailable, match="every verifier is draining"):
+        await cluster.client.generate("x")
+
+
+async def test_a_member_that_falls_silent_is_lost_and_told_so(cluster: Cluster, member: Member) -> None:
+    member.say(verifier(cluster))
+    await member.hear()
+    await member.hear()
+    with pytest.raises(Unavailable, match="silent for"):
+        await member.hear()
+    assert cluster.coordinator.registry.members == ()
+
+
+async def test_a_member_that_reports_stays(cluster: Cluster) -> None:
+    await cluster.join("d1", "127.0.0.1:8", NGRAM)
+    await asyncio.sleep(0.8)
+    assert [seat.member_id for seat in cluster.coordinator.registry.drafters] == ["d1"]
+
+
+async def test_a_member_whose_stream_ends_is_gone_at_once(cluster: Cluster, member: Member) -> None:
+    member.say(verifier(cluster))
+    await member.hear()
+    member.say(None)
+    await eventually(lambda: cluster.coordinator.registry.members == ())
+
+
+async def test_a_member_that_hangs_up_is_gone_at_once(cluster: Cluster, member: Member) -> None:
+    member.say(verifier(cluster))
+    await member.hear()
+    await member.hang_up()
+    await eventually(lambda: cluster.coordinator.registry.members == ())
+
+
+async def test_a_second_member_with_the_same_name_is_refused(cluster: Cluster, member: Member) -> None:
+    await cluster.join("same", "127.0.0.1:8", NGRAM)
+    member.say(Register("same", "127.0.0.1:7", NGRAM, 1))
+    with pytest.raises(InvalidRequest, match=r"'same' is already in the cluster, at 127\.0\.0\.1:8"):
+        await member.hear()
+
+
+async def test_a_verifier_with_another_vocabulary_is_refused(cluster: Cluster, member: Member) -> None:
+    member.say(Register("v1", "127.0.0.1:7", ModelInfo("other", Vocabulary(99), 512), 1))
+    with pytest.raises(Incompatible, match=r"serves other with 99 tokens.*tokenizer has 2048 tokens"):
+        await member.hear()
+
+
+@pytest.mark.parametrize("report", [Heartbeat(), Draining(), None])
+async def test_a_member_must_first_say_who_it_is(member: Member, report: Report | None) -> None:
+    member.say(report)
+    with pytest.raises(InvalidRequest, match="must be register"):
+        await member.hear()
+
+
+async def test_registering_twice_ends_the_membership(cluster: Cluster, member: Member) -> None:
+    member.say(verifier(cluster))
+    member.say(verifier(cluster, "v2"))
+    with pytest.raises(InvalidRequest, match="registered already"):
+        await member.hear_out()
+    assert cluster.coordinator.registry.members == ()
+
+
+async def test_sessions_of_a_verifier_that_leaves_end_unavailable(cluster: Cluster, say: Say) -> None:
+    scripted = await cluster.add_verifier(say((5,), then_wait=True), "v1")
+    task = asyncio.create_task(cluster.client.generate("x"))
+    await eventually(lambda: scripted.open == 1)
+    registry = cluster.coordinator.registry
+    registry.remove(registry.verifiers[0], "it was silent for 9.0 s")
+    with pytest.raises(Unavailable, match=r"verifier v1 was lost: it was silent for 9\.0 s; send the request again"):
+        await task
+    await eventually(lambda: cluster.coordinator.admission.running == 0 and scripted.open == 0)

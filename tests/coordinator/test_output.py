@@ -1,0 +1,57 @@
+"""What a client sees does not depend on how many tokens a step committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.text.stop import StopScanner
+from specsplit.text.tokenizer import Tokenizer
+from specsplit_coordinator.output import Output
+
+TOKENIZER = Tokenizer.load(Path(__file__).parents[2] / "models" / "pocket" / "target")
+
+
+def run(steps: list[tuple[int, ...]], stops: list[str]) -> tuple[str, tuple[int, ...], str | None]:
+    output = Output(TOKENIZER.detokenizer(), StopScanner(stops))
+    deltas = [delta for step in steps for delta in output.feed(step, max(0, len(step) - 1))]
+    text = "".join(delta.text for delta in deltas) + output.finish()
+    tokens = tuple(token for delta in deltas for token in delta.tokens)
+    assert output.kept == len(tokens)
+    assert all(delta.num_correct_drafts in (0, len(delta.tokens)) for delta in deltas)
+    return text, tokens, output.matched
+
+
+@given(
+    text=st.text("abc é\n你", max_size=30),
+    stops=st.lists(st.text("abc é\n你", min_size=1, max_size=4), max_size=3),
+    sizes=st.lists(st.integers(1, 5), min_size=30, max_size=30),
+)
+def test_any_split_into_steps_gives_the_same_text_tokens_and_stop(
+    text: str, stops: list[str], sizes: list[int]
+) -> None:
+    tokens = TOKENIZER.encode(text)
+    steps: list[tuple[int, ...]] = []
+    at = 0
+    for size in sizes:
+        steps.append(tokens[at : at + size])
+        at += size
+    steps.append(tokens[at:])
+    assert run(steps, stops) == run([(token,) for token in tokens], stops)
+
+
+@given(text=st.text(max_size=40))
+def test_without_a_stop_the_text_is_all_of_it(text: str) -> None:
+    tokens = TOKENIZER.encode(text)
+    assert run([tokens], []) == (text, tokens, None)
+
+
+def test_tokens_are_kept_up_to_and_including_the_one_that_completes_the_stop() -> None:
+    tokens = TOKENIZER.encode("x = 1\n\nprint(x)")
+    text, kept, matched = run([tokens], ["\n\n"])
+    assert (text, matched) == ("x = 1", "\n\n")
+    assert kept == tokens[: len(kept)]
+    assert "\n\n" in TOKENIZER.decode(kept)
+    assert "\n\n" not in TOKENIZER.decode(kept[:-1])

@@ -1,0 +1,97 @@
+"""Which verifier and which drafter a session gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from specsplit.errors import InvalidRequest, Unavailable
+from specsplit.membership import Register
+from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Vocabulary
+from specsplit_coordinator.placement import choose_drafter, choose_verifier
+from specsplit_coordinator.registry import Seat
+
+TARGET = Vocabulary(50, "aa")
+
+
+def verifier(name: str, running: int = 0, reported: int = 0, draining: bool = False) -> Seat:
+    who = Register(name, "a:1", ModelInfo("toy", TARGET, 512), 4)
+    return Seat(who, 0.0, Load(sessions=reported), draining, running)
+
+
+def drafter(
+    name: str,
+    kind: DrafterKind,
+    running: int = 0,
+    vocabulary: Vocabulary | None = TARGET,
+    draining: bool = False,
+) -> Seat:
+    return Seat(Register(name, "a:1", DrafterInfo(kind, "", vocabulary, 512), 4), 0.0, Load(), draining, running)
+
+
+NGRAM, STANDALONE = DrafterKind.NGRAM, DrafterKind.STANDALONE
+
+
+def chosen(drafters: list[Seat], wish: str | None = None, shunned: tuple[str, ...] = ()) -> str | None:
+    seat = choose_drafter(drafters, wish, TARGET, shunned)
+    return None if seat is None else seat.member_id
+
+
+def test_the_least_busy_verifier_is_taken_by_placed_or_reported_sessions() -> None:
+    seat = choose_verifier([verifier("a", running=2), verifier("b", reported=1), verifier("c", running=1, reported=3)])
+    assert seat is not None
+    assert seat.member_id == "b"
+
+
+def test_full_and_draining_verifiers_are_passed_over() -> None:
+    assert choose_verifier([verifier("a", running=4), verifier("b", draining=True)]) is None
+
+
+def test_without_any_verifier_that_takes_sessions_the_caller_is_told() -> None:
+    with pytest.raises(Unavailable, match="no verifier has joined"):
+        choose_verifier([])
+    with pytest.raises(Unavailable, match=r"every verifier is draining \(a\)"):
+        choose_verifier([verifier("a", draining=True)])
+
+
+def test_without_a_wish_standalone_is_better_than_ngram_and_ngram_better_than_nothing() -> None:
+    assert chosen([drafter("n", NGRAM), drafter("s", STANDALONE)]) == "s"
+    assert chosen([drafter("n", NGRAM)]) == "n"
+    assert chosen([]) is None
+
+
+def test_a_full_drafter_is_passed_over_if_another_has_room() -> None:
+    assert chosen([drafter("n", NGRAM), drafter("s", STANDALONE, running=4)]) == "n"
+    assert chosen([drafter("s", STANDALONE, running=4)]) == "s"
+
+
+def test_of_one_kind_the_least_busy_is_taken() -> None:
+    assert chosen([drafter("a", STANDALONE, 2), drafter("b", STANDALONE, 1)]) == "b"
+
+
+def test_a_shunned_drafter_is_the_last_choice() -> None:
+    assert chosen([drafter("s", STANDALONE), drafter("n", NGRAM)], shunned=("s",)) == "n"
+    assert chosen([drafter("s", STANDALONE)], shunned=("s",)) == "s"
+
+
+def test_a_wish_is_a_kind_or_none() -> None:
+    both = [drafter("n", NGRAM), drafter("s", STANDALONE)]
+    assert chosen(both, "ngram") == "n"
+    assert chosen(both, "standalone") == "s"
+    assert chosen(both, "none") is None
+
+
+def test_a_drafter_with_another_vocabulary_or_on_its_way_out_is_not_taken() -> None:
+    assert chosen([drafter("s", STANDALONE, vocabulary=Vocabulary(51)), drafter("n", NGRAM, draining=True)]) is None
+    assert chosen([drafter("n", NGRAM, vocabulary=None)]) == "n"
+
+
+def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidRequest, match=r"drafter: is 'eagle9', expected one of standalone, ngram, none"):
+        chosen([], "eagle9")
+
+
+def test_a_known_kind_that_is_not_there_is_refused_with_what_is_there() -> None:
+    with pytest.raises(Unavailable, match="the cluster has no drafters"):
+        chosen([], "ngram")
+    with pytest.raises(Unavailable, match=r"no standalone drafter .* has 1 ngram, 1 standalone \(another vocabulary\)"):
+        chosen([drafter("n", NGRAM), drafter("s", STANDALONE, vocabulary=Vocabulary(9))], "standalone")

@@ -1,0 +1,114 @@
+"""Who is in the cluster: joining, reporting, silence, leaving. Time is turned by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from specsplit.clock import ManualClock
+from specsplit.errors import Incompatible, InvalidRequest, Unavailable
+from specsplit.membership import Heartbeat, Register
+from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
+from specsplit_coordinator.registry import Registry
+
+HERE = Vocabulary(50, "aa")
+
+
+def verifier(name: str, vocabulary: Vocabulary = HERE, max_context: int = 512) -> Register:
+    return Register(name, f"{name}:1", ModelInfo("toy", vocabulary, max_context), 2)
+
+
+def drafter(name: str, kind: DrafterKind = DrafterKind.NGRAM, vocabulary: Vocabulary | None = None) -> Register:
+    return Register(name, f"{name}:1", DrafterInfo(kind, "", vocabulary, 512), 2)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def registry(clock: ManualClock) -> Registry:
+    return Registry(HERE, clock, lost_after_s=2.0)
+
+
+def test_a_member_is_listed_with_its_last_report_and_its_silence(registry: Registry, clock: ManualClock) -> None:
+    seat = registry.register(verifier("v1"))
+    registry.hear(seat, Heartbeat(Load(sessions=1)))
+    clock.advance(0.25)
+    (member,) = registry.members
+    assert (member.member_id, member.load.sessions, member.silent_ms, member.draining) == ("v1", 1, 250, False)
+
+
+def test_a_name_that_is_taken_is_refused_and_free_again_afterwards(registry: Registry) -> None:
+    seat = registry.register(verifier("v1"))
+    with pytest.raises(InvalidRequest, match=r"'v1' is already in the cluster, at v1:1"):
+        registry.register(drafter("v1"))
+    registry.remove(seat, "its stream ended")
+    registry.register(drafter("v1"))
+
+
+def test_a_silent_member_is_lost_and_a_reporting_one_is_not(registry: Registry, clock: ManualClock) -> None:
+    silent, loud = registry.register(verifier("v1")), registry.register(verifier("v2"))
+    calls: list[str] = []
+    silent.on_lost.append(lambda: calls.append("v1"))
+    clock.advance(1.5)
+    registry.hear(loud, Heartbeat())
+    clock.advance(0.6)
+    assert registry.sweep() == (silent,)
+    assert registry.verifiers == (loud,)
+    assert calls == ["v1"]
+    assert silent.lost_because == "it was silent for 2.1 s"
+    registry.remove(silent, "again")
+    assert calls == ["v1"]
+
+
+def test_a_verifier_with_another_vocabulary_is_refused_with_both_named(registry: Registry) -> None:
+    with pytest.raises(Incompatible, match=r"verifier v1 .* 51 tokens.*coordinator's tokenizer has 50 tokens"):
+        registry.register(verifier("v1", Vocabulary(51)))
+    assert registry.members == ()
+
+
+def test_two_verifiers_that_differ_are_refused_even_if_the_tokenizer_cannot_tell() -> None:
+    registry = Registry(Vocabulary(50), ManualClock(), 2.0)
+    registry.register(verifier("v1", Vocabulary(50, "aa")))
+    with pytest.raises(Incompatible, match=r"verifier v2 .* digest bb; verifier v1 .* digest aa"):
+        registry.register(verifier("v2", Vocabulary(50, "bb")))
+
+
+def test_the_model_is_the_verifiers_with_the_shortest_context(registry: Registry) -> None:
+    with pytest.raises(Unavailable, match="no verifier has joined"):
+        registry.model()
+    registry.register(verifier("v1", max_context=512))
+    registry.register(verifier("v2", max_context=256))
+    assert registry.model().max_context == 256
+
+
+def test_a_roster_holds_the_fitting_drafters_best_kind_first(registry: Registry) -> None:
+    seat = registry.register(verifier("v1"))
+    registry.register(drafter("n"))
+    registry.register(drafter("s", DrafterKind.STANDALONE, HERE))
+    registry.register(drafter("alien", DrafterKind.STANDALONE, Vocabulary(51)))
+    registry.drain(registry.register(drafter("leaving")))
+    assert registry.roster(seat).drafters == (Endpoint("s", "s:1"), Endpoint("n", "n:1"))
+
+
+def test_watchers_hear_of_comings_and_goings_until_they_stop(registry: Registry) -> None:
+    calls: list[int] = []
+    stop = registry.watch(lambda: calls.append(1))
+    seat = registry.register(verifier("v1"))
+    registry.hear(seat, Heartbeat())
+    registry.drain(seat)
+    registry.remove(seat, "it left")
+    assert len(calls) == 3
+    stop()
+    registry.register(verifier("v1"))
+    assert len(calls) == 3
+
+
+def test_a_drafter_that_a_verifier_lost_is_shunned_by_it_for_a_while(registry: Registry, clock: ManualClock) -> None:
+    seat = registry.register(verifier("v1"))
+    registry.hear(seat, Heartbeat(lost_drafters=("d1",)))
+    assert set(seat.shunned) == {"d1"}
+    clock.advance(6)
+    registry.hear(seat, Heartbeat())
+    assert not seat.shunned

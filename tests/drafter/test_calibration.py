@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit_drafter.calibration import Calibration
+
+LOG_PROBABILITIES = st.lists(st.floats(-40, 0), min_size=1, max_size=20)
+
+
+def observe(calibration: Calibration, rate: float, raw: float, count: int, seed: int = 0) -> None:
+    """`count` nodes with one candidate of raw probability `raw`, picked at `rate`."""
+    random_numbers = random.Random(seed)
+    for _ in range(count):
+        calibration.observe([math.log(raw)], 0 if random_numbers.random() < rate else None)
+
+
+def calibrated(calibration: Calibration, raw: float) -> float:
+    return float(np.exp(calibration.log_probabilities([math.log(raw)])[0]))
+
+
+@pytest.mark.parametrize("raw", [0.001, 0.1, 0.5, 0.9, 0.999])
+def test_before_any_observation_a_draft_is_taken_at_its_word(raw: float) -> None:
+    assert calibrated(Calibration(), raw) == pytest.approx(raw, rel=1e-6)
+
+
+@pytest.mark.parametrize(("raw", "rate"), [(0.9, 0.6), (0.5, 0.8), (0.05, 0.3), (0.97, 0.9)])
+def test_it_converges_to_the_observed_rate(raw: float, rate: float) -> None:
+    calibration = Calibration()
+    observe(calibration, rate, raw, 3000)
+    assert calibrated(calibration, raw) == pytest.approx(rate, abs=0.05)
+
+
+def test_a_draft_that_is_quite_sure_and_sometimes_wrong_is_seen_through() -> None:
+    calibration = Calibration()
+    observe(calibration, 0.95, 1 - 1e-9, 3000)
+    assert calibrated(calibration, 1 - 1e-9) == pytest.approx(0.95, abs=0.02)
+
+
+def test_a_few_observations_move_it_only_a_little() -> None:
+    calibration = Calibration()
+    observe(calibration, 0.0, 0.9, 2)
+    assert 0.5 < calibrated(calibration, 0.9) < 0.9
+
+
+def test_it_follows_a_change_of_text() -> None:
+    calibration = Calibration()
+    observe(calibration, 0.9, 0.5, 3000)
+    observe(calibration, 0.2, 0.5, 8000)
+    assert calibrated(calibration, 0.5) == pytest.approx(0.2, abs=0.08)
+
+
+def test_every_candidate_of_a_node_is_learnt_from() -> None:
+    calibration = Calibration()
+    for _ in range(500):
+        calibration.observe(np.log([0.6, 0.3]), 1)
+    assert calibrated(calibration, 0.3) > 0.5
+
+
+@given(LOG_PROBABILITIES, st.lists(st.tuples(LOG_PROBABILITIES, st.booleans()), max_size=30))
+def test_estimates_are_log_probabilities_and_keep_the_order(
+    raw: list[float], nodes: list[tuple[list[float], bool]]
+) -> None:
+    calibration = Calibration()
+    for candidates, picked in nodes:
+        calibration.observe(candidates, 0 if picked else None)
+    estimates = calibration.log_probabilities(sorted(raw))
+    assert np.isfinite(estimates).all()
+    assert (estimates <= 0).all()
+    assert (np.diff(estimates) >= -1e-9).all()
+    assert all(0 <= line.calibrated <= 1 for line in calibration.table())

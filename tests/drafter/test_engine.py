@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from queue import SimpleQueue
+
+import pytest
+
+from specsplit.clock import SystemClock
+from specsplit.errors import SpecsplitError
+from specsplit.rpc import dial, wait_until_serving
+from specsplit.sessions import Close
+from specsplit.speculation import Commit, Grow
+from specsplit.values import Plan
+from specsplit_drafter.engine import Engine
+from specsplit_drafter.proposer import Children, FrontierNode
+from tests.drafter.toys import TableProposer, board_of, open_event
+
+WAIT_S = 20.0
+Messages = SimpleQueue[Sequence[tuple[int, Grow | SpecsplitError]]]
+
+
+def start(proposer: TableProposer, failed: threading.Event | None = None) -> Engine:
+    engine = Engine(board_of(proposer, survival=0.2), SystemClock(), (failed or threading.Event()).set)
+    engine.start()
+    return engine
+
+
+def until_resting(messages: Messages, sessions: int = 1) -> list[Grow]:
+    """Every grow up to the last of `sessions` sessions to rest."""
+    grows: list[Grow] = []
+    while sum(grow.resting for grow in grows) < sessions:
+        for _, event in messages.get(timeout=WAIT_S):
+            assert isinstance(event, Grow)
+            grows.append(event)
+    return grows
+
+
+def test_each_expansion_is_told_at_once_in_one_message() -> None:
+    proposer = TableProposer(lambda _: {0: 0.5, 1: 0.3})
+    engine, messages = start(proposer), Messages()
+    stream = engine.open_stream(messages.put)
+    engine.receive(stream, [(1, open_event([2])), (2, open_event([3]))])
+    first = messages.get(timeout=WAIT_S)
+    assert [session for session, _ in first] == [1, 2]
+    grows = until_resting(messages, sessions=2)
+    assert {grow.resting for grow in grows} >= {True}
+    engine.stop()
+    assert len(proposer.batches) == engine.statistics().expansions
+
+
+def test_a_commit_wakes_a_resting_session_and_only_the_new_root_is_expanded_after_a_miss() -> None:
+    proposer = TableProposer(lambda _: {0: 0.5})
+    engine, messages = start(proposer), Messages()
+    stream = engine.open_stream(messages.put)
+    engine.receive(stream, [(1, open_event([2]))])
+    until_resting(messages)
+    before = len(proposer.batches)
+    engine.receive(stream, [(1, Commit(1, 0, (7,)))])
+    (grow, *_) = until_resting(messages)
+    engine.stop()
+    assert grow.commits == 1
+    assert [(node.token, node.position) for node in proposer.batches[before]] == [(7, 1)]
+
+
+def test_statistics_count_what_is_open_and_what_was_done() -> None:
+    engine, messages = start(TableProposer(lambda _: {0: 0.5, 1: 0.3})), Messages()
+    stream = engine.open_stream(messages.put)
+    engine.receive(stream, [(1, open_event([2], plan=Plan(num_steps=1)))])
+    grows = until_resting(messages)
+    during = engine.statistics()
+    engine.receive(stream, [(1, Close())])
+    engine.close_stream(stream)
+    engine.stop()
+    after = engine.statistics()
+    assert (during.sessions, during.streams) == (1, 1)
+    assert (after.sessions, after.streams) == (0, 0)
+    assert after.pushed_nodes == sum(len(grow.ids) for grow in grows)
+    assert after.expansions >= 2
+    assert after.expansion_ms > 0
+    assert engine.load().steps == after.expansions
+
+
+class Broken(TableProposer):
+    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+        raise RuntimeError("the device is gone")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_that_fails_says_so() -> None:
+    failed = threading.Event()
+    engine = start(Broken(lambda _: {}), failed)
+    engine.receive(engine.open_stream(lambda _: None), [(1, open_event([2]))])
+    assert failed.wait(WAIT_S)
+    engine.stop()
+
+
+PROGRAM = """
+import sys
+from specsplit.settings import DrafterSettings
+from specsplit_drafter.service import main
+code = main(DrafterSettings(kind="ngram"))
+assert "torch" not in sys.modules
+sys.exit(code)
+"""
+
+
+def test_an_ngram_drafter_runs_without_torch_and_leaves_on_sigterm_with_0() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    assert said.startswith("specsplit drafter listening on 127.0.0.1:")
+    asyncio.run(_serving(said.split()[-1]))
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, errors
+
+
+async def _serving(address: str) -> None:
+    async with dial(address) as channel:
+        await wait_until_serving(channel, WAIT_S)

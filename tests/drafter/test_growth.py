@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsplit.speculation import Commit, Grow, Mirror, Original
+from specsplit.tree import Node
+from specsplit.values import Plan
+from specsplit_drafter.calibration import Calibration
+from specsplit_drafter.growth import Growth, GrowthLimits, choose
+from specsplit_drafter.proposer import Children
+from tests.drafter.toys import children
+
+VOCAB = 6
+HALVES = {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.0625}
+"""Every node's children, as likely as this."""
+
+
+def growth_of(
+    plan: Plan | None = None, *, max_nodes: int = 64, survival: float = 0.002, max_context: int = 1000
+) -> Growth:
+    limits = GrowthLimits(expand_survival=survival, push_survival=survival)
+    return Growth(Original(1, 0, 3, max_nodes), plan or Plan(), limits, Calibration(), max_context)
+
+
+def expand(growths: Sequence[Growth], found: Children, width: int = 64, room: int = 1 << 30) -> list[Node]:
+    """One expansion in which every node gets the same children."""
+    chosen = choose(growths, width, room)
+    for growth in {id(growth): growth for growth, _ in chosen}.values():
+        growth.expanded([(node, found) for other, node in chosen if other is growth])
+    return [node for _, node in chosen]
+
+
+def grow_out(growth: Growth, found: Children, width: int = 64) -> int:
+    """Expand until it rests; how many expansions it took."""
+    rounds = 0
+    while expand([growth], found, width):
+        rounds += 1
+    return rounds
+
+
+def depth(node: Node, growth: Growth) -> int:
+    return node.position - growth.original.tree.root.position
+
+
+def test_the_root_is_expanded_first_and_its_children_pushed_at_once() -> None:
+    growth = growth_of()
+    assert expand([growth], children(HALVES)) == [growth.original.tree.root]
+    (grow,) = growth.flush()
+    assert list(grow.ids) == [1, 2, 3, 4]
+    assert list(grow.parents) == [0, 0, 0, 0]
+    assert list(grow.tokens) == [0, 1, 2, 3]
+    assert np.allclose(np.exp(grow.scores), [0.5, 0.25, 0.125, 0.0625], rtol=1e-5)
+    assert not grow.resting
+
+
+def test_the_likeliest_nodes_of_all_sessions_share_one_expansion() -> None:
+    sure, unsure = growth_of(), growth_of()
+    for growth, found in ((sure, children({0: 0.9, 1: 0.05})), (unsure, children({0: 0.4, 1: 0.3}))):
+        growth.expanded([(choose([growth], 1, 9)[0][1], found)])
+    survivals = [round(math.exp(node.score), 3) for node in expand([sure, unsure], children(HALVES), width=2)]
+    assert survivals == [0.9, 0.4]
+
+
+def test_it_goes_broad_before_deep_while_that_is_likelier() -> None:
+    growth = growth_of()
+    expand([growth], children(HALVES))
+    assert [depth(n, growth) for n in expand([growth], children(HALVES))] == [1, 1, 1, 1]
+    scores = [node.score for node in expand([growth], children(HALVES))]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_candidates_below_the_threshold_are_kept_and_pushed_when_a_commit_raises_them() -> None:
+    growth = growth_of(survival=0.2)
+    grow_out(growth, children(HALVES))
+    pushed = {(n.parent.id if n.parent else 0, n.token) for n in growth.original.tree.nodes.values()}
+    assert pushed == {(0, 0), (0, 1), (1, 0)}  # 1/2, 1/4, 1/4
+    growth.flush()
+    growth.commit(Commit(1, 0, (0,)))  # a hit: node 1 is the root, its children at 1/2, 1/4, 1/8, 1/16
+    live = {n.token for n in growth.original.tree.root.children.values()}
+    assert live == {0, 1}
+    assert growth.original.tree.nodes[3].children.keys() == {0}  # half of a half of the new root
+    (grow,) = growth.flush()
+    assert (list(grow.parents), list(grow.tokens), grow.commits) == ([0, 3], [1, 0], 1)
+
+
+def test_a_miss_forgets_everything_and_begins_with_the_root_alone() -> None:
+    growth = growth_of()
+    grow_out(growth, children(HALVES))
+    growth.flush()
+    growth.commit(Commit(1, 0, (5,)))
+    assert not growth.original.tree.nodes
+    assert [node.token for node in expand([growth], children(HALVES))] == [5]
+
+
+def test_nothing_is_grown_deeper_than_two_steps_and_the_bonus_between_them() -> None:
+    growth = growth_of(Plan(num_steps=2), max_nodes=500)
+    grow_out(growth, children({0: 0.99}))
+    assert max(depth(node, growth) for node in growth.original.tree.nodes.values()) == 5
+    growth.commit(Commit(1, 1, (0, 0)))  # node 1 accepted, its child the root: two levels deeper now
+    grow_out(growth, children({0: 0.99}))
+    assert max(depth(node, growth) for node in growth.original.tree.nodes.values()) == 5
+
+
+def test_nothing_is_grown_beyond_the_context() -> None:
+    growth = growth_of(max_context=6)
+    grow_out(growth, children({0: 0.9}))
+    assert max(node.position for node in growth.original.tree.nodes.values()) == 5
+
+
+def test_resting_is_told_once_and_again_after_every_commit() -> None:
+    growth = growth_of(survival=0.4)
+    expand([growth], children(HALVES))
+    assert [grow.resting for grow in growth.flush()] == [False]
+    expand([growth], children({0: 0.1}))
+    assert growth.flush() == [Grow(0, resting=True)]
+    assert growth.flush() == []
+    growth.commit(Commit(1, 0, (0,)))
+    assert growth.flush() == [Grow(1, resting=True)]
+
+
+def test_a_plan_that_does_not_speculate_rests_at_once() -> None:
+    growth = growth_of(Plan(num_steps=0))
+    assert not expand([growth], children(HALVES))
+    assert growth.flush() == [Grow(0, resting=True)]
+
+
+def test_without_draft_ahead_the_whole_tree_goes_in_one_message_after_each_commit() -> None:
+    growth = growth_of(Plan(num_steps=3, draft_ahead=False), max_nodes=500)
+    for number in range(1, 4):
+        told: list[Grow] = []
+        rounds = 0
+        while expand([growth], children(HALVES)):
+            rounds += 1
+            told += growth.flush()
+        assert rounds == 3 if number == 1 else 1 <= rounds <= 3  # what a hit left needs fewer
+        assert [grow.resting for grow in told] == [True]
+        assert max(depth(node, growth) for node in growth.original.tree.nodes.values()) <= 3
+        growth.commit(Commit(number, 0, (0,)))
+
+
+def test_without_draft_ahead_a_commit_that_comes_early_is_told_what_was_grown_before_it() -> None:
+    growth = growth_of(Plan(num_steps=3, draft_ahead=False))
+    mirror = Mirror(1, 0, 3, 64, VOCAB)
+    expand([growth], children(HALVES))
+    assert growth.flush() == []
+    commit, hit = mirror.commit(mirror.take(8, 4, 3), [0], 0)
+    assert not hit
+    growth.commit(commit)
+    grow_out(growth, children(HALVES))
+    for grow in growth.flush():
+        mirror.grow(grow)
+    assert mirror.tree.snapshot() == growth.original.tree.snapshot()
+
+
+def test_a_session_without_room_in_the_proposer_rests_until_its_next_commit() -> None:
+    growth = growth_of()
+    expand([growth], children(HALVES), room=0)  # the root needs no room
+    growth.flush()
+    assert not expand([growth], children(HALVES), room=0)
+    assert [grow.resting for grow in growth.flush()] == [True]
+    assert not expand([growth], children(HALVES), room=9)
+    growth.commit(Commit(1, 0, (0,)))
+    assert expand([growth], children(HALVES), room=9)
+
+
+def test_a_root_whose_context_is_still_being_read_stays_the_head() -> None:
+    growth = growth_of()
+    ((_, root),) = choose([growth], 8, 0)
+    growth.postponed(root)
+    assert not growth.resting
+    assert choose([growth], 8, 0) == [(growth, root)]
+
+
+def test_impossible_candidates_are_left_out() -> None:
+    growth = growth_of()
+    expand([growth], Children(np.array([4, 2, 1]), np.array([-0.1, -np.inf, -np.inf])))
+    assert [node.token for node in growth.original.tree.nodes.values()] == [4]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -> None:
+    cap = data.draw(st.integers(1, 30))
+    plan = Plan(num_steps=data.draw(st.integers(1, 3)), draft_ahead=data.draw(st.booleans()))
+    growth = growth_of(plan, max_nodes=cap, survival=data.draw(st.sampled_from([0.002, 0.05])))
+    mirror = Mirror(1, 0, 3, cap, VOCAB)
+    last_id, seen = 0, set[tuple[int, int, int]]()
+    probabilities = st.lists(st.floats(1e-4, 1), min_size=0, max_size=VOCAB)
+
+    def deliver() -> None:
+        nonlocal last_id
+        for grow in growth.flush():
+            assert all(a < b for a, b in zip([last_id, *grow.ids], grow.ids, strict=False))
+            last_id = max([last_id, *grow.ids])
+            for parent, token in zip(grow.parents, grow.tokens, strict=True):
+                link = (grow.commits if parent == 0 else -1, parent, token)
+                assert link not in seen
+                seen.add(link)
+            mirror.grow(grow)
+
+    for _ in range(data.draw(st.integers(1, 8))):
+        for _ in range(data.draw(st.integers(0, 4))):
+            chosen = choose([growth], data.draw(st.integers(1, 8)), 1 << 30)
+            found: list[tuple[Node, Children]] = []
+            for _, node in chosen:
+                weights = data.draw(probabilities)
+                total = max(1.0, sum(weights))
+                found.append((node, children({t: w / total for t, w in enumerate(weights)})))
+            if found:
+                growth.expanded(found)
+            if data.draw(st.booleans()):
+                deliver()
+        tree = growth.original.tree
+        assert len(tree) <= cap
+        assert all(node.parent is not None and node.score <= node.parent.score for node in tree.nodes.values())
+        draft = mirror.take(8, 4, plan.num_steps)
+        picks = [data.draw(st.integers(0, VOCAB - 1)) for _ in draft.ids]
+        path = draft.accept(picks)
+        commit, _ = mirror.commit(draft, path, picks[path[-1]])
+        advance = growth.commit(commit)
+        assert len(advance.accepted) == len(advance.tokens) - 1
+        assert advance.survivors == growth.original.tree.nodes.keys()
+    while expand([growth], children(HALVES)):
+        pass
+    assert growth.resting
+    deliver()
+    assert mirror.resting
+    assert mirror.tree.snapshot() == growth.original.tree.snapshot()

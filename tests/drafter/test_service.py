@@ -1,0 +1,282 @@
+"""The real drafter on a real port, with a scripted verifier at the other end of the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from specsplit.errors import LoadError
+from specsplit.rpc import Server, dial, from_rpc_error, wait_until_serving
+from specsplit.sessions import Close, Open, Refuse
+from specsplit.settings import DrafterSettings
+from specsplit.speculation import Commit, Grow
+from specsplit.v1 import common_pb2, drafter_pb2, drafter_pb2_grpc
+from specsplit.values import DrafterKind, Plan, Sampling, Vocabulary
+from specsplit.wire import drafter as wire
+from specsplit_drafter.service import load_board, serve
+from tests.drafter.toys import open_event, plain_model, tiny_config
+
+NGRAM = DrafterSettings(kind=DrafterKind.NGRAM)
+WAIT_S = 20.0
+
+
+class Stream:
+    """One Draft stream as a verifier holds it."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._requests: asyncio.Queue[drafter_pb2.DraftRequest | None] = asyncio.Queue()
+        self.call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft(self._sent())
+        self._arrived: list[tuple[int, Grow | Refuse]] = []
+        self.messages = 0
+
+    async def _sent(self) -> AsyncIterator[drafter_pb2.DraftRequest]:
+        while (request := await self._requests.get()) is not None:
+            yield request
+
+    def send(self, *events: tuple[int, Open | Commit | Close]) -> None:
+        """One message."""
+        self.send_raw(wire.draft_request(events))
+
+    def send_raw(self, request: drafter_pb2.DraftRequest) -> None:
+        """One message, whatever is in it."""
+        self._requests.put_nowait(request)
+
+    async def next_of(self, session: int) -> Grow | Refuse:
+        """The next event of a session."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                for i, (owner, event) in enumerate(self._arrived):
+                    if owner == session:
+                        del self._arrived[i]
+                        return event
+                response = await self.call.read()
+                assert isinstance(response, drafter_pb2.DraftResponse), "the stream is over"
+                self.messages += 1
+                for owner, event in wire.draft_response_events(response):
+                    assert isinstance(event, Grow | Refuse)
+                    self._arrived.append((owner, event))
+
+    async def grown(self, session: int) -> Grow:
+        """Everything that a session grows until it rests, as one."""
+        grows: list[Grow] = []
+        while not grows or not grows[-1].resting:
+            event = await self.next_of(session)
+            assert isinstance(event, Grow), event
+            grows.append(event)
+        return Grow.merge(grows)
+
+    async def refused(self, session: int) -> Refuse:
+        """The refusal of a session; grows before it are let pass."""
+        while not isinstance(event := await self.next_of(session), Refuse):
+            pass
+        return event
+
+    async def close(self) -> None:
+        """Close our side, and wait for the other."""
+        self._requests.put_nowait(None)
+        async with asyncio.timeout(WAIT_S):
+            while await self.call.read():
+                pass
+
+    def break_off(self) -> None:
+        """Be gone."""
+        self.call.cancel()
+
+
+@asynccontextmanager
+async def drafter(
+    settings: DrafterSettings = NGRAM,
+) -> AsyncIterator[tuple[Server, grpc.aio.Channel, asyncio.Task[int]]]:
+    """A drafter that serves, and a channel to it."""
+    listening: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serve(settings, signals=False, on_server=listening.set_result))
+    server = await listening
+    try:
+        async with dial(server.bound) as channel:
+            await wait_until_serving(channel, WAIT_S)
+            yield server, channel, task
+    finally:
+        server.leave()
+        server.leave()
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.wait({task})
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_it_says_what_it_is() -> None:
+    async with drafter() as (_, channel, _):
+        response = await drafter_pb2_grpc.DrafterServiceStub(channel).GetDrafterInfo(wire.drafter_info_request())
+    info = wire.drafter_info_from_wire(response)
+    assert info.kind is DrafterKind.NGRAM
+    assert info.vocabulary is None
+
+
+async def test_a_session_is_grown_committed_and_grown_on() -> None:
+    async with drafter() as (_, channel, _):
+        stream = Stream(channel)
+        stream.send((7, open_event([1, 2, 3, 4, 1, 2], plan=Plan(num_steps=2))))
+        grow = await stream.grown(7)
+        assert list(grow.tokens)[:3] == [3, 4, 1]
+        stream.send((7, Commit(1, grow.ids[0], (3, 4))))  # a hit: node 2 is the root
+        after = await stream.grown(7)
+        assert after.commits == 1
+        assert after.ids[0] > grow.ids[-1]
+        stream.send((7, Commit(2, 0, (8,))), (7, Close()))
+        await stream.close()
+
+
+async def test_sessions_of_one_stream_share_messages_and_two_verifiers_may_use_the_same_ids() -> None:
+    async with drafter() as (_, channel, _):
+        one, other = Stream(channel), Stream(channel)
+        one.send((1, open_event([1, 2, 1])), (2, open_event([3, 4, 3])))
+        other.send((1, open_event([5, 6, 5])))
+        assert (await one.grown(1)).tokens[0] == 2
+        assert (await one.grown(2)).tokens[0] == 4
+        assert (await other.grown(1)).tokens[0] == 6
+        one.break_off()
+        other.send((1, Commit(1, 0, (6,))))
+        assert (await other.grown(1)).commits == 1
+        await other.close()
+
+
+MALFORMED = {
+    "no event": drafter_pb2.DraftRequestEvent(session_id=1),
+    "no tokens": drafter_pb2.DraftRequestEvent(session_id=1, commit=drafter_pb2.CommitEvent(number=1)),
+    "not the next commit": drafter_pb2.DraftRequestEvent(
+        session_id=1, commit=drafter_pb2.CommitEvent(number=9, token_ids=[1])
+    ),
+    "a token outside the vocabulary": drafter_pb2.DraftRequestEvent(
+        session_id=1, commit=drafter_pb2.CommitEvent(number=1, token_ids=[9])
+    ),
+    "a node never grown": drafter_pb2.DraftRequestEvent(
+        session_id=1, commit=drafter_pb2.CommitEvent(number=1, deepest_id=77, token_ids=[1, 2])
+    ),
+    "another path": drafter_pb2.DraftRequestEvent(
+        session_id=1, commit=drafter_pb2.CommitEvent(number=1, deepest_id=1, token_ids=[8, 2])
+    ),
+    "opened again": drafter_pb2.DraftRequestEvent(session_id=1, open=wire.open_to_wire(open_event([1, 2]))),
+    "a bad sampling": drafter_pb2.DraftRequestEvent(
+        session_id=1,
+        open=drafter_pb2.OpenEvent(
+            token_ids=[1],
+            max_nodes=4,
+            vocabulary=common_pb2.Vocabulary(size=9),
+            sampling=common_pb2.Sampling(temperature=-1, seed=1),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("event", MALFORMED.values(), ids=MALFORMED.keys())
+async def test_a_malformed_message_ends_only_its_own_session(event: drafter_pb2.DraftRequestEvent) -> None:
+    async with drafter() as (_, channel, _):
+        stream = Stream(channel)
+        stream.send((1, open_event([1, 2, 1])), (2, open_event([3, 4, 3])))
+        await stream.grown(1)
+        await stream.grown(2)
+        stream.send_raw(drafter_pb2.DraftRequest(events=[event]))
+        refusal = await stream.refused(1)
+        assert refusal.code in (grpc.StatusCode.INVALID_ARGUMENT.value[0], grpc.StatusCode.ABORTED.value[0])
+        assert refusal.message
+        stream.send((1, Commit(1, 0, (2,))), (2, Commit(1, 0, (4,))))
+        assert (await stream.grown(2)).commits == 1
+        await stream.close()
+
+
+async def test_a_broken_off_stream_frees_its_sessions() -> None:
+    async with drafter(NGRAM.model_copy(update={"max_sessions": 1})) as (_, channel, _):
+        gone = Stream(channel)
+        gone.send((1, open_event([1, 2, 1])))
+        await gone.grown(1)
+        gone.break_off()
+        stream, number = Stream(channel), 0
+
+        async def taken() -> bool:
+            nonlocal number
+            number += 1
+            stream.send((number, open_event([1, 2, 1])))
+            return isinstance(await stream.next_of(number), Grow)
+
+        await until(taken)
+        await stream.close()
+
+
+async def test_a_drain_refuses_new_sessions_finishes_the_running_one_and_ends_with_0() -> None:
+    async with drafter() as (server, channel, task):
+        stream = Stream(channel)
+        stream.send((1, open_event([1, 2, 1])))
+        await stream.grown(1)
+        server.leave()
+
+        async def refused() -> bool:
+            stream.send((2, open_event([1, 2, 1])))
+            return isinstance(await stream.next_of(2), Refuse)
+
+        await until(refused)
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await Stream(channel).call.read()
+        assert "draining" in str(from_rpc_error(failed.value))
+        stream.send((1, Commit(1, 0, (2,))))
+        assert (await stream.grown(1)).commits == 1
+        stream.send((1, Close()))
+        async with asyncio.timeout(WAIT_S):
+            assert await task == 0
+
+
+async def test_a_drain_whose_time_is_up_hands_sessions_back() -> None:
+    async with drafter(NGRAM.model_copy(update={"drain_s": 0.05})) as (server, channel, task):
+        stream = Stream(channel)
+        stream.send((1, open_event([1, 2, 1])))
+        await stream.grown(1)
+        server.leave()
+        assert (await stream.refused(1)).code == grpc.StatusCode.UNAVAILABLE.value[0]
+        async with asyncio.timeout(WAIT_S):
+            assert await task == 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    plain_model(tiny_config()).save_pretrained(folder)
+    return folder
+
+
+async def test_a_standalone_drafter_loads_grows_and_refuses_another_vocabulary(folder: Path) -> None:
+    async with drafter(DrafterSettings(model=folder, kv_tokens=1024)) as (_, channel, _):
+        stream = Stream(channel)
+        sampling = Sampling(temperature=1.0, seed=3)
+        stream.send((1, Open((1, 2, 3), sampling, Plan(num_steps=2), Vocabulary(32), 32)))
+        stream.send((2, open_event([1, 2, 3])))
+        refusal = await stream.refused(2)
+        assert refusal.code == grpc.StatusCode.FAILED_PRECONDITION.value[0]
+        assert "32 tokens" in refusal.message
+        assert "9 tokens" in refusal.message
+        grow = await stream.grown(1)
+        stream.send((1, Commit(1, 0, (grow.tokens[0],))))
+        assert (await stream.grown(1)).commits == 1
+        await stream.close()
+
+
+async def test_a_folder_that_cannot_be_loaded_ends_it_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="does not exist"):
+        await serve(DrafterSettings(model=tmp_path / "nothing"), signals=False)
+
+
+def test_a_paced_expansion_takes_its_time() -> None:
+    settings = DrafterSettings(kind=DrafterKind.NGRAM, paced_expansion_base_ms=30)
+    board = load_board(settings)
+    board.handle((1, 1), open_event([1, 2, 1]))
+    began = time.monotonic()
+    assert board.step() == 1
+    assert time.monotonic() - began >= 0.03

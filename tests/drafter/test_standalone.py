@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from specsplit.errors import Exhausted
+from specsplit.model import OutOfPages
+from specsplit.sampling import pick
+from specsplit.sampling.pick import perturb
+from specsplit.sessions import Close
+from specsplit.values import Plan, Sampling, Vocabulary
+from specsplit_drafter.proposer import Advance, Children, FrontierNode, SessionKey
+from specsplit_drafter.standalone import StandaloneProposer
+from tests.drafter.toys import (
+    Distribution,
+    TableProposer,
+    Verifier,
+    board_of,
+    deliver,
+    open_event,
+    plain_model,
+    run_until_all_rest,
+    tiny_config,
+    tiny_lm,
+)
+
+CHILDREN = 6
+SAMPLED = Sampling(temperature=1.0, top_k=20, seed=11)
+KEY = (1, 1)
+
+
+@pytest.fixture(scope="module")
+def plain_logits() -> Callable[[Sequence[int]], torch.Tensor]:
+    """Logits [1, V] behind a sequence, by transformers alone."""
+    model = plain_model(tiny_config())
+
+    @cache
+    def logits(sequence: tuple[int, ...]) -> torch.Tensor:
+        with torch.inference_mode():
+            return model(torch.tensor([sequence])).logits[:, -1].float()
+
+    return lambda sequence: logits(tuple(sequence))
+
+
+class Checked(StandaloneProposer):
+    """Compares all children with the plain model's on the path, whatever has happened to the tree meanwhile."""
+
+    def __init__(
+        self, plain_logits: Callable[[Sequence[int]], torch.Tensor], sampling: Sampling, budget: int = 512
+    ) -> None:
+        super().__init__(tiny_lm(), CHILDREN, budget)
+        self.compared = 0
+        self.other = TableProposer(lambda sequence: self._table(plain_logits(sequence), sampling, len(sequence)))
+
+    @staticmethod
+    def _table(logits: torch.Tensor, sampling: Sampling, position: int) -> Distribution:
+        with torch.inference_mode():
+            found = perturb(logits, [sampling], [position]).log_softmax(-1)[0].double().exp()
+        return {token: float(found[token]) for token in range(len(found)) if found[token] > 0}
+
+    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
+        super().open(session, tokens, sampling)
+        self.other.open(session, tokens, sampling)
+
+    def commit(self, session: SessionKey, advance: Advance) -> None:
+        super().commit(session, advance)
+        self.other.commit(session, advance)
+
+    def close(self, session: SessionKey) -> None:
+        super().close(session)
+        self.other.close(session)
+
+    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+        found = super().expand(frontier)
+        read = [(node, children) for node, children in zip(frontier, found, strict=True) if children is not None]
+        for (_, ours), theirs in zip(read, self.other.expand([node for node, _ in read]), strict=True):
+            assert theirs is not None
+            self.compared += 1
+            np.testing.assert_allclose(ours.log_probabilities, theirs.log_probabilities[: len(ours.tokens)], atol=1e-4)
+            assert ours.tokens.tolist() == theirs.tokens[: len(ours.tokens)].tolist()
+        return found
+
+
+def target_of(
+    plain_logits: Callable[[Sequence[int]], torch.Tensor], sampling: Sampling
+) -> Callable[[Sequence[int]], int]:
+    """Usually picks what the draft model would, so that there are hits and misses."""
+
+    def target(sequence: Sequence[int]) -> int:
+        fate = random.Random(repr(tuple(sequence[-3:])))
+        if fate.random() < 0.15:
+            return fate.randrange(32)
+        return pick(plain_logits(sequence), [sampling], [len(sequence)])[0]
+
+    return target
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("budget", [512, 3])
+def test_children_are_those_of_the_plain_model_on_every_path_after_hits_and_misses(
+    plain_logits: Callable[[Sequence[int]], torch.Tensor], sampling: Sampling, budget: int
+) -> None:
+    proposer = Checked(plain_logits, sampling, budget)
+    board = board_of(proposer, width=12, survival=0.03)
+    vocabulary = proposer.info.vocabulary
+    assert vocabulary is not None
+    verifiers = [
+        Verifier(
+            board, (1, number), list(range(1, length)), target_of(plain_logits, sampling),
+            plan=Plan(num_steps=3, num_draft_tokens=6), sampling=sampling, vocabulary=vocabulary,
+        )
+        for number, length in ((1, 14), (2, 5), (3, 2))
+    ]  # fmt: skip
+    timing = random.Random(1)
+    for _ in range(16):
+        for _ in range(timing.randrange(9)):
+            board.step()
+        deliver(board, *verifiers)
+        for verifier in verifiers:
+            if timing.random() < 0.7:
+                verifier.step()
+    run_until_all_rest(board, *verifiers)
+    hits = [hit for verifier in verifiers for hit in verifier.hits]
+    assert any(hits)
+    assert not all(hits)
+    assert max(len(verifier.committed) for verifier in verifiers) > 20
+    assert proposer.compared > 100
+    for verifier in verifiers:
+        verifier.close()
+    assert proposer.pages.used == 0
+
+
+def test_every_slot_is_freed_by_close_and_by_commit() -> None:
+    proposer = StandaloneProposer(tiny_lm(), CHILDREN)
+    proposer.open(KEY, [1, 2, 3], Sampling())
+    assert proposer.pages.used == 3
+    proposer.expand([FrontierNode(KEY, 0, 0, 3, 2)])
+    proposer.expand([FrontierNode(KEY, 1, 0, 4, 3), FrontierNode(KEY, 2, 0, 5, 3)])
+    proposer.expand([FrontierNode(KEY, 3, 1, 6, 4)])
+    assert proposer.pages.used == 6
+    proposer.commit(KEY, Advance([4], [], 1, {3}))  # node 2 is dead, node 1 the root
+    assert proposer.pages.used == 5
+    proposer.commit(KEY, Advance([6, 9], [3], 0, set()))  # node 3 accepted, a bonus that was no node
+    assert proposer.pages.used == 6
+    proposer.close(KEY)
+    assert proposer.pages.used == 0
+
+
+def test_accepted_nodes_are_not_computed_again() -> None:
+    lm = tiny_lm()
+    proposer = StandaloneProposer(lm, CHILDREN)
+    proposer.open(KEY, [1, 2, 3], Sampling())
+    proposer.expand([FrontierNode(KEY, 0, 0, 3, 2)])
+    proposer.expand([FrontierNode(KEY, 1, 0, 4, 3)])
+    before = lm.kv.data.clone()
+    proposer.commit(KEY, Advance([4, 9], [1], 0, set()))
+    proposer.expand([FrontierNode(KEY, 0, 0, 9, 4)])
+    changed = (lm.kv.data != before).any(dim=4).any(dim=3).any(dim=1).any(dim=0)
+    assert int(changed.sum()) == 1
+
+
+def test_a_long_prompt_does_not_keep_other_sessions_waiting() -> None:
+    proposer = StandaloneProposer(tiny_lm(), CHILDREN, context_budget=10)
+    long, short = (1, 1), (1, 2)
+    proposer.open(long, list(range(1, 26)), Sampling())
+    proposer.open(short, [1, 2], Sampling())
+    roots = [FrontierNode(long, 0, 0, 25, 24), FrontierNode(short, 0, 0, 2, 1)]
+    waiting, done = proposer.expand(roots)
+    assert waiting is None
+    assert done is not None
+    assert proposer.expand(roots[:1]) == [None]
+    (last,) = proposer.expand(roots[:1])
+    assert last is not None
+
+
+def test_a_context_that_does_not_fit_is_refused_and_takes_nothing() -> None:
+    proposer = StandaloneProposer(tiny_lm(num_slots=64), CHILDREN)
+    free = proposer.room
+    with pytest.raises(OutOfPages):
+        proposer.open(KEY, [1] * (free + 1), Sampling())
+    assert proposer.room == free
+
+
+def test_a_session_whose_commit_does_not_fit_is_refused_and_the_others_go_on() -> None:
+    proposer = StandaloneProposer(tiny_lm(num_slots=64), CHILDREN)
+    board = board_of(proposer, survival=0.3)
+    vocabulary = proposer.info.vocabulary
+    assert vocabulary is not None
+    verifiers = [Verifier(board, (1, n), [1] * 20, lambda seen: len(seen) % 32, vocabulary=vocabulary) for n in (1, 2)]
+    ended: list[object] = []
+    for _ in range(40):
+        board.step()
+        for session, event in board.outgoing().get(1, []):
+            if isinstance(event, Exhausted):
+                ended.append(session)
+            elif session not in ended:
+                verifiers[session - 1].receive([(session, event)])
+        for number, verifier in enumerate(verifiers, start=1):
+            if number not in ended:
+                verifier.step()
+        if ended:
+            break
+    assert len(ended) == 1
+    assert board.num_sessions == 1
+    assert proposer.pages.used < 40
+
+
+def test_a_full_pool_stops_growing_and_not_the_session() -> None:
+    proposer = StandaloneProposer(tiny_lm(num_slots=64), CHILDREN)
+    board = board_of(proposer, survival=0.0001)
+    board.handle(KEY, open_event([1] * 60, vocabulary=Vocabulary(32), max_nodes=500))
+    while board.step():
+        pass
+    assert proposer.room == 0
+    ((_, grow),) = board.outgoing()[1]
+    assert grow.resting  # type: ignore[union-attr]
+    board.handle(KEY, Close())
+    assert proposer.pages.used == 0
+
+
+def test_a_session_that_reaches_the_drafters_context_is_handed_back() -> None:
+    proposer = StandaloneProposer(tiny_lm(max_context=16), CHILDREN)
+    board = board_of(proposer)
+    vocabulary = proposer.info.vocabulary
+    assert vocabulary is not None
+    verifier = Verifier(board, KEY, [1] * 12, lambda _: 3, plan=Plan(num_steps=2), vocabulary=vocabulary)
+    while board.num_sessions:
+        run_until_all_rest(board, verifier)
+        assert all(node.position < 16 for node in verifier.mirror.tree.nodes.values())
+        verifier.step()
+    ((_, refusal),) = board.outgoing()[1]
+    assert "context of 16" in str(refusal)
+    assert proposer.pages.used == 0
+    board.handle((1, 2), open_event([1] * 17, vocabulary=vocabulary))
+    ((_, refusal),) = board.outgoing()[1]
+    assert "has 17 tokens" in str(refusal)

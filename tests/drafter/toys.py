@@ -1,0 +1,191 @@
+"""Small stand-ins with which a drafter can be tested by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specsplit.model import CausalLM
+from specsplit.model.attention import NAME
+from specsplit.sessions import Close, Open
+from specsplit.speculation import Grow, Mirror
+from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Plan, Sampling, Vocabulary
+from specsplit_drafter.board import Board
+from specsplit_drafter.growth import GrowthLimits
+from specsplit_drafter.proposer import Advance, Children, FrontierNode, ProposerPages, SessionKey
+
+THE, CAT, SAT, IS, ON, IN, A, MAT, RUG = range(9)
+WORDS = Vocabulary(9)
+
+Distribution = Mapping[int, float]
+"""Token -> probability, of those that may follow."""
+
+
+def children(distribution: Distribution) -> Children:
+    """Candidates with these raw probabilities."""
+    ranked = sorted(distribution.items(), key=lambda item: -item[1])
+    tokens = np.array([token for token, _ in ranked], dtype=np.int64)
+    return Children(tokens, np.log(np.array([probability for _, probability in ranked], dtype=np.float64)))
+
+
+class TableProposer:
+    """Proposes what a function of the whole sequence says, and notes every batch it was given."""
+
+    def __init__(self, table: Callable[[Sequence[int]], Distribution], vocabulary: Vocabulary = WORDS) -> None:
+        self.info = DrafterInfo(DrafterKind.STANDALONE, "table", vocabulary, 10_000)
+        self.pages = ProposerPages(0, 0)
+        self.room = 1 << 30
+        self.batches: list[list[FrontierNode]] = []
+        self.sessions: dict[SessionKey, list[int]] = {}
+        self._paths: dict[SessionKey, dict[int, tuple[int, ...]]] = {}
+        self._roots: dict[SessionKey, int] = {}
+        self._table = table
+
+    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
+        """Keep the tokens."""
+        self.sessions[session] = list(tokens)
+        self._paths[session], self._roots[session] = {}, 0
+
+    def commit(self, session: SessionKey, advance: Advance) -> None:
+        """Keep the tokens, and the paths of the survivors."""
+        self.sessions[session] += advance.tokens
+        cut, self._roots[session] = len(advance.tokens), advance.root
+        paths = self._paths[session]
+        self._paths[session] = {node: paths[node][cut:] for node in advance.survivors if node in paths}
+
+    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+        """Look each node's sequence up."""
+        self.batches.append(list(frontier))
+        return [self._expand(node) for node in frontier]
+
+    def close(self, session: SessionKey) -> None:
+        """Forget."""
+        del self.sessions[session]
+
+    def _expand(self, node: FrontierNode) -> Children:
+        path: tuple[int, ...] = ()
+        if node.node != self._roots[node.session]:
+            path = (*self._paths[node.session].get(node.parent, ()), node.token)
+            self._paths[node.session][node.node] = path
+        sequence = [*self.sessions[node.session], *path]
+        assert sequence[-1] == node.token
+        assert len(sequence) - 1 == node.position
+        return children(self._table(sequence))
+
+
+class Verifier:
+    """One session of a scripted verifier over a board, with nothing in between: the target is a function of the sequence."""
+
+    def __init__(
+        self,
+        board: Board,
+        session: SessionKey,
+        prompt: Sequence[int],
+        target: Callable[[Sequence[int]], int],
+        *,
+        plan: Plan | None = None,
+        sampling: Sampling | None = None,
+        max_nodes: int = 64,
+        vocabulary: Vocabulary = WORDS,
+    ) -> None:
+        self.plan = plan or Plan()
+        self.committed = list(prompt)
+        self.mirror = Mirror(session[1], prompt[-1], len(prompt) - 1, max_nodes, vocabulary.size)
+        self.verified: list[tuple[float, bool]] = []
+        """(predicted survival, accepted) of every verified node."""
+        self.hits: list[bool] = []
+        self.grows: list[Grow] = []
+        self._board, self._session, self._target = board, session, target
+        board.handle(session, Open(tuple(prompt), sampling or Sampling(), self.plan, vocabulary, max_nodes))
+
+    def receive(self, events: Sequence[tuple[int, object]]) -> None:
+        """What the board sent for this stream; a refusal is raised."""
+        for session, event in events:
+            if session == self._session[1]:
+                if not isinstance(event, Grow):
+                    raise AssertionError(event)
+                self.grows.append(event)
+                self.mirror.grow(event)
+
+    def step(self) -> None:
+        """Take, walk, commit."""
+        plan = self.plan
+        draft = self.mirror.take(plan.num_draft_tokens, plan.topk, plan.num_steps)
+        sequences: list[list[int]] = []
+        for token, parent in zip(draft.tokens, draft.parents, strict=True):
+            sequences.append([*sequences[parent], token] if parent >= 0 else list(self.committed))
+        picks = [self._target(sequence) for sequence in sequences]
+        path = draft.accept(picks)
+        self.verified += [(draft.survivals[i], i in path) for i in range(1, len(draft.ids))]
+        commit, hit = self.mirror.commit(draft, path, picks[path[-1]])
+        self.hits.append(hit)
+        self.committed += commit.tokens
+        self._board.handle(self._session, commit)
+
+    def close(self) -> None:
+        """End the session."""
+        self._board.handle(self._session, Close())
+
+
+def run_until_all_rest(board: Board, *verifiers: Verifier) -> int:
+    """Expand and deliver until nothing is left to do; how many expansions it took."""
+    expansions = 0
+    while True:
+        count = board.step()
+        deliver(board, *verifiers)
+        if not count:
+            return expansions
+        expansions += 1
+
+
+def deliver(board: Board, *verifiers: Verifier) -> None:
+    """Everything the board has to say, to whom it concerns (one stream)."""
+    for events in board.outgoing().values():
+        for verifier in verifiers:
+            verifier.receive(events)
+
+
+def board_of(proposer: object, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8) -> Board:
+    """A board with these limits."""
+    return Board(proposer, GrowthLimits(width, survival, survival), max_sessions)  # type: ignore[arg-type]
+
+
+def tiny_config(max_context: int = 128) -> LlamaConfig:
+    """A Llama that a test can afford; large weights make every token of the context matter."""
+    return LlamaConfig(
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=max_context,
+        tie_word_embeddings=False,
+        initializer_range=0.3,
+    )
+
+
+def plain_model(config: LlamaConfig) -> LlamaForCausalLM:
+    """With random weights, always the same."""
+    torch.manual_seed(20)
+    return LlamaForCausalLM(config).eval()
+
+
+def tiny_lm(num_slots: int = 2048, max_context: int = 128) -> CausalLM:
+    """The plain model served from slots of one token."""
+    config = tiny_config(max_context)
+    model = LlamaForCausalLM(tiny_config(max_context))
+    model.load_state_dict(plain_model(config).state_dict())
+    model.config._attn_implementation = NAME  # pyright: ignore[reportPrivateUsage]
+    info = ModelInfo("tiny", Vocabulary(config.vocab_size), max_context)
+    return CausalLM.wrap(model, info, num_pages=num_slots, page_size=1)
+
+
+def open_event(
+    tokens: Sequence[int], *, vocabulary: Vocabulary = WORDS, max_nodes: int = 64, plan: Plan | None = None
+) -> Open:
+    """A greedy session."""
+    return Open(tuple(tokens), Sampling(), plan or Plan(), vocabulary, max_nodes)

@@ -1,0 +1,87 @@
+"""Tiny random models of several architectures, saved as folders and loaded the way a service loads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers.utils import logging
+
+from specsplit.model import CausalLM
+
+POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
+_TINY: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.3,  # large weights make every token of the context matter
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
+    "llama": lambda: LlamaConfig(**_TINY),
+    "qwen2": lambda: Qwen2Config(**_TINY),
+    "qwen3": lambda: Qwen3Config(**_TINY, head_dim=16),
+    "mistral": lambda: MistralConfig(**_TINY, sliding_window=None),
+}
+
+Saved = Callable[[PretrainedConfig], Path]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quiet_transformers() -> None:
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """Saves a model with random weights and gives its folder."""
+
+    def save(config: PretrainedConfig) -> Path:
+        torch.manual_seed(20)
+        folder = tmp_path_factory.mktemp(config.model_type)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def folders(saved: Saved, quiet_transformers: None) -> dict[str, Path]:
+    return {name: saved(make()) for name, make in CONFIGS.items()}
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> Callable[..., dict[str, Any]]:
+    """Keyword arguments of a tiny config, changed as asked."""
+    return lambda **changes: {**_TINY, **changes}
+
+
+@pytest.fixture(params=[*CONFIGS, "pocket"], scope="session")
+def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[CausalLM, PreTrainedModel]:
+    """One model twice: served by us, and as transformers has it. Every architecture with random weights, and the pocket target."""
+    folder = POCKET if request.param == "pocket" else folders[request.param]
+    ours = CausalLM.load(folder, num_pages=64, page_size=4)
+    return ours, AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
+
+
+@pytest.fixture
+def llama(folders: dict[str, Path]) -> CausalLM:
+    return CausalLM.load(folders["llama"], num_pages=64, page_size=4)

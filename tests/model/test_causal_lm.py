@@ -1,0 +1,61 @@
+"""Loading, facts, and the edges of forward."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from specsplit.model import CausalLM, PageTable, Row
+
+
+def test_the_facts_come_from_the_folder(llama: CausalLM, folders: dict[str, Path]) -> None:
+    assert llama.info.model == folders["llama"].name
+    assert llama.info.vocabulary.size == 97
+    assert llama.info.max_context == 512
+    assert llama.info.eos_token_ids == (2,)
+
+
+def test_generation_config_may_name_several_end_tokens(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["llama"], tmp_path / "several")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 7]}))
+    assert CausalLM.load(folder, num_pages=16, page_size=4).info.eos_token_ids == (2, 7)
+
+
+def test_no_rows_give_no_logits(llama: CausalLM) -> None:
+    assert llama.forward([]).shape == (0, 97)
+
+
+def test_a_row_that_asks_for_no_logits_gets_none_but_its_kv_is_stored(llama: CausalLM) -> None:
+    table = PageTable(llama.pool)
+    table.reserve(6)
+    slots = table.slots(0, 6)
+    llama.kv.data.zero_()
+    assert llama.forward([Row.chunk([1, 2, 3, 4, 5, 6], slots)]).shape == (0, 97)
+    assert llama.kv.data[:, :, torch.from_numpy(slots)].abs().sum(dim=(1, 3, 4)).all()
+
+
+def test_logits_come_in_the_order_the_rows_ask(llama: CausalLM) -> None:
+    tables = [PageTable(llama.pool) for _ in range(3)]
+    for table in tables:
+        table.reserve(40)
+    sizes, wanted = (2, 33, 3), ([1], [32, 0], [2])
+    rows = [Row.chunk(range(n), t.slots(0, n), w) for n, t, w in zip(sizes, tables, wanted, strict=True)]
+    together = llama.forward(rows)
+    alone = torch.cat([llama.forward([row]) for row in rows])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "auto"])
+def test_other_dtypes_load_and_answer_in_float32(folders: dict[str, Path], dtype: str) -> None:
+    lm = CausalLM.load(folders["qwen2"], num_pages=16, page_size=4, dtype=dtype)
+    expected = torch.float32 if dtype == "auto" else getattr(torch, dtype)
+    assert lm.kv.data.dtype == expected
+    table = PageTable(lm.pool)
+    table.reserve(3)
+    logits = lm.forward([Row.chunk([1, 2, 3], table.slots(0, 3), logits_at=[2])])
+    assert logits.dtype == torch.float32
+    assert logits.isfinite().all()

@@ -1,0 +1,92 @@
+"""Pages are handed out once, come back whole, and a table never loses a token's slot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.model import OutOfPages, PagePool, PageTable
+
+
+def test_a_fresh_pool_hands_out_ascending_adjacent_pages() -> None:
+    pool = PagePool(num_pages=8, page_size=4)
+    assert pool.allocate(3).tolist() == [0, 1, 2]
+    assert pool.allocate(2).tolist() == [3, 4]
+    assert pool.free_pages == 3
+
+
+def test_a_pool_that_cannot_give_all_gives_none() -> None:
+    pool = PagePool(num_pages=4, page_size=4)
+    pool.allocate(3)
+    with pytest.raises(OutOfPages, match="2 KV pages wanted, 1 of 4 free"):
+        pool.allocate(2)
+    assert pool.free_pages == 1
+
+
+@pytest.mark.parametrize("pages", [[0, 0], [2]])
+def test_a_page_that_is_not_out_cannot_come_back(pages: list[int]) -> None:
+    pool = PagePool(num_pages=4, page_size=4)
+    pool.allocate(2)
+    with pytest.raises(ValueError, match="released twice or never allocated"):
+        pool.release(np.array(pages))
+    assert pool.free_pages == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=40), st.sampled_from([1, 4, 16]))
+def test_tables_never_share_a_slot_and_return_every_page(steps: list[tuple[int, int]], page_size: int) -> None:
+    pool = PagePool(num_pages=64 // page_size, page_size=page_size)
+    tables = [PageTable(pool) for _ in range(4)]
+    for which, length in steps:
+        table = tables[which]
+        before = table.slots(0, min(length, len(table))).tolist()
+        if length >= len(table):
+            try:
+                table.reserve(length)
+            except OutOfPages:
+                assert length > len(table)
+        else:
+            table.shrink(length)
+            assert 0 <= len(table) - length < page_size
+        assert table.slots(0, len(before)).tolist() == before
+        owned = np.concatenate([t.slots(0, len(t)) for t in tables])
+        assert len(np.unique(owned)) == len(owned) == (pool.total_pages - pool.free_pages) * page_size
+        assert ((owned >= 0) & (owned < pool.num_slots)).all()
+    for table in tables:
+        table.release()
+    assert pool.free_pages == pool.total_pages
+
+
+def test_a_table_keeps_its_slots_while_it_grows() -> None:
+    pool = PagePool(num_pages=100, page_size=16)
+    table = PageTable(pool)
+    table.reserve(5)
+    first = table.slots(0, 16).tolist()
+    table.reserve(1000)
+    assert table.slots(0, 16).tolist() == first
+    assert len(table) == 1008
+    with pytest.raises(IndexError, match="1000:1009"):
+        table.slots(1000, 1009)
+
+
+def test_a_table_of_single_slot_pages_adopts_slots_in_any_order() -> None:
+    pool = PagePool(num_pages=8, page_size=1)
+    table = PageTable(pool)
+    table.reserve(2)
+    nodes = pool.allocate(3)
+    table.adopt(nodes[[2, 0]])
+    pool.release(nodes[[1]])
+    assert table.slots(0, 4).tolist() == [0, 1, 4, 2]
+    table.release()
+    assert pool.free_pages == 8
+
+
+def test_slots_of_larger_pages_cannot_be_adopted() -> None:
+    with pytest.raises(ValueError, match="page_size 1, not 16"):
+        PageTable(PagePool(4, 16)).adopt(np.array([3]))
+
+
+def test_an_empty_pool_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_pages is 0"):
+        PagePool(0, 16)

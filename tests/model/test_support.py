@@ -1,0 +1,166 @@
+"""What cannot be served is refused at load, with a sentence that says why."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    BloomConfig,
+    Gemma2Config,
+    GPTJConfig,
+    GptOssConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    T5Config,
+)
+from transformers.models.llama.modeling_llama import LlamaAttention
+
+from specsplit.errors import LoadError
+from specsplit.model import CausalLM
+
+Tiny = Callable[..., dict[str, Any]]
+Saved = Callable[[PretrainedConfig], Path]
+
+
+def load(folder: Path, **options: Any) -> CausalLM:
+    return CausalLM.load(folder, **{"num_pages": 16, "page_size": 4, **options})
+
+
+def refused(folder: Path, why: str, **options: Any) -> None:
+    with pytest.raises(LoadError, match=why):
+        load(folder, **options)
+
+
+def test_softcapping_is_refused(saved: Saved, tiny_config: Tiny) -> None:
+    refused(saved(Gemma2Config(**tiny_config(), head_dim=8, sliding_window=512)), "softcapping")
+
+
+def test_a_sliding_window_is_refused(saved: Saved, tiny_config: Tiny) -> None:
+    refused(saved(MistralConfig(**tiny_config(), sliding_window=128)), "sliding window of 128 tokens")
+
+
+def test_a_window_in_some_layers_only_is_refused(saved: Saved, tiny_config: Tiny) -> None:
+    config = Qwen2Config(**tiny_config(), use_sliding_window=True, sliding_window=64, max_window_layers=2)
+    refused(saved(config), "layer 2 attends within a sliding window of 64")
+
+
+def test_a_window_as_wide_as_the_context_is_no_window(saved: Saved, tiny_config: Tiny) -> None:
+    load(saved(MistralConfig(**tiny_config(), sliding_window=512)))
+
+
+def test_attention_sinks_are_refused(saved: Saved, tiny_config: Tiny) -> None:
+    config = GptOssConfig(**tiny_config(), head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=512)
+    refused(saved(config), "its attention has sinks")
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_rope_that_turns_with_the_length_is_refused(saved: Saved, tiny_config: Tiny, kind: str) -> None:
+    folder = saved(LlamaConfig(**tiny_config()))
+    extra = (
+        {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 256}
+        if kind == "longrope"
+        else {}
+    )
+    edit(folder, rope_parameters={"rope_type": kind, "rope_theta": 10000.0, "factor": 2.0, **extra})
+    refused(folder, f"rope type '{kind}' turns with the length")
+
+
+def test_other_rope_scalings_are_served(saved: Saved, tiny_config: Tiny) -> None:
+    rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+    load(saved(LlamaConfig(**tiny_config(), rope_parameters=rope)))
+
+
+def test_state_space_layers_are_refused(saved: Saved) -> None:
+    config = MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=2, state_size=4)
+    refused(saved(config), "mamba does not say how long a context it takes")
+
+
+def test_an_architecture_with_its_own_attention_is_refused(saved: Saved) -> None:
+    folder = saved(BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4))
+    edit(folder, max_position_embeddings=128)
+    refused(folder, "does not use transformers' AttentionInterface")
+
+
+def test_an_architecture_from_before_the_interface_is_refused(saved: Saved) -> None:
+    config = GPTJConfig(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=128, rotary_dim=8)
+    refused(saved(config), "gptj does not use transformers' AttentionInterface")
+
+
+def test_layers_without_keys_and_values_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["qwen2"], tmp_path / "hybrid")
+    edit(folder, layer_types=["full_attention", "linear_attention", "full_attention"])
+    refused(folder, "layers of kind linear_attention")
+
+
+def test_truncated_weights_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["llama"], tmp_path / "truncated")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    refused(folder, "cannot be loaded")
+
+
+def test_weights_that_are_not_there_are_not_made_up(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["llama"], tmp_path / "short")
+    edit(folder, num_hidden_layers=4)
+    refused(folder, "lacks 9 of the weights its config.json asks for, model.layers.3")
+
+
+def test_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
+    T5Config(vocab_size=97, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2).save_pretrained(tmp_path)
+    refused(tmp_path, "encoder-decoder")
+
+
+def test_missing_and_broken_folders_are_refused(tmp_path: Path, folders: dict[str, Path]) -> None:
+    refused(tmp_path / "nowhere", "does not exist")
+    refused(tmp_path, "has no config.json")
+    (tmp_path / "config.json").write_text((folders["llama"] / "config.json").read_text())
+    refused(tmp_path, "cannot be loaded")
+    (tmp_path / "config.json").write_text("{")
+    refused(tmp_path, "cannot be loaded")
+
+
+def test_unknown_settings_are_refused(folders: dict[str, Path]) -> None:
+    refused(folders["llama"], "dtype 'int3' is not known", dtype="int3")
+    refused(folders["llama"], "attention backend 'abacus' is not there", backend="abacus")
+    refused(folders["llama"], "4 KV tokens are too few", num_pages=1)
+
+
+def test_a_model_that_does_not_agree_with_itself_is_refused(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An architecture whose attention output hangs on more than what it hands over (here: on the length of the batch)."""
+    true_forward = LlamaAttention.forward
+
+    def forward(self: LlamaAttention, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        out, weights = true_forward(self, hidden_states, *args, **kwargs)
+        return out * hidden_states.shape[1], weights
+
+    monkeypatch.setattr(LlamaAttention, "forward", forward)
+    refused(folders["llama"], "other logits in a packed token tree than on the tree's paths")
+
+
+def test_loading_leaves_every_page_free(folders: dict[str, Path]) -> None:
+    lm = load(folders["llama"])
+    assert lm.pool.free_pages == lm.pool.total_pages == 16
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "olmo2", "granite", "qwen3_moe", "mixtral", "phi3"])
+def test_other_architectures_pass_the_probe(saved: Saved, tiny_config: Tiny, kind: str) -> None:
+    """The probe itself is the assertion: it compares packed trees with the model's own attention."""
+    lm = load(saved(AutoConfig.for_model(kind, **tiny_config(pad_token_id=0))))
+    assert lm.kv.data.shape[0] == lm.model.config.num_hidden_layers

@@ -1,0 +1,173 @@
+"""The heart of correctness: packed rows over paged KV give the logits that transformers gives on each path alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specsplit.model import CausalLM, PageTable, Row
+
+TOLERANCE = 1e-4
+
+Pair = tuple[CausalLM, PreTrainedModel]
+
+
+class Sequence:
+    """One sequence as a verifier keeps it: every committed token but the root has its KV in the first slots of the table."""
+
+    def __init__(self, lm: CausalLM, prompt: list[int]) -> None:
+        self.lm = lm
+        self.tokens = prompt
+        self.stored = 0
+        self.table = PageTable(lm.pool)
+
+    def chunk(self, count: int) -> Row:
+        """The next `count` committed tokens; their last logits are asked for."""
+        self.table.reserve(self.stored + count)
+        tokens = self.tokens[self.stored : self.stored + count]
+        self.stored += count
+        return Row.chunk(tokens, self.table.slots(0, self.stored), logits_at=[count - 1])
+
+    def tree(self, tokens: list[int], parents: list[int]) -> Row:
+        """Nodes under the root, which is the last committed token."""
+        assert self.stored == len(self.tokens) - 1
+        stop = self.stored + len(tokens)
+        self.table.reserve(stop)
+        return Row.tree(tokens, parents, self.table.slots(0, stop))
+
+    def accept(self, path: list[int], tokens: list[int], bonus: int) -> None:
+        """Commit the nodes on `path` (root first) and a bonus; compact their KV to the front."""
+        source = self.table.slots(0, len(self.table))[self.stored + np.array(path)]
+        target = self.table.slots(self.stored, self.stored + len(path))
+        self.lm.move(source, target)
+        self.stored += len(path)
+        self.tokens = [*self.tokens, *(tokens[node] for node in path[1:]), bonus]
+
+
+def path_to(parents: list[int], node: int) -> list[int]:
+    return [*(path_to(parents, parents[node]) if parents[node] >= 0 else ()), node]
+
+
+def random_parents(rng: np.random.Generator, size: int) -> list[int]:
+    return [-1, *(int(rng.integers(0, index)) for index in range(1, size))]
+
+
+def random_tokens(lm: CausalLM, rng: np.random.Generator, count: int) -> list[int]:
+    return rng.integers(0, lm.info.vocabulary.size, count).tolist()
+
+
+@torch.inference_mode()
+def plain_logits(model: PreTrainedModel, tokens: list[int]) -> Tensor:
+    return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1]
+
+
+def assert_tree_matches(
+    model: PreTrainedModel, logits: Tensor, before: list[int], tokens: list[int], parents: list[int]
+) -> None:
+    """`before`: the committed tokens without the root. logits [n, V], one row per node."""
+    for node in range(len(parents)):
+        path = [tokens[index] for index in path_to(parents, node)]
+        torch.testing.assert_close(logits[node], plain_logits(model, [*before, *path]), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_a_packed_batch_of_random_trees_matches_every_path(pair: Pair) -> None:
+    lm, model = pair
+    rng = np.random.default_rng(1)
+    sequences = [Sequence(lm, random_tokens(lm, rng, length)) for length in (2, 9, 17, 30)]
+    lm.forward([sequence.chunk(len(sequence.tokens) - 1) for sequence in sequences])
+    shapes = [random_parents(rng, size) for size in (1, 7, 16, 12)]
+    drafts = [[s.tokens[-1], *random_tokens(lm, rng, len(p) - 1)] for s, p in zip(sequences, shapes, strict=True)]
+    logits = lm.forward([s.tree(d, p) for s, d, p in zip(sequences, drafts, shapes, strict=True)])
+    assert logits.shape == (36, lm.info.vocabulary.size)
+    assert logits.dtype == torch.float32
+    parts = logits.split([len(p) for p in shapes])
+    for sequence, draft, parents, part in zip(sequences, drafts, shapes, parts, strict=True):
+        assert_tree_matches(model, part, sequence.tokens[:-1], draft, parents)
+        sequence.table.release()
+
+
+def test_a_prompt_in_chunks_then_trees_and_compactions_matches_to_the_end(pair: Pair) -> None:
+    lm, model = pair
+    rng = np.random.default_rng(2)
+    sequence = Sequence(lm, random_tokens(lm, rng, 23))
+    for count in (5, 1, 9, 7):
+        logits = lm.forward([sequence.chunk(count)])
+        torch.testing.assert_close(
+            logits[0], plain_logits(model, sequence.tokens[: sequence.stored]), atol=TOLERANCE, rtol=TOLERANCE
+        )
+    for size in (8, 16, 1, 11, 16):
+        parents = random_parents(rng, size)
+        tokens = [sequence.tokens[-1], *random_tokens(lm, rng, size - 1)]
+        logits = lm.forward([sequence.tree(tokens, parents)])
+        assert_tree_matches(model, logits, sequence.tokens[:-1], tokens, parents)
+        deepest = int(rng.integers(0, size))
+        sequence.accept(path_to(parents, deepest), tokens, bonus=int(rng.integers(0, lm.info.vocabulary.size)))
+    sequence.table.release()
+
+
+def test_prefill_chunks_and_trees_share_a_batch(pair: Pair) -> None:
+    lm, model = pair
+    rng = np.random.default_rng(3)
+    long, short, late = (Sequence(lm, random_tokens(lm, rng, length)) for length in (60, 4, 21))
+    lm.forward([short.chunk(3)])
+    lm.forward([long.chunk(20), late.chunk(20)])
+    parents = random_parents(rng, 9)
+    draft = [short.tokens[-1], *random_tokens(lm, rng, 8)]
+    alone = [late.tokens[-1]]
+    logits = lm.forward(
+        [
+            long.chunk(33),
+            short.tree(draft, parents),
+            late.tree(alone, [-1]),
+            Row.chunk(late.tokens[:20], late.table.slots(0, 20)),
+        ]
+    )
+    torch.testing.assert_close(logits[0], plain_logits(model, long.tokens[:53]), atol=TOLERANCE, rtol=TOLERANCE)
+    assert_tree_matches(model, logits[1:10], short.tokens[:-1], draft, parents)
+    assert_tree_matches(model, logits[10:], late.tokens[:-1], alone, [-1])
+    for sequence in (long, short, late):
+        sequence.table.release()
+
+
+def test_a_tree_grown_by_expansions_matches_every_path(pair: Pair) -> None:
+    """As a drafter does it: scattered slots, each expansion adds nodes below any earlier ones."""
+    lm, model = pair
+    rng = np.random.default_rng(4)
+    prompt = random_tokens(lm, rng, 12)
+    table = PageTable(lm.pool)
+    table.reserve(64)
+    slots = table.slots(0, 64)[rng.permutation(64)]
+    lm.forward([Row.chunk(prompt[:-1], slots[:11])])
+    parents, tokens = random_parents(rng, 14), [prompt[-1], *random_tokens(lm, rng, 13)]
+    mask = Row.tree(tokens, parents, slots[:25]).tail_mask
+    depth = mask.sum(axis=1)
+    for start, stop in ((0, 1), (1, 6), (6, 14)):
+        row = Row(
+            tokens=tokens[start:stop],
+            positions=10 + depth[start:stop],
+            write_slots=slots[11 + start : 11 + stop],
+            kv_slots=slots[: 11 + stop],
+            tail_mask=mask[start:stop, :stop],
+            logits_at=range(stop - start),
+        )
+        logits = lm.forward([row])
+        for node in range(start, stop):
+            path = [tokens[index] for index in path_to(parents, node)]
+            expected = plain_logits(model, [*prompt[:-1], *path])
+            torch.testing.assert_close(logits[node - start], expected, atol=TOLERANCE, rtol=TOLERANCE)
+    table.release()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_row_gives_the_same_logits_whatever_else_is_in_the_batch(llama: CausalLM, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 40, size=5)
+    sequences = [Sequence(llama, random_tokens(llama, rng, 41)) for _ in sizes]
+    together = llama.forward([s.chunk(int(n)) for s, n in zip(sequences, sizes, strict=True)])
+    for sequence, logits in zip(sequences, together, strict=True):
+        count, sequence.stored = sequence.stored, 0
+        torch.testing.assert_close(llama.forward([sequence.chunk(count)])[0], logits, atol=1e-5, rtol=1e-5)
+        sequence.table.release()

@@ -1,0 +1,53 @@
+"""The table between errors and statuses."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit import errors
+from specsplit.rpc import CODES, code_of, number_of, to_error, to_status
+
+EXAMPLES = [
+    errors.InvalidRequest("sampling.top_p", "is 2, expected a number in (0, 1]: see the docs"),
+    errors.Unsupported("logprobs", "not supported yet"),
+    errors.Incompatible("vocabulary mismatch: one has 7, the other 8"),
+    errors.IllegalEvent(7, "open", "commit", "number 3 after 1: out of order"),
+    errors.Exhausted("the queue is full"),
+    errors.NotFound("no drafter of kind eagle"),
+    errors.Unavailable("draining"),
+    errors.DeadlineExceeded("no time left"),
+    errors.Cancelled("the caller went away"),
+    errors.SpecsplitError("internal"),
+]
+
+
+def test_every_error_has_a_row() -> None:
+    kinds = [errors.SpecsplitError, *errors.SpecsplitError.__subclasses__()]
+    assert {kind for kind in kinds if kind.__module__ == "specsplit.errors"} == set(CODES)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_survives_the_way_through_a_code_and_a_sentence(error: errors.SpecsplitError) -> None:
+    for code in (code_of(error), number_of(error)):
+        back = to_error(code, str(error))
+        assert (type(back), str(back), vars(back)) == (type(error), str(error), vars(error))
+
+
+def test_a_subclass_takes_the_code_of_its_nearest_ancestor() -> None:
+    class Late(errors.DeadlineExceeded):
+        pass
+
+    assert code_of(Late("late")) is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_the_public_sentence_is_the_error_itself() -> None:
+    status = to_status(errors.InvalidRequest("max_tokens", "is 0, expected at least 1"))
+    assert (status.code, status.details) == (grpc.StatusCode.INVALID_ARGUMENT, "max_tokens: is 0, expected at least 1")
+
+
+@given(code=st.integers(1, 40), sentence=st.text())
+def test_any_status_of_any_peer_becomes_an_error(code: int, sentence: str) -> None:
+    assert isinstance(to_error(code, sentence), errors.SpecsplitError)

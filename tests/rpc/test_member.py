@@ -1,0 +1,157 @@
+"""A member's side of Join, against a coordinator that says what the test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+
+from specsplit.errors import Unavailable
+from specsplit.membership import Directive, Drain, Draining, Heartbeat, Register, Registered, Report, Roster
+from specsplit.rpc import Context, Membership, Server, dial, member_id_of
+from specsplit.settings import CoordinatorSettings, DrafterSettings
+from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
+from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load
+from specsplit.wire.cluster import directive_to_wire, report_from_wire
+
+REGISTER = Register("drafter-1", "127.0.0.1:7", DrafterInfo(DrafterKind.NGRAM, "", None, 128), 4)
+ROSTER = Roster((Endpoint("drafter-2", "127.0.0.1:8"),))
+
+
+class Script(cluster_pb2_grpc.ClusterServiceServicer):
+    """Registers everyone, keeps their reports, and sends what is put into `directives` (None ends the stream)."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals = refusals
+        self.reports: asyncio.Queue[Report] = asyncio.Queue()
+        self.directives: asyncio.Queue[Directive | None] = asyncio.Queue()
+
+    async def Join(  # noqa: N802
+        self, request_iterator: AsyncIterator[cluster_pb2.JoinRequest], context: Context
+    ) -> AsyncIterator[cluster_pb2.JoinResponse]:
+        if self.refusals:
+            self.refusals -= 1
+            raise Unavailable("not now")
+        await self.reports.put(report_from_wire(await anext(request_iterator)))
+        yield directive_to_wire(Registered(20))
+        reading = asyncio.create_task(self._read(request_iterator))
+        try:
+            while (directive := await self.directives.get()) is not None:
+                yield directive_to_wire(directive)
+        finally:
+            reading.cancel()
+
+    async def _read(self, request_iterator: AsyncIterator[cluster_pb2.JoinRequest]) -> None:
+        async for request in request_iterator:
+            await self.reports.put(report_from_wire(request))
+
+    async def next_report(self, wanted: Callable[[Report], bool] = lambda report: True) -> Report:
+        async with asyncio.timeout(10):
+            while not wanted(report := await self.reports.get()):
+                pass
+        return report
+
+
+class Ear:
+    """Hears what the membership passes on."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[Roster | None] = asyncio.Queue()
+
+    def on_drain(self) -> None:
+        self.heard.put_nowait(None)
+
+
+@asynccontextmanager
+async def joined(script: Script, ear: Ear | None = None) -> AsyncIterator[Membership]:
+    ear = ear or Ear()
+    server = Server(CoordinatorSettings(model=Path("unused"), listen="127.0.0.1:0"), "coordinator", services=[])
+    cluster_pb2_grpc.add_ClusterServiceServicer_to_server(script, server.grpc)
+    address = await server.start()
+    server.ready()
+    async with dial(address) as channel:
+        member = Membership(
+            channel, REGISTER, lambda: Load(sessions=3), on_roster=ear.heard.put_nowait, on_drain=ear.on_drain
+        )
+        running = asyncio.create_task(member.run())
+        try:
+            async with asyncio.timeout(10):
+                await member.wait_joined()
+            yield member
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+    await server.stop()
+
+
+async def test_a_member_registers_first_and_then_reports_its_load_again_and_again() -> None:
+    script = Script()
+    async with joined(script) as member:
+        assert member.joined
+        assert await script.next_report() == REGISTER
+        for _ in range(3):
+            assert await script.next_report() == Heartbeat(Load(sessions=3))
+
+
+async def test_directives_reach_the_member() -> None:
+    script, ear = Script(), Ear()
+    async with joined(script, ear):
+        for directive in (ROSTER, Drain()):
+            script.directives.put_nowait(directive)
+        async with asyncio.timeout(10):
+            assert [await ear.heard.get(), await ear.heard.get()] == [ROSTER, None]
+
+
+async def test_a_lost_drafter_is_reported_once() -> None:
+    script = Script()
+    async with joined(script) as member:
+        member.report_lost("drafter-9")
+        member.report_lost("drafter-9")
+        heartbeat = await script.next_report(
+            lambda report: isinstance(report, Heartbeat) and bool(report.lost_drafters)
+        )
+        assert heartbeat == Heartbeat(Load(sessions=3), ("drafter-9",))
+        assert await script.next_report() == Heartbeat(Load(sessions=3))
+
+
+async def test_a_draining_member_says_so_and_goes_on_reporting() -> None:
+    script = Script()
+    async with joined(script) as member:
+        member.report_draining()
+        assert await script.next_report(lambda report: isinstance(report, Draining)) == Draining()
+        assert isinstance(await script.next_report(), Heartbeat)
+
+
+async def test_a_member_comes_back_after_a_break() -> None:
+    script = Script()
+    async with joined(script):
+        assert await script.next_report() == REGISTER
+        script.directives.put_nowait(None)
+        assert await script.next_report(lambda report: isinstance(report, Register)) == REGISTER
+
+
+async def test_a_member_that_is_refused_tries_again() -> None:
+    script = Script(refusals=2)
+    async with joined(script):
+        assert await script.next_report() == REGISTER
+
+
+async def test_a_member_waits_for_a_coordinator_that_is_not_there() -> None:
+    async with dial("127.0.0.1:1") as channel:
+        member = Membership(channel, REGISTER, Load)
+        running = asyncio.create_task(member.run())
+        await asyncio.sleep(0.3)
+        assert not running.done()
+        assert not member.joined
+        running.cancel()
+        await asyncio.wait({running})
+    assert isinstance(channel, grpc.aio.Channel)
+
+
+def test_a_member_is_named_as_set_or_after_its_address() -> None:
+    ngram = DrafterKind.NGRAM
+    assert member_id_of(DrafterSettings(kind=ngram, member_id="mine"), "drafter", "10.0.0.1:7") == "mine"
+    assert member_id_of(DrafterSettings(kind=ngram), "drafter", "10.0.0.1:7") == "drafter-10.0.0.1:7"

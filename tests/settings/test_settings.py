@@ -1,0 +1,142 @@
+"""Where settings come from, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pydantic
+import pytest
+
+from specsplit.errors import InvalidRequest
+from specsplit.settings import CoordinatorSettings, DrafterSettings, Settings, TransportSettings, VerifierSettings
+from specsplit.values import DrafterKind, Plan
+
+TARGET = Path("models/target")
+CLASSES = [CoordinatorSettings, VerifierSettings, DrafterSettings, TransportSettings]
+
+
+def refusal(cls: type[Settings], **values: object) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        cls(**values)
+    return caught.value
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = VerifierSettings(model=TARGET)
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        settings.topk = 2  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_constructor_ignores_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECSPLIT_VERIFIER_TOPK", "7")
+    assert VerifierSettings(model=TARGET).topk == 4
+
+
+def test_an_override_beats_the_environment_which_beats_the_file_which_beats_the_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "verifier.toml"
+    file.write_text('model = "from-file"\ntopk = 1\nnum_steps = 1\nmax_sessions = 1\n')
+    monkeypatch.setenv("SPECSPLIT_VERIFIER_TOPK", "2")
+    monkeypatch.setenv("SPECSPLIT_VERIFIER_NUM_STEPS", "2")
+    settings = VerifierSettings.load(file, num_steps=3)
+    assert (settings.model, settings.max_sessions, settings.topk, settings.num_steps) == (Path("from-file"), 1, 2, 3)
+    assert settings.num_draft_tokens == 16
+
+
+def test_each_service_reads_its_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECSPLIT_DRAFTER_KIND", "ngram")
+    monkeypatch.setenv("SPECSPLIT_VERIFIER_MODEL", "models/target")
+    assert DrafterSettings.load().kind is DrafterKind.NGRAM
+    assert VerifierSettings.load().model == TARGET
+
+
+def test_an_empty_environment_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECSPLIT_VERIFIER_TOPK", "")
+    assert VerifierSettings.load(model=TARGET).topk == 4
+
+
+def test_an_unknown_name_is_an_error_wherever_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert refusal(VerifierSettings, model=TARGET, top_k=4).field == "top_k"
+    file = tmp_path / "verifier.toml"
+    file.write_text('model = "x"\nkv_tokenz = 1\n')
+    with pytest.raises(InvalidRequest, match="kv_tokenz: there is no such setting"):
+        VerifierSettings.load(file)
+    monkeypatch.setenv("SPECSPLIT_VERIFIER_KV_TOKENZ", "1")
+    with pytest.raises(
+        InvalidRequest, match="SPECSPLIT_VERIFIER_KV_TOKENZ: this environment variable names no setting"
+    ):
+        VerifierSettings.load(model=TARGET)
+
+
+def test_a_file_that_is_missing_or_broken_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="config: there is no file"):
+        VerifierSettings.load(tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("model = \n")
+    with pytest.raises(InvalidRequest, match="is not valid TOML"):
+        VerifierSettings.load(broken)
+
+
+def test_a_wrong_value_is_named_with_what_was_expected() -> None:
+    assert str(refusal(VerifierSettings, model=TARGET, kv_tokens="many")).startswith(
+        "kv_tokens: is 'many': input should be"
+    )
+    assert str(refusal(VerifierSettings)) == "model: is required"
+    assert "'ngram' or 'standalone'" in str(refusal(DrafterSettings, kind="clever"))
+
+
+def test_the_default_plan_is_checked_at_start() -> None:
+    assert VerifierSettings(model=TARGET, num_steps=0, wait_budget_us=5).plan == Plan(num_steps=0, wait_budget_us=5)
+    assert refusal(VerifierSettings, model=TARGET, topk=0).field == "topk"
+    assert refusal(VerifierSettings, model=TARGET, max_nodes=3).field == "max_nodes"
+
+
+def test_a_standalone_drafter_needs_a_model_and_an_ngram_drafter_takes_none() -> None:
+    assert refusal(DrafterSettings).field == "model"
+    assert refusal(DrafterSettings, kind="ngram", model=TARGET).field == "model"
+    assert DrafterSettings(kind=DrafterKind.NGRAM).max_sessions == 64
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "192.0.2.1:50051", "host.example:50051"])
+def test_listening_beyond_this_machine_without_tls_must_be_spelled_out(listen: str) -> None:
+    assert "insecure" in refusal(VerifierSettings, model=TARGET, listen=listen).problem
+    assert VerifierSettings(model=TARGET, listen=listen, insecure=True).listen == listen
+    assert VerifierSettings(model=TARGET, listen=listen, tls_cert=Path("cert"), tls_key=Path("key")).secured
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:1", "[::1]:65535", "127.1.2.3:80"])
+def test_loopback_needs_neither_tls_nor_permission(listen: str) -> None:
+    assert VerifierSettings(model=TARGET, listen=listen).listen == listen
+
+
+@pytest.mark.parametrize("listen", ["", "50051", ":50051", "localhost:", "localhost:70000", "localhost:http"])
+def test_an_address_that_is_not_host_and_port_is_refused(listen: str) -> None:
+    assert refusal(VerifierSettings, model=TARGET, listen=listen).field == "listen"
+
+
+def test_a_certificate_without_its_key_is_refused() -> None:
+    assert refusal(VerifierSettings, model=TARGET, tls_cert=Path("cert")).field == "tls_cert"
+
+
+def test_a_member_that_nobody_could_dial_is_refused() -> None:
+    everywhere = {"model": TARGET, "listen": "0.0.0.0:0", "insecure": True}
+    assert refusal(VerifierSettings, **everywhere, coordinator="10.0.0.1:50050").field == "advertise"
+    settings = VerifierSettings.load(**everywhere, coordinator="10.0.0.1:50050", advertise="10.0.0.2:50051")
+    assert settings.advertise == "10.0.0.2:50051"
+
+
+def test_a_member_must_have_time_for_a_heartbeat_before_it_is_lost() -> None:
+    assert refusal(CoordinatorSettings, model=TARGET, heartbeat_ms=500, lost_after_ms=500).field == "lost_after_ms"
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_every_setting_says_what_it_is(cls: type[Settings]) -> None:
+    assert [name for name, field in cls.model_fields.items() if not field.description] == []
+
+
+def test_resolved_settings_hold_every_setting_as_plain_values() -> None:
+    resolved = DrafterSettings(model=TARGET).resolved()
+    assert resolved["model"] == "models/target"
+    assert resolved["kind"] == "standalone"
+    assert set(resolved) == set(DrafterSettings.model_fields)

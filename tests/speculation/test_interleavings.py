@@ -1,0 +1,113 @@
+"""Grow and commit cross on the wire in every way: the laws that must hold whatever the interleaving."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
+
+VOCAB = 4
+MAX_NODES = 24
+
+
+class Wire:
+    """One session's two sides, and two ordered queues between them."""
+
+    def __init__(self) -> None:
+        self.original = Original(7, root_token=0, root_position=3, max_nodes=MAX_NODES)
+        self.mirror = Mirror(7, root_token=0, root_position=3, max_nodes=MAX_NODES, vocab_size=VOCAB)
+        self.grows: deque[Grow] = deque()
+        self.commits: deque[Commit] = deque()
+        self.committed: list[int] = [0]
+        self.seen_committed: list[int] = [0]
+
+    def grow(self, data: st.DataObject) -> None:
+        tree = self.original.tree
+        free = [
+            (node, token)
+            for node in (tree.root, *tree.nodes.values())
+            for token in range(VOCAB)
+            if token not in node.children
+        ]
+        count = data.draw(st.integers(0, min(4, self.original.room, len(free))))
+        chosen = data.draw(st.permutations(free))[:count] if count else []
+        drops = [data.draw(st.floats(0, 3, width=32)) for _ in chosen]
+        new = [NewNode(node.id, token, node.score - drop) for (node, token), drop in zip(chosen, drops, strict=True)]
+        self.grows.append(self.original.grow(new))
+
+    def step(self, data: st.DataObject) -> None:
+        draft = self.mirror.take(
+            data.draw(st.integers(1, 8)), data.draw(st.integers(1, 4)), data.draw(st.integers(0, 4))
+        )
+        for _ in range(data.draw(st.integers(0, 2))):  # grows that arrive during the step
+            self.deliver_grow()
+        picks = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=len(draft.ids), max_size=len(draft.ids)))
+        path = draft.accept(picks)
+        commit, _ = self.mirror.commit(draft, path, picks[path[-1]])
+        assert list(commit.tokens) == [*(draft.tokens[i] for i in path[1:]), picks[path[-1]]]
+        self.committed += commit.tokens
+        self.commits.append(commit)
+
+    def deliver_grow(self) -> None:
+        if self.grows:
+            self.mirror.grow(self.grows.popleft())
+
+    def deliver_commit(self) -> None:
+        if self.commits:
+            commit = self.commits.popleft()
+            before = list(self.seen_committed)
+            self.original.commit(commit)
+            self.seen_committed += commit.tokens
+            assert self.seen_committed[: len(before)] == before
+
+    def drain(self) -> None:
+        while self.grows or self.commits:
+            self.deliver_grow()
+            self.deliver_commit()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_after_the_drain_mirror_equals_original(data: st.DataObject) -> None:
+    wire = Wire()
+    for _ in range(data.draw(st.integers(1, 30))):
+        match data.draw(st.sampled_from(["grow", "grow", "step", "deliver_grow", "deliver_commit"])):
+            case "grow":
+                wire.grow(data)
+            case "step":
+                wire.step(data)
+            case "deliver_grow":
+                wire.deliver_grow()
+            case _:
+                wire.deliver_commit()
+        assert len(wire.mirror.tree) <= MAX_NODES
+        assert len(wire.original.tree) <= MAX_NODES
+    wire.drain()
+    assert wire.mirror.tree.snapshot() == wire.original.tree.snapshot()
+    assert wire.seen_committed == wire.committed
+    assert wire.mirror.tree.root.position == 3 + len(wire.committed) - 1
+    assert wire.original.tree.root.position == wire.mirror.tree.root.position
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_the_best_n_are_always_a_tree_with_the_root(data: st.DataObject) -> None:
+    wire = Wire()
+    for _ in range(data.draw(st.integers(1, 8))):
+        wire.grow(data)
+    count, topk, depth = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4)), data.draw(st.integers(0, 5))
+    nodes = wire.original.tree.best(count, topk, depth)
+    assert nodes[0] is wire.original.tree.root
+    assert len({id(n) for n in nodes}) == len(nodes) <= count
+    for i, node in enumerate(nodes[1:], start=1):
+        assert node.parent in nodes[:i]
+        assert node.position - nodes[0].position <= depth
+        assert sum(other.parent is node.parent for other in nodes) <= topk
+    # Nothing better was left out: taken greedily, with no limit on topk, these are the best of all.
+    free = wire.original.tree.best(count, VOCAB, 99)
+    worst = min((n.score for n in free[1:]), default=float("inf"))
+    left = [n for n in wire.original.tree.nodes.values() if n not in free]
+    assert all(n.score <= worst for n in left) or len(free) < count

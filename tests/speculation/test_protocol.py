@@ -1,0 +1,158 @@
+"""The worked example, and every rule that a peer can break."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from specsplit.errors import IllegalEvent
+from specsplit.speculation import TRANSITIONS, Commit, Event, Grow, Mirror, NewNode, Original, Side, State
+
+THE, CAT, SAT, IS, ON, IN, A, MAT, RUG = range(9)
+EXAMPLE = [  # (parent, token, score), ids 1..7; scores 1 > 3 > 2 > 5 > 4 > 6 > 7
+    (0, SAT, -0.1),
+    (0, IS, -0.3),
+    (1, ON, -0.2),
+    (1, IN, -0.5),
+    (3, THE, -0.4),
+    (2, A, -0.6),
+    (5, MAT, -0.7),
+]
+
+
+def example() -> tuple[Original, Mirror]:
+    """Both sides of the worked example, in step with each other."""
+    original = Original(1, CAT, root_position=1, max_nodes=16)
+    mirror = Mirror(1, CAT, root_position=1, max_nodes=16, vocab_size=9)
+    mirror.grow(original.grow([NewNode(*node) for node in EXAMPLE[:2]]))
+    mirror.grow(original.grow([NewNode(*node) for node in EXAMPLE[2:4]]))
+    mirror.grow(original.grow([NewNode(*node) for node in EXAMPLE[4:6]]))
+    mirror.grow(original.grow([NewNode(*node) for node in EXAMPLE[6:]]))
+    return original, mirror
+
+
+def test_the_worked_example_steps_over_cat_1_3_2_5() -> None:
+    _, mirror = example()
+    draft = mirror.take(num_draft_tokens=5, topk=4, num_steps=5)
+    assert draft.ids == [0, 1, 3, 2, 5]
+    assert draft.tokens == [CAT, SAT, ON, IS, THE]
+    assert draft.parents == [-1, 0, 1, 0, 2]
+    assert draft.positions == [1, 2, 3, 2, 4]
+
+
+def test_the_worked_example_hits_with_mat() -> None:
+    original, mirror = example()
+    draft = mirror.take(5, 4, 5)
+    picks = {CAT: SAT, SAT: ON, ON: THE, THE: MAT, IS: A}
+    path = draft.accept([picks[token] for token in draft.tokens])
+    assert [draft.ids[i] for i in path] == [0, 1, 3, 5]
+    commit, hit = mirror.commit(draft, path, MAT)
+    assert hit and commit == Commit(1, 5, (SAT, ON, THE, MAT))
+    reroot = original.commit(commit)
+    assert reroot.hit and reroot.root.id == 7 and [n.id for n in reroot.path] == [1, 3, 5]
+    assert mirror.tree.snapshot() == original.tree.snapshot() == (7, MAT, {})
+
+
+def test_the_worked_example_misses_with_rug() -> None:
+    original, mirror = example()
+    draft = mirror.take(5, 4, 5)
+    commit, hit = mirror.commit(draft, [0, 1, 2, 4], RUG)
+    assert not hit and not original.commit(commit).hit
+    assert mirror.tree.snapshot() == original.tree.snapshot() == (0, RUG, {})
+
+
+def test_a_grow_under_a_rejected_branch_is_dropped() -> None:
+    original, mirror = example()
+    late = original.grow([NewNode(4, MAT, -0.9)])
+    draft = mirror.take(5, 4, 5)
+    mirror.commit(draft, [0, 1, 2, 4], MAT)
+    before = mirror.tree.snapshot()
+    assert mirror.grow(late) == 0
+    assert mirror.tree.snapshot() == before
+
+
+def test_a_late_grow_that_names_the_bonus_gives_the_root_its_id() -> None:
+    original, mirror = example()
+    late = original.grow([NewNode(7, RUG, -0.8)])
+    later = original.grow([NewNode(8, CAT, -1.0)])
+    draft = mirror.take(16, 4, 9)
+    path = draft.accept([{CAT: SAT, SAT: ON, ON: THE, THE: MAT, MAT: RUG}.get(t, A) for t in draft.tokens])
+    commit, hit = mirror.commit(draft, path, RUG)
+    assert not hit, "the verifier cannot know node 8 yet"
+    assert original.commit(commit).hit
+    mirror.grow(late)
+    mirror.grow(later)
+    assert mirror.tree.snapshot() == original.tree.snapshot() == (8, RUG, {9: (8, CAT, -1.0)})
+
+
+def test_commits_out_of_order_or_off_the_path_are_refused() -> None:
+    original, _ = example()
+    with pytest.raises(IllegalEvent, match="its number is 2, expected 1"):
+        original.commit(Commit(2, 0, (SAT,)))
+    with pytest.raises(IllegalEvent, match="deepest node 99 is not live"):
+        original.commit(Commit(1, 99, (SAT,)))
+    with pytest.raises(IllegalEvent, match="are not the path"):
+        original.commit(Commit(1, 3, (SAT, IN, MAT)))
+    assert original.commits == 0
+
+
+@pytest.mark.parametrize(
+    ("grow", "complaint"),
+    [
+        (Grow(0, (7,), (0,), (A,), (-1.0,)), "ids: 7 is not above 7"),
+        (Grow(0, (8,), (8,), (A,), (-1.0,)), "parents: 8 is not 0 or an id below 8"),
+        (Grow(0, (8,), (0,), (9,), (-1.0,)), "token_ids: 9 is outside the vocabulary of 9"),
+        (Grow(0, (8,), (0,), (SAT,), (-1.0,)), "node 0 already has a child with token"),
+        (Grow(0, (8,), (1,), (A,), (0.0,)), "scores: 0.0 is not a number at most"),
+        (Grow(0, (8,), (1,), (A,), (float("nan"),)), "scores: nan"),
+        (Grow(1, (8,), (0,), (A,), (-1.0,)), "commits: is 1, expected 0..0"),
+    ],
+)
+def test_a_grow_that_breaks_the_rules_is_refused_with_its_field(grow: Grow, complaint: str) -> None:
+    _, mirror = example()
+    with pytest.raises(IllegalEvent, match=complaint):
+        mirror.grow(grow)
+
+
+def test_neither_side_holds_more_than_the_cap() -> None:
+    original = Original(1, CAT, 0, max_nodes=2)
+    grow = original.grow([NewNode(0, SAT, -1.0), NewNode(0, IS, -1.0)])
+    assert original.state is State.FULL and original.room == 0
+    with pytest.raises(IllegalEvent, match="in state full"):
+        original.grow([NewNode(0, A, -1.0)])
+    mirror = Mirror(1, CAT, 0, max_nodes=1, vocab_size=9)
+    with pytest.raises(IllegalEvent, match="more than 1 live nodes"):
+        mirror.grow(grow)
+
+
+def test_the_drafter_cannot_grow_the_same_node_twice() -> None:
+    original, _ = example()
+    with pytest.raises(IllegalEvent, match="already has a child"):
+        original.grow([NewNode(1, ON, -0.9)])
+    with pytest.raises(IllegalEvent, match="twice under one parent"):
+        original.grow([NewNode(7, A, -0.9), NewNode(7, A, -0.9)])
+
+
+def test_what_was_in_flight_when_a_side_closed_is_let_pass() -> None:
+    original, mirror = example()
+    late = original.grow([NewNode(7, RUG, -0.8)])
+    draft = mirror.take(5, 4, 5)
+    commit, _ = mirror.commit(draft, [0], SAT)
+    original.close()
+    mirror.close()
+    assert mirror.grow(late) == 0
+    assert original.commit(commit).path == ()
+
+
+def test_every_event_off_the_table_is_an_illegal_event() -> None:
+    legal = {(side, state, event) for side, state, event in TRANSITIONS}
+    mirror = Mirror(1, CAT, 0, 4, 9)
+    mirror.take(1, 1, 0)
+    with pytest.raises(IllegalEvent, match="session 1: take in state stepping"):
+        mirror.take(1, 1, 0)
+    reachable = {(side, state) for side, state, _ in legal} | {(side, s) for (side, _, _), s in TRANSITIONS.items()}
+    for (side, state), event in itertools.product(reachable, Event):
+        if (side, state, event) in TRANSITIONS:
+            assert (side, TRANSITIONS[side, state, event]) in reachable
+    assert (Side.MIRROR, State.READY, Event.COMMIT) not in TRANSITIONS

@@ -1,0 +1,106 @@
+"""Drafters that are killed, sleep, or come late; verifiers that are killed. The text is the target's own all the same."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from specsplit.cli.local import LocalCluster
+from specsplit.client import Delta
+from specsplit.errors import Unavailable
+from tests.system.conftest import PACED, empty, eventually, letters
+
+
+def test_a_drafter_killed_in_mid_generation_costs_speed_and_nothing_else(alphabet: Path, erring: Path) -> None:
+    with LocalCluster(alphabet, erring, drafters=["standalone"], verifier=PACED) as cluster, cluster.client() as client:
+        text = ""
+        for event in client.stream("a", max_tokens=300):
+            if isinstance(event, Delta):
+                text += event.text
+                if len(text) > 60 and cluster.drafters[0].alive:
+                    cluster.drafters[0].kill()
+        assert text == letters("a", 300)
+        assert client.generate("a", max_tokens=10).text == letters("a", 10), "the next request does without, too"
+        eventually(lambda: empty(client.cluster()))
+
+
+def test_a_lost_drafter_is_replaced_by_another(alphabet: Path, erring: Path) -> None:
+    cluster = LocalCluster(alphabet, erring, drafters=["standalone", "standalone"], verifier=PACED)
+    with cluster, cluster.client() as client:
+        text, accepted_after = "", 0
+        for event in client.stream("a", max_tokens=400):
+            if isinstance(event, Delta):
+                text += event.text
+                busy = [
+                    m.member_id for m in client.cluster().members if m.load.sessions and "standalone" in m.member_id
+                ]
+                if len(text) > 60 and not cluster.dead and busy:
+                    next(child for child in cluster.drafters if child.name == busy[0]).kill()
+                elif cluster.dead:
+                    accepted_after += event.num_correct_drafts
+        assert text == letters("a", 400)
+        assert len(cluster.dead) == 1
+        assert accepted_after > 20, "the other one drafts now"
+
+
+def test_a_drafter_that_sleeps_never_stalls_a_session(alphabet: Path, erring: Path) -> None:
+    with LocalCluster(alphabet, erring, drafters=["standalone"], verifier=PACED) as cluster, cluster.client() as client:
+        assert client.generate("a", max_tokens=30).speculation.accepted > 0
+        cluster.drafters[0].suspend()
+        try:
+            began = time.monotonic()
+            assert client.generate("a", max_tokens=100, timeout_s=30).text == letters("a", 100)
+            assert time.monotonic() - began < 15
+        finally:
+            cluster.drafters[0].resume()
+
+
+def test_a_lost_verifier_ends_its_sessions_with_unavailable(alphabet: Path) -> None:
+    with LocalCluster(alphabet, verifier=PACED) as cluster, cluster.client() as client:
+        stream = client.stream("a", max_tokens=400)
+        next(stream)
+        cluster.verifiers[0].kill()
+        with pytest.raises(Unavailable):
+            for _ in stream:
+                pass
+        with pytest.raises(Unavailable):
+            client.generate("a", max_tokens=3, timeout_s=10)
+
+
+def test_sigterm_lets_running_sessions_finish_and_exits_zero(alphabet: Path) -> None:
+    with LocalCluster(alphabet, drafters=["ngram"], verifier=PACED) as cluster, cluster.client() as client:
+        stream = client.stream("a", max_tokens=150)
+        text = ""
+        for event in stream:
+            if not text:
+                cluster.drafters[0].terminate()
+                cluster.verifiers[0].terminate()
+            text += event.text if isinstance(event, Delta) else ""
+        assert text == letters("a", 150)
+        assert cluster.verifiers[0].wait(15) == 0
+        assert cluster.drafters[0].wait(15) == 0
+        with pytest.raises(Unavailable):
+            client.generate("a", max_tokens=3, timeout_s=10)
+
+
+def test_one_drafter_serves_two_verifiers_and_one_verifier_uses_two_drafters(alphabet: Path, erring: Path) -> None:
+    kinds = ["standalone", "ngram"]
+    accepted: Counter[tuple[str, str]] = Counter()
+    cluster = LocalCluster(alphabet, erring, verifiers=2, drafters=kinds, verifier=PACED)
+    with cluster, cluster.client() as client, ThreadPoolExecutor(4) as pool:
+        # Four at a time go to both verifiers; after one turn of the alphabet the text itself is a draft.
+        for kind in kinds:
+            started = [
+                pool.submit(client.generate, letter, max_tokens=80, drafter=kind, timeout_s=60) for letter in "abcd"
+            ]
+            results = [each.result() for each in started]
+            assert [result.text for result in results] == [letters(letter, 80) for letter in "abcd"]
+            for result in results:
+                accepted[result.done.verifier, result.done.drafter] += result.speculation.accepted
+    pairs = {(verifier.name, drafter.name) for verifier in cluster.verifiers for drafter in cluster.drafters}
+    assert set(accepted) == pairs
+    assert all(count > 0 for count in accepted.values()), accepted

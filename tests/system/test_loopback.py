@@ -1,0 +1,187 @@
+"""Verifier and drafter joined by a wire that delays, crosses the two directions, drops peers and reconnects, on a seed.
+
+Both sides are the product's own (Drafting and Session; Board); every message goes through its bytes. Only threads and sockets are
+missing, so that hypothesis can choose the interleaving.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsplit.errors import SpecsplitError
+from specsplit.model.pages import PagePool, PageTable
+from specsplit.rpc import number_of
+from specsplit.sessions import DecodeRequest, Refuse
+from specsplit.speculation import Grow
+from specsplit.v1 import drafter_pb2
+from specsplit.values import Endpoint, Plan, Stopping, Vocabulary
+from specsplit.wire import drafter as wire
+from specsplit_drafter.board import Board
+from specsplit_drafter.growth import GrowthLimits
+from specsplit_verifier.drafting import SHUNNED_S, Drafting, Sends
+from specsplit_verifier.events import FromDrafter
+from specsplit_verifier.session import Session
+from tests.drafter.toys import Distribution, TableProposer
+
+VOCAB = 6
+MAX_NODES = 20
+PLAN = Plan(num_steps=3, topk=2, num_draft_tokens=5)
+LIMIT = 60
+
+
+def target(sequence: Sequence[int]) -> int:
+    """What the target picks behind a sequence."""
+    return (3 * sequence[-1] + len(sequence) % 2 + 1) % VOCAB
+
+
+def draft(sequence: Sequence[int]) -> Distribution:
+    """A draft that is right half of the time as first choice, and now and then not at all."""
+    right = target(sequence)
+    match len(sequence) % 4:
+        case 0 | 1:
+            return {right: 0.7, (right + 1) % VOCAB: 0.3}
+        case 2:
+            return {(right + 1) % VOCAB: 0.6, right: 0.4}
+        case _:
+            return {(right + 2) % VOCAB: 1.0}
+
+
+def truth(prompt: Sequence[int], count: int) -> list[int]:
+    """The first `count` tokens that the target writes behind a prompt."""
+    sequence = list(prompt)
+    for _ in range(count):
+        sequence.append(target(sequence))
+    return sequence[len(prompt) :]
+
+
+class World:
+    """One verifier, two drafters that may be dropped, and the wires between them."""
+
+    def __init__(self, prompts: Sequence[Sequence[int]]) -> None:
+        self.now = 0.0
+        self.addresses: tuple[str, ...] = ("drafter:1", "drafter:2")
+        self.drafting = Drafting(Vocabulary(VOCAB), MAX_NODES)
+        self.boards = {
+            address: Board(TableProposer(draft, Vocabulary(VOCAB)), GrowthLimits(4), 16) for address in self.addresses
+        }
+        self.streams: dict[str, int] = dict.fromkeys(self.addresses, 1)
+        self.to_drafter: dict[str, deque[bytes]] = {address: deque() for address in self.addresses}
+        self.to_verifier: dict[str, deque[bytes]] = {address: deque() for address in self.addresses}
+        pool = PagePool(64, 4)
+        self.sessions: dict[int, Session] = {}
+        for number, prompt in enumerate(prompts, start=1):
+            request = DecodeRequest(str(number), tuple(prompt), stopping=Stopping(LIMIT))
+            session = Session(number, request, PLAN, LIMIT, frozenset(), PageTable(pool), list(prompt), len(prompt) - 1)
+            self.sessions[number] = session
+            self.send(self.drafting.attach(session, self.addresses[number % 2], self.now))
+        self.send(self.drafting.roster([Endpoint(a, a) for a in self.addresses], (), self.now))
+
+    def send(self, sends: Sends) -> None:
+        for address, session, event in sends:
+            self.to_drafter[address].append(wire.draft_request([(session, event)]).SerializeToString())
+
+    def step(self, session: Session) -> None:
+        taken = session.take()
+        picks: list[int] = []
+        paths: list[list[int]] = []
+        for token, parent in zip(taken.tokens, taken.parents, strict=True):
+            paths.append([*(paths[parent] if parent >= 0 else session.tokens[:-1]), token])
+            picks.append(target(paths[-1]))
+        path = taken.accept(picks)
+        verdict = session.settle(taken, path, picks[path[-1]])
+        if verdict.finished is not None:
+            self.send(self.drafting.close(session))
+            del self.sessions[session.id]
+        elif verdict.commit is not None and session.drafter is not None:
+            self.send([(session.drafter, session.id, verdict.commit)])
+            self.drafting.committed(session, verdict.hit is True, self.now)
+
+    def deliver_to_drafter(self, address: str) -> None:
+        if self.to_drafter[address]:
+            message = drafter_pb2.DraftRequest.FromString(self.to_drafter[address].popleft())
+            for session, event in wire.draft_request_events(message):
+                self.boards[address].handle((self.streams[address], session), event)
+
+    def expand(self, address: str) -> None:
+        board = self.boards[address]
+        board.step()
+        for stream, events in board.outgoing().items():
+            assert stream == self.streams[address]
+            told = [(s, e if isinstance(e, Grow) else _refusal(e)) for s, e in events]
+            self.to_verifier[address].append(wire.draft_response(told).SerializeToString())
+
+    def deliver_to_verifier(self, address: str) -> None:
+        if self.to_verifier[address]:
+            message = drafter_pb2.DraftResponse.FromString(self.to_verifier[address].popleft())
+            events = FromDrafter(address, list(wire.draft_response_events(message)))
+            self.send(self.drafting.grown(events, self.sessions, self.now))
+
+    def drop(self, address: str) -> None:
+        """The stream breaks with everything on it; a later open finds a new one."""
+        self.boards[address].lose(self.streams[address])
+        self.streams[address] += 1
+        self.to_drafter[address].clear()
+        self.to_verifier[address].clear()
+        self.send(self.drafting.lost(address, self.sessions.values(), self.now))
+
+    def drain(self) -> None:
+        """Deliver everything, and let the drafters grow until they rest."""
+        for _ in range(400):
+            for address in self.addresses:
+                while self.to_drafter[address]:
+                    self.deliver_to_drafter(address)
+                self.expand(address)
+                while self.to_verifier[address]:
+                    self.deliver_to_verifier(address)
+            if all(growth_rests(self.boards[a]) for a in self.addresses) and not any(self.to_drafter.values()):
+                return
+        raise AssertionError("the drafters never rest")
+
+
+def growth_rests(board: Board) -> bool:
+    return not board.outgoing() and board.step() == 0
+
+
+def _refusal(error: SpecsplitError) -> Refuse:
+    return Refuse(number_of(error), str(error))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_the_wire_does_the_text_is_the_targets_own(data: st.DataObject) -> None:
+    prompts = data.draw(st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4), min_size=1, max_size=3))
+    world = World(prompts)
+    written = dict(world.sessions)
+    for _ in range(data.draw(st.integers(5, 80))):
+        address = data.draw(st.sampled_from(world.addresses))
+        match data.draw(
+            st.sampled_from(["step", "to drafter", "expand", "to verifier", "step", "to verifier", "drop", "time"])
+        ):
+            case "step" if world.sessions:
+                world.step(data.draw(st.sampled_from(list(world.sessions.values()))))
+            case "to drafter":
+                world.deliver_to_drafter(address)
+            case "expand":
+                world.expand(address)
+            case "to verifier":
+                world.deliver_to_verifier(address)
+            case "drop" if data.draw(st.integers(0, 3)) == 0:
+                world.drop(address)
+            case _:
+                world.now += SHUNNED_S
+        for session in written.values():
+            assert session.tokens[session.prompt_length :] == truth(session.request.tokens, session.generated)
+            assert session.mirror is None or len(session.mirror.tree) <= MAX_NODES
+    world.drain()
+    for session in world.sessions.values():
+        if session.mirror is not None and session.drafter is not None:
+            key = (world.streams[session.drafter], session.id)
+            original = world.boards[session.drafter].growth_of(key).original
+            assert session.mirror.tree.snapshot() == original.tree.snapshot()
+            assert session.mirror.resting
+    open_sessions = sum(board.num_sessions for board in world.boards.values())
+    assert open_sessions == sum(session.drafter is not None for session in world.sessions.values())

@@ -1,0 +1,50 @@
+"""A verifier in this process, over a toy target."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specsplit.clock import SystemClock
+from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.settings import VerifierSettings
+from specsplit_verifier.service import Verifier, load_stepper
+from tests.support.toys import alphabet_target
+
+Decode = Callable[[Verifier, DecodeRequest], Awaitable[tuple[list[int], Finished]]]
+
+
+@pytest.fixture(scope="session")
+def alphabet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the alphabet target."""
+    return alphabet_target(tmp_path_factory.mktemp("alphabet"))
+
+
+@asynccontextmanager
+async def verifier_over(folder: Path, **settings: Any) -> AsyncIterator[Verifier]:
+    """A verifier in this process; closed, and checked to be empty, on the way out."""
+    resolved = VerifierSettings(model=folder, **settings)
+    clock = SystemClock()
+    verifier = Verifier(resolved, load_stepper(resolved, clock), clock)
+    try:
+        yield verifier
+    finally:
+        await verifier.close()
+    statistics = verifier.engine.statistics()
+    assert statistics.running == statistics.waiting == 0
+    assert statistics.free_pages == statistics.total_pages
+
+
+async def decode(verifier: Verifier, request: DecodeRequest) -> tuple[list[int], Finished]:
+    """Every token of a session, and its end."""
+    tokens: list[int] = []
+    async for event in verifier.decode(request):
+        if isinstance(event, Finished):
+            return tokens, event
+        assert isinstance(event, Tokens)
+        tokens += event.tokens
+    raise AssertionError("the stream ended without an end")

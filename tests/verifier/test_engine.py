@@ -1,0 +1,146 @@
+"""The engine over a target whose output can be worked out by hand: no tolerance."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from specsplit.errors import Exhausted, InvalidRequest
+from specsplit.sessions import DecodeRequest, Tokens
+from specsplit.values import FinishReason, Sampling, Stopping
+from tests.support.toys import END, letter
+from tests.verifier.conftest import decode, verifier_over
+
+
+def ids(text: str) -> list[int]:
+    return list(text.encode())
+
+
+async def test_the_alphabet_goes_on_from_the_prompt(alphabet: Path) -> None:
+    async with verifier_over(alphabet) as verifier:
+        tokens, end = await decode(verifier, DecodeRequest("r", ids("xyz ab"), stopping=Stopping(6)))
+    assert bytes(tokens) == b"cdefgh"
+    assert end.reason is FinishReason.LENGTH and end.stop_token is None
+    assert (end.usage.prompt_tokens, end.usage.completion_tokens) == (6, 6)
+    assert (end.speculation.steps, end.speculation.drafted, end.speculation.hits) == (6, 0, 0)
+
+
+async def test_a_prompt_of_one_token_needs_no_prefill(alphabet: Path) -> None:
+    async with verifier_over(alphabet) as verifier:
+        tokens, _ = await decode(verifier, DecodeRequest("r", ids("x"), stopping=Stopping(3)))
+    assert bytes(tokens) == b"yza"
+
+
+async def test_a_long_prompt_is_prefilled_in_chunks_beside_running_sessions(alphabet: Path) -> None:
+    async with verifier_over(alphabet, step_token_budget=16) as verifier:
+        long, short = await asyncio.gather(
+            decode(verifier, DecodeRequest("long", ids("." * 100 + "m"), stopping=Stopping(4))),
+            decode(verifier, DecodeRequest("short", ids("a"), stopping=Stopping(20))),
+        )
+        records = list(verifier.engine.records)
+    assert bytes(long[0]) == b"nopq" and bytes(short[0]) == b"bcdefghijklmnopqrstu"
+    assert max(record.prefill_tokens for record in records) <= 16
+    assert sum(record.prefill_tokens for record in records) == 100
+    assert any(record.prefill_tokens and record.sessions for record in records), "prefill and decoding share a step"
+
+
+async def test_eight_sessions_share_steps_and_keep_apart(alphabet: Path) -> None:
+    async with verifier_over(alphabet) as verifier:
+        starts = "abcdefgh"
+        results = await asyncio.gather(
+            *(decode(verifier, DecodeRequest(c, ids(c), stopping=Stopping(10))) for c in starts)
+        )
+        records = list(verifier.engine.records)
+    for start, (tokens, _) in zip(starts, results, strict=True):
+        assert tokens == [letter(start) + i for i in range(1, 11)]
+    assert max(record.sessions for record in records) > 1
+
+
+async def test_the_end_token_ends_and_is_not_output(alphabet: Path) -> None:
+    async with verifier_over(alphabet) as verifier:
+        tokens, end = await decode(verifier, DecodeRequest("r", ids("!"), stopping=Stopping(9)))
+        ignoring, long = await decode(verifier, DecodeRequest("r", ids("!"), stopping=Stopping(3, ignore_eos=True)))
+        stopped, stop = await decode(verifier, DecodeRequest("r", ids("a"), stopping=Stopping(9, (letter("d"),))))
+    assert tokens == [] and (end.reason, end.stop_token) == (FinishReason.STOP, END)
+    assert ignoring == [END, letter("a"), letter("b")] and long.reason is FinishReason.LENGTH
+    assert bytes(stopped) == b"bc" and stop.stop_token == letter("d")
+
+
+async def test_without_a_limit_the_context_is_the_limit(alphabet: Path) -> None:
+    async with verifier_over(alphabet) as verifier:
+        tokens, end = await decode(verifier, DecodeRequest("r", ids("a" * 500)))
+    assert len(tokens) == 12 and end.reason is FinishReason.LENGTH
+
+
+async def test_without_a_limit_a_small_kv_pool_is_the_limit(alphabet: Path) -> None:
+    async with verifier_over(alphabet, kv_tokens=64) as verifier:
+        tokens, end = await decode(verifier, DecodeRequest("r", ids("a" * 10)))
+    assert len(tokens) == 64 - 10 - 16 and end.reason is FinishReason.LENGTH
+
+
+async def test_what_exceeds_the_context_is_refused_with_the_numbers(alphabet: Path) -> None:
+    async with verifier_over(alphabet) as verifier:
+        with pytest.raises(
+            InvalidRequest, match="is 20, which with 500 prompt tokens exceeds the context of 512; at most 12 fit"
+        ):
+            await decode(verifier, DecodeRequest("r", ids("a" * 500), stopping=Stopping(20)))
+        with pytest.raises(InvalidRequest, match="has 512 tokens, which leaves no room in the context of 512"):
+            await decode(verifier, DecodeRequest("r", ids("a" * 512)))
+
+
+async def test_a_session_that_can_never_fit_is_refused_with_the_numbers(alphabet: Path) -> None:
+    async with verifier_over(alphabet, kv_tokens=64) as verifier:
+        numbers = r"needs 8 KV pages of 16 tokens \(10 prompt, 100 to generate, 16 drafted\).* has 4 in all"
+        with pytest.raises(Exhausted, match=numbers) as caught:
+            await decode(verifier, DecodeRequest("r", ids("a" * 10), stopping=Stopping(100)))
+    assert caught.value.retry_after_s is None
+
+
+async def test_a_session_that_does_not_fit_now_waits_its_turn(alphabet: Path) -> None:
+    async with verifier_over(alphabet, kv_tokens=64) as verifier:  # room for one of these at a time
+        results = await asyncio.gather(
+            *(decode(verifier, DecodeRequest(c, ids(c), stopping=Stopping(30))) for c in "abc")
+        )
+        records = list(verifier.engine.records)
+    assert [bytes(tokens)[:2] for tokens, _ in results] == [b"bc", b"cd", b"de"]
+    assert max(record.sessions for record in records) == 1
+
+
+async def test_more_than_the_queue_holds_is_refused_with_a_hint(alphabet: Path) -> None:
+    async with verifier_over(alphabet, max_sessions=1) as verifier:
+        results = await asyncio.gather(
+            *(decode(verifier, DecodeRequest(str(i), ids("a"), stopping=Stopping(50))) for i in range(4)),
+            return_exceptions=True,
+        )
+    refused = [result for result in results if isinstance(result, Exhausted)]
+    assert refused and all(error.retry_after_s for error in refused)
+    assert sum(isinstance(result, tuple) for result in results) == 4 - len(refused)
+
+
+async def test_a_caller_that_goes_away_frees_everything_at_any_moment(alphabet: Path) -> None:
+    async with verifier_over(alphabet, step_token_budget=8) as verifier:
+        for after in range(6):
+            events = verifier.decode(DecodeRequest("r", ids("." * 60 + "a"), stopping=Stopping(200)))
+            for _ in range(after):
+                assert isinstance(await anext(events), Tokens)
+            await events.aclose()
+        running = asyncio.create_task(decode(verifier, DecodeRequest("r", ids("a"), stopping=Stopping(200))))
+        await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        tokens, _ = await decode(verifier, DecodeRequest("r", ids("a"), stopping=Stopping(2)))
+        assert bytes(tokens) == b"bc"
+
+
+async def test_a_seeded_session_repeats_itself_alone_and_in_company(alphabet: Path) -> None:
+    request = DecodeRequest("r", ids("abc"), Sampling(temperature=8.0, seed=5), Stopping(30, ignore_eos=True))
+    async with verifier_over(alphabet) as verifier:
+        alone, _ = await decode(verifier, request)
+        company = await asyncio.gather(*(decode(verifier, request) for _ in range(8)))
+        other, _ = await decode(
+            verifier, DecodeRequest("r", ids("abc"), Sampling(temperature=8.0, seed=6), Stopping(30, ignore_eos=True))
+        )
+    assert all(tokens == alone for tokens, _ in company)
+    assert other != alone

@@ -1,0 +1,116 @@
+"""Sampled output follows the target's own distribution, and scores mean what they say, with a real drafter at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from transformers import AutoModelForCausalLM
+
+from specsplit.cli.local import Child
+from specsplit.rpc import dial, wait_until_serving
+from specsplit.sessions import DecodeRequest
+from specsplit.values import Endpoint, Sampling, Stopping
+from tests.support.toys import random_target
+from tests.verifier.conftest import decode, verifier_over
+
+VOCAB = 16
+SESSIONS = 900
+PROMPT = [3, 7, 1, 3, 7, 1, 3]
+
+
+def started(kind: str, **options: object) -> Child:
+    return Child(kind, "drafter", {"kind": kind, **options}, None)
+
+
+@pytest.fixture
+def ngram() -> Iterator[Child]:
+    child = started("ngram")
+    try:
+        child.wait_listening(60)
+        yield child
+    finally:
+        child.kill()
+
+
+async def serving(child: Child) -> Endpoint:
+    address = await asyncio.to_thread(child.wait_listening, 60)
+    async with dial(address) as channel:
+        await wait_until_serving(channel, 60)
+    return Endpoint(child.name, address)
+
+
+async def test_sampled_tokens_follow_the_targets_distribution(tmp_path: Path, ngram: Child) -> None:
+    folder = random_target(tmp_path, VOCAB)
+    endpoint = await serving(ngram)
+    async with verifier_over(folder, max_sessions=900, kv_tokens=65536, paced_step_base_ms=2.0) as verifier:
+        requests = [
+            DecodeRequest(str(seed), PROMPT, Sampling(1.0, seed=seed), Stopping(4), drafter=endpoint)
+            for seed in range(SESSIONS)
+        ]
+        limit = asyncio.Semaphore(8)
+
+        async def one(request: DecodeRequest) -> tuple[list[int], int]:
+            async with limit:
+                tokens, end = await decode(verifier, request)
+                return tokens, end.speculation.drafted
+
+        results = await asyncio.gather(*(one(request) for request in requests))
+    assert sum(drafted for _, drafted in results) > 100, "the drafter took part"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    firsts = Counter(tokens[0] for tokens, _ in results)
+    assert p_value(firsts, distribution(model, PROMPT)) > 0.001
+    likeliest, _ = firsts.most_common(1)[0]
+    seconds = Counter(tokens[1] for tokens, _ in results if tokens[0] == likeliest)
+    assert p_value(seconds, distribution(model, [*PROMPT, likeliest])) > 0.001
+
+
+def distribution(model: torch.nn.Module, tokens: list[int]) -> np.ndarray:
+    with torch.inference_mode():
+        return torch.softmax(model(torch.tensor([tokens])).logits[0, -1].double(), -1).numpy()
+
+
+def p_value(counts: Counter[int], probabilities: np.ndarray) -> float:
+    """Chi-square, tokens expected fewer than five times taken together."""
+    total = sum(counts.values())
+    common = [t for t in range(VOCAB) if probabilities[t] * total >= 5]
+    observed = [counts[t] for t in common] + [total - sum(counts[t] for t in common)]
+    expected = [probabilities[t] * total for t in common]
+    expected.append(total - math.fsum(expected))
+    if expected[-1] < 1e-6:
+        observed, expected = observed[:-1], expected[:-1]
+    return float(chisquare(observed, expected).pvalue)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_predicted_and_observed_survival_agree(temperature: float) -> None:
+    pocket = Path("models/pocket")
+    child = started("standalone", model=pocket / "draft")
+    try:
+        endpoint = await serving(child)
+        async with verifier_over(pocket / "target", paced_step_base_ms=15.0, max_sessions=8) as verifier:
+            prompt = list((pocket / "target" / "tokenizer_config.json").read_bytes()[:40])
+            for seed in range(6):
+                sampling = Sampling(temperature, seed=seed)
+                request = DecodeRequest(
+                    "r", [*prompt, seed + 40], sampling, Stopping(120, ignore_eos=True), drafter=endpoint
+                )
+                await decode(verifier, request)
+            records = list(verifier.engine.records)[20:]
+    finally:
+        child.kill()
+    predicted = np.exp(np.concatenate([record.survivals for record in records]))
+    accepted = np.concatenate([np.frombuffer(record.outcomes, dtype=np.uint8) for record in records])
+    assert len(predicted) == len(accepted) > 1000
+    for low, high in ((0.0, 0.1), (0.1, 0.3), (0.3, 0.6), (0.6, 1.01)):
+        inside = (predicted >= low) & (predicted < high)
+        if inside.sum() >= 100:
+            assert abs(predicted[inside].mean() - accepted[inside].mean()) < 0.1, (low, high, inside.sum())
+    assert abs(predicted.mean() - accepted.mean()) < 0.1

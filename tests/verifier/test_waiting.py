@@ -1,0 +1,85 @@
+"""When the verifier waits for a drafter, and what it believes a step costs."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.values import Plan
+from specsplit_verifier.cost import StepCost
+from specsplit_verifier.patience import Patience, Wait
+
+PLAN = Plan(wait_budget_us=20_000)
+
+
+def missed(at: float = 0.0) -> Wait:
+    wait = Wait()
+    wait.restart(at, hit=False, expected=1.0)
+    return wait
+
+
+def test_after_a_miss_a_quick_drafter_is_waited_for() -> None:
+    patience = Patience()
+    for i in range(20):
+        patience.first_grow(missed(i), i + 0.002, expected=2.5)
+    assert patience.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) > 0
+
+
+def test_a_drafter_slower_than_a_step_is_not_waited_for() -> None:
+    patience = Patience()
+    for i in range(50):
+        patience.first_grow(missed(i), i + 0.1, expected=2.5)
+    assert patience.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
+
+
+def test_a_drafter_that_sleeps_is_soon_not_waited_for() -> None:
+    patience = Patience()
+    for i in range(30):
+        patience.in_vain(missed(i), i + 0.02)
+    assert patience.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
+
+
+def test_a_drafter_that_only_answers_late_is_timed_all_the_same() -> None:
+    patience = Patience()
+    for _ in range(100):
+        patience.late_grow(0.1)
+    assert patience.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
+    for _ in range(100):
+        patience.late_grow(0.001)
+    assert patience.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) > 0.0
+
+
+def test_the_serial_loop_waits_for_the_whole_tree() -> None:
+    serial = Plan(wait_budget_us=20_000, draft_ahead=False)
+    assert Patience().pause(missed(), 0.0, step_s=1e-6, plan=serial, caught_up=True) == 0.02
+
+
+@given(st.floats(0, 0.1), st.booleans(), st.floats(1e-4, 1.0))
+def test_the_wait_never_exceeds_its_budget(elapsed: float, caught_up: bool, step_s: float) -> None:
+    pause = Patience().pause(missed(), elapsed, step_s, PLAN, caught_up)
+    assert 0.0 <= pause <= max(0.0, 0.02 - elapsed)
+
+
+def test_waiting_stops_when_the_gain_per_second_falls_below_stepping() -> None:
+    patience = Patience()
+    wait = missed()
+    patience.first_grow(wait, 0.002, expected=1.9)
+    patience.later_grow(wait, 0.004, expected=1.91)
+    assert patience.pause(wait, 0.004, step_s=0.02, plan=PLAN, caught_up=True) == 0.0
+
+
+def test_step_cost_learns_a_line() -> None:
+    cost = StepCost()
+    for _ in range(40):
+        for tokens in (1, 16, 64):
+            cost.observe(tokens, 0.010 + 0.0001 * tokens)
+    for tokens in (1, 32, 64):
+        assert abs(cost.predict(tokens) - (0.010 + 0.0001 * tokens)) < 2e-4
+
+
+def test_step_cost_of_one_size_is_its_mean() -> None:
+    cost = StepCost()
+    for _ in range(500):
+        cost.observe(16, 0.02)
+    assert abs(cost.predict(16) - 0.02) < 1e-4
+    assert cost.predict(1) > 0

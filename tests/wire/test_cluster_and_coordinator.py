@@ -1,0 +1,260 @@
+"""cluster.proto and coordinator.proto: every value survives the wire; what is wrong with a message is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+from google.protobuf.message import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit import membership, requests
+from specsplit.errors import InvalidRequest, Unsupported
+from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, verifier_pb2
+from specsplit.values import (
+    DrafterInfo,
+    DrafterKind,
+    Endpoint,
+    FinishReason,
+    Load,
+    ModelInfo,
+    PlanChanges,
+    Sampling,
+    SpeculationStatistics,
+    Stopping,
+    Usage,
+    Vocabulary,
+)
+from specsplit.wire import cluster, coordinator
+
+U32 = st.integers(0, 2**32 - 1)
+U64 = st.integers(0, 2**64 - 1)
+NAME = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+TOKENS = st.lists(U32, max_size=8).map(tuple)
+
+vocabularies = st.builds(Vocabulary, size=st.integers(1, 2**32 - 1), digest=TEXT)
+models = st.builds(ModelInfo, NAME, vocabularies, st.integers(1, 2**32 - 1), TOKENS)
+drafters = st.builds(DrafterInfo, st.sampled_from(DrafterKind), TEXT, st.none() | vocabularies, U32, TOKENS)
+roles = models | drafters
+loads = st.builds(Load, U32, U32, U32, U32, U64, st.floats(0, 1e9))
+ADDRESS = st.sampled_from(["127.0.0.1:0", "[::1]:65535", "host.example:50051"])
+endpoints = st.builds(Endpoint, NAME, ADDRESS)
+registers = st.builds(membership.Register, NAME, ADDRESS, roles, st.integers(1, 2**32 - 1))
+heartbeats = st.builds(membership.Heartbeat, loads, st.lists(NAME, max_size=3).map(tuple))
+reports = registers | heartbeats | st.just(membership.Draining())
+directives = (
+    st.builds(membership.Registered, st.integers(1, 2**32 - 1))
+    | st.builds(membership.Roster, st.lists(endpoints, max_size=3).map(tuple))
+    | st.just(membership.Drain())
+)
+members = st.builds(membership.Member, TEXT, TEXT, roles, U32, loads, st.booleans(), U32)
+clusters = st.builds(membership.Cluster, st.lists(members, max_size=3).map(tuple), U32, U32)
+
+chats = st.builds(requests.ChatPrompt, st.lists(st.builds(requests.ChatMessage, TEXT, TEXT), max_size=3).map(tuple))
+prompts = st.builds(requests.TextPrompt, TEXT) | chats | st.builds(requests.TokenPrompt, TOKENS)
+samplings = st.builds(Sampling, st.floats(0, 10), U32, st.floats(0.01, 1), st.floats(0, 1), U64)
+stoppings = st.builds(Stopping, st.none() | st.integers(1, 2**32 - 1), TOKENS, st.booleans())
+plans = st.builds(
+    PlanChanges, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | st.booleans()
+)
+stops = st.lists(TEXT, max_size=3).map(tuple)
+generates = st.builds(
+    requests.GenerateRequest, prompts, TEXT, samplings, st.just(True), stoppings, stops, st.none() | TEXT, plans
+)
+speculations = st.builds(SpeculationStatistics, U32, U32, U32, U32, U32)
+dones = st.builds(
+    requests.Done,
+    request_id=TEXT,
+    reason=st.sampled_from(FinishReason),
+    matched_stop=st.none() | NAME | U32,
+    usage=st.builds(Usage, U32, U32),
+    speculation=speculations,
+    seed=U64,
+    verifier=TEXT,
+    drafter=TEXT,
+)
+M = TypeVar("M", bound=Message)
+deltas = st.builds(requests.Delta, TEXT, TOKENS, U32)
+
+
+def over_the_wire(message: M) -> M:
+    return type(message).FromString(message.SerializeToString())
+
+
+@given(reports)
+def test_a_report_survives(report: membership.Report) -> None:
+    assert cluster.report_from_wire(over_the_wire(cluster.report_to_wire(report))) == report
+
+
+@given(directives)
+def test_a_directive_survives(directive: membership.Directive) -> None:
+    assert cluster.directive_from_wire(over_the_wire(cluster.directive_to_wire(directive))) == directive
+
+
+@given(generates)
+def test_a_generate_request_survives(request: requests.GenerateRequest) -> None:
+    assert coordinator.generate_from_wire(over_the_wire(coordinator.generate_to_wire(request))) == request
+
+
+@given(deltas | dones)
+def test_a_generate_event_survives(event: requests.Delta | requests.Done) -> None:
+    assert coordinator.generate_event(over_the_wire(coordinator.generate_response(event))) == event
+
+
+@given(clusters)
+def test_a_cluster_survives(value: membership.Cluster) -> None:
+    assert coordinator.cluster_from_wire(over_the_wire(coordinator.cluster_to_wire(value))) == value
+
+
+@given(models)
+def test_a_model_survives(info: ModelInfo) -> None:
+    assert coordinator.model_info_from_wire(over_the_wire(coordinator.model_info_to_wire(info))) == info
+
+
+def test_an_absent_seed_is_told_from_seed_0() -> None:
+    unseeded = coordinator.generate_to_wire(requests.GenerateRequest(requests.TextPrompt("x"), sampling=Sampling(1.0)))
+    assert not coordinator.generate_from_wire(unseeded).seeded
+    seeded = coordinator.generate_to_wire(requests.GenerateRequest(requests.TextPrompt("x"), seeded=True))
+    assert coordinator.generate_from_wire(seeded).seeded
+
+
+def test_an_absent_sampling_stopping_and_plan_take_their_defaults() -> None:
+    request = coordinator.generate_from_wire(coordinator_pb2.GenerateRequest(text="x"))
+    assert request == requests.GenerateRequest(requests.TextPrompt("x"))
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("frequency_penalty", coordinator_pb2.GenerateRequest(text="x", frequency_penalty=0.5)),
+        ("presence_penalty", coordinator_pb2.GenerateRequest(text="x", presence_penalty=-0.5)),
+        ("repetition_penalty", coordinator_pb2.GenerateRequest(text="x", repetition_penalty=1.1)),
+        ("logit_bias", coordinator_pb2.GenerateRequest(text="x", logit_bias={3: 1.0})),
+        ("logprobs", coordinator_pb2.GenerateRequest(text="x", logprobs=0)),
+        ("n", coordinator_pb2.GenerateRequest(text="x", n=2)),
+        ("json_schema", coordinator_pb2.GenerateRequest(text="x", json_schema="")),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(field: str, message: coordinator_pb2.GenerateRequest) -> None:
+    with pytest.raises(Unsupported) as caught:
+        coordinator.generate_from_wire(message)
+    assert caught.value.field == field
+
+
+def test_values_that_ask_for_nothing_are_let_through() -> None:
+    message = coordinator_pb2.GenerateRequest(
+        text="x", frequency_penalty=0, presence_penalty=0, repetition_penalty=1, n=1
+    )
+    assert coordinator.generate_from_wire(message).prompt == requests.TextPrompt("x")
+
+
+def with_unknown(message: Message, number: int = 999) -> Message:
+    """The same message with a varint field that no version knows."""
+    key = number << 3
+    tag = bytes([key & 0x7F | 0x80, key >> 7])
+    return type(message).FromString(message.SerializeToString() + tag + b"\x01")
+
+
+def test_an_unknown_field_is_refused_by_number_wherever_it_stands() -> None:
+    top = with_unknown(coordinator_pb2.GenerateRequest(text="x"))
+    assert isinstance(top, coordinator_pb2.GenerateRequest)
+    with pytest.raises(InvalidRequest, match=r"request: field number 999"):
+        coordinator.generate_from_wire(top)
+    message = coordinator_pb2.GenerateRequest(
+        chat=coordinator_pb2.ChatPrompt(messages=[coordinator_pb2.ChatMessage(role="user")])
+    )
+    message.chat.messages[0].CopyFrom(with_unknown(message.chat.messages[0]))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidRequest, match=r"chat\.messages: field number 999"):
+        coordinator.generate_from_wire(message)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("prompt", coordinator_pb2.GenerateRequest()),
+        ("n", coordinator_pb2.GenerateRequest(text="x", n=0)),
+        ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": -1})),
+        ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": float("nan")})),
+        ("top_p", coordinator_pb2.GenerateRequest(text="x", sampling={"top_p": 0})),
+        ("min_p", coordinator_pb2.GenerateRequest(text="x", sampling={"min_p": 1.5})),
+        ("max_tokens", coordinator_pb2.GenerateRequest(text="x", stopping={"max_tokens": 0})),
+        ("request_id", coordinator_pb2.GenerateRequest(text="x", request_id="r" * 257)),
+        ("stop", coordinator_pb2.GenerateRequest(text="x", stop=["."] * 17)),
+        ("stop[1]", coordinator_pb2.GenerateRequest(text="x", stop=[".", "é" * 1001])),
+        ("stopping.stop_token_ids", coordinator_pb2.GenerateRequest(text="x", stopping={"stop_token_ids": [1] * 257})),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(field: str, message: coordinator_pb2.GenerateRequest) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        coordinator.generate_from_wire(message)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: cluster.report_from_wire(cluster_pb2.JoinRequest()),
+        lambda: cluster.report_from_wire(cluster_pb2.JoinRequest(register={"member_id": "a", "address": "b"})),
+        lambda: cluster.directive_from_wire(cluster_pb2.JoinResponse()),
+        lambda: cluster.directive_from_wire(cluster_pb2.JoinResponse(registered={})),
+        lambda: cluster.directive_from_wire(
+            cluster_pb2.JoinResponse(roster={"drafters": [verifier_pb2.DrafterAddress(member_id="d")]})
+        ),
+        lambda: coordinator.generate_event(coordinator_pb2.GenerateResponse()),
+        lambda: coordinator.cluster_from_wire(coordinator_pb2.GetClusterResponse(members=[coordinator_pb2.Member()])),
+        lambda: coordinator.generate_to_wire(requests.GenerateRequest(requests.TokenPrompt((-1,)))),
+    ],
+)
+def test_a_message_without_its_heart_is_refused(call: Callable[[], object]) -> None:
+    with pytest.raises(InvalidRequest):
+        call()
+
+
+def test_the_longest_values_that_are_allowed_pass() -> None:
+    message = coordinator_pb2.GenerateRequest(
+        text="x", request_id="r" * 256, stop=["é" * 1000] * 16, stopping={"stop_token_ids": [1] * 256}
+    )
+    request = coordinator.generate_from_wire(message)
+    assert (len(request.request_id), len(request.stop), len(request.stopping.stop_token_ids)) == (256, 16, 256)
+
+
+NGRAM = common_pb2.DrafterInfo(kind=common_pb2.DRAFTER_KIND_NGRAM)
+
+
+@pytest.mark.parametrize(
+    ("report", "field"),
+    [
+        ({"register": {"member_id": "a", "address": "nowhere", "drafter": NGRAM}}, "register.address"),
+        ({"register": {"member_id": "a", "address": "here:99999", "drafter": NGRAM}}, "register.address"),
+        ({"register": {"member_id": "a", "address": "h" * 256 + ":1", "drafter": NGRAM}}, "register.address"),
+        ({"register": {"member_id": "a" * 257, "address": "here:1", "drafter": NGRAM}}, "register.member_id"),
+        ({"heartbeat": {"lost_drafters": ["a", "b" * 257]}}, "heartbeat.lost_drafters[1]"),
+    ],
+)
+def test_a_report_with_a_bad_or_endless_name_or_address_is_refused_by_name(report: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        cluster.report_from_wire(cluster_pb2.JoinRequest(**report))
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("member_id", "address", "max_sessions", "field"),
+    [
+        ("", "a:1", 1, "register.member_id"),
+        ("a", "", 1, "register.address"),
+        ("a", "a", 1, "register.address"),
+        ("a", ":1", 1, "register.address"),
+        ("a", "a:port", 1, "register.address"),
+        ("a", "a:1", 0, "register.max_sessions"),
+    ],
+)
+def test_a_registration_needs_a_name_an_address_and_room(
+    member_id: str, address: str, max_sessions: int, field: str
+) -> None:
+    role = DrafterInfo(DrafterKind.NGRAM, "", None, 512)
+    with pytest.raises(InvalidRequest) as caught:
+        membership.Register(member_id, address, role, max_sessions)
+    assert caught.value.field == field

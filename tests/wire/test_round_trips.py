@@ -1,0 +1,237 @@
+"""What is sent is what arrives: every value survives its trip through bytes; every malformed message names its field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.errors import InvalidRequest
+from specsplit.sessions import Close, DecodeRequest, Finished, Open, Refuse, Tokens
+from specsplit.speculation import Commit, Grow
+from specsplit.v1 import common_pb2, drafter_pb2, verifier_pb2
+from specsplit.values import (
+    DrafterInfo,
+    DrafterKind,
+    Endpoint,
+    FinishReason,
+    Load,
+    ModelInfo,
+    Plan,
+    PlanChanges,
+    Sampling,
+    SpeculationStatistics,
+    Stopping,
+    Usage,
+    Vocabulary,
+)
+from specsplit.wire import common, drafter, verifier
+
+VOCAB = 50
+u32 = st.integers(0, 2**32 - 1)
+tokens = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9).map(tuple)
+samplings = st.builds(
+    Sampling,
+    temperature=st.floats(0, 5),
+    top_k=st.integers(0, 99),
+    top_p=st.floats(0.01, 1),
+    min_p=st.floats(0, 1),
+    seed=st.integers(0, 2**64 - 1),
+)
+plans = st.builds(
+    Plan,
+    num_steps=st.integers(0, 64),
+    topk=st.integers(1, 64),
+    num_draft_tokens=st.integers(1, 256),
+    wait_budget_us=st.integers(0, 60_000_000),
+    draft_ahead=st.booleans(),
+)
+plan_changes = st.builds(
+    PlanChanges,
+    num_steps=st.none() | st.integers(0, 64),
+    topk=st.none() | st.integers(1, 64),
+    num_draft_tokens=st.none() | st.integers(1, 256),
+    wait_budget_us=st.none() | st.integers(0, 60_000_000),
+    draft_ahead=st.none() | st.booleans(),
+)
+vocabularies = st.builds(Vocabulary, st.integers(1, 2**31), st.sampled_from(["", "ab" * 32]))
+statistics = st.builds(SpeculationStatistics, u32, u32, u32, u32, u32)
+stoppings = st.builds(Stopping, st.none() | st.integers(1, 10**6), tokens, st.booleans())
+endpoints = st.builds(Endpoint, st.text(max_size=8), st.just("host:1"))
+decodes = st.builds(
+    DecodeRequest, st.text(max_size=9), tokens, samplings, stoppings, plan_changes, st.none() | endpoints
+)
+opens = st.builds(Open, tokens, samplings, plans, st.just(Vocabulary(VOCAB)), st.integers(1, 4096), st.text(max_size=9))
+commits = st.builds(Commit, st.integers(1, 2**31), st.integers(0, 2**63), tokens)
+
+
+@st.composite
+def grows(draw: st.DrawFn) -> Grow:
+    ids = tuple(sorted(draw(st.sets(st.integers(1, 2**40), max_size=8))))
+    parents = tuple(draw(st.integers(0, i - 1)) for i in ids)
+    scores = tuple(draw(st.floats(-1e4, 0, width=32)) for _ in ids)
+    return Grow(
+        draw(u32), ids, parents, tuple(draw(st.integers(0, VOCAB - 1)) for _ in ids), scores, draw(st.booleans())
+    )
+
+
+@given(samplings, plan_changes, plans, stoppings, vocabularies, statistics)
+def test_common_values_round_trip(
+    sampling: Sampling,
+    changes: PlanChanges,
+    plan: Plan,
+    stopping: Stopping,
+    vocabulary: Vocabulary,
+    sums: SpeculationStatistics,
+) -> None:
+    assert common.sampling_from_wire(common.sampling_to_wire(sampling)) == sampling
+    assert common.plan_from_wire(common.plan_to_wire(changes)) == changes
+    assert common.plan_from_wire(common.plan_to_wire(plan)).over(Plan()) == plan
+    assert common.stopping_from_wire(common.stopping_to_wire(stopping)) == stopping
+    assert common.vocabulary_from_wire(common.vocabulary_to_wire(vocabulary)) == vocabulary
+    assert common.speculation_from_wire(common.speculation_to_wire(sums)) == sums
+
+
+@given(st.text(max_size=8), vocabularies, st.integers(1, 2**20), tokens, st.sampled_from(DrafterKind), u32)
+def test_infos_round_trip(
+    model: str, vocabulary: Vocabulary, context: int, ids: tuple[int, ...], kind: DrafterKind, n: int
+) -> None:
+    target = ModelInfo(model, vocabulary, context, ids)
+    assert common.model_from_wire(common.model_to_wire(target)) == target
+    for known in (vocabulary, None):
+        info = DrafterInfo(kind, model, known, context, ids)
+        assert drafter.drafter_info_from_wire(drafter.drafter_info_to_wire(info)) == info
+    load = Load(n, n // 2, n, n, n, n / 7)
+    assert common.load_from_wire(common.load_to_wire(load)) == load
+
+
+@given(st.lists(st.tuples(u32, opens | commits | st.just(Close()))))
+def test_draft_requests_round_trip(events: list[tuple[int, Open | Commit | Close]]) -> None:
+    data = drafter.draft_request(events).SerializeToString()
+    assert list(drafter.draft_request_events(drafter_pb2.DraftRequest.FromString(data))) == events
+
+
+@given(st.lists(st.tuples(u32, grows() | st.builds(Refuse, st.integers(1, 16), st.text(max_size=9)))))
+def test_draft_responses_round_trip(events: list[tuple[int, Grow | Refuse]]) -> None:
+    data = drafter.draft_response(events).SerializeToString()
+    assert list(drafter.draft_response_events(drafter_pb2.DraftResponse.FromString(data))) == events
+
+
+@given(decodes)
+def test_decode_requests_round_trip(request: DecodeRequest) -> None:
+    data = verifier.decode_to_wire(request).SerializeToString()
+    assert verifier.decode_from_wire(verifier_pb2.DecodeRequest.FromString(data), VOCAB) == request
+
+
+@given(tokens, statistics, st.sampled_from(FinishReason), st.none() | st.integers(0, 9), u32)
+def test_decode_responses_round_trip(
+    ids: tuple[int, ...], sums: SpeculationStatistics, reason: FinishReason, stop: int | None, n: int
+) -> None:
+    for event in (Tokens(ids, len(ids) - 1, sums), Finished(reason, stop, Usage(n, n // 2), sums)):
+        data = verifier.decode_response(event).SerializeToString()
+        assert verifier.decode_event(verifier_pb2.DecodeResponse.FromString(data)) == event
+
+
+def test_the_accept_length_is_told_with_the_sums() -> None:
+    sums = SpeculationStatistics(steps=4, drafted=20, accepted=6, hits=1, misses=3)
+    assert common.speculation_to_wire(sums).accept_length == sums.accept_length == 2.5
+    assert common.speculation_to_wire(SpeculationStatistics()).accept_length == 0
+    told = common_pb2.SpeculationStatistics(steps=4, accepted=6, accept_length=99)
+    assert common.speculation_from_wire(told).accept_length == 2.5
+
+
+GROW = {"commits": 0, "ids": [1, 2], "parents": [0, 1], "token_ids": [3, 4], "scores": [-1.0, -2.0]}
+
+
+@pytest.mark.parametrize(
+    ("broken", "field"),
+    [
+        ({"ids": range(1, 65_538)}, r"grow.ids: has 65,537 entries, expected at most 65,536"),
+        ({"scores": [-1.0] * 65_537}, "grow.scores: has 65,537 entries, expected at most 65,536"),
+        ({"parents": [0]}, "grow.parents"),
+        ({"scores": [-1.0, -2.0, -3.0]}, "grow.scores"),
+        ({"token_ids": []}, "grow.token_ids"),
+        ({"ids": [2, 1]}, "grow.ids"),
+        ({"ids": [2, 2]}, "grow.ids"),
+        ({"ids": [0, 2]}, r"grow.ids\[0\]"),
+        ({"parents": [0, 2]}, r"grow.parents\[1\]"),
+        ({"scores": [-1.0, float("nan")]}, "grow.scores"),
+    ],
+)
+def test_a_malformed_grow_names_its_field_and_leaves_the_others_alone(broken: dict[str, Any], field: str) -> None:
+    bad = drafter_pb2.GrowEvent(**{**GROW, **broken})
+    good = drafter_pb2.GrowEvent(**GROW)
+    message = drafter_pb2.DraftResponse(
+        events=[
+            drafter_pb2.DraftResponseEvent(session_id=1, grow=bad),
+            drafter_pb2.DraftResponseEvent(session_id=2, grow=good),
+            drafter_pb2.DraftResponseEvent(session_id=3),
+        ]
+    )
+    (_, first), (_, second), (_, third) = drafter.draft_response_events(message)
+    assert isinstance(first, InvalidRequest)
+    with pytest.raises(InvalidRequest, match=field):
+        raise first
+    assert isinstance(second, Grow)
+    assert isinstance(third, InvalidRequest) and third.field == "event"
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (verifier_pb2.DecodeRequest(), "token_ids"),
+        (verifier_pb2.DecodeRequest(token_ids=[1, VOCAB]), "token_ids[1]"),
+        (
+            verifier_pb2.DecodeRequest(token_ids=[1], sampling=common_pb2.Sampling(temperature=-1, seed=1)),
+            "temperature",
+        ),
+        (verifier_pb2.DecodeRequest(token_ids=[1], sampling=common_pb2.Sampling(temperature=1)), "sampling.seed"),
+        (verifier_pb2.DecodeRequest(token_ids=[1], sampling=common_pb2.Sampling(top_p=0)), "top_p"),
+        (verifier_pb2.DecodeRequest(token_ids=[1], stopping=common_pb2.Stopping(max_tokens=0)), "max_tokens"),
+        (verifier_pb2.DecodeRequest(token_ids=[1], drafter=verifier_pb2.DrafterAddress()), "drafter.address"),
+        (verifier_pb2.DecodeRequest(token_ids=[1], drafter={"address": "nowhere"}), "drafter.address"),
+        (verifier_pb2.DecodeRequest(token_ids=[1], drafter={"address": "h:65536"}), "drafter.address"),
+        (verifier_pb2.DecodeRequest(token_ids=[1], drafter={"address": "h" * 256 + ":1"}), "drafter.address"),
+        (
+            verifier_pb2.DecodeRequest(token_ids=[1], drafter={"member_id": "d" * 257, "address": "h:1"}),
+            "drafter.member_id",
+        ),
+        (verifier_pb2.DecodeRequest(token_ids=[1], request_id="r" * 257), "request_id"),
+        (
+            verifier_pb2.DecodeRequest(token_ids=[1], stopping={"stop_token_ids": [1] * 257}),
+            "stopping.stop_token_ids",
+        ),
+    ],
+)
+def test_a_malformed_decode_request_names_its_field(message: verifier_pb2.DecodeRequest, field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        verifier.decode_from_wire(message, VOCAB)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("event", "field"),
+    [
+        (drafter_pb2.OpenEvent(vocabulary=common_pb2.Vocabulary(size=9), max_nodes=4), "open.token_ids"),
+        (
+            drafter_pb2.OpenEvent(token_ids=[9], vocabulary=common_pb2.Vocabulary(size=9), max_nodes=4),
+            "open.token_ids[0]",
+        ),
+        (drafter_pb2.OpenEvent(token_ids=[1], vocabulary=common_pb2.Vocabulary(size=9)), "open.max_nodes"),
+        (drafter_pb2.OpenEvent(token_ids=[1], max_nodes=4), "vocabulary.size"),
+        (drafter_pb2.CommitEvent(number=1), "commit.token_ids"),
+        (drafter_pb2.CommitEvent(token_ids=[1]), "commit.number"),
+    ],
+)
+def test_a_malformed_open_or_commit_names_its_field(
+    event: drafter_pb2.OpenEvent | drafter_pb2.CommitEvent, field: str
+) -> None:
+    if isinstance(event, drafter_pb2.OpenEvent):
+        wrapped = drafter_pb2.DraftRequestEvent(session_id=5, open=event)
+    else:
+        wrapped = drafter_pb2.DraftRequestEvent(session_id=5, commit=event)
+    message = drafter_pb2.DraftRequest(events=[wrapped])
+    ((session, error),) = drafter.draft_request_events(message)
+    assert session == 5 and isinstance(error, InvalidRequest) and error.field == field

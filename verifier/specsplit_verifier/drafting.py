@@ -1,0 +1,146 @@
+"""The sessions' side of their drafters: who drafts for whom, what a grow or a loss means, and how long to wait for each.
+
+Pure bookkeeping on the engine thread: every method returns the events to send, as (drafter address, session, event).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from specsplit.errors import IllegalEvent, InvalidRequest
+from specsplit.sessions import Close, Refuse
+from specsplit.speculation import Grow, Mirror, State
+from specsplit.values import Endpoint, Vocabulary
+from specsplit_verifier.events import DraftEvent, FromDrafter
+from specsplit_verifier.patience import Patience, Wait
+from specsplit_verifier.session import Session
+
+_log = logging.getLogger(__name__)
+SHUNNED_S = 5.0  # a lost drafter is not tried again for so long
+RETRY_S = 1.0  # orphans are looked after this often
+ELSEWHERE = (8, 14)  # RESOURCE_EXHAUSTED, UNAVAILABLE: this drafter cannot, another may
+Sends = list[tuple[str, int, DraftEvent]]
+
+
+class Drafting:
+    """Which drafters are usable, and how each has behaved."""
+
+    def __init__(self, vocabulary: Vocabulary, max_nodes: int) -> None:
+        self._vocabulary = vocabulary
+        self._max_nodes = max_nodes
+        self._roster: Sequence[Endpoint] = ()
+        self._shunned_until: dict[str, float] = {}
+        self._retry_at = 0.0
+        self.patience: dict[str, Patience] = {}
+        """By drafter address."""
+
+    def attach(self, session: Session, address: str, now: float) -> Sends:
+        """Let the drafter at `address` grow for a session from its present root on; an orphan instead if that one was just lost."""
+        if self._shunned_until.get(address, -math.inf) > now:
+            return self._replace(session, now)
+        root = len(session.tokens) - 1
+        mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
+        session.attach(address, mirror)
+        session.wait = Wait()
+        session.wait.begin(now)
+        self.patience.setdefault(address, Patience())
+        return [(address, session.id, session.open_event(self._vocabulary, self._max_nodes))]
+
+    def _replace(self, session: Session, now: float) -> Sends:
+        """Another drafter for an orphan, if there is one that has not refused it and was not lost a moment ago."""
+        session.orphan = True
+        wished = session.request.drafter
+        candidates = [endpoint.address for endpoint in self._roster] + ([wished.address] if wished else [])
+        for address in candidates:
+            if address not in session.refused_by and self._shunned_until.get(address, -math.inf) <= now:
+                return self.attach(session, address, now)
+        return []
+
+    def retry(self, running: Iterable[Session], now: float) -> Sends:
+        """Now and then, look again for orphans. Only between steps: a mirror begins with no step in flight."""
+        if now < self._retry_at:
+            return []
+        self._retry_at = now + RETRY_S
+        self._shunned_until = {address: until for address, until in self._shunned_until.items() if until > now}
+        return [send for session in running if session.orphan for send in self._replace(session, now)]
+
+    def grown(self, message: FromDrafter, running: Mapping[int, Session], now: float) -> Sends:
+        """Apply a drafter's message. One that breaks the protocol ends drafting for its own session only."""
+        sends: Sends = []
+        for session_id, event in message.events:
+            session = running.get(session_id)
+            if session is None or session.drafter != message.address or session.mirror is None:
+                continue  # crossed with the session's end
+            match event:
+                case Grow():
+                    sends += self._grow(session, session.mirror, event, now)
+                case Refuse():
+                    _log.warning("session %d: drafter %s refused: %s", session_id, message.address, event.message)
+                    sends += self.close(session)  # what had crossed with the refusal on its way there ends with this
+                    session.refused_by.add(message.address)
+                    session.detach(orphan=event.code in ELSEWHERE)
+                case InvalidRequest():
+                    sends += self._give_up(session, event)
+        return sends
+
+    def _grow(self, session: Session, mirror: Mirror, grow: Grow, now: float) -> Sends:
+        seen, first = mirror.acknowledged, not mirror.caught_up
+        try:
+            mirror.grow(grow)
+        except IllegalEvent as error:
+            return self._give_up(session, error)
+        if session.drafter is not None:
+            self._learn(session, mirror, self.patience[session.drafter], mirror.acknowledged - seen, first, now)
+        return []
+
+    def _learn(
+        self, session: Session, mirror: Mirror, patience: Patience, answered: int, first: bool, now: float
+    ) -> None:
+        made = session.wait.answered(answered)
+        if not mirror.caught_up:
+            if made is not None:
+                patience.late_grow(now - made)
+        elif not session.prefilling and (first or mirror.state is State.READY):
+            observe = patience.first_grow if first else patience.later_grow
+            observe(session.wait, now, session.preview().expected_length)
+
+    def _give_up(self, session: Session, error: Exception) -> Sends:
+        _log.warning(
+            "session %d: drafter %s is out of step, going on without drafts: %s", session.id, session.drafter, error
+        )
+        sends = self.close(session)
+        session.detach(orphan=False)
+        return sends
+
+    def lost(self, address: str, running: Iterable[Session], now: float) -> Sends:
+        """A drafter is gone: its sessions get another, or go on without."""
+        self._shunned_until[address] = now + SHUNNED_S
+        self.patience.pop(address, None)
+        sends: Sends = []
+        for session in running:
+            if session.drafter == address:
+                sends += self.close(session)  # it may have been opened on the next stream already
+                session.detach(orphan=True)
+                sends += self._replace(session, now)
+        return sends
+
+    def roster(self, drafters: Sequence[Endpoint], running: Iterable[Session], now: float) -> Sends:
+        """These are the drafters now; orphans get one."""
+        self._roster = drafters
+        return [send for session in running if session.orphan for send in self._replace(session, now)]
+
+    def committed(self, session: Session, hit: bool, now: float) -> None:
+        """A commit was made: from now on time is counted towards the next grow."""
+        session.wait.restart(now, hit, session.preview().expected_length)
+
+    def stepping(self, sessions: Iterable[Session], now: float) -> None:
+        """These sessions are about to step: note for whom waiting brought nothing."""
+        for session in sessions:
+            if session.mirror is not None and session.drafter is not None and not session.mirror.caught_up:
+                self.patience[session.drafter].in_vain(session.wait, now)
+
+    def close(self, session: Session) -> Sends:
+        """Tell the drafter, if there is one, that the session is over."""
+        return [] if session.drafter is None else [(session.drafter, session.id, Close())]

@@ -1,0 +1,227 @@
+"""The engine thread: takes events in, has the target step, hands results out.
+
+    drain the inbox  →  admit  →  choose  →  step  →  hand out
+         ↑                            └── nothing worth stepping: wait for the next event ──┐
+         └──────────────────────────────────────────────────────────────────────────────────┘
+
+Everything about sessions and mirrors is touched by this one thread only, so nothing here is locked. The forward runs on a thread of its
+own; while it does, this one takes in what drafters send, so that the next step finds the mirrors up to date. Every other event
+waits until the step is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+from specsplit.clock import Clock
+from specsplit.errors import SpecsplitError
+from specsplit.model.pages import PageTable
+from specsplit.settings import VerifierSettings
+from specsplit.speculation import Draft
+from specsplit.values import Plan
+from specsplit_verifier.cost import StepCost
+from specsplit_verifier.drafting import Drafting
+from specsplit_verifier.events import (
+    Cancel,
+    DrafterLost,
+    DraftEvent,
+    FromDrafter,
+    Inbound,
+    Outbox,
+    Output,
+    Ran,
+    Roster,
+    Stop,
+    Submit,
+)
+from specsplit_verifier.meter import Meter
+from specsplit_verifier.record import EngineStatistics, StepRecord
+from specsplit_verifier.scheduler import Batch, Scheduler
+from specsplit_verifier.session import Session, Verdict
+from specsplit_verifier.stepper import Forward, Prepared, Stepper
+
+_log = logging.getLogger(__name__)
+RECORDS_KEPT = 8192
+
+
+class Engine:
+    """Owns the target. `post` is the only door in and may be called from any thread."""
+
+    def __init__(self, stepper: Stepper, settings: VerifierSettings, outbox: Outbox, clock: Clock) -> None:
+        target = stepper.target
+        self._stepper = stepper
+        self._outbox = outbox
+        self._clock = clock
+        self._default_plan: Plan = settings.plan
+        self._info = target.info
+        self._pool = target.pool
+        self._scheduler = Scheduler(
+            target.info, target.pool, max_sessions=settings.max_sessions, step_token_budget=settings.step_token_budget
+        )
+        self._drafting = Drafting(target.info.vocabulary, settings.max_nodes)
+        self._cost = StepCost()
+        self._inbox: queue.SimpleQueue[Inbound] = queue.SimpleQueue()
+        self._outputs: list[tuple[int, Output]] = []
+        self._drafts: list[tuple[str, int, DraftEvent]] = []
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._model_thread = ThreadPoolExecutor(1, "model")
+        self._stopping = False
+        self._steps = 0
+        self._meter = Meter()
+        self.records: deque[StepRecord] = deque(maxlen=RECORDS_KEPT)
+        """The latest steps, oldest first."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def post(self, event: Inbound) -> None:
+        """Hand an event to the thread."""
+        self._inbox.put(event)
+
+    def stop(self) -> None:
+        """End the thread after the step in flight, and wait for it."""
+        self.post(Stop())
+        self._thread.join()
+        self._model_thread.shutdown()
+
+    def statistics(self) -> EngineStatistics:
+        """How things stand; a moment old when read from another thread."""
+        scheduler = self._scheduler
+        return EngineStatistics(
+            len(scheduler.running),
+            len(scheduler.waiting),
+            self._pool.free_pages,
+            self._pool.total_pages,
+            self._steps,
+            self._cost.mean_s * 1e3 if self._steps else 0.0,
+        )
+
+    def _run(self) -> None:
+        try:
+            while self._drain(block_s=0.0):
+                self._turn()
+        except Exception:  # noqa: BLE001 (the edge of a thread: logged, and told to everyone who waits)
+            _log.exception("the engine thread died")
+            self._outbox.died()
+
+    def _turn(self) -> None:
+        self._admit()
+        self._drafts += self._drafting.retry(self._scheduler.running.values(), self._clock.now())
+        choice = self._scheduler.choose(self._clock.now(), self._cost, self._drafting.patience)
+        self._hand_out()
+        if isinstance(choice, Batch):
+            self._step(choice)
+            return
+        self._drain(block_s=choice.seconds)
+        if choice.seconds is None:
+            self._meter.restart()  # it was idle: there is no gap to account for
+
+    def _drain(self, block_s: float | None) -> bool:
+        """Handle what is in the inbox; wait at most `block_s` (None: for ever) for a first event. False once told to stop."""
+        try:
+            if block_s == 0.0:
+                event = self._inbox.get_nowait()
+            else:
+                with self._meter.waiting():
+                    event = self._inbox.get(timeout=block_s)
+            while True:
+                self._handle(event)
+                event = self._inbox.get_nowait()
+        except queue.Empty:
+            return not self._stopping
+
+    def _handle(self, event: Inbound) -> None:
+        match event:
+            case Submit():
+                self._submit(event)
+            case Cancel():
+                session = self._scheduler.find(event.session)
+                if session is not None:
+                    self._end(session)
+            case FromDrafter():
+                self._drafts += self._drafting.grown(event, self._scheduler.running, self._clock.now())
+            case DrafterLost():
+                _log.warning("drafter %s lost: %s", event.address, event.why)
+                self._drafts += self._drafting.lost(event.address, self._scheduler.running.values(), self._clock.now())
+            case Roster():
+                self._drafts += self._drafting.roster(
+                    event.drafters, self._scheduler.running.values(), self._clock.now()
+                )
+            case Stop():
+                self._stopping = True
+            case Ran():
+                raise RuntimeError("a forward ended that nobody waits for")
+
+    def _submit(self, event: Submit) -> None:
+        request = event.request
+        try:
+            plan = request.plan.over(self._default_plan)
+            limit = self._scheduler.limit_of(len(request.tokens), request.stopping.max_tokens, plan.num_draft_tokens)
+            own_ends = () if request.stopping.ignore_eos else self._info.eos_token_ids
+            session = Session(
+                event.session,
+                request,
+                plan,
+                limit,
+                frozenset((*request.stopping.stop_token_ids, *own_ends)),
+                PageTable(self._pool),
+            )
+            self._scheduler.submit(session)
+        except SpecsplitError as error:
+            self._outputs.append((event.session, error))
+
+    def _admit(self) -> None:
+        for session in self._scheduler.admit():
+            if session.request.drafter is not None and session.plan.speculates:
+                self._drafts += self._drafting.attach(session, session.request.drafter.address, self._clock.now())
+
+    def _step(self, batch: Batch) -> None:
+        self._drafting.stepping(batch.decoding, self._clock.now())
+        prepared = self._stepper.prepare(batch)
+        forward, put_off = self._run_model(prepared)
+        result = self._stepper.conclude(prepared, forward)
+        for verdict in result.verdicts:
+            self._settle(*verdict)
+        self._hand_out()
+        self._steps += 1
+        self._cost.observe(result.tokens, result.forward_s)
+        self.records.append(self._meter.record(result))
+        for event in put_off:
+            self._handle(event)
+
+    def _run_model(self, prepared: Prepared) -> tuple[Forward, list[Inbound]]:
+        """Run the forward on the model thread, taking in grows meanwhile. Every other event is put off until the step is over."""
+        self._model_thread.submit(self._stepper.run, prepared).add_done_callback(lambda future: self.post(Ran(future)))
+        self._stepper.foresee(prepared)
+        put_off: list[Inbound] = []
+        while not isinstance(event := self._inbox.get(), Ran):
+            if isinstance(event, FromDrafter) and not any(isinstance(other, DrafterLost) for other in put_off):
+                self._handle(event)
+            else:
+                put_off.append(event)
+        return event.forward.result(), put_off
+
+    def _settle(self, session: Session, _: Draft, verdict: Verdict) -> None:
+        if verdict.output is not None:
+            self._outputs.append((session.id, verdict.output))
+        if verdict.finished is not None:
+            self._outputs.append((session.id, verdict.finished))
+            self._end(session)
+        elif verdict.commit is not None and session.drafter is not None:
+            self._drafts.append((session.drafter, session.id, verdict.commit))
+            self._drafting.committed(session, verdict.hit is True, self._clock.now())
+
+    def _end(self, session: Session) -> None:
+        self._drafts += self._drafting.close(session)
+        self._scheduler.remove(session)
+
+    def _hand_out(self) -> None:
+        if self._outputs or self._drafts:
+            outputs, drafts = self._outputs, self._drafts
+            self._outputs, self._drafts = [], []
+            self._outbox.deliver(outputs, drafts)

@@ -1,0 +1,86 @@
+"""What reaches the engine thread, and what leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from specsplit.errors import InvalidRequest, SpecsplitError
+from specsplit.sessions import Close, DecodeRequest, Finished, Open, Refuse, Tokens
+from specsplit.speculation import Commit, Grow
+from specsplit.values import Endpoint
+
+if TYPE_CHECKING:
+    from specsplit_verifier.stepper import Forward
+
+Output = Tokens | Finished | SpecsplitError
+"""What a caller of Decode gets: any number of Tokens, then Finished or an error."""
+DraftEvent = Open | Commit | Close
+"""What a drafter is told about a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A new session."""
+
+    session: int
+    request: DecodeRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The caller of a session is gone. A session that has ended already is no error."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromDrafter:
+    """One message of a drafter, taken apart."""
+
+    address: str
+    events: Sequence[tuple[int, Grow | Refuse | InvalidRequest]]
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterLost:
+    """The stream to a drafter is gone, and with it everything it held."""
+
+    address: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The drafters to choose from when one is lost, best first."""
+
+    drafters: Sequence[Endpoint]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The model thread is done with the step in flight."""
+
+    forward: Future[Forward]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the engine thread."""
+
+
+Inbound = Submit | Cancel | FromDrafter | DrafterLost | Roster | Ran | Stop
+
+
+class Outbox(Protocol):
+    """Where the engine thread hands over what it made; must not block, may be called from any thread."""
+
+    def deliver(self, outputs: Sequence[tuple[int, Output]], drafts: Sequence[tuple[str, int, DraftEvent]]) -> None:
+        """`outputs` are (session, what its caller gets); `drafts` are (drafter address, session, what it is told), in order."""
+        ...
+
+    def died(self) -> None:
+        """The engine thread ended on an error of its own, which the log holds; nothing more will be delivered."""
+        ...

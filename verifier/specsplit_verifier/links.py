@@ -1,0 +1,187 @@
+"""The streams to drafters: one per drafter, for ever open, carrying every session of the pair in order.
+
+Lives on the event loop. A stream that cannot be opened, breaks, or falls silent while an answer is due is *lost*: the engine hears of
+it once, and what is sent there afterwards opens a new stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import grpc
+
+from specsplit.clock import Clock
+from specsplit.errors import SpecsplitError
+from specsplit.rpc import dial
+from specsplit.sessions import Open
+from specsplit.settings import VerifierSettings
+from specsplit.speculation import Commit, Grow
+from specsplit.v1 import drafter_pb2_grpc
+from specsplit.wire import drafter as wire
+from specsplit_verifier.events import DrafterLost, DraftEvent, FromDrafter
+
+_log = logging.getLogger(__name__)
+READING_S = 0.005  # a drafter may be silent for so much longer per token of a prompt that it has to read first
+
+if TYPE_CHECKING:
+    from specsplit.v1 import drafter_pb2
+
+    Stream = grpc.aio.StreamStreamCall[drafter_pb2.DraftRequest, drafter_pb2.DraftResponse]
+
+
+@dataclass(slots=True)
+class LinkStatistics:
+    """What went over one drafter's streams since the start of this process."""
+
+    messages_sent: int = 0
+    messages_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    nodes_received: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """One stream."""
+
+    address: str
+    channel: grpc.aio.Channel
+    statistics: LinkStatistics
+    unsent: list[tuple[int, DraftEvent]] = field(default_factory=list[tuple[int, DraftEvent]])
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+    unanswered: set[int] = field(default_factory=set[int])
+    """Sessions whose open or commit has not been answered yet."""
+    due_at: float = 0.0
+    """When the next answer is due at the latest, if any is."""
+    task: asyncio.Task[None] | None = None
+
+
+class Links:
+    """Every drafter this verifier talks to, by address."""
+
+    def __init__(
+        self, settings: VerifierSettings, clock: Clock, on_event: Callable[[FromDrafter | DrafterLost], None]
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._on_event = on_event
+        self._links: dict[str, Link] = {}
+        self.statistics: dict[str, LinkStatistics] = {}
+        """By drafter address."""
+
+    def send(self, events: Iterable[tuple[str, int, DraftEvent]]) -> None:
+        """Queue (drafter address, session, event)s. What is queued together leaves as one message per drafter.
+
+        Only an open dials. Anything else for a drafter without a stream belongs to one that was lost, and goes with it.
+        """
+        for address, session, event in events:
+            link = self._links.get(address)
+            if link is None:
+                if not isinstance(event, Open):
+                    continue
+                link = self._open(address)
+                if link is None:
+                    continue
+            link.unsent.append((session, event))
+            link.more.set()
+            self._expect_answer(link, session, event)
+
+    def _expect_answer(self, link: Link, session: int, event: DraftEvent) -> None:
+        """Every open and commit is answered, if only by "resting"; a close takes the claim back."""
+        if not isinstance(event, Open | Commit):
+            link.unanswered.discard(session)
+            return
+        if not link.unanswered:
+            link.due_at = self._clock.now() + self._settings.drafter_lost_after_s
+        if isinstance(event, Open):
+            link.due_at += READING_S * len(event.tokens)
+        link.unanswered.add(session)
+
+    def _open(self, address: str) -> Link | None:
+        try:
+            channel = dial(address, self._settings)
+        except SpecsplitError as error:
+            self._on_event(DrafterLost(address, str(error)))
+            return None
+        link = Link(address, channel, self.statistics.setdefault(address, LinkStatistics()))
+        self._links[address] = link
+        link.task = asyncio.create_task(self._run(link), name=f"drafter {address}")
+        return link
+
+    async def _run(self, link: Link) -> None:
+        try:
+            why = await self._talk(link)
+        except Exception as error:  # noqa: BLE001 (the edge of a task: whatever it was, the engine must hear of the loss)
+            _log.exception("the stream to drafter %s failed", link.address)
+            why = f"{type(error).__name__}: {error}"
+        if self._links.get(link.address) is link:
+            del self._links[link.address]
+        self._on_event(DrafterLost(link.address, why))
+        await link.channel.close()
+
+    async def _talk(self, link: Link) -> str:
+        """Connect and carry events until the link is lost; returns why it was."""
+        timeout_s = self._settings.drafter_connect_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await link.channel.channel_ready()
+        except TimeoutError:
+            return f"no answer within {timeout_s} s of dialling"
+        call = drafter_pb2_grpc.DrafterServiceStub(link.channel).Draft()
+        tasks = [
+            asyncio.create_task(job) for job in (self._read(link, call), self._write(link, call), self._watch(link))
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        except asyncio.InvalidStateError:  # how grpc.aio says that a call is over to whom would write to it
+            return "it ended the stream"
+        finally:
+            call.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, link: Link, call: Stream) -> str:
+        async for message in call:
+            events = list(wire.draft_response_events(message))
+            link.unanswered.difference_update(session for session, _ in events)
+            link.due_at = self._clock.now() + self._settings.drafter_lost_after_s
+            link.statistics.messages_received += 1
+            link.statistics.bytes_received += message.ByteSize()
+            link.statistics.nodes_received += sum(len(event.ids) for _, event in events if isinstance(event, Grow))
+            self._on_event(FromDrafter(link.address, events))
+        return "it ended the stream"
+
+    async def _write(self, link: Link, call: Stream) -> str:
+        while True:
+            await link.more.wait()
+            link.more.clear()
+            events, link.unsent = link.unsent, []
+            message = wire.draft_request(events)
+            link.statistics.messages_sent += 1
+            link.statistics.bytes_sent += message.ByteSize()
+            await call.write(message)
+
+    async def _watch(self, link: Link) -> str:
+        """A drafter that leaves an open or a commit unanswered is as good as dead."""
+        patience_s = self._settings.drafter_lost_after_s
+        while True:
+            await asyncio.sleep(patience_s / 4)
+            if link.unanswered and self._clock.now() > link.due_at:
+                return f"silent for {patience_s} s and more with an answer due"
+
+    async def close(self) -> None:
+        """End every stream."""
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            if link.task is not None:
+                link.task.cancel()
+        await asyncio.gather(*(link.task for link in links if link.task), return_exceptions=True)
+        await asyncio.gather(*(link.channel.close() for link in links))

@@ -1,0 +1,104 @@
+"""Whether to step with what survived, or to wait for the drafter.
+
+Waiting pays while what it brings per second is more than what stepping brings per second (the marginal value theorem): with E the
+expected accept_length now, c the time of a step, and an expected gain g after another r seconds,
+
+    (E + g) / (c + r) > E / c      exactly if      g / r > E / c.
+
+g and r are learnt from what this drafter did after earlier commits; a drafter that sleeps soon has nothing to be waited for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from specsplit.values import Plan
+
+SMOOTHING = 0.1
+DIMINISHING = 0.7  # what a further grow adds, relative to the one before
+HIT_MARGIN = (
+    2.0  # after a hit there is a tree in hand: waiting must promise so many times as much (docs/log.md, 2026-11-21)
+)
+
+
+@dataclass(slots=True)
+class Wait:
+    """What has come for one session since its last commit."""
+
+    since: float = 0.0
+    """When the last commit was made, in seconds."""
+    hit: bool = False
+    """Whether that commit left a subtree."""
+    before: float = 1.0
+    """Expected accept_length right after it."""
+    last: float = 0.0
+    """When the last grow came; `since` if none has."""
+    expected: float = 1.0
+    """Expected accept_length now."""
+    gained: float = 0.0
+    """What the last grow added to it."""
+    commits: deque[float] = field(default_factory=deque[float])
+    """When each commit was made that the drafter has not answered yet, oldest first."""
+
+    def begin(self, now: float) -> None:
+        """A drafter begins on the session."""
+        self.since = self.last = now
+
+    def restart(self, now: float, hit: bool, expected: float) -> None:
+        """A commit was made; `expected` is the accept_length that a step would have now."""
+        self.since = self.last = now
+        self.hit = hit
+        self.before = self.expected = expected
+        self.gained = 0.0
+        self.commits.append(now)
+
+    def answered(self, commits: int) -> float | None:
+        """The drafter has now seen that many more commits: when the newest of them was made."""
+        made = None
+        for _ in range(commits):
+            made = self.commits.popleft()
+        return made
+
+
+class Patience:
+    """What waiting for one drafter has brought lately. All times in seconds."""
+
+    def __init__(self) -> None:
+        self._first_s = 0.005
+        self._more_s = 0.005
+        self._first_gain = {True: 0.2, False: 1.0}
+
+    def first_grow(self, wait: Wait, now: float, expected: float) -> None:
+        """The first grow after a commit has come; a step would now have `expected` accept_length."""
+        self._first_s += SMOOTHING * (now - wait.since - self._first_s)
+        gain = max(0.0, expected - wait.before)
+        self._first_gain[wait.hit] += SMOOTHING * (gain - self._first_gain[wait.hit])
+        wait.last, wait.expected, wait.gained = now, expected, gain
+
+    def later_grow(self, wait: Wait, now: float, expected: float) -> None:
+        """A further grow has come."""
+        self._more_s += SMOOTHING * (now - wait.last - self._more_s)
+        wait.last, wait.gained, wait.expected = now, max(0.0, expected - wait.expected), expected
+
+    def late_grow(self, elapsed_s: float) -> None:
+        """The first grow after a commit came `elapsed_s` after it, when the step that might have used it was over already."""
+        self._first_s += SMOOTHING * (elapsed_s - self._first_s)
+
+    def in_vain(self, wait: Wait, now: float) -> None:
+        """A step begins before the first grow has come. If that is overdue, expect the next one later still."""
+        if now - wait.since > self._first_s:
+            self._first_s *= 1 + SMOOTHING
+
+    def pause(self, wait: Wait, now: float, step_s: float, plan: Plan, caught_up: bool) -> float:
+        """Seconds to wait before looking again; 0: step now."""
+        left = wait.since + plan.wait_budget_us * 1e-6 - now
+        if left <= 0:
+            return 0.0
+        if not plan.draft_ahead:
+            return left  # the serial loop: draft, then verify
+        gain = DIMINISHING * wait.gained if caught_up else self._first_gain[wait.hit]
+        usual, start = (self._more_s, wait.last) if caught_up else (self._first_s, wait.since)
+        remaining = max(usual - (now - start), usual / 4, 1e-4)
+        margin = HIT_MARGIN if wait.hit else 1.0
+        return min(remaining, left) if gain / remaining > margin * wait.expected / step_s else 0.0

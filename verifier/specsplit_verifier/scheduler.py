@@ -1,0 +1,149 @@
+"""Which sessions the next step takes: admission by KV pages, chunked prefill, and who is worth waiting for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from specsplit.errors import Exhausted, InvalidRequest
+from specsplit.model.pages import PagePool
+from specsplit.values import ModelInfo
+from specsplit_verifier.cost import StepCost
+from specsplit_verifier.patience import Patience
+from specsplit_verifier.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step works on."""
+
+    decoding: list[Session]
+    prefilling: list[tuple[Session, int]]
+    """(session, prompt tokens to prefill)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing to step now; look again after so many seconds, or at the next event (None: only then)."""
+
+    seconds: float | None
+
+
+class Scheduler:
+    """Sessions in order of arrival: waiting for room, then running."""
+
+    def __init__(self, info: ModelInfo, pool: PagePool, *, max_sessions: int, step_token_budget: int) -> None:
+        self._info = info
+        self._pool = pool
+        self._max_sessions = max_sessions
+        self._budget = step_token_budget
+        self.waiting: deque[Session] = deque()
+        self.running: dict[int, Session] = {}
+
+    def limit_of(self, prompt_tokens: int, max_tokens: int | None, num_draft_tokens: int) -> int:
+        """Tokens a session may generate; without `max_tokens` as many as context and KV pool hold.
+
+        Raises InvalidRequest, with the numbers, if prompt and output exceed the context.
+        """
+        room = self._info.max_context - prompt_tokens
+        if room < 1:
+            raise InvalidRequest(
+                "token_ids",
+                f"has {prompt_tokens} tokens, which leaves no room in the context of {self._info.max_context}",
+            )
+        if max_tokens is not None and max_tokens > room:
+            raise InvalidRequest(
+                "max_tokens",
+                f"is {max_tokens}, which with {prompt_tokens} prompt tokens exceeds the context of "
+                f"{self._info.max_context}; at most {room} fit",
+            )
+        if max_tokens is not None:
+            return max_tokens
+        return max(1, min(room, self._pool.num_slots - prompt_tokens - num_draft_tokens))
+
+    def submit(self, session: Session) -> None:
+        """Queue a session. Raises Exhausted, with the numbers, if it can never fit or too many wait already."""
+        pages = self._pages(session)
+        if pages > self._pool.total_pages:
+            raise Exhausted(
+                f"the session needs {pages} KV pages of {self._pool.page_size} tokens ({session.prompt_length} prompt, "
+                f"{session.limit} to generate, {session.plan.num_draft_tokens} drafted); this verifier has "
+                f"{self._pool.total_pages} in all, so it can never fit"
+            )
+        if len(self.waiting) >= self._max_sessions:
+            raise Exhausted(
+                f"{len(self.running)} sessions are running and {len(self.waiting)} wait already", retry_after_s=1.0
+            )
+        self.waiting.append(session)
+
+    def admit(self) -> list[Session]:
+        """Move sessions that fit now from waiting to running, in order of arrival; their pages are theirs from here on."""
+        admitted: list[Session] = []
+        while self.waiting and len(self.running) < self._max_sessions:
+            session = self.waiting[0]
+            if self._pages(session) > self._pool.free_pages:
+                break  # no overtaking: a large session must not starve
+            session.table.reserve(self._tokens(session))
+            session.tokens = list(session.request.tokens)
+            self.running[session.id] = self.waiting.popleft()
+            admitted.append(session)
+        return admitted
+
+    def find(self, session_id: int) -> Session | None:
+        """A waiting or running session."""
+        return self.running.get(session_id) or next((s for s in self.waiting if s.id == session_id), None)
+
+    def remove(self, session: Session) -> None:
+        """Forget a session and free its pages."""
+        if self.running.pop(session.id, None) is None:
+            self.waiting.remove(session)
+        session.table.release()
+
+    def choose(self, now: float, cost: StepCost, patience: dict[str, Patience]) -> Batch | Pause:
+        """The next step, or how long to wait for a better one."""
+        decoding = [s for s in self.running.values() if not s.prefilling]
+        prefilling = [s for s in self.running.values() if s.prefilling]
+        step_s = cost.predict(sum(s.width for s in decoding))
+        pauses = [_pause(s, now, step_s, patience) for s in decoding]
+        ready = [s for s, pause in zip(decoding, pauses, strict=True) if pause == 0.0]
+        if prefilling:  # there is a forward in any case: nobody gains by sitting it out
+            return Batch(decoding, self._chunks(prefilling))
+        if not decoding:
+            return Pause(None)
+        longest = max(pauses)
+        if longest > 0.0 and not _worth_splitting(ready, decoding, longest, cost):
+            return Pause(min(pause for pause in pauses if pause > 0.0))
+        return Batch(ready, [])
+
+    def _chunks(self, prefilling: Iterable[Session]) -> list[tuple[Session, int]]:
+        left = self._budget
+        chunks: list[tuple[Session, int]] = []
+        for session in prefilling:
+            size = min(left, len(session.tokens) - 1 - session.kv_length)
+            if size == 0:
+                break
+            chunks.append((session, size))
+            left -= size
+        return chunks
+
+    def _tokens(self, session: Session) -> int:
+        return session.prompt_length + session.limit + session.plan.num_draft_tokens
+
+    def _pages(self, session: Session) -> int:
+        return self._pool.pages_for(self._tokens(session))
+
+
+def _pause(session: Session, now: float, step_s: float, patience: dict[str, Patience]) -> float:
+    if session.mirror is None or session.drafter is None or session.mirror.resting:
+        return 0.0
+    return patience[session.drafter].pause(session.wait, now, step_s, session.plan, session.mirror.caught_up)
+
+
+def _worth_splitting(ready: list[Session], everyone: list[Session], pause: float, cost: StepCost) -> bool:
+    """True if stepping the ready ones now commits as fast as waiting to step everyone: a step must cost no more than its share."""
+    if not ready:
+        return False
+    now_s = cost.predict(sum(s.width for s in ready))
+    later_s = cost.predict(sum(s.width for s in everyone))
+    return len(ready) / now_s >= len(everyone) / (pause + later_s)

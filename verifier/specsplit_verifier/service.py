@@ -1,0 +1,233 @@
+"""The verifier as a process: the gRPC edge, the engine thread behind it, the streams to drafters, and its place in a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from itertools import count
+from typing import TYPE_CHECKING
+
+import torch
+
+from specsplit.clock import Clock, SystemClock
+from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.membership import Register
+from specsplit.membership import Roster as RosterDirective
+from specsplit.model.causal_lm import CausalLM
+from specsplit.model.paced import CostCurve, Paced
+from specsplit.observe import announce, fields, set_up
+from specsplit.rpc import Context, Membership, Server, dial, member_id_of
+from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.settings import VerifierSettings
+from specsplit.v1 import verifier_pb2_grpc
+from specsplit.values import Load, ModelInfo
+from specsplit.wire import verifier as wire
+from specsplit_verifier.engine import Engine
+from specsplit_verifier.events import Cancel, DrafterLost, DraftEvent, FromDrafter, Output, Roster, Submit
+from specsplit_verifier.links import Links
+from specsplit_verifier.stepper import Stepper
+
+if TYPE_CHECKING:
+    from specsplit.v1 import verifier_pb2
+
+_log = logging.getLogger(__name__)
+SERVICE = "specsplit.v1.VerifierService"
+SWITCH_INTERVAL_S = 0.0005
+LOSSES_KEPT = 64
+
+
+def load_stepper(settings: VerifierSettings, clock: Clock) -> Stepper:
+    """Load the target, and set this process up to run it. Raises LoadError, saying why, if it cannot be served."""
+    torch.set_num_threads(settings.threads)
+    # Three threads hand each other small things in every step; with the default of 5 ms one could wait that long for another.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    target = CausalLM.load(
+        settings.model,
+        num_pages=settings.kv_tokens // settings.page_size,
+        page_size=settings.page_size,
+        dtype=settings.dtype,
+        device=settings.device,
+        inflate_layers=settings.inflate_layers,
+    )
+    return Stepper(target, Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock))
+
+
+class Verifier:
+    """The engine thread, seen from the event loop. Works with or without a gRPC server in front."""
+
+    def __init__(self, settings: VerifierSettings, stepper: Stepper, clock: Clock) -> None:
+        self.info: ModelInfo = stepper.target.info
+        self.engine = Engine(stepper, settings, self, clock)
+        self.links = Links(settings, clock, self._from_drafter)
+        self.drafters_lost: deque[str] = deque(maxlen=LOSSES_KEPT)
+        """Addresses of the drafters lost last, oldest first."""
+        self._loop = asyncio.get_running_loop()
+        self._ids = count(1)
+        self._queues: dict[int, asyncio.Queue[Output]] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.failed = asyncio.Event()
+        """Set if the engine thread died; nothing can be decoded any more."""
+        self.on_lost: Callable[[str], None] = _ignore
+        """Called with the address of every drafter that is lost."""
+        self.engine.start()
+
+    async def decode(self, request: DecodeRequest) -> AsyncGenerator[Tokens | Finished, None]:
+        """Decode one session. Closing the iterator frees it. Raises SpecsplitError."""
+        if self.failed.is_set():
+            raise Unavailable("the engine of this verifier has died; its log says why")
+        session = next(self._ids)
+        outputs = self._queues[session] = asyncio.Queue()
+        self._idle.clear()
+        self.engine.post(Submit(session, request))
+        try:
+            while True:
+                output = await outputs.get()
+                if isinstance(output, SpecsplitError):
+                    raise output
+                yield output
+                if isinstance(output, Finished):
+                    return
+        finally:
+            self.engine.post(Cancel(session))
+            del self._queues[session]
+            if not self._queues:
+                self._idle.set()
+
+    def deliver(self, outputs: Sequence[tuple[int, Output]], drafts: Sequence[tuple[str, int, DraftEvent]]) -> None:
+        """The engine thread's hand-over: one hop to the event loop, whatever the batch."""
+        self._loop.call_soon_threadsafe(self._hand_out, outputs, drafts)
+
+    def died(self) -> None:
+        """The engine thread is gone: end every session, and let the process leave."""
+        self._loop.call_soon_threadsafe(self._fail)
+
+    def _fail(self) -> None:
+        self.failed.set()
+        for queue in self._queues.values():
+            queue.put_nowait(Unavailable("the engine of this verifier has died; its log says why"))
+
+    def _hand_out(self, outputs: Sequence[tuple[int, Output]], drafts: Sequence[tuple[str, int, DraftEvent]]) -> None:
+        self.links.send(drafts)  # first: it is what the next step may wait for
+        for session, output in outputs:
+            queue = self._queues.get(session)
+            if queue is not None:
+                queue.put_nowait(output)
+
+    def _from_drafter(self, event: FromDrafter | DrafterLost) -> None:
+        self.engine.post(event)
+        if isinstance(event, DrafterLost):
+            self.drafters_lost.append(event.address)
+            self.on_lost(event.address)
+
+    def load(self) -> Load:
+        """For heartbeats."""
+        now = self.engine.statistics()
+        return Load(now.running + now.waiting, now.waiting, now.free_pages, now.total_pages, now.steps, now.step_ms)
+
+    async def drained(self) -> None:
+        """Return once no session is left."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """End the streams and the engine thread."""
+        await self.links.close()
+        await asyncio.to_thread(self.engine.stop)
+
+
+def _ignore(address: str) -> None:
+    """Nobody wants to hear of lost drafters."""
+
+
+class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
+    """The edge: parse, one call, serialise."""
+
+    verifier: Verifier
+    """Set when the target is loaded; the server answers UNAVAILABLE until then."""
+
+    async def Decode(  # noqa: N802 (the name is the protocol's)
+        self, request: verifier_pb2.DecodeRequest, context: Context
+    ) -> AsyncIterator[verifier_pb2.DecodeResponse]:
+        """One session."""
+        parsed = wire.decode_from_wire(request, self.verifier.info.vocabulary.size)
+        events = self.verifier.decode(parsed)
+        try:
+            async for event in events:
+                yield wire.decode_response(event)
+        finally:
+            await events.aclose()
+
+
+class _Member:
+    """The verifier's place in a cluster: drafters it may use come in, drafters it lost go out."""
+
+    def __init__(self, settings: VerifierSettings, server: Server, verifier: Verifier) -> None:
+        self._engine = verifier.engine
+        self._names: dict[str, str] = {}
+        self.channel = dial(settings.coordinator, settings)
+        register = Register(
+            member_id_of(settings, "verifier", server.address), server.address, verifier.info, settings.max_sessions
+        )
+        self.membership = Membership(
+            self.channel, register, verifier.load, on_roster=self._on_roster, on_drain=server.leave
+        )
+        verifier.on_lost = self._on_lost
+
+    def _on_roster(self, roster: RosterDirective) -> None:
+        self._names = {endpoint.address: endpoint.member_id for endpoint in roster.drafters}
+        self._engine.post(Roster(tuple(roster.drafters)))
+
+    def _on_lost(self, address: str) -> None:
+        if address in self._names:
+            self.membership.report_lost(self._names[address])
+
+
+async def serve(settings: VerifierSettings) -> int:
+    """Serve until told to leave; returns the exit status."""
+    clock = SystemClock()
+    server = Server(settings, "verifier", services=[SERVICE], session_methods=["Decode"])
+    servicer = VerifierServicer()
+    verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server.grpc)
+    await server.start(signals=True)
+    try:
+        stepper = await asyncio.to_thread(load_stepper, settings, clock)
+    except BaseException:
+        await server.stop()
+        raise
+    verifier = servicer.verifier = Verifier(settings, stepper, clock)
+    server.ready()
+    info = verifier.info
+    _log.info("serving", extra=fields(model=info.model, vocabulary=info.vocabulary, max_context=info.max_context))
+    member = _Member(settings, server, verifier) if settings.coordinator else None
+    joined = asyncio.create_task(member.membership.run()) if member else None
+
+    async def drain() -> None:
+        if member:
+            member.membership.report_draining()
+        await verifier.drained()
+
+    async def leave_if_failed() -> None:
+        await verifier.failed.wait()
+        server.leave()
+
+    watch = asyncio.create_task(leave_if_failed())
+    try:
+        await server.run(drain)
+        return 1 if verifier.failed.is_set() else 0
+    finally:
+        watch.cancel()
+        if joined and member:
+            joined.cancel()
+            await asyncio.gather(joined, return_exceptions=True)
+            await member.channel.close()
+        await verifier.close()
+
+
+def main(settings: VerifierSettings) -> int:
+    """Run the verifier in this process until it is told to leave."""
+    set_up("verifier", settings.log_level)
+    announce("verifier", settings)
+    return asyncio.run(serve(settings))

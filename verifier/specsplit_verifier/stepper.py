@@ -1,0 +1,142 @@
+"""One step of the target: rows in, verdicts out. The only part of the verifier that touches tensors."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specsplit.model.batch import Row
+from specsplit.model.causal_lm import CausalLM
+from specsplit.model.paced import Paced
+from specsplit.sampling import NoiseCache, pick
+from specsplit.speculation import Draft
+from specsplit.values import Sampling
+from specsplit_verifier.scheduler import Batch
+from specsplit_verifier.session import Session, Verdict
+
+NOISE_BYTES = 64 * 2**20  # rows of noise kept: the next step asks again for most positions of this one
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A step that is ready to run."""
+
+    batch: Batch
+    drafts: list[Draft]
+    rows: list[Row]
+    tokens: int
+    """In all rows."""
+    samplings: list[Sampling]
+    """Of every draft token, drafts end to end; and so are the next."""
+    positions: list[int]
+    """Of the tokens that will be picked behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """What one forward gave, and what it cost."""
+
+    logits: Tensor
+    """[n, V] behind every draft token, drafts end to end."""
+    started: float
+    """Seconds, time.perf_counter."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step made of its sessions, and what the forward cost."""
+
+    verdicts: list[tuple[Session, Draft, Verdict]]
+    forward_started: float
+    """Seconds, time.perf_counter."""
+    forward_s: float
+    tokens: int
+    prefill_tokens: int
+
+
+class Stepper:
+    """The target and its KV. `run` belongs to the model thread, everything else to the engine's."""
+
+    def __init__(self, target: CausalLM, paced: Paced) -> None:
+        self.target = target
+        self._paced = paced
+        self._noise = NoiseCache(NOISE_BYTES)
+
+    def prepare(self, batch: Batch) -> Prepared:
+        """Take the drafts and lay out the rows."""
+        drafts = [session.take() for session in batch.decoding]
+        pairs = list(zip(batch.decoding, drafts, strict=True))
+        rows = [_tree_row(session, draft) for session, draft in pairs]
+        rows += [_chunk_row(session, size) for session, size in batch.prefilling]
+        return Prepared(
+            batch,
+            drafts,
+            rows,
+            sum(row.num_tokens for row in rows),
+            [session.request.sampling for session, draft in pairs for _ in draft.tokens],
+            [position + 1 for draft in drafts for position in draft.positions],
+        )
+
+    def run(self, prepared: Prepared) -> Forward:
+        """The forward. Touches no session."""
+        started = time.perf_counter()
+        with self._paced.step(prepared.tokens):
+            logits = self.target.forward(prepared.rows)
+            if logits.is_cuda:
+                torch.cuda.synchronize(logits.device)
+        return Forward(logits, started, time.perf_counter() - started)
+
+    def foresee(self, prepared: Prepared) -> None:
+        """Make the noise that picking will need; for the time in which the forward runs."""
+        wanted = {
+            (sampling.seed, position): None
+            for sampling, position in zip(prepared.samplings, prepared.positions, strict=True)
+            if not sampling.greedy
+        }
+        if wanted:
+            seeds, positions = zip(*wanted, strict=True)
+            self._noise.warm(seeds, positions, self.target.info.vocabulary.size, self.target.kv.data.device)
+
+    def conclude(self, prepared: Prepared, forward: Forward) -> StepResult:
+        """Pick, commit or finish every session, and compact the KV of what was accepted."""
+        for session, size in prepared.batch.prefilling:
+            session.kv_length += size
+        picks = pick(forward.logits, prepared.samplings, prepared.positions, self._noise) if prepared.drafts else []
+        verdicts = self._verify(prepared.batch.decoding, prepared.drafts, picks)
+        prefilled = sum(size for _, size in prepared.batch.prefilling)
+        return StepResult(verdicts, forward.started, forward.seconds, prepared.tokens, prefilled)
+
+    def _verify(
+        self, sessions: list[Session], drafts: list[Draft], picks: list[int]
+    ) -> list[tuple[Session, Draft, Verdict]]:
+        verdicts: list[tuple[Session, Draft, Verdict]] = []
+        moves: list[tuple[np.ndarray, np.ndarray]] = []
+        start = 0
+        for session, draft in zip(sessions, drafts, strict=True):
+            own = picks[start : start + len(draft.tokens)]
+            start += len(draft.tokens)
+            path = draft.accept(own)
+            root = session.kv_length
+            verdict = session.settle(draft, path, own[path[-1]])
+            if verdict.finished is None and path[-1] != len(path) - 1:
+                slots = session.table.slots(root, root + len(draft.tokens))
+                moves.append((slots[path], slots[: len(path)]))
+            verdicts.append((session, draft, verdict))
+        if moves:
+            self.target.move(np.concatenate([m[0] for m in moves]), np.concatenate([m[1] for m in moves]))
+        return verdicts
+
+
+def _tree_row(session: Session, draft: Draft) -> Row:
+    slots = session.table.slots(0, session.kv_length + len(draft.tokens))
+    return Row.tree(draft.tokens, draft.parents, slots)
+
+
+def _chunk_row(session: Session, size: int) -> Row:
+    start = session.kv_length
+    return Row.chunk(session.tokens[start : start + size], session.table.slots(0, start + size))
