@@ -30,11 +30,14 @@ def server_options(settings: TransportSettings) -> Options:
 
 
 def channel_options(settings: TransportSettings) -> Options:
-    """For a client: peers come and go, so it redials soon, and never through an HTTP proxy."""
+    """For a client: peers come and go, so it redials soon, and never through an HTTP proxy.
+
+    What gRPC calls the least backoff is also its limit for one attempt to connect.
+    """
     return [
         *shared_options(settings),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", round(settings.connect_timeout_s * 1000)),
         ("grpc.max_reconnect_backoff_ms", 1000),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),

@@ -18,3 +18,5 @@ class TransportSettings(Settings):
     """Largest message sent or accepted."""
     keepalive_s: float = Field(default=10.0, ge=1.0)
     """Time between pings on a quiet connection; a peer that leaves two unanswered is taken for gone."""
+    connect_timeout_s: float = Field(default=10.0, ge=0.1)
+    """Longest time for one attempt to connect, handshakes included; after it the peer is dialled again."""
