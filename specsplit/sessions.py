@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from specsplit.features import FeatureLayout
 from specsplit.values import (
     Endpoint,
     FinishReason,
@@ -64,6 +65,8 @@ class Open:
     vocabulary: Vocabulary
     max_nodes: int
     traceparent: str = ""
+    features: FeatureLayout = field(default_factory=FeatureLayout)
+    """How the verifier sends features; width 0: it sends none."""
 
 
 @dataclass(frozen=True)
@@ -78,3 +81,10 @@ class Refuse:
     code: int
     """A gRPC status code, as a number."""
     message: str
+
+
+@dataclass(frozen=True)
+class FeaturesRead:
+    """The drafter has read the features of every position below `position`: the verifier may send as many more."""
+
+    position: int

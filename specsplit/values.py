@@ -6,10 +6,11 @@ Words are those of docs/design.md; tokens are vocabulary ids (ints >= 0), positi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from specsplit.errors import Incompatible, InvalidRequest
+from specsplit.features import FeatureNeed
 
 
 def _require(condition: bool, field_name: str, problem: str) -> None:
@@ -117,7 +118,25 @@ class DrafterKind(StrEnum):
     """What proposes the tokens."""
 
     NGRAM = "ngram"
+    """Suffix matching over the session's own tokens."""
     STANDALONE = "standalone"
+    """A small language model."""
+    EAGLE = "eagle"
+    """A head of one layer on the target's last hidden states (arXiv 2401.15077)."""
+    EAGLE3 = "eagle3"
+    """A head of one layer on hidden states of several layers (arXiv 2503.01840)."""
+    MULTI_LAYER_EAGLE = "multi_layer_eagle"
+    """A layer of its own for every step: multi-token prediction (arXiv 2412.19437)."""
+
+    @property
+    def needs_model(self) -> bool:
+        """True if it drafts with a model of its own."""
+        return self is not DrafterKind.NGRAM
+
+    @property
+    def is_head(self) -> bool:
+        """True if it reads the target's hidden states."""
+        return self in (DrafterKind.EAGLE, DrafterKind.EAGLE3, DrafterKind.MULTI_LAYER_EAGLE)
 
 
 class FinishReason(StrEnum):
@@ -134,7 +153,7 @@ class Stopping:
     """When the verifier ends a session of its own accord."""
 
     max_tokens: int | None = None
-    """Generated tokens at most; None: as many as the context holds."""
+    """Generated tokens at most; None: as many as the target's context and the verifier's KV pool hold."""
     stop_token_ids: tuple[int, ...] = ()
     """End after any of these; the token itself is not part of the output."""
     ignore_eos: bool = False
@@ -181,6 +200,8 @@ class Endpoint:
 
     member_id: str
     address: str
+    features: FeatureNeed = field(default_factory=FeatureNeed)
+    """What a drafter needs of the target's hidden states."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +215,8 @@ class DrafterInfo:
     """None if it drafts in any vocabulary."""
     max_context: int
     """Longest sequence it can draft for, in tokens."""
-    feature_layers: tuple[int, ...] = ()
-    """Target layers whose hidden states it needs; empty: none."""
+    features: FeatureNeed = field(default_factory=FeatureNeed)
+    """What it needs of the target's hidden states."""
 
     def require_fit(self, target: Vocabulary) -> None:
         """Raise Incompatible, naming both sides, if it cannot draft for `target`."""

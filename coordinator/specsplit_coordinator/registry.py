@@ -10,7 +10,13 @@ from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.membership import Heartbeat, Member, Register, Roster
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
 
-KIND_ORDER = (DrafterKind.STANDALONE, DrafterKind.NGRAM)
+KIND_ORDER = (
+    DrafterKind.EAGLE3,
+    DrafterKind.MULTI_LAYER_EAGLE,
+    DrafterKind.EAGLE,
+    DrafterKind.STANDALONE,
+    DrafterKind.NGRAM,
+)
 """Drafter kinds, best first."""
 _SHUNNED_FOR_S = 5.0
 """How long a drafter that a verifier could not reach is its last choice."""
@@ -165,6 +171,9 @@ class Registry:
 
 def endpoint_of(seat: Seat) -> Endpoint:
     """How others reach it."""
+    role = seat.who.role
+    if isinstance(role, DrafterInfo):
+        return Endpoint(seat.member_id, seat.who.address, role.features)
     return Endpoint(seat.member_id, seat.who.address)
 
 

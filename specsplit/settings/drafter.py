@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from specsplit.errors import InvalidRequest
+from specsplit.features import FeatureFormat
 from specsplit.settings.engine import EngineSettings
 from specsplit.values import DrafterKind
 
@@ -19,9 +20,15 @@ class DrafterSettings(EngineSettings):
     model_config = SettingsConfigDict(env_prefix="SPECSPLIT_DRAFTER_")
 
     kind: DrafterKind = DrafterKind.STANDALONE
-    """What proposes the tokens: standalone (a small model) or ngram (no model)."""
+    """What proposes: ngram (no model), standalone (a small model), eagle, eagle3 or multi_layer_eagle (heads on the target's features)."""
     model: Path | None = None
-    """Folder of the draft model, in the Hugging Face layout; required for standalone."""
+    """Folder of the draft model or head, in the Hugging Face layout; required for every kind but ngram."""
+    target: Path | None = None
+    """Folder of the target that a head was made for: the head shares its embeddings and LM head. Required for heads."""
+    feature_format: FeatureFormat = FeatureFormat.TARGET
+    """Heads only: the numbers in which features travel: target (as the target computes them), float32, bfloat16, float16 or fp8_e4m3."""
+    feature_projection: bool = False
+    """eagle3 only: let the verifier apply the head's projection (fc) before it sends features; it needs the head's folder for that."""
     max_sessions: int = Field(default=64, ge=1)
     """Sessions taken at once, at most."""
     kv_tokens: int = Field(default=65_536, ge=1)
@@ -41,8 +48,23 @@ class DrafterSettings(EngineSettings):
 
     @model_validator(mode="after")
     def _check_model(self) -> Self:
-        if self.kind is DrafterKind.STANDALONE and self.model is None:
-            raise InvalidRequest("model", "is required for a standalone drafter: the folder of the draft model")
-        if self.kind is DrafterKind.NGRAM and self.model is not None:
-            raise InvalidRequest("model", "an ngram drafter takes no model; leave it out")
+        kind = self.kind.value
+        if self.kind.needs_model and self.model is None:
+            raise InvalidRequest("model", f"is required for drafter kind {kind}: the folder of the draft model or head")
+        if not self.kind.needs_model and self.model is not None:
+            raise InvalidRequest("model", f"drafter kind {kind} takes no model; leave it out")
+        if self.kind.is_head and self.target is None:
+            raise InvalidRequest(
+                "target", f"is required for drafter kind {kind}: the folder of the target it was made for"
+            )
+        if not self.kind.is_head and self.target is not None:
+            raise InvalidRequest("target", f"drafter kind {kind} reads nothing of the target; leave it out")
+        if not self.kind.is_head and (self.feature_projection or self.feature_format is not FeatureFormat.TARGET):
+            raise InvalidRequest(
+                "feature_format", f"drafter kind {kind} reads no features; leave it and feature_projection out"
+            )
+        if self.feature_projection and self.kind is not DrafterKind.EAGLE3:
+            raise InvalidRequest(
+                "feature_projection", f"drafter kind {kind} has no projection of features; only eagle3 has"
+            )
         return self

@@ -38,6 +38,12 @@ class VerifierSettings(EngineSettings):
     """Default plan: False makes the drafter rest while a step is in flight."""
     max_nodes: int = Field(default=512, ge=1)
     """Nodes held per session at most; a drafter that sends more is refused."""
+    feature_window: int = Field(default=2048, ge=1)
+    """Tokens of a session whose features a drafter may have been sent without having read them yet; more wait here."""
+    feature_retention: int = Field(default=4096, ge=1)
+    """Tokens of a session whose features are kept, for drafters that read slowly or join late. Older ones are computed again if need be."""
+    feature_projection: Path | None = None
+    """Folder of the EAGLE-3 head whose projection is applied before features are sent, for drafters that ask for it. Unset: they are refused."""
     drafter_connect_timeout_s: float = Field(default=2.0, gt=0)
     """Time a drafter gets to answer when first dialled; its sessions run without drafts until then."""
     drafter_lost_after_s: float = Field(default=5.0, gt=0)
@@ -69,5 +75,11 @@ class VerifierSettings(EngineSettings):
         if self.max_nodes < self.num_draft_tokens - 1:
             raise InvalidRequest(
                 "max_nodes", f"is {self.max_nodes}, too few for num_draft_tokens = {self.num_draft_tokens}"
+            )
+        if self.feature_retention < self.step_token_budget + self.num_draft_tokens:
+            raise InvalidRequest(
+                "feature_retention",
+                f"is {self.feature_retention}, too few for one step of step_token_budget = {self.step_token_budget} "
+                f"and num_draft_tokens = {self.num_draft_tokens}",
             )
         return self

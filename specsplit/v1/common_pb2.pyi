@@ -18,12 +18,31 @@ class DrafterKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFTER_KIND_UNSPECIFIED: _ClassVar[DrafterKind]
     DRAFTER_KIND_NGRAM: _ClassVar[DrafterKind]
     DRAFTER_KIND_STANDALONE: _ClassVar[DrafterKind]
+    DRAFTER_KIND_EAGLE: _ClassVar[DrafterKind]
+    DRAFTER_KIND_EAGLE3: _ClassVar[DrafterKind]
+    DRAFTER_KIND_MULTI_LAYER_EAGLE: _ClassVar[DrafterKind]
+
+class FeatureFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FEATURE_FORMAT_UNSPECIFIED: _ClassVar[FeatureFormat]
+    FEATURE_FORMAT_FLOAT32: _ClassVar[FeatureFormat]
+    FEATURE_FORMAT_BFLOAT16: _ClassVar[FeatureFormat]
+    FEATURE_FORMAT_FLOAT16: _ClassVar[FeatureFormat]
+    FEATURE_FORMAT_FP8_E4M3: _ClassVar[FeatureFormat]
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 DRAFTER_KIND_UNSPECIFIED: DrafterKind
 DRAFTER_KIND_NGRAM: DrafterKind
 DRAFTER_KIND_STANDALONE: DrafterKind
+DRAFTER_KIND_EAGLE: DrafterKind
+DRAFTER_KIND_EAGLE3: DrafterKind
+DRAFTER_KIND_MULTI_LAYER_EAGLE: DrafterKind
+FEATURE_FORMAT_UNSPECIFIED: FeatureFormat
+FEATURE_FORMAT_FLOAT32: FeatureFormat
+FEATURE_FORMAT_BFLOAT16: FeatureFormat
+FEATURE_FORMAT_FLOAT16: FeatureFormat
+FEATURE_FORMAT_FP8_E4M3: FeatureFormat
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed")
@@ -95,6 +114,28 @@ class SpeculationStatistics(_message.Message):
     accept_length: float
     def __init__(self, steps: _Optional[int] = ..., drafted: _Optional[int] = ..., accepted: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., accept_length: _Optional[float] = ...) -> None: ...
 
+class FeatureNeed(_message.Message):
+    __slots__ = ("layers", "hidden_size", "format", "projection", "projected_size")
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    PROJECTION_FIELD_NUMBER: _ClassVar[int]
+    PROJECTED_SIZE_FIELD_NUMBER: _ClassVar[int]
+    layers: _containers.RepeatedScalarFieldContainer[int]
+    hidden_size: int
+    format: FeatureFormat
+    projection: str
+    projected_size: int
+    def __init__(self, layers: _Optional[_Iterable[int]] = ..., hidden_size: _Optional[int] = ..., format: _Optional[_Union[FeatureFormat, str]] = ..., projection: _Optional[str] = ..., projected_size: _Optional[int] = ...) -> None: ...
+
+class FeatureLayout(_message.Message):
+    __slots__ = ("width", "format")
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    width: int
+    format: FeatureFormat
+    def __init__(self, width: _Optional[int] = ..., format: _Optional[_Union[FeatureFormat, str]] = ...) -> None: ...
+
 class ModelInfo(_message.Message):
     __slots__ = ("model", "vocabulary", "max_context", "eos_token_ids")
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -108,18 +149,18 @@ class ModelInfo(_message.Message):
     def __init__(self, model: _Optional[str] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., max_context: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DrafterInfo(_message.Message):
-    __slots__ = ("kind", "model", "vocabulary", "max_context", "feature_layers")
+    __slots__ = ("kind", "model", "vocabulary", "max_context", "features")
     KIND_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_FIELD_NUMBER: _ClassVar[int]
-    FEATURE_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     kind: DrafterKind
     model: str
     vocabulary: Vocabulary
     max_context: int
-    feature_layers: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kind: _Optional[_Union[DrafterKind, str]] = ..., model: _Optional[str] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., max_context: _Optional[int] = ..., feature_layers: _Optional[_Iterable[int]] = ...) -> None: ...
+    features: FeatureNeed
+    def __init__(self, kind: _Optional[_Union[DrafterKind, str]] = ..., model: _Optional[str] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., max_context: _Optional[int] = ..., features: _Optional[_Union[FeatureNeed, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("sessions", "waiting", "free_pages", "total_pages", "steps", "step_ms")

@@ -24,32 +24,36 @@ class DraftRequest(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[DraftRequestEvent, _Mapping]]] = ...) -> None: ...
 
 class DraftRequestEvent(_message.Message):
-    __slots__ = ("session_id", "open", "commit", "close")
+    __slots__ = ("session_id", "open", "commit", "close", "features")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     open: OpenEvent
     commit: CommitEvent
     close: CloseEvent
-    def __init__(self, session_id: _Optional[int] = ..., open: _Optional[_Union[OpenEvent, _Mapping]] = ..., commit: _Optional[_Union[CommitEvent, _Mapping]] = ..., close: _Optional[_Union[CloseEvent, _Mapping]] = ...) -> None: ...
+    features: FeaturesEvent
+    def __init__(self, session_id: _Optional[int] = ..., open: _Optional[_Union[OpenEvent, _Mapping]] = ..., commit: _Optional[_Union[CommitEvent, _Mapping]] = ..., close: _Optional[_Union[CloseEvent, _Mapping]] = ..., features: _Optional[_Union[FeaturesEvent, _Mapping]] = ...) -> None: ...
 
 class OpenEvent(_message.Message):
-    __slots__ = ("token_ids", "sampling", "plan", "vocabulary", "max_nodes", "traceparent")
+    __slots__ = ("token_ids", "sampling", "plan", "vocabulary", "max_nodes", "traceparent", "features")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     MAX_NODES_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _common_pb2.Sampling
     plan: _common_pb2.Plan
     vocabulary: _common_pb2.Vocabulary
     max_nodes: int
     traceparent: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.Vocabulary, _Mapping]] = ..., max_nodes: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    features: _common_pb2.FeatureLayout
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.Vocabulary, _Mapping]] = ..., max_nodes: _Optional[int] = ..., traceparent: _Optional[str] = ..., features: _Optional[_Union[_common_pb2.FeatureLayout, _Mapping]] = ...) -> None: ...
 
 class CommitEvent(_message.Message):
     __slots__ = ("number", "deepest_id", "token_ids")
@@ -60,6 +64,18 @@ class CommitEvent(_message.Message):
     deepest_id: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, number: _Optional[int] = ..., deepest_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FeaturesEvent(_message.Message):
+    __slots__ = ("first", "count", "data", "scales")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    SCALES_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    count: int
+    data: bytes
+    scales: bytes
+    def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ..., data: _Optional[bytes] = ..., scales: _Optional[bytes] = ...) -> None: ...
 
 class CloseEvent(_message.Message):
     __slots__ = ()
@@ -72,14 +88,22 @@ class DraftResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[DraftResponseEvent, _Mapping]]] = ...) -> None: ...
 
 class DraftResponseEvent(_message.Message):
-    __slots__ = ("session_id", "grow", "refuse")
+    __slots__ = ("session_id", "grow", "refuse", "features_read")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     GROW_FIELD_NUMBER: _ClassVar[int]
     REFUSE_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_READ_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     grow: GrowEvent
     refuse: RefuseEvent
-    def __init__(self, session_id: _Optional[int] = ..., grow: _Optional[_Union[GrowEvent, _Mapping]] = ..., refuse: _Optional[_Union[RefuseEvent, _Mapping]] = ...) -> None: ...
+    features_read: FeaturesReadEvent
+    def __init__(self, session_id: _Optional[int] = ..., grow: _Optional[_Union[GrowEvent, _Mapping]] = ..., refuse: _Optional[_Union[RefuseEvent, _Mapping]] = ..., features_read: _Optional[_Union[FeaturesReadEvent, _Mapping]] = ...) -> None: ...
+
+class FeaturesReadEvent(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    def __init__(self, position: _Optional[int] = ...) -> None: ...
 
 class GrowEvent(_message.Message):
     __slots__ = ("commits", "ids", "parents", "token_ids", "scores", "resting")

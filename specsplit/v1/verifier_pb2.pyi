@@ -24,12 +24,14 @@ class DecodeRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., drafter: _Optional[_Union[DrafterAddress, _Mapping]] = ...) -> None: ...
 
 class DrafterAddress(_message.Message):
-    __slots__ = ("member_id", "address")
+    __slots__ = ("member_id", "address", "features")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     address: str
-    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    features: _common_pb2.FeatureNeed
+    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., features: _Optional[_Union[_common_pb2.FeatureNeed, _Mapping]] = ...) -> None: ...
 
 class DecodeResponse(_message.Message):
     __slots__ = ("tokens", "finished")

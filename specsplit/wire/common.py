@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from specsplit.errors import InvalidRequest
+from specsplit.features import LAST, FeatureFormat, FeatureLayout, FeatureNeed
 from specsplit.v1 import common_pb2 as pb
 from specsplit.values import (
     DrafterInfo,
@@ -21,10 +22,24 @@ from specsplit.values import (
     Usage,
     Vocabulary,
 )
-from specsplit.wire.limits import MAX_STOP_TOKENS, check_count
+from specsplit.wire.limits import MAX_FEATURE_LAYERS, MAX_STOP_TOKENS, check_count, check_text
 
-_KINDS = {DrafterKind.NGRAM: pb.DRAFTER_KIND_NGRAM, DrafterKind.STANDALONE: pb.DRAFTER_KIND_STANDALONE}
+_KINDS = {
+    DrafterKind.NGRAM: pb.DRAFTER_KIND_NGRAM,
+    DrafterKind.STANDALONE: pb.DRAFTER_KIND_STANDALONE,
+    DrafterKind.EAGLE: pb.DRAFTER_KIND_EAGLE,
+    DrafterKind.EAGLE3: pb.DRAFTER_KIND_EAGLE3,
+    DrafterKind.MULTI_LAYER_EAGLE: pb.DRAFTER_KIND_MULTI_LAYER_EAGLE,
+}
 _KINDS_BACK = {wire: kind for kind, wire in _KINDS.items()}
+_FORMATS = {
+    FeatureFormat.TARGET: pb.FEATURE_FORMAT_UNSPECIFIED,
+    FeatureFormat.FLOAT32: pb.FEATURE_FORMAT_FLOAT32,
+    FeatureFormat.BFLOAT16: pb.FEATURE_FORMAT_BFLOAT16,
+    FeatureFormat.FLOAT16: pb.FEATURE_FORMAT_FLOAT16,
+    FeatureFormat.FP8_E4M3: pb.FEATURE_FORMAT_FP8_E4M3,
+}
+_FORMATS_BACK: dict[int, FeatureFormat] = {int(wire): each for each, wire in _FORMATS.items()}
 _REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FINISH_REASON_LENGTH}
 _REASONS_BACK: dict[int, FinishReason] = {int(wire): reason for reason, wire in _REASONS.items()}
 
@@ -169,7 +184,7 @@ def drafter_to_wire(info: DrafterInfo) -> pb.DrafterInfo:
         model=info.model,
         vocabulary=vocabulary_to_wire(info.vocabulary) if info.vocabulary else None,
         max_context=info.max_context,
-        feature_layers=info.feature_layers,
+        features=need_to_wire(info.features) if info.features else None,
     )
 
 
@@ -179,7 +194,54 @@ def drafter_from_wire(message: pb.DrafterInfo) -> DrafterInfo:
     if kind is None:
         raise InvalidRequest("kind", f"is {message.kind}, expected one of {[k.value for k in _KINDS]}")
     vocabulary = vocabulary_from_wire(message.vocabulary) if message.HasField("vocabulary") else None
-    return DrafterInfo(kind, message.model, vocabulary, message.max_context, tuple(message.feature_layers))
+    return DrafterInfo(kind, message.model, vocabulary, message.max_context, need_from_wire(message.features))
+
+
+def need_to_wire(need: FeatureNeed) -> pb.FeatureNeed:
+    """As it is."""
+    return pb.FeatureNeed(
+        layers=need.layers,
+        hidden_size=need.hidden_size,
+        format=_FORMATS[need.format],
+        projection=need.projection,
+        projected_size=need.projected_size,
+    )
+
+
+def need_from_wire(message: pb.FeatureNeed) -> FeatureNeed:
+    """An absent one needs nothing. Raises InvalidRequest for a layer, a width or a format that cannot be."""
+    check_count("features.layers", message.layers, MAX_FEATURE_LAYERS)
+    for i, layer in enumerate(message.layers):
+        if layer < LAST:
+            raise InvalidRequest(f"features.layers[{i}]", f"is {layer}, expected {LAST} (last) or a layer from 0")
+    if message.layers and message.hidden_size == 0:
+        raise InvalidRequest("features.hidden_size", "is 0, expected the width of the target")
+    if message.projection and message.projected_size == 0:
+        raise InvalidRequest("features.projected_size", "is 0, expected the width behind the projection")
+    return FeatureNeed(
+        tuple(message.layers),
+        message.hidden_size,
+        _format_from_wire(message.format),
+        check_text("features.projection", message.projection),
+        message.projected_size,
+    )
+
+
+def layout_to_wire(layout: FeatureLayout) -> pb.FeatureLayout:
+    """As it is."""
+    return pb.FeatureLayout(width=layout.width, format=_FORMATS[layout.format])
+
+
+def layout_from_wire(message: pb.FeatureLayout) -> FeatureLayout:
+    """Raises InvalidRequest for a format that is none."""
+    return FeatureLayout(message.width, _format_from_wire(message.format))
+
+
+def _format_from_wire(value: int) -> FeatureFormat:
+    found = _FORMATS_BACK.get(value)
+    if found is None:
+        raise InvalidRequest("features.format", f"is {value}, expected one of {sorted(_FORMATS_BACK)}")
+    return found
 
 
 def load_to_wire(load: Load) -> pb.Load:

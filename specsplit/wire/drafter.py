@@ -5,32 +5,41 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 from specsplit.errors import InvalidRequest
-from specsplit.sessions import Close, Open, Refuse
+from specsplit.features import FeatureLayout, Features
+from specsplit.sessions import Close, FeaturesRead, Open, Refuse
 from specsplit.speculation import Commit, Grow
 from specsplit.v1 import drafter_pb2 as pb
 from specsplit.values import DrafterInfo, Plan
 from specsplit.wire import common
-from specsplit.wire.limits import MAX_NODES, check_count
+from specsplit.wire.limits import MAX_FEATURE_TOKENS, MAX_NODES, check_count
+
+ToDrafter: TypeAlias = Open | Commit | Features | Close
+"""What a verifier tells a drafter of a session."""
+ToVerifier: TypeAlias = Grow | FeaturesRead | Refuse
+"""What a drafter tells a verifier of a session."""
 
 
-def draft_request(events: Iterable[tuple[int, Open | Commit | Close]]) -> pb.DraftRequest:
+def draft_request(events: Iterable[tuple[int, ToDrafter]]) -> pb.DraftRequest:
     """(session id, event) pairs as one message."""
     return pb.DraftRequest(events=[_request_event(session, event) for session, event in events])
 
 
-def _request_event(session: int, event: Open | Commit | Close) -> pb.DraftRequestEvent:
+def _request_event(session: int, event: ToDrafter) -> pb.DraftRequestEvent:
     match event:
         case Open():
             return pb.DraftRequestEvent(session_id=session, open=open_to_wire(event))
         case Commit():
             return pb.DraftRequestEvent(session_id=session, commit=commit_to_wire(event))
+        case Features():
+            return pb.DraftRequestEvent(session_id=session, features=features_to_wire(event))
         case Close():
             return pb.DraftRequestEvent(session_id=session, close=pb.CloseEvent())
 
 
-def draft_request_events(message: pb.DraftRequest) -> Iterator[tuple[int, Open | Commit | Close | InvalidRequest]]:
+def draft_request_events(message: pb.DraftRequest) -> Iterator[tuple[int, ToDrafter | InvalidRequest]]:
     """The events of one message; a malformed one comes out as the InvalidRequest that says why, so that only its session ends."""
     for event in message.events:
         try:
@@ -39,31 +48,37 @@ def draft_request_events(message: pb.DraftRequest) -> Iterator[tuple[int, Open |
             yield event.session_id, error
 
 
-def _request_from_wire(event: pb.DraftRequestEvent) -> Open | Commit | Close:
+def _request_from_wire(event: pb.DraftRequestEvent) -> ToDrafter:
     match event.WhichOneof("event"):
         case "open":
             return open_from_wire(event.open)
         case "commit":
             return commit_from_wire(event.commit)
+        case "features":
+            return features_from_wire(event.features)
         case "close":
             return Close()
         case _:
-            raise InvalidRequest("event", "is absent, expected open, commit or close")
+            raise InvalidRequest("event", "is absent, expected open, commit, features or close")
 
 
-def draft_response(events: Iterable[tuple[int, Grow | Refuse]]) -> pb.DraftResponse:
+def draft_response(events: Iterable[tuple[int, ToVerifier]]) -> pb.DraftResponse:
     """(session id, event) pairs as one message."""
-    return pb.DraftResponse(
-        events=[
-            pb.DraftResponseEvent(session_id=session, grow=grow_to_wire(event))
-            if isinstance(event, Grow)
-            else pb.DraftResponseEvent(session_id=session, refuse=refuse_to_wire(event))
-            for session, event in events
-        ]
-    )
+    return pb.DraftResponse(events=[_response_event(session, event) for session, event in events])
 
 
-def draft_response_events(message: pb.DraftResponse) -> Iterator[tuple[int, Grow | Refuse | InvalidRequest]]:
+def _response_event(session: int, event: ToVerifier) -> pb.DraftResponseEvent:
+    match event:
+        case Grow():
+            return pb.DraftResponseEvent(session_id=session, grow=grow_to_wire(event))
+        case FeaturesRead():
+            read = pb.FeaturesReadEvent(position=event.position)
+            return pb.DraftResponseEvent(session_id=session, features_read=read)
+        case Refuse():
+            return pb.DraftResponseEvent(session_id=session, refuse=refuse_to_wire(event))
+
+
+def draft_response_events(message: pb.DraftResponse) -> Iterator[tuple[int, ToVerifier | InvalidRequest]]:
     """The events of one message; a malformed one comes out as the InvalidRequest that says why."""
     for event in message.events:
         try:
@@ -72,14 +87,16 @@ def draft_response_events(message: pb.DraftResponse) -> Iterator[tuple[int, Grow
             yield event.session_id, error
 
 
-def _response_from_wire(event: pb.DraftResponseEvent) -> Grow | Refuse:
+def _response_from_wire(event: pb.DraftResponseEvent) -> ToVerifier:
     match event.WhichOneof("event"):
         case "grow":
             return grow_from_wire(event.grow)
+        case "features_read":
+            return FeaturesRead(event.features_read.position)
         case "refuse":
             return refuse_from_wire(event.refuse)
         case _:
-            raise InvalidRequest("event", "is absent, expected grow or refuse")
+            raise InvalidRequest("event", "is absent, expected grow, features_read or refuse")
 
 
 def open_to_wire(event: Open) -> pb.OpenEvent:
@@ -91,6 +108,7 @@ def open_to_wire(event: Open) -> pb.OpenEvent:
         vocabulary=common.vocabulary_to_wire(event.vocabulary),
         max_nodes=event.max_nodes,
         traceparent=event.traceparent,
+        features=common.layout_to_wire(event.features) if event.features.width else None,
     )
 
 
@@ -109,6 +127,7 @@ def open_from_wire(message: pb.OpenEvent) -> Open:
         vocabulary,
         message.max_nodes,
         message.traceparent,
+        common.layout_from_wire(message.features) if message.HasField("features") else FeatureLayout(),
     )
 
 
@@ -124,6 +143,18 @@ def commit_from_wire(message: pb.CommitEvent) -> Commit:
     if message.number == 0:
         raise InvalidRequest("commit.number", "is 0, expected a count from 1")
     return Commit(message.number, message.deepest_id, tuple(message.token_ids))
+
+
+def features_to_wire(event: Features) -> pb.FeaturesEvent:
+    """As it is."""
+    return pb.FeaturesEvent(first=event.first, count=event.count, data=event.data, scales=event.scales)
+
+
+def features_from_wire(message: pb.FeaturesEvent) -> Features:
+    """Raises InvalidRequest for no tokens or too many; whether the bytes fit the session's layout is for `FeatureLayout.check`."""
+    if not 0 < message.count <= MAX_FEATURE_TOKENS:
+        raise InvalidRequest("features.count", f"is {message.count}, expected 1..{MAX_FEATURE_TOKENS}")
+    return Features(message.first, message.count, message.data, message.scales)
 
 
 def grow_to_wire(event: Grow) -> pb.GrowEvent:

@@ -13,14 +13,18 @@ from specsplit.wire.limits import check_text
 
 def endpoint_to_wire(endpoint: Endpoint) -> pb.DrafterAddress:
     """As it is."""
-    return pb.DrafterAddress(member_id=endpoint.member_id, address=endpoint.address)
+    return pb.DrafterAddress(
+        member_id=endpoint.member_id,
+        address=endpoint.address,
+        features=common.need_to_wire(endpoint.features) if endpoint.features else None,
+    )
 
 
 def endpoint_from_wire(message: pb.DrafterAddress) -> Endpoint:
     """Raises InvalidRequest for an address that is not host:port, or a name that is too long."""
     check_text("drafter.member_id", message.member_id)
     split("drafter.address", check_text("drafter.address", message.address))
-    return Endpoint(message.member_id, message.address)
+    return Endpoint(message.member_id, message.address, common.need_from_wire(message.features))
 
 
 def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
