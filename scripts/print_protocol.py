@@ -1,12 +1,11 @@
 """Writes docs/protocol.md from the code, or with --check says whether it is what the code gives.
 
-States, events and transitions come from `specsplit.speculation.states`, what an event carries from `specsplit.speculation.events`, the
-calls from the proto descriptors and the comments above them in protos/specsplit/v1, the statuses from `specsplit.rpc.catalogue`.
+States, events and transitions come from `specsplit.speculation.states`, what an event carries from its class, the calls from the proto
+descriptors and the comments above them in protos/specsplit/v1, the statuses from `specsplit.rpc.catalogue`.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import re
@@ -16,12 +15,14 @@ from pathlib import Path
 
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 
+from scripts.printed import ROOT, finish
+from specsplit.features import Features
 from specsplit.rpc.catalogue import CODES
+from specsplit.sessions import FeaturesRead
 from specsplit.speculation import TRANSITIONS, Commit, Event, Grow, Side, State
 from specsplit.speculation.states import Protocol
 from specsplit.v1 import cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
 
-ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
 PAGE = ROOT / "docs" / "protocol.md"
 FILES: Sequence[FileDescriptor] = (
@@ -42,6 +43,13 @@ event moves it along the table. An event that the table does not allow is an err
 drafting for that session and for no other. Grows flow one way and commits the other, and the two may cross on the wire. So a grow
 is legal in every state of the mirror, and a commit in every state of the original. Why that is enough:
 [design.md](design.md#3-grow-and-commit). The same worked through by hand: [tree.md](tree.md).
+"""
+
+FEATURES = """\
+## Features
+
+A drafter that reads hidden states of the target says which in its info. They come to it as features, and it says how far it has read, so
+that the verifier never sends without bound. Neither moves a copy of the speculation.
 """
 
 CALLS = """\
@@ -146,15 +154,21 @@ def _side(side: Side) -> Iterator[str]:
     yield ""
 
 
-def _value(owner: type[Grow] | type[Commit]) -> Iterator[str]:
+def _value(owner: type[Grow | Commit | Features | FeaturesRead]) -> Iterator[str]:
     texts = attribute_docstrings(owner)
-    yield f"### {owner.__name__.lower()}"
+    yield f"### {_words(owner.__name__)}"
     yield ""
     yield f"{inspect.getdoc(owner)}"
     yield ""
-    fields = owner.__dataclass_fields__
-    yield from _table(("field", "meaning"), ((f"`{name}`", texts.get(name, "one per node")) for name in fields))
-    yield ""
+    if texts:
+        fields = owner.__dataclass_fields__
+        yield from _table(("field", "meaning"), ((f"`{name}`", texts.get(name, "one per node")) for name in fields))
+        yield ""
+
+
+def _words(name: str) -> str:
+    """The name of a class in words: "FeaturesRead" is "features read"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
 def _calls() -> Iterator[str]:
@@ -198,24 +212,10 @@ def page() -> str:
     for side in Side:
         lines += _side(side)
     lines += ["## What crosses the wire", "", *_value(Grow), *_value(Commit)]
+    lines += [FEATURES, *_value(Features), *_value(FeaturesRead)]
     lines += [CALLS, *_calls(), "", STATUSES, *_statuses()]
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Exit 1 if --check finds the page stale."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.print_protocol", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    check = parser.parse_args().check
-    fresh = PAGE.is_file() and PAGE.read_text() == page()
-    if check:
-        if not fresh:
-            print("protocol: docs/protocol.md is not what the code gives; run python -m scripts.print_protocol")
-        return 0 if fresh else 1
-    PAGE.write_text(page())
-    print("protocol: wrote docs/protocol.md")
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(finish(PAGE, page(), "print_protocol", __doc__))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from scripts.printed import ROOT, finish
 from specsplit.settings import CoordinatorSettings, DrafterSettings, ServiceSettings, VerifierSettings
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "settings.md"
 SERVICES: Mapping[str, type[ServiceSettings]] = {
     "coordinator": CoordinatorSettings,
@@ -89,20 +87,5 @@ def page() -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def main() -> int:
-    """Exit 1 if --check finds the page stale."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.print_settings", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    check = parser.parse_args().check
-    fresh = PAGE.is_file() and PAGE.read_text() == page()
-    if check:
-        if not fresh:
-            print("settings: docs/settings.md is not what the code gives; run python -m scripts.print_settings")
-        return 0 if fresh else 1
-    PAGE.write_text(page())
-    print("settings: wrote docs/settings.md")
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(finish(PAGE, page(), "print_settings", __doc__))

@@ -23,6 +23,7 @@ SNAPSHOT = ROOT / "tests" / "house" / "surface.txt"
 PACKAGES = (
     "specsplit.errors",
     "specsplit.values",
+    "specsplit.features",
     "specsplit.tree",
     "specsplit.clock",
     "specsplit.membership",

@@ -126,9 +126,13 @@ class FeatureNeed:
                 f"feature format mismatch: the drafter reads {wanted.format.value}, the verifier gives {offered.format.value}"
             )
 
+    @property
+    def layer_names(self) -> str:
+        """The layers in words, for instance "2, 3, last"."""
+        return ", ".join("last" if layer == LAST else str(layer) for layer in self.layers)
+
     def __str__(self) -> str:
-        names = ", ".join("last" if layer == LAST else str(layer) for layer in self.layers)
-        return f"layers {names} of a target of width {self.hidden_size}" if self.layers else "none"
+        return f"layers {self.layer_names} of a target of width {self.hidden_size}" if self.layers else "none"
 
 
 @dataclass(frozen=True)

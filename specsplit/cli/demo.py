@@ -13,13 +13,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from specsplit.cli.drafters import NONE
 from specsplit.cli.failures import fail
+from specsplit.cli.folders import DRAFTS, TARGET, drafts_beside, is_model, pocket
 from specsplit.cli.generate import run
 from specsplit.cli.local import LocalCluster
 from specsplit.cli.paint import Painter, legend
 from specsplit.cli.signals import sigterm_as_ctrl_c
 from specsplit.client import Client, Result, make_request
 from specsplit.errors import InvalidRequest
+from specsplit.values import DrafterKind
 
 PROMPT = '''\
 class Stack:
@@ -35,6 +38,7 @@ class Stack:
     def pop(self):
 '''
 """Python source, which the pocket models have learnt to continue."""
+_DRAFTS = ", ".join(f"{name}/" for name in DRAFTS.values())
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,11 @@ class _Run:
 def demo(
     models: Annotated[
         Path | None,
-        typer.Option("--models", metavar="FOLDER", help="Holds target/ and draft/; models/pocket if left out."),
+        typer.Option(
+            "--models",
+            metavar="FOLDER",
+            help=f"Holds {TARGET}/ and one of {_DRAFTS}, of which the first is used; models/pocket if left out.",
+        ),
     ] = None,
     prompt: Annotated[str, typer.Option("--prompt", "-p", metavar="TEXT", help="Python source to continue.")] = PROMPT,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Generated tokens at most.")] = 160,
@@ -67,18 +75,21 @@ def demo(
     ] = 24,
 ) -> None:
     """Start three services on this machine, generate with a drafter and without, and compare."""
-    folder = _folder(models)
+    folder = models or pocket("--models")
+    kind, draft = _best_draft(folder)
     console = Console(highlight=False)
-    console.print(f"Starting coordinator, verifier and drafter on this machine, with the models in {folder}.")
+    console.print(
+        f"Starting coordinator, verifier and {kind.value} drafter on this machine, with the models in {folder}."
+    )
     if inflate_layers:
         console.print(
             f"The target gets {inflate_layers} layers, most of which change nothing, so that the cost of its step "
             "stands to the drafter's as a large model's would."
         )
     cluster = LocalCluster(
-        folder / "target",
-        folder / "draft",
-        drafters=["standalone"],
+        folder / TARGET,
+        {kind: draft},
+        drafters=[kind],
         verifier={"inflate_layers": inflate_layers} if inflate_layers else {},
     )
     wait = console.status("loading models") if console.is_terminal else nullcontext()
@@ -87,7 +98,8 @@ def demo(
             with wait:
                 cluster.start()
             with cluster.client() as client:
-                _compare(client, console, prompt, {"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
+                options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+                _compare(client, console, kind, prompt, options)
     except KeyboardInterrupt:
         raise typer.Abort from None
 
@@ -101,16 +113,14 @@ def _stopping(cluster: LocalCluster) -> Iterator[None]:
         cluster.stop()
 
 
-def _compare(client: Client, console: Console, prompt: str, options: dict[str, float]) -> None:
-    _generate(
-        client, None, "standalone", prompt[:80], {**options, "max_tokens": 8}
-    )  # the first steps of a process are slow
+def _compare(client: Client, console: Console, kind: DrafterKind, prompt: str, options: dict[str, float]) -> None:
+    _generate(client, None, kind, prompt[:80], {**options, "max_tokens": 8})  # the first steps of a process are slow
     console.print(legend(), "\n", sep="")
     console.print(prompt, style="dim", end="", markup=False, soft_wrap=True)
-    drafted = _generate(client, Painter(console), "standalone", prompt, options)
+    drafted = _generate(client, Painter(console), kind, prompt, options)
     console.print()
-    plain = _generate(client, None, "none", prompt, options)
-    console.print(_table(drafted, plain))
+    plain = _generate(client, None, NONE, prompt, options)
+    console.print(_table(kind, drafted, plain))
     if drafted.result.tokens != plain.result.tokens:
         fail("the two texts differ, which must not be; please report it with the command line", 1)
     console.print(
@@ -131,10 +141,10 @@ def _generate(client: Client, painter: Painter | None, drafter: str, prompt: str
     return _Run(result, time.monotonic() - started)
 
 
-def _table(drafted: _Run, plain: _Run) -> Table:
+def _table(kind: DrafterKind, drafted: _Run, plain: _Run) -> Table:
     table = Table(title="What speculation did", title_justify="left")
     table.add_column("")
-    table.add_column("with drafter", justify="right")
+    table.add_column(f"with {kind.value}", justify="right")
     table.add_column("without", justify="right")
     for name, cell in _ROWS.items():
         table.add_row(name, cell(drafted), cell(plain))
@@ -154,15 +164,9 @@ _ROWS: dict[str, Callable[[_Run], str]] = {
 }
 
 
-def _folder(models: Path | None) -> Path:
-    """The folder with target/ and draft/. Raises InvalidRequest that says where was looked."""
-    here = Path("models") / "pocket"
-    candidates = [models] if models is not None else [here, Path(__file__).resolve().parents[2] / here]
-    for folder in candidates:
-        if all((folder / name / "config.json").is_file() for name in ("target", "draft")):
-            return folder
-    looked = " or ".join(str(folder) for folder in candidates)
-    raise InvalidRequest(
-        "--models",
-        f"there are no target/ and draft/ models in {looked}; run it where the repository is, or name the folder",
-    )
+def _best_draft(folder: Path) -> tuple[DrafterKind, Path]:
+    """The best kind of drafter that `folder` holds a model for. Raises InvalidRequest if there is none, or no target."""
+    found = drafts_beside(folder / TARGET)
+    if not found or not is_model(folder / TARGET):
+        raise InvalidRequest("--models", f"there are no {TARGET}/ and one of {_DRAFTS} with models in {folder}")
+    return next(iter(found.items()))

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from specsplit.cli.drafters import CHOICES
 from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
 from specsplit.cli.paint import Painter, summary
 from specsplit.client import ChatMessage, ChatPrompt, Client, Promptable, Result, make_request
@@ -39,7 +40,7 @@ def generate(
         float | None, typer.Option("--timeout-s", min=0, help="Give up after this many seconds; never if left out.")
     ] = None,
     drafter: Annotated[
-        str | None, typer.Option("--drafter", help="standalone, ngram or none; the best there is if left out.")
+        str | None, typer.Option("--drafter", metavar="KIND", help=f"{CHOICES}; the best there is if left out.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")

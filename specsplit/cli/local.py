@@ -153,7 +153,7 @@ class LocalCluster:
     def __init__(
         self,
         model: Path,
-        draft_model: Path | None = None,
+        draft_models: Path | Mapping[DrafterKind, Path] | Mapping[str, Path] | None = None,
         *,
         verifiers: int = 1,
         drafters: Sequence[DrafterKind | str] = (),
@@ -165,9 +165,12 @@ class LocalCluster:
         start_timeout_s: float = 120.0,
         stop_timeout_s: float = 10.0,
     ) -> None:
-        """`drafters` names the kind of each; the last mappings override settings of every child of that service."""
+        """`draft_models` holds the folder of each kind that needs one; one folder alone is the standalone kind's.
+
+        `drafters` names the kind of each; the last mappings override settings of every child of that service.
+        """
         self._model = model
-        self._draft_model = draft_model
+        self._draft_models = _by_kind(draft_models)
         self._num_verifiers = verifiers
         self._drafter_kinds = [DrafterKind(kind) for kind in drafters]
         self._coordinator_options = {"model": model, "listen": listen, **(coordinator or {})}
@@ -241,15 +244,13 @@ class LocalCluster:
         return child
 
     def spawn_drafter(self, kind: DrafterKind | str, **settings: object) -> Child:
-        """One more drafter; it joins by itself (see `wait_joined`). Raises Unavailable for a standalone one without a draft model."""
+        """One more drafter; it joins by itself (see `wait_joined`). Raises Unavailable if its kind needs a model and there is none."""
         kind = DrafterKind(kind)
-        options: dict[str, object] = {"kind": kind.value}
-        if kind is DrafterKind.STANDALONE:
-            if self._draft_model is None and "model" not in settings:
-                raise Unavailable("a standalone drafter needs a draft model")
-            options["model"] = self._draft_model
+        options = {**self._options_of(kind), **self._drafter_options, **settings}
+        if kind.needs_model and options.get("model") is None:
+            raise Unavailable(f"a drafter of kind {kind.value} needs a model; name its folder in draft_models")
         name = f"{kind.value}-{len(self.drafters)}"
-        child = self._spawn(name, "drafter", {**options, **self._drafter_options, **settings})
+        child = self._spawn(name, "drafter", options)
         self.drafters.append(child)
         return child
 
@@ -298,6 +299,11 @@ class LocalCluster:
     ) -> None:
         await asyncio.to_thread(self.stop)
 
+    def _options_of(self, kind: DrafterKind) -> dict[str, object]:
+        """What makes a drafter one of this kind."""
+        target = self._model if kind.is_head else None
+        return {"kind": kind.value, "model": self._draft_models.get(kind), "target": target}
+
     def _spawn(self, name: str, service: str, options: Mapping[str, object]) -> Child:
         options = {"coordinator": self.address, "member_id": name, **options}
         return Child(name, service, options, self._listener)
@@ -324,6 +330,16 @@ def is_down(coordinator: bool, verifiers: Sequence[bool]) -> bool:
     return not coordinator or (len(verifiers) > 0 and not any(verifiers))
 
 
+def _by_kind(
+    draft_models: Path | Mapping[DrafterKind, Path] | Mapping[str, Path] | None,
+) -> dict[DrafterKind, Path]:
+    if draft_models is None:
+        return {}
+    if isinstance(draft_models, Path):
+        return {DrafterKind.STANDALONE: draft_models}
+    return {DrafterKind(kind): folder for kind, folder in draft_models.items()}
+
+
 def _arguments(options: Mapping[str, object]) -> list[str]:
     """Settings as command-line options; None is left out."""
     arguments: list[str] = []
@@ -332,5 +348,5 @@ def _arguments(options: Mapping[str, object]) -> list[str]:
         if isinstance(value, bool):
             arguments.append(option if value else option.replace("--", "--no-", 1))
         elif value is not None:
-            arguments += [option, str(value.value if isinstance(value, DrafterKind) else value)]
+            arguments += [option, str(value)]
     return arguments

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
 from specsplit.client import Client
-from specsplit.membership import Cluster, Member
+from specsplit.membership import Cluster, Member, Role
 from specsplit.values import ModelInfo
 
 WIDE = 180
@@ -44,7 +44,7 @@ def table(cluster: Cluster, address: str) -> Table:
     """The cluster as a table."""
     title = f"{address}: {cluster.running} running, {cluster.queued} queued"
     drawn = Table(title=title, title_justify="left")
-    for heading in ("member", "is", "model", "address"):
+    for heading in ("member", "is", "model", "reads", "address"):
         drawn.add_column(heading)
     for heading in ("sessions", "waiting", "free pages", "steps", "step ms", "silent ms"):
         drawn.add_column(heading, justify="right")
@@ -62,6 +62,7 @@ def _cells(member: Member) -> list[str]:
         member.member_id,
         what,
         role.model or "-",
+        _reads(role),
         member.address,
         f"{load.sessions}/{member.max_sessions}",
         str(load.waiting),
@@ -71,6 +72,13 @@ def _cells(member: Member) -> list[str]:
         str(member.silent_ms),
         "draining" if member.draining else "ready",
     ]
+
+
+def _reads(role: Role) -> str:
+    """Which hidden states of the target a head reads."""
+    if isinstance(role, ModelInfo) or not role.features:
+        return "-"
+    return f"layers {role.features.layer_names}"
 
 
 def _is_verifier(member: Member) -> bool:

@@ -4,55 +4,57 @@ from __future__ import annotations
 
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from specsplit.cli.drafters import CHOICES, check_folder, choose_drafters
 from specsplit.cli.failures import fail
+from specsplit.cli.folders import DRAFTS, TARGET, pocket
 from specsplit.cli.local import Child, LocalCluster
 from specsplit.cli.options import ADDRESS
 from specsplit.cli.serve import load_settings
 from specsplit.cli.signals import sigterm_as_ctrl_c
-from specsplit.errors import InvalidRequest
 from specsplit.settings import CoordinatorSettings
 
 
-class DrafterChoice(StrEnum):
-    """What the local drafters propose with."""
-
-    STANDALONE = "standalone"
-    NGRAM = "ngram"
-    NONE = "none"
-
-
 def up(
-    model: Annotated[Path, typer.Option("--model", metavar="FOLDER", help="The target.")],
-    draft_model: Annotated[
-        Path | None, typer.Option("--draft-model", metavar="FOLDER", help="The draft model; needed for standalone.")
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="FOLDER", help="The target; the pocket target if left out.")
     ] = None,
-    drafters: Annotated[int, typer.Option("--drafters", min=0, help="How many drafters.")] = 1,
+    draft_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--draft-model",
+            metavar="[KIND=]FOLDER",
+            help="The draft model or head; KIND= says whose, where several kinds need one. May be given repeatedly. "
+            f"If left out it is looked for beside the target, in {', '.join(DRAFTS.values())}.",
+        ),
+    ] = None,
+    drafters: Annotated[int, typer.Option("--drafters", min=0, help="How many drafters of each kind.")] = 1,
     verifiers: Annotated[int, typer.Option("--verifiers", min=1, help="How many verifiers.")] = 1,
     drafter: Annotated[
-        DrafterChoice | None,
-        typer.Option("--drafter", help="Kind of the drafters; standalone with a draft model, else ngram, if left out."),
+        list[str] | None,
+        typer.Option(
+            "--drafter",
+            metavar="KIND",
+            help=f"{CHOICES}; may be given repeatedly. If left out: the kinds of --draft-model (standalone without KIND=), "
+            "else the best whose folder is beside the target, else ngram.",
+        ),
     ] = None,
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where the coordinator listens.")
     ] = ADDRESS,
 ) -> None:
     """Run a coordinator, verifiers and drafters on this machine until Ctrl-C. It goes on without a drafter that dies."""
-    kind = drafter or (DrafterChoice.NGRAM if draft_model is None else DrafterChoice.STANDALONE)
-    check_folder("--model", model)
-    if kind is DrafterChoice.STANDALONE and drafters:
-        if draft_model is None:
-            raise InvalidRequest("--draft-model", "is required for standalone drafters")
-        check_folder("--draft-model", draft_model)
-    kinds = [] if kind is DrafterChoice.NONE else [kind.value] * drafters
+    target = pocket("--model") / TARGET if model is None else check_folder("--model", model)
+    chosen = choose_drafters(drafter or (), draft_model or (), target)
     # What is wrong with them is said here, not by a child that ends.
-    load_settings(CoordinatorSettings, model=model, listen=listen)
-    cluster = LocalCluster(model, draft_model, verifiers=verifiers, drafters=kinds, listen=listen, listener=forward)
+    load_settings(CoordinatorSettings, model=target, listen=listen)
+    cluster = LocalCluster(
+        target, chosen.models, verifiers=verifiers, drafters=chosen.kinds * drafters, listen=listen, listener=forward
+    )
     watch(cluster)
 
 
@@ -88,12 +90,6 @@ def forward(name: str, line: str) -> None:
     """One line of a child's output, with its name before it, to stderr."""
     sys.stderr.write(f"{name} | {line}\n")
     sys.stderr.flush()
-
-
-def check_folder(option: str, folder: Path) -> None:
-    """Raise InvalidRequest, naming the option, if there is no such folder."""
-    if not folder.is_dir():
-        raise InvalidRequest(option, f"there is no folder {folder}")
 
 
 def _print_addresses(cluster: LocalCluster) -> None:

@@ -59,10 +59,8 @@ class DrafterSettings(EngineSettings):
             )
         if not self.kind.is_head and self.target is not None:
             raise InvalidRequest("target", f"drafter kind {kind} reads nothing of the target; leave it out")
-        if not self.kind.is_head and (self.feature_projection or self.feature_format is not FeatureFormat.TARGET):
-            raise InvalidRequest(
-                "feature_format", f"drafter kind {kind} reads no features; leave it and feature_projection out"
-            )
+        if not self.kind.is_head and self.feature_format is not FeatureFormat.TARGET:
+            raise InvalidRequest("feature_format", f"drafter kind {kind} reads no features; leave it out")
         if self.feature_projection and self.kind is not DrafterKind.EAGLE3:
             raise InvalidRequest(
                 "feature_projection", f"drafter kind {kind} has no projection of features; only eagle3 has"

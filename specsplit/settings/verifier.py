@@ -43,7 +43,7 @@ class VerifierSettings(EngineSettings):
     feature_retention: int = Field(default=4096, ge=1)
     """Tokens of a session whose features are kept, for drafters that read slowly or join late. Older ones are computed again if need be."""
     feature_projection: Path | None = None
-    """Folder of the EAGLE-3 head whose projection is applied before features are sent, for drafters that ask for it. Unset: they are refused."""
+    """Folder of the EAGLE-3 head whose projection is applied to features for drafters that ask for it. Unset: they are refused."""
     drafter_connect_timeout_s: float = Field(default=2.0, gt=0)
     """Time a drafter gets to answer when first dialled; its sessions run without drafts until then."""
     drafter_lost_after_s: float = Field(default=5.0, gt=0)

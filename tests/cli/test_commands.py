@@ -10,16 +10,20 @@ import pytest
 from rich.console import Console
 
 from specsplit.cli import app
+from specsplit.cli.drafters import CHOICES
 from specsplit.cli.paint import Painter
 from specsplit.cli.serve import SETTINGS, option_of
 from specsplit.cli.status import table
 from specsplit.client import ChatMessage, ChatPrompt, Delta
 from specsplit.errors import Exhausted
-from specsplit.membership import Cluster
+from specsplit.features import LAST, FeatureNeed
+from specsplit.membership import Cluster, Member
 from specsplit.requests import Done, GenerateRequest, TextPrompt
+from specsplit.values import DrafterInfo, DrafterKind
 from tests.client.scripted import DONE, MEMBERS, Scripted, serving
 
 POCKET = "models/pocket/target"
+HEAD = Member("d2", "h:3", DrafterInfo(DrafterKind.EAGLE3, "head", None, 512, FeatureNeed((2, 3, LAST), 256)), 2)
 
 
 @pytest.fixture
@@ -49,19 +53,27 @@ def run(*arguments: str) -> int:
         (["generate", "-p", "x", "--address", "nowhere"], "expected host:port"),
         (["serve", "verifier"], "--model: is required"),
         (["serve", "drafter", "--kind", "eagle9"], "--kind: is 'eagle9'"),
-        (["serve", "drafter", "--kind", "standalone"], "--model: is required for a standalone drafter"),
+        (["serve", "drafter", "--kind", "standalone"], "--model: is required for drafter kind standalone"),
+        (["serve", "drafter", "--kind", "eagle3"], "--model: is required for drafter kind eagle3"),
+        (["serve", "drafter", "--kind", "eagle3", "--model", "head"], "--target: is required for drafter kind eagle3"),
+        (["serve", "drafter", "--kind", "ngram", "--target", POCKET], "--target: drafter kind ngram reads nothing"),
+        (["serve", "drafter", "--model", "draft", "--feature-projection"], "--feature-projection: drafter kind stand"),
+        (["serve", "drafter", "--kind", "ngram", "--feature-format", "int4"], "--feature-format: is 'int4'"),
+        (["serve", "verifier", "--model", POCKET, "--feature-retention", "9"], "--feature-retention: is 9, too few"),
         (["serve", "coordinator", "--model", POCKET, "--max-queue", "x"], "--max-queue: is 'x'"),
         (["serve", "coordinator", "--model", POCKET, "--listen", "0.0.0.0:0"], "--insecure"),
         (["serve", "coordinator", "--model", POCKET, "--bogus", "1"], "--bogus"),
         (["serve", "coordinator", "--config", "no.toml"], "--config: there is no file no.toml"),
-        (["up"], "--model"),
         (["up", "--model", "nowhere"], "--model: there is no folder nowhere"),
-        (["up", "--model", POCKET, "--drafter", "standalone"], "--draft-model: is required"),
-        (["up", "--model", POCKET, "--drafter", "eagle9"], "--drafter"),
+        (["up", "--model", "tests", "--drafter", "standalone"], "--draft-model: is required for standalone drafters"),
+        (["up", "--model", "tests", "--drafter", "eagle3"], "--draft-model: is required for eagle3 drafters"),
+        (["up", "--drafter", "ngram", "--drafter", "eagle9"], "--drafter: is 'eagle9'"),
+        (["up", "--drafter", "ngram", "--draft-model", POCKET], "which no drafter that is asked for needs"),
+        (["up", "--drafter", "ngram", "--drafters", "-1"], "--drafters"),
         (["up", "--model", POCKET, "--listen", "nonsense"], "--listen: is 'nonsense', expected host:port"),
         (["up", "--model", POCKET, "--listen", "0.0.0.0:0"], "--listen: 0.0.0.0:0 can be reached"),
         (["generate", "-p", "x", "--timeout-s=-1"], "--timeout-s"),
-        (["demo", "--models", "nowhere"], "no target/ and draft/ models in nowhere"),
+        (["demo", "--models", "nowhere"], "--models: there are no target/ and one of eagle3/, multi_layer_eagle/"),
         (["status", "--interval-s", "0"], "--interval-s"),
     ],
 )
@@ -99,6 +111,13 @@ def test_every_setting_is_an_option_with_its_help(service: str, capsys: pytest.C
     for field, facts in SETTINGS[service].model_fields.items():
         assert f"{option_of(field)} " in out
         assert facts.description
+
+
+@pytest.mark.parametrize("command", ["up", "generate"])
+def test_the_help_names_every_kind_of_drafter(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command, "--help") == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert CHOICES in words
 
 
 def test_generate_prints_the_text_and_a_line_on_stderr(
@@ -194,11 +213,12 @@ def test_status_once_shows_every_member(coordinator: Scripted, capsys: pytest.Ca
     assert f"{coordinator.address}: 2 running, 3 queued" in out
 
 
-def test_the_status_table_has_verifiers_first_with_their_load() -> None:
+def test_the_status_table_has_verifiers_first_with_their_load_and_says_what_heads_read() -> None:
     screen = io.StringIO()
-    Console(file=screen, width=200).print(table(Cluster(MEMBERS, 3, 2), "here:1"))
+    Console(file=screen, width=200).print(table(Cluster((*MEMBERS, HEAD), 3, 2), "here:1"))
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in screen.getvalue().splitlines() if "│" in line]
     assert rows == [
-        ["v1", "verifier", "toy", "127.0.0.1:1", "2/4", "1", "30/40", "1234", "5.2", "70", "ready"],
-        ["d1", "ngram drafter", "-", "127.0.0.1:2", "0/8", "0", "-", "0", "0.0", "0", "draining"],
+        ["v1", "verifier", "toy", "-", "127.0.0.1:1", "2/4", "1", "30/40", "1234", "5.2", "70", "ready"],
+        ["d1", "ngram drafter", "-", "-", "127.0.0.1:2", "0/8", "0", "-", "0", "0.0", "0", "draining"],
+        ["d2", "eagle3 drafter", "head", "layers 2, 3, last", "h:3", "0/2", "0", "-", "0", "0.0", "0", "ready"],
     ]

@@ -9,12 +9,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from specsplit.cli.local import LocalCluster, is_down
 from specsplit.errors import Unavailable
+from specsplit.values import DrafterKind
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 
@@ -56,6 +59,36 @@ def test_settings_reach_the_children_and_more_can_be_added(cluster: LocalCluster
     cluster.wait_joined()
     with cluster.client() as client:
         assert {m.member_id: m.max_sessions for m in client.cluster().members} == {"ngram-0": 5, "ngram-1": 6}
+
+
+def told(cluster: LocalCluster, kind: DrafterKind | str, **settings: object) -> dict[str, str]:
+    """The settings that a new drafter of this kind is started with; it is not waited for."""
+    child = cluster.spawn_drafter(kind, **settings)
+    child.kill()
+    pairs = dict(pairwise(cast("list[str]", child.process.args)))
+    return {name: pairs[f"--{name}"] for name in ("kind", "model", "target") if f"--{name}" in pairs}
+
+
+def test_a_drafter_gets_the_model_of_its_kind_and_a_head_its_target_too() -> None:
+    eagle3 = {"kind": "eagle3", "model": "head", "target": str(POCKET)}
+    with LocalCluster(POCKET, {"eagle3": Path("head"), DrafterKind.STANDALONE: Path("draft")}, verifiers=0) as cluster:
+        assert told(cluster, "eagle3") == told(cluster, DrafterKind.EAGLE3) == eagle3
+        assert told(cluster, "standalone") == {"kind": "standalone", "model": "draft"}
+        assert told(cluster, "eagle", model=Path("head")) == eagle3 | {"kind": "eagle"}
+        assert told(cluster, "ngram") == {"kind": "ngram"}
+
+
+def test_one_folder_alone_is_the_standalone_kinds() -> None:
+    with LocalCluster(POCKET, Path("draft"), verifiers=0) as cluster:
+        assert told(cluster, "standalone") == {"kind": "standalone", "model": "draft"}
+
+
+def test_a_drafter_without_the_model_that_its_kind_needs_is_not_started(cluster: LocalCluster) -> None:
+    for kind in DrafterKind:
+        if kind.needs_model:
+            with pytest.raises(Unavailable, match=f"a drafter of kind {kind.value} needs a model"):
+                cluster.spawn_drafter(kind)
+    assert len(cluster.drafters) == 1
 
 
 def test_a_killed_child_is_dead_and_leaves_the_cluster(cluster: LocalCluster) -> None:

@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from specsplit.client import AsyncClient
+from specsplit.features import FeatureNeed
 from specsplit.membership import Register, Role
 from specsplit.rpc import dial
 from specsplit.rpc.member import Membership
@@ -85,9 +86,9 @@ class Cluster:
         )
         return verifier
 
-    async def add_drafter(self, kind: DrafterKind, name: str) -> None:
+    async def add_drafter(self, kind: DrafterKind, name: str, need: FeatureNeed | None = None) -> None:
         """Let a drafter join (nobody dials it here)."""
-        info = DrafterInfo(kind, "", None, CONTEXT)
+        info = DrafterInfo(kind, "", None, CONTEXT, need or FeatureNeed())
         await self.join(name, "127.0.0.1:9", info)
 
     async def join(self, name: str, address: str, role: Role, max_sessions: int = 4) -> asyncio.Task[None]:

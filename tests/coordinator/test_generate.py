@@ -17,16 +17,23 @@ from specsplit.errors import (
     SpecsplitError,
     Unavailable,
 )
+from specsplit.features import LAST, FeatureFormat, FeatureNeed
 from specsplit.requests import Delta, Done
 from specsplit.rpc import dial
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
 from specsplit.values import DrafterKind, FinishReason, PlanChanges, SpeculationStatistics, Usage
+from specsplit_coordinator.registry import KIND_ORDER
 
 if TYPE_CHECKING:
     from .conftest import Cluster, Script, StartCluster
 
 Say = Callable[..., "Script"]
+NEEDS = {
+    DrafterKind.EAGLE: FeatureNeed((LAST,), 256),
+    DrafterKind.EAGLE3: FeatureNeed((2, 3, 4), 256, FeatureFormat.FP8_E4M3, "ab" * 32, 256),
+    DrafterKind.MULTI_LAYER_EAGLE: FeatureNeed((LAST,), 256, FeatureFormat.BFLOAT16),
+}
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -129,12 +136,27 @@ async def test_the_drafter_is_chosen_by_wish_and_named(cluster: Cluster, say: Sa
     assert [request.drafter and request.drafter.member_id for request in verifier.asked] == ["s1", "n1", None]
 
 
+async def test_drafters_of_every_kind_share_a_cluster_and_each_request_chooses(cluster: Cluster, say: Say) -> None:
+    verifier = await cluster.add_verifier(say((5,)))
+    for kind in reversed(KIND_ORDER):
+        await cluster.add_drafter(kind, f"a-{kind.value}", NEEDS.get(kind))
+    wishes = [None, *KIND_ORDER]
+    names = [(await cluster.client.generate("x", drafter=wish)).done.drafter for wish in wishes]
+    assert names == ["a-eagle3", *(f"a-{kind.value}" for kind in KIND_ORDER)]
+    sent = [request.drafter.features for request in verifier.asked if request.drafter]
+    assert sent == [NEEDS.get(DrafterKind(wish or "eagle3"), FeatureNeed()) for wish in wishes]
+
+
 async def test_drafter_wishes_that_cannot_be_met_are_refused(cluster: Cluster, say: Say) -> None:
     await cluster.add_verifier(say((5,)))
-    with pytest.raises(InvalidRequest, match="expected one of standalone, ngram, none"):
+    known = "eagle3, multi_layer_eagle, eagle, standalone, ngram, none"
+    with pytest.raises(InvalidRequest, match=f"is 'eagle9', expected one of {known}"):
         await cluster.client.generate("x", drafter="eagle9")
     with pytest.raises(Unavailable, match="the cluster has no drafters"):
         await cluster.client.generate("x", drafter="ngram")
+    await cluster.add_drafter(DrafterKind.EAGLE, "e1", NEEDS[DrafterKind.EAGLE])
+    with pytest.raises(Unavailable, match="no eagle3 drafter can serve this; the cluster has 1 eagle"):
+        await cluster.client.generate("x", drafter="eagle3")
 
 
 @pytest.mark.parametrize(

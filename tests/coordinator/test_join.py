@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
+from specsplit.features import LAST, FeatureFormat, FeatureNeed
 from specsplit.membership import Directive, Draining, Heartbeat, Register, Registered, Report, Roster
 from specsplit.rpc import dial, from_rpc_error
 from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
@@ -82,6 +83,18 @@ async def test_a_verifier_is_told_the_interval_and_the_roster_and_every_change_o
     assert await member.hear() == Roster((Endpoint("d1", "127.0.0.1:8"),))
     task.cancel()
     assert await member.hear() == Roster()
+
+
+async def test_a_roster_and_get_cluster_say_what_a_head_needs_of_the_target(cluster: Cluster, member: Member) -> None:
+    need = FeatureNeed((2, 3, LAST), 256, FeatureFormat.BFLOAT16, "ab" * 32, 64)
+    head = DrafterInfo(DrafterKind.EAGLE3, "head", cluster.tokenizer.vocabulary, 512, need)
+    await cluster.join("n1", "127.0.0.1:8", NGRAM)
+    await cluster.join("e1", "127.0.0.1:7", head)
+    member.say(verifier(cluster))
+    assert await member.hear() == Registered(50)
+    assert await member.hear() == Roster((Endpoint("e1", "127.0.0.1:7", need), Endpoint("n1", "127.0.0.1:8")))
+    roles = {seen.member_id: seen.role for seen in (await cluster.client.cluster()).members}
+    assert (roles["e1"], roles["n1"]) == (head, NGRAM)
 
 
 async def test_load_and_drain_are_seen_by_get_cluster(cluster: Cluster, member: Member) -> None:

@@ -28,7 +28,7 @@ def drafter(
     return Seat(Register(name, "a:1", DrafterInfo(kind, "", vocabulary, 512), 4), 0.0, Load(), draining, running)
 
 
-NGRAM, STANDALONE = DrafterKind.NGRAM, DrafterKind.STANDALONE
+NGRAM, STANDALONE, EAGLE3 = DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKind.EAGLE3
 
 
 def chosen(drafters: list[Seat], wish: str | None = None, shunned: tuple[str, ...] = ()) -> str | None:
@@ -59,9 +59,25 @@ def test_without_a_wish_standalone_is_better_than_ngram_and_ngram_better_than_no
     assert chosen([]) is None
 
 
+def test_without_a_wish_heads_come_first_and_eagle3_before_the_others() -> None:
+    there = [drafter(kind.value, kind) for kind in DrafterKind]
+    order: list[str] = []
+    while there:
+        order.append(chosen(there) or "")
+        there = [seat for seat in there if seat.member_id != order[-1]]
+    assert order == ["eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram"]
+
+
+@pytest.mark.parametrize("wish", DrafterKind)
+def test_a_wish_for_a_kind_gets_that_kind_however_busy_it_is(wish: DrafterKind) -> None:
+    there = [drafter(kind.value, kind, running=4 * (kind is wish)) for kind in DrafterKind]
+    assert chosen(there, wish.value) == wish.value
+
+
 def test_a_full_drafter_is_passed_over_if_another_has_room() -> None:
     assert chosen([drafter("n", NGRAM), drafter("s", STANDALONE, running=4)]) == "n"
     assert chosen([drafter("s", STANDALONE, running=4)]) == "s"
+    assert chosen([drafter("e", EAGLE3, running=4), drafter("n", NGRAM), drafter("s", STANDALONE)]) == "s"
 
 
 def test_of_one_kind_the_least_busy_is_taken() -> None:
@@ -86,7 +102,8 @@ def test_a_drafter_with_another_vocabulary_or_on_its_way_out_is_not_taken() -> N
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidRequest, match=r"drafter: is 'eagle9', expected one of standalone, ngram, none"):
+    known = "eagle3, multi_layer_eagle, eagle, standalone, ngram, none"
+    with pytest.raises(InvalidRequest, match=f"drafter: is 'eagle9', expected one of {known}"):
         chosen([], "eagle9")
 
 

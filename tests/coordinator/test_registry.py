@@ -6,9 +6,10 @@ import pytest
 
 from specsplit.clock import ManualClock
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
+from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import Heartbeat, Register
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
-from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.registry import KIND_ORDER, Registry
 
 HERE = Vocabulary(50, "aa")
 
@@ -90,6 +91,18 @@ def test_a_roster_holds_the_fitting_drafters_best_kind_first(registry: Registry)
     registry.register(drafter("alien", DrafterKind.STANDALONE, Vocabulary(51)))
     registry.drain(registry.register(drafter("leaving")))
     assert registry.roster(seat).drafters == (Endpoint("s", "s:1"), Endpoint("n", "n:1"))
+
+
+def test_a_roster_orders_every_kind_and_says_what_each_needs(registry: Registry) -> None:
+    assert set(KIND_ORDER) == set(DrafterKind)
+    need = FeatureNeed((LAST,), 64)
+    seat = registry.register(verifier("v1"))
+    for kind in DrafterKind:
+        info = DrafterInfo(kind, "", None, 512, need if kind.is_head else FeatureNeed())
+        registry.register(Register(kind.value, "d:1", info, 2))
+    drafters = registry.roster(seat).drafters
+    assert [each.member_id for each in drafters] == [kind.value for kind in KIND_ORDER]
+    assert [each.features for each in drafters] == [need, need, need, FeatureNeed(), FeatureNeed()]
 
 
 def test_watchers_hear_of_comings_and_goings_until_they_stop(registry: Registry) -> None:

@@ -8,10 +8,12 @@ import pydantic
 import pytest
 
 from specsplit.errors import InvalidRequest
+from specsplit.features import FeatureFormat
 from specsplit.settings import CoordinatorSettings, DrafterSettings, Settings, TransportSettings, VerifierSettings
 from specsplit.values import DrafterKind, Plan
 
 TARGET = Path("models/target")
+HEAD = Path("models/head")
 CLASSES = [CoordinatorSettings, VerifierSettings, DrafterSettings, TransportSettings]
 
 
@@ -83,7 +85,8 @@ def test_a_wrong_value_is_named_with_what_was_expected() -> None:
         "kv_tokens: is 'many': input should be"
     )
     assert str(refusal(VerifierSettings)) == "model: is required"
-    assert "'ngram' or 'standalone'" in str(refusal(DrafterSettings, kind="clever"))
+    unknown = str(refusal(DrafterSettings, kind="clever"))
+    assert all(repr(kind.value) in unknown for kind in DrafterKind)
 
 
 def test_the_default_plan_is_checked_at_start() -> None:
@@ -92,10 +95,76 @@ def test_the_default_plan_is_checked_at_start() -> None:
     assert refusal(VerifierSettings, model=TARGET, max_nodes=3).field == "max_nodes"
 
 
-def test_a_standalone_drafter_needs_a_model_and_an_ngram_drafter_takes_none() -> None:
-    assert refusal(DrafterSettings).field == "model"
+HEADS = [kind for kind in DrafterKind if kind.is_head]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in DrafterKind if kind.needs_model])
+def test_every_drafter_with_a_model_needs_its_folder(kind: DrafterKind) -> None:
+    given = {"kind": kind, "target": TARGET if kind.is_head else None}
+    problem = refusal(DrafterSettings, **given)
+    assert (problem.field, problem.problem) == (
+        "model",
+        f"is required for drafter kind {kind.value}: the folder of the draft model or head",
+    )
+    assert DrafterSettings.load(model=HEAD, **given).model == HEAD
+
+
+def test_an_ngram_drafter_takes_no_model() -> None:
     assert refusal(DrafterSettings, kind="ngram", model=TARGET).field == "model"
     assert DrafterSettings(kind=DrafterKind.NGRAM).max_sessions == 64
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_head_needs_its_target_and_may_choose_how_features_travel(kind: DrafterKind) -> None:
+    assert refusal(DrafterSettings, kind=kind, model=HEAD).field == "target"
+    settings = DrafterSettings(kind=kind, model=HEAD, target=TARGET)
+    assert (settings.feature_format, settings.feature_projection) == (FeatureFormat.TARGET, False)
+    for chosen in FeatureFormat:
+        assert DrafterSettings.load(None, **settings.resolved() | {"feature_format": chosen}).feature_format is chosen
+    unknown = str(refusal(DrafterSettings, kind=kind, model=HEAD, target=TARGET, feature_format="int4"))
+    assert all(repr(known.value) in unknown for known in FeatureFormat)
+
+
+@pytest.mark.parametrize("given", [{"kind": "ngram"}, {"kind": "standalone", "model": HEAD}])
+@pytest.mark.parametrize(
+    ("field", "value"), [("target", TARGET), ("feature_format", "bfloat16"), ("feature_projection", True)]
+)
+def test_a_drafter_that_reads_no_features_takes_no_setting_of_them(
+    given: dict[str, object], field: str, value: object
+) -> None:
+    problem = refusal(DrafterSettings, **given, **{field: value})
+    assert problem.field == field
+    assert f"drafter kind {given['kind']}" in problem.problem
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_only_an_eagle3_head_has_a_projection_of_features(kind: DrafterKind) -> None:
+    values = {"kind": kind, "model": HEAD, "target": TARGET, "feature_projection": True}
+    if kind is DrafterKind.EAGLE3:
+        assert DrafterSettings.load(**values).feature_projection
+    else:
+        assert refusal(DrafterSettings, **values).field == "feature_projection"
+
+
+def test_the_features_kept_for_a_session_are_at_least_those_of_one_step() -> None:
+    bounds = {"model": TARGET, "step_token_budget": 100, "num_draft_tokens": 16}
+    assert VerifierSettings.load(**bounds, feature_retention=116).feature_retention == 116
+    problem = refusal(VerifierSettings, **bounds, feature_retention=115)
+    assert problem.field == "feature_retention"
+    assert "is 115, too few for one step of step_token_budget = 100 and num_draft_tokens = 16" in problem.problem
+    assert refusal(VerifierSettings, model=TARGET, feature_retention=0).field == "feature_retention"
+    assert refusal(VerifierSettings, model=TARGET, feature_window=0).field == "feature_window"
+
+
+def test_the_settings_of_a_head_come_from_a_file_and_the_environment_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "drafter.toml"
+    file.write_text('kind = "eagle3"\nmodel = "head"\ntarget = "models/target"\nfeature_projection = true\n')
+    monkeypatch.setenv("SPECSPLIT_DRAFTER_FEATURE_FORMAT", "fp8_e4m3")
+    settings = DrafterSettings.load(file)
+    assert (settings.kind, settings.target, settings.feature_projection) == (DrafterKind.EAGLE3, TARGET, True)
+    assert settings.feature_format is FeatureFormat.FP8_E4M3
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "192.0.2.1:50051", "host.example:50051"])

@@ -28,6 +28,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit.wire import cluster, coordinator
+from tests.wire.strategies import needs
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -37,11 +38,11 @@ TOKENS = st.lists(U32, max_size=8).map(tuple)
 
 vocabularies = st.builds(Vocabulary, size=st.integers(1, 2**32 - 1), digest=TEXT)
 models = st.builds(ModelInfo, NAME, vocabularies, st.integers(1, 2**32 - 1), TOKENS)
-drafters = st.builds(DrafterInfo, st.sampled_from(DrafterKind), TEXT, st.none() | vocabularies, U32, TOKENS)
+drafters = st.builds(DrafterInfo, st.sampled_from(DrafterKind), TEXT, st.none() | vocabularies, U32, needs)
 roles = models | drafters
 loads = st.builds(Load, U32, U32, U32, U32, U64, st.floats(0, 1e9))
 ADDRESS = st.sampled_from(["127.0.0.1:0", "[::1]:65535", "host.example:50051"])
-endpoints = st.builds(Endpoint, NAME, ADDRESS)
+endpoints = st.builds(Endpoint, NAME, ADDRESS, needs)
 registers = st.builds(membership.Register, NAME, ADDRESS, roles, st.integers(1, 2**32 - 1))
 heartbeats = st.builds(membership.Heartbeat, loads, st.lists(NAME, max_size=3).map(tuple))
 reports = registers | heartbeats | st.just(membership.Draining())
@@ -222,6 +223,7 @@ def test_the_longest_values_that_are_allowed_pass() -> None:
 
 
 NGRAM = common_pb2.DrafterInfo(kind=common_pb2.DRAFTER_KIND_NGRAM)
+HEAD = common_pb2.DrafterInfo(kind=common_pb2.DRAFTER_KIND_EAGLE, features={"layers": [1]})
 
 
 @pytest.mark.parametrize(
@@ -232,9 +234,12 @@ NGRAM = common_pb2.DrafterInfo(kind=common_pb2.DRAFTER_KIND_NGRAM)
         ({"register": {"member_id": "a", "address": "h" * 256 + ":1", "drafter": NGRAM}}, "register.address"),
         ({"register": {"member_id": "a" * 257, "address": "here:1", "drafter": NGRAM}}, "register.member_id"),
         ({"heartbeat": {"lost_drafters": ["a", "b" * 257]}}, "heartbeat.lost_drafters[1]"),
+        ({"register": {"member_id": "a", "address": "here:1", "drafter": HEAD}}, "features.hidden_size"),
     ],
 )
-def test_a_report_with_a_bad_or_endless_name_or_address_is_refused_by_name(report: dict[str, Any], field: str) -> None:
+def test_a_report_with_a_bad_or_endless_name_address_or_need_is_refused_by_name(
+    report: dict[str, Any], field: str
+) -> None:
     with pytest.raises(InvalidRequest) as caught:
         cluster.report_from_wire(cluster_pb2.JoinRequest(**report))
     assert caught.value.field == field

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.errors import InvalidRequest
+from specsplit.features import FeatureNeed
 from specsplit.sessions import Close, DecodeRequest, Finished, Open, Refuse, Tokens
 from specsplit.speculation import Commit, Grow
 from specsplit.v1 import common_pb2, drafter_pb2, verifier_pb2
@@ -28,6 +29,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit.wire import common, drafter, verifier
+from tests.wire.strategies import features, layouts, needs, reads
 
 VOCAB = 50
 u32 = st.integers(0, 2**32 - 1)
@@ -59,11 +61,13 @@ plan_changes = st.builds(
 vocabularies = st.builds(Vocabulary, st.integers(1, 2**31), st.sampled_from(["", "ab" * 32]))
 statistics = st.builds(SpeculationStatistics, u32, u32, u32, u32, u32)
 stoppings = st.builds(Stopping, st.none() | st.integers(1, 10**6), tokens, st.booleans())
-endpoints = st.builds(Endpoint, st.text(max_size=8), st.just("host:1"))
+endpoints = st.builds(Endpoint, st.text(max_size=8), st.just("host:1"), needs)
 decodes = st.builds(
     DecodeRequest, st.text(max_size=9), tokens, samplings, stoppings, plan_changes, st.none() | endpoints
 )
-opens = st.builds(Open, tokens, samplings, plans, st.just(Vocabulary(VOCAB)), st.integers(1, 4096), st.text(max_size=9))
+opens = st.builds(
+    Open, tokens, samplings, plans, st.just(Vocabulary(VOCAB)), st.integers(1, 4096), st.text(max_size=9), layouts
+)
 commits = st.builds(Commit, st.integers(1, 2**31), st.integers(0, 2**63), tokens)
 
 
@@ -94,27 +98,27 @@ def test_common_values_round_trip(
     assert common.speculation_from_wire(common.speculation_to_wire(sums)) == sums
 
 
-@given(st.text(max_size=8), vocabularies, st.integers(1, 2**20), tokens, st.sampled_from(DrafterKind), u32)
+@given(st.text(max_size=8), vocabularies, st.integers(1, 2**20), tokens, st.sampled_from(DrafterKind), needs, u32)
 def test_infos_round_trip(
-    model: str, vocabulary: Vocabulary, context: int, ids: tuple[int, ...], kind: DrafterKind, n: int
+    model: str, vocabulary: Vocabulary, context: int, ids: tuple[int, ...], kind: DrafterKind, need: FeatureNeed, n: int
 ) -> None:
     target = ModelInfo(model, vocabulary, context, ids)
     assert common.model_from_wire(common.model_to_wire(target)) == target
     for known in (vocabulary, None):
-        info = DrafterInfo(kind, model, known, context, ids)
+        info = DrafterInfo(kind, model, known, context, need)
         assert drafter.drafter_info_from_wire(drafter.drafter_info_to_wire(info)) == info
     load = Load(n, n // 2, n, n, n, n / 7)
     assert common.load_from_wire(common.load_to_wire(load)) == load
 
 
-@given(st.lists(st.tuples(u32, opens | commits | st.just(Close()))))
-def test_draft_requests_round_trip(events: list[tuple[int, Open | Commit | Close]]) -> None:
+@given(st.lists(st.tuples(u32, opens | commits | features() | st.just(Close()))))
+def test_draft_requests_round_trip(events: list[tuple[int, drafter.ToDrafter]]) -> None:
     data = drafter.draft_request(events).SerializeToString()
     assert list(drafter.draft_request_events(drafter_pb2.DraftRequest.FromString(data))) == events
 
 
-@given(st.lists(st.tuples(u32, grows() | st.builds(Refuse, st.integers(1, 16), st.text(max_size=9)))))
-def test_draft_responses_round_trip(events: list[tuple[int, Grow | Refuse]]) -> None:
+@given(st.lists(st.tuples(u32, grows() | reads | st.builds(Refuse, st.integers(1, 16), st.text(max_size=9)))))
+def test_draft_responses_round_trip(events: list[tuple[int, drafter.ToVerifier]]) -> None:
     data = drafter.draft_response(events).SerializeToString()
     assert list(drafter.draft_response_events(drafter_pb2.DraftResponse.FromString(data))) == events
 

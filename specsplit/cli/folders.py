@@ -1,0 +1,48 @@
+"""Where models lie: one folder holds the target and, beside it, what drafters of each kind need. models/pocket is such a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from specsplit.errors import InvalidRequest
+from specsplit.values import DrafterKind
+
+TARGET = "target"
+"""The target's folder."""
+DRAFTS: Mapping[DrafterKind, str] = MappingProxyType(
+    {
+        DrafterKind.EAGLE3: "eagle3",
+        DrafterKind.MULTI_LAYER_EAGLE: "multi_layer_eagle",
+        DrafterKind.EAGLE: "eagle",
+        DrafterKind.STANDALONE: "draft",
+    }
+)
+"""The folder of each kind that needs one, the best kind first."""
+
+_POCKET = Path("models") / "pocket"
+
+
+def is_model(folder: Path) -> bool:
+    """True if `folder` looks like a model in the Hugging Face layout."""
+    return (folder / "config.json").is_file()
+
+
+def drafts_beside(target: Path) -> dict[DrafterKind, Path]:
+    """The folder of every kind of drafter that has one beside the target's, the best kind first."""
+    folders = {kind: target.parent / name for kind, name in DRAFTS.items()}
+    return {kind: folder for kind, folder in folders.items() if is_model(folder)}
+
+
+def pocket(option: str) -> Path:
+    """The pocket models' folder: that of the working directory, or else that of the checkout this code runs from.
+
+    Raises InvalidRequest, naming the option that says another folder, if there is neither.
+    """
+    candidates = (_POCKET, Path(__file__).resolve().parents[2] / _POCKET)
+    for folder in candidates:
+        if is_model(folder / TARGET):
+            return folder
+    looked = " or ".join(str(folder) for folder in candidates)
+    raise InvalidRequest(option, f"there is no model in {looked}; run it where the repository is, or name the folder")

@@ -1,0 +1,155 @@
+"""Heads in processes of their own: their features travel, and whatever becomes of a drafter, the text is the target's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from specsplit.cli.folders import drafts_beside
+from specsplit.cli.local import LocalCluster
+from specsplit.client import Client, Delta
+from specsplit.values import DrafterInfo, DrafterKind
+from tests.system.conftest import empty, eventually
+
+TARGET = Path("models/pocket/target")
+HEADS = ["eagle3", "multi_layer_eagle", "eagle"]
+PACED = {"paced_step_base_ms": 10.0, "drafter_lost_after_s": 2.0}
+NEW_TOKENS = 160
+
+
+@pytest.fixture(scope="module")
+def prompt() -> list[int]:
+    return AutoTokenizer.from_pretrained(TARGET).encode(
+        "def read(path):\n    with open(path) as file:\n        for line"
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """A head of each kind, and a drafter without a head."""
+    kinds = [*HEADS, "ngram"]
+    with LocalCluster(TARGET, drafts_beside(TARGET), drafters=kinds, verifier=PACED) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def plain(cluster: LocalCluster, prompt: list[int]) -> tuple[int, ...]:
+    """What the target writes alone."""
+    with cluster.client() as client:
+        return write(client, prompt, "none")
+
+
+def write(client: Client, prompt: list[int], drafter: str, **options: float) -> tuple[int, ...]:
+    return client.generate(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter=drafter, **options).tokens  # pyright: ignore[reportArgumentType]
+
+
+def test_every_head_says_what_it_reads(cluster: LocalCluster) -> None:
+    with cluster.client() as client:
+        roles = {
+            member.role.kind: member.role for member in client.cluster().members if isinstance(member.role, DrafterInfo)
+        }
+    assert set(roles) == {*map(DrafterKind, HEADS), DrafterKind.NGRAM}
+    assert roles[DrafterKind.EAGLE].features.layers == roles[DrafterKind.MULTI_LAYER_EAGLE].features.layers == (-1,)
+    assert len(set(roles[DrafterKind.EAGLE3].features.layers)) == 3
+    assert not roles[DrafterKind.NGRAM].features
+
+
+@pytest.mark.parametrize("drafter", HEADS)
+def test_a_head_drafts_what_the_target_accepts(
+    cluster: LocalCluster, prompt: list[int], plain: tuple[int, ...], drafter: str
+) -> None:
+    with cluster.client() as client:
+        result = client.generate(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter=drafter)
+    assert result.tokens == plain
+    assert result.speculation.accept_length > 1.5
+    assert result.done.drafter.startswith(drafter)
+
+
+def test_kinds_are_chosen_by_request_and_the_best_one_without_a_wish(cluster: LocalCluster, prompt: list[int]) -> None:
+    with cluster.client() as client, ThreadPoolExecutor(4) as pool:
+        wished = [pool.submit(client.generate, prompt, max_tokens=40, drafter=kind) for kind in (*HEADS, None)]
+        names = [future.result().done.drafter for future in wished]
+    assert [name.rsplit("-", 1)[0] for name in names] == [*HEADS, "eagle3"]
+
+
+def test_cancelling_at_any_moment_frees_everything(cluster: LocalCluster, prompt: list[int]) -> None:
+    with cluster.client() as client:
+        for drafter in HEADS:
+            for after in (0, 1, 4):
+                stream = client.stream(prompt * 4, max_tokens=200, drafter=drafter)
+                for _, _ in zip(range(after), stream, strict=False):
+                    pass
+                stream.close()
+        eventually(lambda: empty(client.cluster()))
+
+
+def test_sessions_of_different_heads_end_and_begin_side_by_side(
+    cluster: LocalCluster, prompt: list[int], plain: tuple[int, ...]
+) -> None:
+    def one(i: int) -> bool:
+        length = (3, 40, 17, 80)[i % 4]
+        with cluster.client() as client:
+            result = client.generate(prompt, max_tokens=length, ignore_eos=True, drafter=HEADS[i % 3])
+        return result.tokens == plain[:length]
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(one, range(18)))
+
+
+@pytest.mark.parametrize(
+    ("drafter", "retention"),
+    [
+        pytest.param("eagle3", None, id="eagle3-replayed"),
+        pytest.param("eagle3", 40, id="eagle3-recomputed"),
+        pytest.param("multi_layer_eagle", None, id="multi_layer_eagle-replayed"),
+        pytest.param("eagle", 40, id="eagle-recomputed"),
+    ],
+)
+def test_a_killed_head_is_replaced_by_one_that_joins_late(
+    prompt: list[int], plain: tuple[int, ...], drafter: str, retention: int | None
+) -> None:
+    """The features of what was committed before are sent again, or computed again where they are not kept."""
+    kept = (
+        {} if retention is None else {"feature_retention": retention, "step_token_budget": 16, "num_draft_tokens": 16}
+    )
+    started = LocalCluster(TARGET, drafts_beside(TARGET), drafters=[drafter, drafter], verifier={**PACED, **kept})
+    with started as cluster, cluster.client() as client:
+        tokens: list[int] = []
+        accepted_after = 0
+        for event in client.stream(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter=drafter):
+            if isinstance(event, Delta):
+                tokens += event.tokens
+                busy = {m.member_id for m in client.cluster().members if m.load.sessions}
+                if len(tokens) > 50 and not cluster.dead:
+                    next((child for child in cluster.drafters if child.name in busy), cluster.drafters[0]).kill()
+                elif cluster.dead:
+                    accepted_after += event.num_correct_drafts
+        assert tuple(tokens) == plain
+        assert len(cluster.dead) == 1
+        assert accepted_after > 10, "the other one drafts now"
+        eventually(lambda: empty(client.cluster()))
+
+
+@pytest.mark.parametrize("encoding", ["float32", "bfloat16", "fp8_e4m3", "projected"])
+def test_features_travel_in_any_format(
+    cluster: LocalCluster, prompt: list[int], plain: tuple[int, ...], encoding: str
+) -> None:
+    projected = encoding == "projected"
+    options = {"feature_projection": True} if projected else {"feature_format": encoding}
+    folder = drafts_beside(TARGET)[DrafterKind.EAGLE3]
+    old = [child for child in cluster.drafters if child.name.startswith("eagle3") and child.alive]
+    cluster.spawn_drafter("eagle3", **options)
+    if projected:
+        old += cluster.verifiers
+        cluster.spawn_verifier(**{**PACED, "feature_projection": folder})
+    cluster.wait_joined()
+    for child in old:
+        child.kill()
+    with cluster.client() as client:
+        result = client.generate(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter="eagle3")
+    assert result.tokens == plain
+    assert result.speculation.accept_length > 1.5

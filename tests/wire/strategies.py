@@ -1,0 +1,42 @@
+"""Features and what drafters say of them, as hypothesis draws them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from specsplit.features import LAST, FeatureFormat, FeatureLayout, FeatureNeed, Features
+from specsplit.sessions import FeaturesRead
+
+U32_MAX = 2**32 - 1
+DIGESTS = st.sampled_from(["0f" * 32, "ab" * 32])
+
+layers = st.lists(st.integers(LAST, 2**31 - 1), min_size=1, max_size=5).map(tuple)
+widths = st.integers(1, U32_MAX)
+formats = st.sampled_from(FeatureFormat)
+needs = (
+    st.just(FeatureNeed())
+    | st.builds(FeatureNeed, layers, widths, formats)
+    | st.builds(FeatureNeed, layers, widths, formats, DIGESTS, widths)
+)
+"""None, hidden states as they are, hidden states behind a projection."""
+layouts = st.just(FeatureLayout()) | st.builds(
+    FeatureLayout, widths, st.sampled_from([each for each in FeatureFormat if each is not FeatureFormat.TARGET])
+)
+reads = st.builds(FeaturesRead, st.integers(0, U32_MAX))
+
+
+@st.composite
+def features(draw: st.DrawFn) -> Features:
+    """What a layout that is drawn with it allows."""
+    layout = FeatureLayout(draw(st.integers(0, 3)), draw(layouts).format)
+    count = draw(st.integers(1, 4))
+    size = count * layout.data_bytes
+    scales = count * (layout.bytes_per_token - layout.data_bytes)
+    drawn = Features(
+        draw(st.integers(0, U32_MAX)),
+        count,
+        draw(st.binary(min_size=size, max_size=size)),
+        draw(st.binary(min_size=scales, max_size=scales)),
+    )
+    layout.check(drawn)
+    return drawn
