@@ -1,4 +1,4 @@
-"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|all] [--quick]`."""
+"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|all] [--quick]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from benchmarks.context import Context
 from benchmarks.machine import describe
 
-NAMES = ("step_overhead", "overlap", "speedup", "acceptance")
+NAMES = ("step_overhead", "overlap", "speedup", "acceptance", "drafters", "features")
 
 
 def main() -> None:

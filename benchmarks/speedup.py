@@ -15,13 +15,15 @@ from benchmarks.plain import PROMPT_LOOKUP, Generate, generators
 from benchmarks.prompts import held_out
 from benchmarks.report import Row
 from benchmarks.spread import spread
+from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client
 from specsplit.values import DrafterKind
 
 LAYERS = 24
-PROMPT, NEW = 64, 64
+PROMPT, NEW = 64, 96
 TEMPERATURES = (0.0, 1.0)
+KINDS = (DrafterKind.EAGLE3, DrafterKind.STANDALONE, DrafterKind.NGRAM)
 ALONE, PLAIN = "specsplit, no drafter", "generate, 1 thread"
 COLUMNS = {
     "way": "way", "temperature": "T", "rate": "tokens/s", "spread": "quartiles", "of_alone": "of no drafter",
@@ -72,7 +74,7 @@ def _round(way: Way, prompts: list[list[int]], new: int, temperature: float, int
 
 
 def _measure(context: Context, ways: dict[str, Way]) -> dict[tuple[str, float], Measured]:
-    new, count, repeats = (48, 1, 1) if context.quick else (NEW, 2, 2)
+    new, count, repeats = (48, 1, 1) if context.quick else (NEW, 4, 3)
     prompts = held_out(context.target, PROMPT, count).tolist()
     measured = {(name, t): Measured() for t in TEMPERATURES for name in ways}
     with context.progress("speedup", len(measured) * (repeats + 1)) as advance:
@@ -102,8 +104,9 @@ def _row(name: str, temperature: float, measured: dict[tuple[str, float], Measur
 def run(context: Context) -> None:
     """Measure, print, write."""
     torch.set_num_threads(1)
-    kinds = (DrafterKind.STANDALONE, DrafterKind.NGRAM)
-    cluster = LocalCluster(context.target, context.draft, drafters=kinds, verifier={"inflate_layers": LAYERS})
+    models = drafts_beside(context.target)
+    kinds = [kind for kind in KINDS if kind in models or not kind.needs_model]
+    cluster = LocalCluster(context.target, models, drafters=kinds, verifier={"inflate_layers": LAYERS})
     with cluster, cluster.client() as client:
         ways = {ALONE: _ours(client, "none")} | {f"specsplit, {k.value}": _ours(client, k.value) for k in kinds}
         ways |= {name: _theirs(call) for name, call in generators(context.target, context.draft, LAYERS).items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import AttentionInterface
 
 from specsplit.model.batch import PackedBatch
@@ -56,8 +57,11 @@ def _attention(
     **extras: Any,
 ) -> tuple[Tensor, None]:
     query, key, value = (heads_first[0].transpose(0, 1) for heads_first in (query, key, value))
+    width, missing = value.shape[-1], key.shape[-1] - value.shape[-1]
+    if missing > 0:  # multi-head latent attention: its values are stored as wide as its keys, with zeros behind
+        value = pad(value, (0, missing))
     out = forward_batch.attend(module.layer_idx, query, key, value, scaling, extras)
-    return out.unsqueeze(0), None
+    return out[..., :width].unsqueeze(0), None
 
 
 AttentionInterface.register(NAME, _attention)

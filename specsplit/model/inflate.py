@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from specsplit.errors import LoadError
+from specsplit.model.capture import decoder_layers
 
 _OUTPUT_PROJECTIONS: Final = ("o_proj", "down_proj")
 
@@ -20,7 +21,9 @@ def inflate(model: PreTrainedModel, layers: int) -> None:
     Each is a copy of the last layer with zero output projections, so it costs as much and the logits stay the same, bit for bit.
     Raises LoadError if the model has more layers already, or is not built of layers with o_proj and down_proj.
     """
-    stack = _decoder_layers(model)
+    stack = decoder_layers(model)
+    if stack is None:
+        raise LoadError(f"{type(model).__name__} has no list of decoder layers to inflate")
     if layers < len(stack):
         raise LoadError(f"inflate_layers is {layers}, but the model has {len(stack)} layers already")
     while len(stack) < layers:
@@ -29,13 +32,6 @@ def inflate(model: PreTrainedModel, layers: int) -> None:
     if model.config.to_dict().get("layer_types"):
         kinds = list(model.config.layer_types)
         model.config.layer_types = kinds + kinds[-1:] * (layers - len(kinds))
-
-
-def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
-    for module in model.base_model.children():
-        if isinstance(module, nn.ModuleList) and len(module) == model.config.num_hidden_layers:
-            return module
-    raise LoadError(f"{type(model).__name__} has no list of decoder layers to inflate")
 
 
 def _silent_copy(layer: nn.Module, index: int, config: PretrainedConfig) -> nn.Module:

@@ -6,7 +6,7 @@ forward of one token), and, in `specsplit.model.probe`, its own numbers against 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from specsplit.errors import LoadError
+from specsplit.model.attention import ForwardBatch
 from specsplit.model.kv import Geometry
 
 _LENGTH_DEPENDENT_ROPE: Final = {"dynamic", "longrope"}
@@ -65,11 +66,23 @@ def check_class(model: PreTrainedModel) -> None:
 
 def measure(model: PreTrainedModel) -> Geometry:
     """The model's attention shape, seen in a forward of one token. Raises LoadError for attention that is not supported."""
-    recorder = _Recorder(model.config.max_position_embeddings)
     token = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    return observe(
+        lambda recorder: model(input_ids=token, position_ids=token, use_cache=False, forward_batch=recorder),
+        model.config.num_hidden_layers,
+        model.config.max_position_embeddings,
+    )
+
+
+def observe(forward: Callable[[ForwardBatch], object], num_layers: int, max_context: int) -> Geometry:
+    """The attention shape of the `num_layers` layers that `forward` runs one token through, given what to hand to their attention.
+
+    Raises LoadError for attention that is not supported.
+    """
+    recorder = _Recorder(max_context)
     with torch.inference_mode():
-        model(input_ids=token, position_ids=token, use_cache=False, forward_batch=recorder)
-    return recorder.geometry(model.config.num_hidden_layers)
+        forward(recorder)
+    return recorder.geometry(num_layers)
 
 
 class _Recorder:
@@ -85,7 +98,7 @@ class _Recorder:
         self._check_extras(layer, extras)
         if key.shape[-1] != value.shape[-1]:
             raise LoadError(
-                f"its keys are {key.shape[-1]} wide and its values {value.shape[-1]}; one width is supported"
+                f"its keys are {key.shape[-1]} wide and its values {value.shape[-1]}; wider values are not supported"
             )
         self._shapes[layer] = (query.shape[1], key.shape[1], key.shape[2])
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)

@@ -13,6 +13,7 @@ import torch
 from transformers import (
     AutoConfig,
     BloomConfig,
+    DeepseekV3Config,
     Gemma2Config,
     GPTJConfig,
     GptOssConfig,
@@ -152,6 +153,22 @@ def test_a_model_that_does_not_agree_with_itself_is_refused(
 def test_loading_leaves_every_page_free(folders: dict[str, Path]) -> None:
     lm = load(folders["llama"])
     assert lm.pool.free_pages == lm.pool.total_pages == 16
+
+
+def test_values_narrower_than_keys_are_served(saved: Saved, tiny_config: Tiny) -> None:
+    """Multi-head latent attention, as DeepSeek-V3 has it, with experts behind it; again the probe is the assertion."""
+    ranks = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
+    experts = {
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "moe_intermediate_size": 16,
+    }
+    tiny = tiny_config(num_key_value_heads=4, first_k_dense_replace=1, **ranks, **experts)
+    config = DeepseekV3Config(**tiny)
+    lm = load(saved(config))
+    assert lm.kv.data.shape[3:] == (4, 12)
 
 
 def edit(folder: Path, **changes: Any) -> None:

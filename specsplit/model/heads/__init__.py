@@ -1,0 +1,28 @@
+"""Draft heads: small networks that read the target's hidden states and propose its next tokens."""
+
+from __future__ import annotations
+
+from specsplit.model.heads.eagle import EagleHead
+from specsplit.model.heads.eagle3 import Eagle3Head
+from specsplit.model.heads.head import Head
+from specsplit.model.heads.load import load_head
+from specsplit.model.heads.mtp import MtpHead
+from specsplit.model.heads.projection import projected, projection_of
+from specsplit.model.heads.runner import HeadRunner
+from specsplit.model.heads.save import save_head
+from specsplit.model.heads.shape import HeadShape
+from specsplit.model.heads.target import TargetEnds
+
+__all__ = [
+    "Eagle3Head",
+    "EagleHead",
+    "Head",
+    "HeadRunner",
+    "HeadShape",
+    "MtpHead",
+    "TargetEnds",
+    "load_head",
+    "projected",
+    "projection_of",
+    "save_head",
+]

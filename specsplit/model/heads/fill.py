@@ -1,0 +1,83 @@
+"""The numbers of a head: from a checkpoint into a head of bare shapes, with an exact account of what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specsplit.errors import LoadError
+from specsplit.model.heads.checkpoint import Checkpoint
+from specsplit.model.heads.eagle3 import Eagle3Head
+from specsplit.model.heads.head import Head
+from specsplit.model.heads.layouts import Layout
+
+_TABLES: Final = ("d2t", "t2d")
+_MOST_NAMED: Final = 40
+
+
+def fill(head: Head, checkpoint: Checkpoint, layout: Layout, dtype: torch.dtype) -> None:
+    """Give `head`, built on the meta device, the checkpoint's tensors. Raises LoadError with every tensor that is wrong."""
+    own = head.own_tensors()
+    _require_tensors(own, checkpoint, layout)
+    weights = {
+        name: _read(name, tensor, checkpoint, layout, dtype) for name, tensor in own.items() if name not in _TABLES
+    }
+    head.load_state_dict(weights, strict=False, assign=True)
+    if isinstance(head, Eagle3Head) and "d2t" in own:
+        head.propose(_proposed(checkpoint, head.shape.vocabulary.size))
+
+
+def _require_tensors(own: Mapping[str, Tensor], checkpoint: Checkpoint, layout: Layout) -> None:
+    expected = {
+        published: list(part.shape)
+        for name, tensor in own.items()
+        for published, part in layout.pieces(name, tensor)
+        if name != "t2d"
+    }
+    names = checkpoint.names
+    left_over = layout.left_over(names, expected)
+    found = {name: list(shape) for name, shape in checkpoint.shapes([*(expected.keys() & names), *left_over]).items()}
+    wrong = [
+        *(f"{name} is missing, expected {shape}" for name, shape in sorted(expected.items()) if name not in names),
+        *(
+            f"{name} is {found[name]}, expected {shape}"
+            for name, shape in sorted(expected.items())
+            if found.get(name, shape) != shape
+        ),
+        *(f"{name} {found[name]} is left over, expected no such tensor" for name in left_over),
+    ]
+    if wrong:
+        more = [f"and {len(wrong) - _MOST_NAMED:,} more"] if len(wrong) > _MOST_NAMED else []
+        raise LoadError(
+            f"model folder {checkpoint.folder} does not hold the head that its config.json describes "
+            f"({layout.family.value}): {'; '.join([*wrong[:_MOST_NAMED], *more])}"
+        )
+
+
+def _read(name: str, shape: Tensor, checkpoint: Checkpoint, layout: Layout, dtype: torch.dtype) -> Tensor:
+    tensor = torch.empty(shape.shape, dtype=dtype, device="cpu")
+    pieces = dict(layout.pieces(name, tensor))
+    for published, stored in checkpoint.read(pieces).items():
+        pieces[published].copy_(stored)
+    return tensor
+
+
+def _proposed(checkpoint: Checkpoint, vocab_size: int) -> Tensor:
+    """[draft V] the target's ids of the head's tokens: d2t holds target id less draft id. t2d, if there, has to say the same."""
+    d2t = checkpoint.read(["d2t"])["d2t"].long()
+    ids = d2t + torch.arange(len(d2t))
+    if ids.min() < 0 or ids.max() >= vocab_size or len(ids.unique()) < len(ids):
+        raise LoadError(
+            f"model folder {checkpoint.folder}: d2t does not map each of {len(ids)} draft tokens to another of {vocab_size} of the target"
+        )
+    if "t2d" in checkpoint.names:
+        t2d = checkpoint.read(["t2d"])["t2d"]
+        marked = torch.zeros(vocab_size, dtype=torch.bool).index_fill(0, ids, True)
+        if t2d.shape != marked.shape or not torch.equal(t2d.bool(), marked):
+            raise LoadError(
+                f"model folder {checkpoint.folder}: t2d and d2t name other tokens ({int(t2d.bool().sum())} marked, {len(ids)} mapped)"
+            )
+    return ids

@@ -1,0 +1,108 @@
+"""A draft head: the interface that EAGLE, EAGLE-3 and multi-token prediction share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from specsplit.model.heads.shape import HeadShape
+from specsplit.model.heads.target import TargetEnds
+from specsplit.model.kv import Geometry
+from specsplit.model.support import observe
+
+
+class Head(nn.Module, ABC):
+    """Steps count from 0 here: step s is layer s + 1 of `HeadShape`. Widths and dtypes of everything are the head's.
+
+    Parameters outside `target` are the head's own; `layouts` knows what they are called in a checkpoint.
+    """
+
+    target_ids: Tensor | None
+    """[draft V] the target's id of each of the head's tokens; None if the head has the target's vocabulary."""
+
+    def __init__(self, shape: HeadShape, target: TargetEnds, hidden_size: int) -> None:
+        super().__init__()
+        self.shape: Final = shape
+        self.target = target
+        self.hidden_size: Final = hidden_size
+        """Width of `hidden`, which `logits` reads."""
+        self.register_buffer("target_ids", None, persistent=False)
+
+    @property
+    @abstractmethod
+    def config(self) -> PretrainedConfig:
+        """Of one step's decoder layer."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in."""
+        return self.target.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.target.embeddings.device
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """Attention shape of one step's layer. Only for a head built for serving; raises LoadError for attention not supported."""
+        one = torch.zeros(1, dtype=torch.long, device=self.device)
+        state = torch.zeros(1, self.shape.state_width, dtype=self.dtype, device=self.device)
+        return observe(lambda recorder: self(0, one, state, one, forward_batch=recorder), 1, self.shape.max_context)
+
+    def fuse(self, features: Tensor, *, projected: bool = False) -> Tensor:
+        """features [..., feature width] -> states [..., state_width].
+
+        projected: they are as wide as states already, because the verifier applied the projection.
+        """
+        return self._fuse(features.to(self.dtype), projected)
+
+    def forward(
+        self, step: int, tokens: Tensor, states: Tensor, positions: Tensor, **attention: Any
+    ) -> tuple[Tensor, Tensor]:
+        """tokens [T] (the target's ids), states [T, state_width] of their parents, positions [T] for rope
+        -> hidden [T, hidden_size] for `logits`, states [T, state_width] for the next step.
+
+        All may have a batch dimension in front. `attention` goes to the attention function: `forward_batch` for ours, an
+        `attention_mask` [B, 1, T, T] for transformers' own, which is causal without one.
+        """
+        if tokens.ndim == 1:
+            packed = self._advance(step, tokens[None], states[None], positions[None], **attention)
+            return packed[0][0], packed[1][0]
+        return self._advance(step, tokens, states, positions, **attention)
+
+    def logits(self, step: int, hidden: Tensor) -> Tensor:
+        """hidden [..., hidden_size] -> float32 [..., V] over the target's vocabulary; -inf where the head has no token."""
+        drafted = self.draft_logits(step, hidden).float()
+        if self.target_ids is None:
+            return drafted
+        full = drafted.new_full((*drafted.shape[:-1], self.shape.vocabulary.size), -torch.inf)
+        full[..., self.target_ids] = drafted
+        return full
+
+    @abstractmethod
+    def draft_logits(self, step: int, hidden: Tensor) -> Tensor:
+        """hidden [..., hidden_size] -> [..., draft V] over the head's own vocabulary (`target_ids`)."""
+
+    def _fuse(self, features: Tensor, projected: bool) -> Tensor:
+        if projected:
+            raise ValueError(f"{self.shape.kind} heads have no projection")
+        return features
+
+    @abstractmethod
+    def _advance(
+        self, step: int, tokens: Tensor, states: Tensor, positions: Tensor, **attention: Any
+    ) -> tuple[Tensor, Tensor]:
+        """`forward` with a batch dimension."""
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers by their names in this module, without what is the target's."""
+        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("target.")}
+
+    if TYPE_CHECKING:
+        __call__ = forward

@@ -1,0 +1,203 @@
+"""A head from a local folder, in one of the layouts that people publish, without conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import PretrainedConfig
+
+from specsplit.errors import LoadError
+from specsplit.model.attention import NAME
+from specsplit.model.heads.checkpoint import Checkpoint
+from specsplit.model.heads.config import architecture, feature_layers, require_plain
+from specsplit.model.heads.eagle import EagleHead
+from specsplit.model.heads.eagle3 import Eagle3Head
+from specsplit.model.heads.fill import fill
+from specsplit.model.heads.head import Head
+from specsplit.model.heads.layouts import (
+    Family,
+    Layout,
+    deepseek_layout,
+    eagle3_layout,
+    eagle_layout,
+    mimo_layout,
+    mtp_layers,
+    recognise,
+)
+from specsplit.model.heads.mtp import MtpHead
+from specsplit.model.heads.target import TargetEnds, dtype_of
+from specsplit.model.support import check_folder
+from specsplit.text.vocabulary import read_json
+from specsplit.values import DrafterKind
+
+_EMBEDDINGS: Final = "embed_tokens.weight"
+_META: Final = torch.device("meta")
+"""Heads are built of shapes first, so that nothing is allocated for the checkpoint to replace."""
+
+
+def load_head(
+    folder: Path,
+    target: Path,
+    kind: DrafterKind,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    attn_implementation: str = NAME,
+) -> Head:
+    """The head in `folder`, with the ends that it borrows read from the folder of its target.
+
+    kind eagle on a folder of one MTP layer runs that layer recurrently (SGLang's NEXTN). attn_implementation: other than ours to
+    train. Raises LoadError for what cannot be loaded, naming every tensor that is missing, left over or misshapen.
+    """
+    for each in (folder, target):
+        check_folder(each)
+    source = _Source(folder, target, kind, dtype, device, attn_implementation)
+    head, layout = _BUILDERS[source.family](source)
+    fill(head, source.checkpoint, layout, dtype_of(dtype))
+    head.to(torch.device(device)).eval()
+    if attn_implementation == NAME:
+        head.requires_grad_(False)
+        _ = head.geometry  # attention that is not supported is refused now, not at the first session
+    return head
+
+
+class _Source:
+    """A head's folder, and how it is to be loaded."""
+
+    def __init__(
+        self, folder: Path, target: Path, kind: DrafterKind, dtype: str, device: str, attn_implementation: str
+    ) -> None:
+        self.folder: Final = folder
+        self.target: Final = target
+        self.kind: Final = kind
+        self.dtype: Final = dtype
+        self.device: Final = device
+        self.attn_implementation: Final = attn_implementation
+        self.facts: Final = read_json(folder / "config.json")
+        self.checkpoint: Final = Checkpoint(folder)
+        self.family: Final = family_of(folder, self.facts, self.checkpoint)
+        if kind not in self.family.kinds:
+            raise LoadError(
+                f"model folder {folder} holds {self.family.value}, which runs as {' or '.join(self.family.kinds)}, not as {kind}"
+            )
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the tensors in the folder."""
+        return self.checkpoint.names
+
+    def ends(self, *, lm_head: bool = True) -> TargetEnds:
+        """The target's ends."""
+        return TargetEnds.load(self.target, lm_head=lm_head, dtype=self.dtype, device=self.device)
+
+    def with_own_embeddings(self, ends: TargetEnds, width: int) -> TargetEnds:
+        """With the folder's embeddings instead. Raises LoadError if they are misshapen."""
+        shape = (ends.vocabulary.size, width)
+        found = self.checkpoint.shapes([_EMBEDDINGS])[_EMBEDDINGS]
+        if found != shape:
+            raise LoadError(f"model folder {self.folder}: {_EMBEDDINGS} is {list(found)}, expected {list(shape)}")
+        tensor = self.checkpoint.read([_EMBEDDINGS])[_EMBEDDINGS]
+        return ends.with_embeddings(tensor.to(torch.device(self.device), dtype_of(self.dtype)))
+
+    def common(self) -> dict[str, Any]:
+        """Keywords that every head takes."""
+        return {"model": self.folder.resolve().name, "attn_implementation": self.attn_implementation}
+
+    def config(self, ends: TargetEnds, *, width: int | None) -> PretrainedConfig:
+        """The decoder layer's. Raises LoadError if it is made for another target: other tokens, or another width than `width`."""
+        config = architecture(self.facts)
+        wrong: list[str] = []
+        if config.vocab_size != ends.vocabulary.size:
+            wrong.append(f"a vocabulary of {config.vocab_size} tokens, the target has {ends.vocabulary.size}")
+        if width is not None and width != ends.hidden_size:
+            wrong.append(f"hidden states of width {width}, the target's have {ends.hidden_size}")
+        if wrong:
+            raise LoadError(
+                f"the head in {self.folder} is not for the target in {self.target}: it is for {' and '.join(wrong)}"
+            )
+        return config
+
+
+def family_of(folder: Path, facts: dict[str, Any], checkpoint: Checkpoint) -> Family:
+    """Whose layout a folder has. Raises LoadError, saying what was found, if it is nobody's."""
+    family = recognise(checkpoint.names, facts)
+    if family is not None:
+        return family
+    if "speculators_model_type" in facts:
+        found = f"speculators_model_type {facts['speculators_model_type']!r}, expected eagle or eagle3"
+    else:
+        names = sorted(checkpoint.names)
+        found = f"{len(names)} tensors, {', '.join(names[:3])} first; expected one of: {', '.join(Family)}"
+    raise LoadError(f"model folder {folder} holds no head that is known: found {found}")
+
+
+def _eagle(source: _Source) -> tuple[Head, Layout]:
+    require_plain(source.facts)
+    ends, layout = source.ends(), eagle_layout(source.names)
+    config = source.config(ends, width=architecture(source.facts).hidden_size)
+    with _META:
+        return EagleHead(config, ends, bias=layout.has_bias, **source.common()), layout
+
+
+def _eagle3(source: _Source) -> tuple[Head, Layout]:
+    require_plain(source.facts)
+    facts, layout = source.facts, eagle3_layout(source.names)
+    draft_vocab_size = facts.get("draft_vocab_size")
+    own_lm_head = draft_vocab_size is not None or "lm_head.weight" in source.names
+    ends = source.ends(lm_head=not own_lm_head)
+    config = source.config(ends, width=facts.get("target_hidden_size") or architecture(facts).hidden_size)
+    if _EMBEDDINGS in source.names:
+        ends = source.with_own_embeddings(ends, config.hidden_size)
+    with _META:
+        head = Eagle3Head(
+            config,
+            ends,
+            layers=feature_layers(facts, ends.num_layers),
+            draft_vocab_size=draft_vocab_size,
+            norm_before_residual=bool(facts.get("norm_before_residual")),
+            own_lm_head=own_lm_head,
+            bias=layout.has_bias,
+            **source.common(),
+        )
+    return head, layout
+
+
+def _mtp(source: _Source) -> tuple[Head, Layout]:
+    layers = mtp_layers(source.family, source.names)
+    stated = source.facts.get("num_nextn_predict_layers", len(layers))
+    if stated != len(layers):
+        raise LoadError(f"model folder {source.folder} holds {len(layers)} MTP layers, its config.json says {stated}")
+    recurrent = source.kind is DrafterKind.EAGLE
+    if recurrent and len(layers) > 1:
+        raise LoadError(
+            f"model folder {source.folder} holds {len(layers)} MTP layers: run it as {DrafterKind.MULTI_LAYER_EAGLE}, not as eagle"
+        )
+    deepseek = source.family is Family.DEEPSEEK
+    ends = source.ends()
+    config = source.config(ends, width=architecture(source.facts).hidden_size)
+    if hasattr(
+        config, "first_k_dense_replace"
+    ):  # its layers stand behind the target's, the first few of which alone are dense
+        config.first_k_dense_replace = max(0, config.first_k_dense_replace - ends.num_layers)
+    with _META:
+        head = MtpHead(
+            config,
+            ends,
+            num_steps=len(layers),
+            embedding_first=deepseek,
+            normed_states=not deepseek,
+            recurrent=recurrent,
+            **source.common(),
+        )
+    return head, deepseek_layout(layers.start, len(layers)) if deepseek else mimo_layout(len(layers))
+
+
+_BUILDERS: Final[dict[Family, Callable[[_Source], tuple[Head, Layout]]]] = {
+    Family.EAGLE: _eagle,
+    Family.EAGLE3: _eagle3,
+    Family.MIMO: _mtp,
+    Family.DEEPSEEK: _mtp,
+}

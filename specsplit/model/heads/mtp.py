@@ -1,0 +1,90 @@
+"""Multi-token prediction (arXiv 2412.19437, section 2.2): a decoder layer of its own for every token ahead."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from specsplit.features import LAST, FeatureNeed
+from specsplit.model.attention import NAME
+from specsplit.model.heads.head import Head
+from specsplit.model.heads.layer import Layer
+from specsplit.model.heads.shape import HeadShape
+from specsplit.model.heads.target import TargetEnds
+from specsplit.values import DrafterKind
+
+
+class MtpHead(Head):
+    """state' = layer_k(proj_k([norm(embedding), norm(state)])), logits by the target's LM head behind the step's norm.
+
+    config: of the layers; as wide as the target. embedding_first: which half of proj's input is the embedding. normed_states: the
+    next step reads what the norm gave, not what it was given. recurrent: the one layer also reads its own states (kind eagle).
+    """
+
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        target: TargetEnds,
+        *,
+        num_steps: int,
+        embedding_first: bool = False,
+        normed_states: bool = True,
+        recurrent: bool = False,
+        model: str = "",
+        attn_implementation: str = NAME,
+    ) -> None:
+        if num_steps < 1 or (recurrent and num_steps != 1):
+            raise ValueError(f"num_steps is {num_steps}, expected {'1' if recurrent else 'at least 1'}")
+        width = target.hidden_size
+        kind = DrafterKind.EAGLE if recurrent else DrafterKind.MULTI_LAYER_EAGLE
+        need = FeatureNeed((LAST,), width)
+        super().__init__(
+            HeadShape(kind, need, width, num_steps, recurrent, target.max_context, target.vocabulary, model),
+            target,
+            width,
+        )
+        self.embedding_first: Final = embedding_first
+        self.normed_states: Final = normed_states
+        self.steps = nn.ModuleList(_Step(config, attn_implementation) for _ in range(num_steps))
+
+    @property
+    def config(self) -> PretrainedConfig:
+        """See Head."""
+        return self._step(0).layer.config
+
+    def draft_logits(self, step: int, hidden: Tensor) -> Tensor:
+        """See Head."""
+        normed = hidden if self.normed_states else self._step(step).final_norm(hidden)
+        return self.target.logits(normed)
+
+    def _advance(
+        self, step: int, tokens: Tensor, states: Tensor, positions: Tensor, **attention: Any
+    ) -> tuple[Tensor, Tensor]:
+        part = self._step(step)
+        pair = [part.hidden_norm(states), part.token_norm(self.target.embed(tokens))]
+        joined = torch.cat(pair[::-1] if self.embedding_first else pair, dim=-1)
+        hidden = part.layer(part.proj(joined), positions, **attention)
+        if self.normed_states:
+            hidden = part.final_norm(hidden)
+        return hidden, hidden
+
+    def _step(self, step: int) -> _Step:
+        part = self.steps[step]
+        assert isinstance(part, _Step)
+        return part
+
+
+class _Step(nn.Module):
+    """What one step has of its own."""
+
+    def __init__(self, config: PretrainedConfig, attn_implementation: str) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.layer = Layer(config, attn_implementation)
+        self.token_norm = self.layer.new_norm()
+        self.hidden_norm = self.layer.new_norm()
+        self.final_norm = self.layer.new_norm()
+        self.proj = nn.Linear(2 * width, width, bias=False)

@@ -1,0 +1,86 @@
+"""A head into a folder, in a layout that other engines read too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specsplit.model.heads.eagle3 import Eagle3Head
+from specsplit.model.heads.head import Head
+from specsplit.model.heads.layouts import Layout, deepseek_layout, eagle3_layout, eagle_layout, mimo_layout
+from specsplit.model.heads.mtp import MtpHead
+
+
+def save_head(head: Head, folder: Path, *, dtype: torch.dtype | None = None) -> None:
+    """Write config.json and model.safetensors; what is the target's is left out. `load_head` reads them back.
+
+    dtype: what the numbers are rounded to; None leaves them as they are.
+
+    EAGLE and EAGLE-3 as SpecForge writes them, MTP layers as MiMo or DeepSeek name them, whichever the head computes like. Raises
+    ValueError for a head that computes like neither, or that reads hidden states which the layout cannot name.
+    """
+    layout = _layout(head)
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = _facts(head, dtype or head.dtype)
+    (folder / "config.json").write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    tensors = published_tensors(head, layout)
+    if dtype is not None:
+        tensors = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def published_tensors(head: Head, layout: Layout) -> dict[str, Tensor]:
+    """The head's own tensors by their published names."""
+    return {
+        published: part.detach().cpu().contiguous()
+        for name, tensor in head.own_tensors().items()
+        for published, part in layout.pieces(name, tensor)
+    }
+
+
+def _layout(head: Head) -> Layout:
+    if isinstance(head, Eagle3Head):
+        return eagle3_layout(["midlayer."])
+    if not isinstance(head, MtpHead):
+        return eagle_layout([])
+    if head.embedding_first == head.normed_states:
+        raise ValueError(
+            "an MTP head is published with the embedding first and plain states (DeepSeek), or neither (MiMo)"
+        )
+    if head.embedding_first:
+        return deepseek_layout(head.target.num_layers, head.shape.num_steps)
+    return mimo_layout(head.shape.num_steps)
+
+
+def _facts(head: Head, dtype: torch.dtype) -> dict[str, Any]:
+    facts = head.config.to_dict()
+    own: dict[str, Any] = {
+        "vocab_size": head.shape.vocabulary.size,
+        "max_position_embeddings": head.shape.max_context,
+        "architectures": [f"LlamaForCausalLM{'Eagle3' if isinstance(head, Eagle3Head) else 'Eagle'}"],
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    if isinstance(head, MtpHead):
+        own |= {"num_nextn_predict_layers": head.shape.num_steps, "num_hidden_layers": head.target.num_layers}
+        own["architectures"] = ["DeepseekV3ForCausalLMNextN" if head.embedding_first else "MiMoMTP"]
+    if isinstance(head, Eagle3Head):
+        layers = head.shape.need.layers
+        if min(layers) < 0:
+            raise ValueError(
+                f"an EAGLE-3 head on hidden states {list(layers)} cannot be saved: expected numbers of layers"
+            )
+        own |= {
+            "draft_vocab_size": None if head.d2t is None else len(head.d2t),
+            "target_hidden_size": head.shape.need.hidden_size,
+            "norm_before_residual": head.norm_before_residual,
+            "eagle_config": {
+                "use_aux_hidden_state": True,
+                "eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in layers],
+            },
+        }
+    return {**facts, **own}

@@ -1,0 +1,36 @@
+"""What one needs to know of a head to run it, without its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specsplit.features import FeatureNeed
+from specsplit.values import DrafterInfo, DrafterKind, Vocabulary
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """A draft head as its engine and its peers see it.
+
+    A head has `num_steps` layers. Layer k (from 1) makes of a token u and the state that its parent left in layer k - 1 the state of
+    u in layer k; in layer 0 a token's state is its fused feature. A recurrent head has one layer and feeds it its own states.
+    """
+
+    kind: DrafterKind
+    need: FeatureNeed
+    """The hidden states of the target that a feature is made of."""
+    state_width: int
+    """Numbers in a state, and in a fused feature."""
+    num_steps: int
+    recurrent: bool
+    max_context: int
+    """Longest sequence that it drafts for, in tokens: the target's. Behind what it was trained on, its drafts get worse, never wrong."""
+    vocabulary: Vocabulary
+    """The target's: a head reads and proposes the target's token ids."""
+    model: str
+    """Name of its folder."""
+
+    @property
+    def info(self) -> DrafterInfo:
+        """What the drafter says of itself."""
+        return DrafterInfo(self.kind, self.model, self.vocabulary, self.max_context, self.need)

@@ -1,0 +1,131 @@
+"""What a head borrows of its target: the embeddings, the LM head and a few facts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, linear
+from transformers import PretrainedConfig
+
+from specsplit.errors import LoadError
+from specsplit.model.heads.checkpoint import Checkpoint
+from specsplit.model.heads.config import architecture
+from specsplit.text.vocabulary import read_json, vocabulary_of
+from specsplit.values import Vocabulary
+
+_EMBEDDINGS: Final = (
+    "model.embed_tokens.weight",
+    "model.language_model.embed_tokens.weight",
+    "language_model.model.embed_tokens.weight",
+    "gpt_neox.embed_in.weight",
+)
+_LM_HEADS: Final = ("lm_head.weight", "language_model.lm_head.weight", "embed_out.weight")
+_DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_SCALES: Final = ("embedding_multiplier", "logits_scaling", "logit_scale", "final_logit_softcapping")
+
+
+class TargetEnds(nn.Module):
+    """The two ends of the target, frozen: a head neither trains nor saves them.
+
+    embeddings [V, hidden_size]; lm_head [V, hidden_size], or None for a head with an LM head of its own.
+    """
+
+    def __init__(
+        self,
+        embeddings: Tensor,
+        lm_head: Tensor | None,
+        *,
+        vocabulary: Vocabulary,
+        hidden_size: int,
+        num_layers: int,
+        max_context: int,
+    ) -> None:
+        super().__init__()
+        self.embeddings = nn.Parameter(embeddings, requires_grad=False)
+        tied = lm_head is embeddings
+        self.lm_head = self.embeddings if tied else None if lm_head is None else nn.Parameter(lm_head, False)
+        self.vocabulary: Final = vocabulary
+        self.hidden_size: Final = hidden_size
+        self.num_layers: Final = num_layers
+        self.max_context: Final = max_context
+
+    @classmethod
+    def load(cls, folder: Path, *, lm_head: bool = True, dtype: str = "float32", device: str = "cpu") -> TargetEnds:
+        """From a target's folder; no other tensors are read. lm_head: whether to read that too; it may be the embeddings themselves.
+
+        Raises LoadError if one is missing or misshapen, or the target does more with them than look up and multiply.
+        """
+        vocabulary = vocabulary_of(folder)
+        config = architecture(read_json(folder / "config.json"))
+        _require_unscaled(config)
+        checkpoint = Checkpoint(folder)
+        ends = [_find(_EMBEDDINGS, checkpoint)]
+        if lm_head and not config.tie_word_embeddings:
+            ends.append(_find(_LM_HEADS, checkpoint))
+        shape = (vocabulary.size, config.hidden_size)
+        for name, found in checkpoint.shapes(ends).items():
+            if found != shape:
+                raise LoadError(f"model folder {folder}: {name} is {list(found)}, expected {list(shape)}")
+        tensors = checkpoint.read(ends)
+        read = [tensors[name].to(torch.device(device), dtype_of(dtype)) for name in ends]
+        return cls(
+            read[0],
+            read[-1] if lm_head else None,
+            vocabulary=vocabulary,
+            hidden_size=config.hidden_size,
+            num_layers=config.num_hidden_layers,
+            max_context=config.max_position_embeddings,
+        )
+
+    def with_embeddings(self, embeddings: Tensor) -> TargetEnds:
+        """The same, with a head's own embeddings [V, any width] in place of the target's."""
+        return TargetEnds(
+            embeddings,
+            self.lm_head,
+            vocabulary=self.vocabulary,
+            hidden_size=self.hidden_size,
+            num_layers=self.num_layers,
+            max_context=self.max_context,
+        )
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """tokens [...] -> [..., hidden_size]"""
+        return embedding(tokens, self.embeddings)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [..., hidden_size], behind the norm -> [..., V]"""
+        if self.lm_head is None:
+            raise ValueError("this target was loaded without its LM head")
+        return linear(hidden, self.lm_head)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the embeddings."""
+        return self.embeddings.dtype
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Raises LoadError for a name that is none."""
+    dtype = _DTYPES.get(name)
+    if dtype is None:
+        raise LoadError(f"dtype {name!r} is not known; expected one of {', '.join(_DTYPES)}")
+    return dtype
+
+
+def _find(candidates: Collection[str], checkpoint: Checkpoint) -> str:
+    for name in candidates:
+        if name in checkpoint.names:
+            return name
+    raise LoadError(f"model folder {checkpoint.folder} lacks {' (or '.join(candidates)}{')' * (len(candidates) - 1)}")
+
+
+def _require_unscaled(config: PretrainedConfig) -> None:
+    facts: dict[str, Any] = config.to_dict()
+    scaled = [name for name in _SCALES if facts.get(name) not in (None, 1)]
+    if scaled or config.model_type.startswith("gemma"):
+        why = ", ".join(scaled) or "it scales its embeddings"
+        raise LoadError(f"a head cannot share the embeddings or the LM head of a {config.model_type} target: {why}")
