@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from specsplit.errors import Exhausted, IllegalEvent, InvalidRequest, SpecsplitError, Unavailable
-from specsplit.sessions import Close, Open
+from specsplit.features import FeatureLayout, Features
+from specsplit.sessions import Close, FeaturesRead, Open
 from specsplit.speculation import Commit, Grow, Original
 from specsplit.tree import Node
 from specsplit.wire.common import check_tokens
@@ -19,10 +20,12 @@ from specsplit_drafter.calibration import Calibrations
 from specsplit_drafter.growth import Growth, GrowthLimits, choose
 from specsplit_drafter.proposer import Children, FrontierNode, Proposer, SessionKey
 
-SessionEvent: TypeAlias = Open | Commit | Close | InvalidRequest
+SessionEvent: TypeAlias = Open | Commit | Features | Close | InvalidRequest
 """What a stream brings for a session; InvalidRequest stands for an event that could not be read."""
-Outgoing: TypeAlias = dict[int, list[tuple[int, Grow | SpecsplitError]]]
-"""By stream: (session id, event) in order. An error ends its session."""
+Answer: TypeAlias = Grow | FeaturesRead | SpecsplitError
+"""What a verifier is told of a session; an error ends it."""
+Outgoing: TypeAlias = dict[int, list[tuple[int, Answer]]]
+"""By stream: (session id, answer) in order."""
 Pace: TypeAlias = Callable[[int], AbstractContextManager[None]]
 """Given the nodes of an expansion, what the expansion happens inside of: a paced device waits there."""
 
@@ -36,6 +39,7 @@ def unpaced(num_nodes: int) -> AbstractContextManager[None]:
 class _Desk:
     growth: Growth
     vocab_size: int
+    features: FeatureLayout
 
 
 class Board:
@@ -99,6 +103,7 @@ class Board:
         for (growth, node), children in zip(chosen, expansions, strict=True):
             if children is None:
                 growth.postponed(node)
+                growth.stalled = self.proposer.stalled(keys[id(growth)])
             else:
                 grown.setdefault(id(growth), (growth, []))[1].append((node, children))
         for growth, broods in grown.values():
@@ -113,9 +118,11 @@ class Board:
             out.setdefault(session[0], []).append((session[1], event))
         return out
 
-    def _untold(self) -> Iterator[tuple[SessionKey, Grow | SpecsplitError]]:
+    def _untold(self) -> Iterator[tuple[SessionKey, Answer]]:
         yield from self._refusals
         self._refusals = []
+        for session, position in self.proposer.take_read():
+            yield session, FeaturesRead(position)
         for session, desk in self._desks.items():
             for grow in desk.growth.flush():
                 self.pushed_nodes += len(grow.ids)
@@ -131,6 +138,8 @@ class Board:
                 self._open(session, event)
             case Commit():
                 self._commit(session, event)
+            case Features():
+                self._feed(session, event)
             case Close():
                 self._free(session)
             case _:
@@ -145,6 +154,7 @@ class Board:
             raise Exhausted(f"the drafter has {len(self._desks)} sessions open, its limit")
         info = self.proposer.info
         info.require_fit(event.vocabulary)
+        info.features.require_fit(event.features)
         if len(event.tokens) > info.max_context:
             raise InvalidRequest(
                 "open.token_ids", f"has {len(event.tokens)} tokens; the drafter's context is {info.max_context}"
@@ -152,15 +162,34 @@ class Board:
         self.proposer.open(session, event.tokens, event.sampling)
         original = Original(session[1], event.tokens[-1], len(event.tokens) - 1, event.max_nodes)
         calibration = self.calibrations.of(event.sampling.greedy)
-        growth = Growth(original, event.plan, self._limits, calibration, info.max_context)
-        self._desks[session] = _Desk(growth, event.vocabulary.size)
+        growth = Growth(
+            original,
+            event.plan,
+            self._limits,
+            calibration,
+            info.max_context,
+            max_depth=self.proposer.max_depth,
+            renews_root=self.proposer.renews_root,
+        )
+        growth.stalled = self.proposer.stalled(session)
+        self._desks[session] = _Desk(growth, event.vocabulary.size, event.features)
 
-    def _commit(self, session: SessionKey, event: Commit) -> None:
+    def _desk(self, session: SessionKey, event: str) -> _Desk:
         desk = self._desks.get(session)
         if desk is None:
-            raise IllegalEvent(session[1], "closed", "commit", "it was never opened on this stream")
+            raise IllegalEvent(session[1], "closed", event, "it was never opened on this stream")
+        return desk
+
+    def _feed(self, session: SessionKey, event: Features) -> None:
+        desk = self._desk(session, "features")
+        self.proposer.feed(session, event, desk.features)
+        desk.growth.stalled = self.proposer.stalled(session)
+
+    def _commit(self, session: SessionKey, event: Commit) -> None:
+        desk = self._desk(session, "commit")
         check_tokens("commit.token_ids", event.tokens, desk.vocab_size)
         self.proposer.commit(session, desk.growth.commit(event))
+        desk.growth.stalled = self.proposer.stalled(session)
         if desk.growth.original.tree.root.position + 1 >= self.proposer.info.max_context:
             raise Exhausted(f"the session fills the drafter's context of {self.proposer.info.max_context} tokens")
 

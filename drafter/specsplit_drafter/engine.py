@@ -1,6 +1,6 @@
 """The thread on which everything happens: it takes what streams bring, expands, and hands out what is to be sent.
 
-One turn: take every event that has arrived (and wait for one if all sessions rest), tell of sessions that rest, expand once,
+One turn: take every event that has arrived (and wait for one if all sessions rest or are stalled), tell of sessions that rest, expand once,
 tell of what grew. So a commit is followed by an expansion of the new root within one expansion's time, and a verifier gets one
 message per expansion, whatever the number of its sessions.
 """
@@ -16,16 +16,15 @@ from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from specsplit.clock import Clock
-from specsplit.errors import SpecsplitError, Unavailable
-from specsplit.speculation import Grow
+from specsplit.errors import Unavailable
 from specsplit.values import DrafterInfo, Load
-from specsplit_drafter.board import Board, Outgoing, SessionEvent
+from specsplit_drafter.board import Answer, Board, Outgoing, SessionEvent
 from specsplit_drafter.calibration import CalibrationBin
 
 _log = logging.getLogger(__name__)
 
-Send: TypeAlias = Callable[[Sequence[tuple[int, Grow | SpecsplitError]]], None]
-"""Takes the events of one stream, on the engine's thread; must not block."""
+Send: TypeAlias = Callable[[Sequence[tuple[int, Answer]]], None]
+"""Takes the answers to one stream, on the engine's thread; must not block."""
 
 _NEWEST_WEIGHT = 0.05
 """Of one expansion in the mean duration."""

@@ -21,7 +21,7 @@ from specsplit.speculation import Commit, Grow, NewNode, Original
 from specsplit.tree import Node
 from specsplit.values import Plan
 from specsplit_drafter.calibration import Calibration, FloatArray
-from specsplit_drafter.proposer import Advance, Children
+from specsplit_drafter.proposer import UNBOUNDED, Advance, Children
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class GrowthLimits:
 
 @dataclass(slots=True, eq=False)
 class _Brood:
-    """Candidate children of one expanded node; those before `next` are nodes."""
+    """Candidate children of one expanded node; those before `next` are nodes, and of a renewed root others may be."""
 
     node: Node
     tokens: list[int]
@@ -47,6 +47,12 @@ class _Brood:
     raw: FloatArray
     """The draft's own log-probabilities, for calibration."""
     next: int = 0
+
+    def has_next(self) -> bool:
+        """True if a candidate is left; `next` is then the likeliest that is no node."""
+        while self.next < len(self.tokens) and self.tokens[self.next] in self.node.children:
+            self.next += 1
+        return self.next < len(self.tokens)
 
 
 class Growth:
@@ -59,19 +65,26 @@ class Growth:
         limits: GrowthLimits,
         calibration: Calibration,
         max_context: int,
+        *,
+        max_depth: int = UNBOUNDED,
+        renews_root: bool = False,
     ) -> None:
-        """max_context: positions, from 0, that a drafted token may have."""
+        """max_context: positions, from 0, that a drafted token may have. max_depth, renews_root: see Proposer."""
         self.original = original
         self.plan = plan
+        self.stalled = False
+        """True if nothing can be expanded before the proposer has been fed; for the board to set."""
         self._push_floor = math.log(limits.push_survival)
         self._expand_floor = math.log(limits.expand_survival)
         self._calibration = calibration
         self._max_context = max_context
-        self._depth_limit = 2 * plan.num_steps + 1 if plan.draft_ahead else plan.num_steps
+        self._depth_limit = min(2 * plan.num_steps + 1 if plan.draft_ahead else plan.num_steps, max_depth)
+        self._renews_root = renews_root
         self._broods: dict[int, _Brood] = {}
         self._candidates: list[tuple[float, int, _Brood]] = []
         self._unexpanded: list[tuple[float, int, Node]] = [_ranked(original.tree.root)]
         self._too_deep: list[tuple[float, int, Node]] = []
+        self._root_chosen = False
         self._chosen = 0
         self._rounds = 0
         self._starved = False
@@ -81,13 +94,15 @@ class Growth:
 
     @property
     def resting(self) -> bool:
-        """True if nothing more will come before the next commit."""
+        """True if nothing more will come before the next commit, or the features that it is stalled for."""
         return self._chosen == 0 and self.head is None
 
     @property
     def head(self) -> float | None:
         """Log-survival of the likeliest node to expand; None if there is none worth it, or no place for its children."""
-        if self._starved or not self.plan.speculates or self._chosen >= self.original.room:
+        if self.stalled or self._starved or self._root_chosen or not self.plan.speculates:
+            return None
+        if self._chosen >= self.original.room and not self.root_is_next:
             return None
         if not self.plan.draft_ahead and self._rounds >= self.plan.num_steps:
             return None
@@ -105,6 +120,7 @@ class Growth:
     def take(self) -> Node:
         """The head, which must not be None; `expanded` or `postponed` must follow."""
         self._chosen += 1
+        self._root_chosen = self.root_is_next
         return heapq.heappop(self._unexpanded)[2]
 
     def starve(self) -> None:
@@ -114,15 +130,17 @@ class Growth:
     def postponed(self, node: Node) -> None:
         """The root was taken, but its context is not read yet: it stays the head."""
         self._chosen -= 1
+        self._root_chosen = False
         heapq.heappush(self._unexpanded, _ranked(node))
 
     def expanded(self, expansions: Sequence[tuple[Node, Children]]) -> None:
         """Nodes that were taken have been expanded, all in one round: their children are candidates now, the likely ones nodes."""
         self._chosen -= len(expansions)
+        self._root_chosen = self._told_resting = False  # if it rested, it was for want of features
         for brood in _broods(expansions, self._calibration):
             self._broods[brood.node.id] = brood
-            if brood.tokens:
-                heapq.heappush(self._candidates, (-brood.scores[0], brood.node.id, brood))
+            if brood.has_next():
+                heapq.heappush(self._candidates, (-brood.scores[brood.next], brood.node.id, brood))
         self._rounds += 1
         self.push()
 
@@ -135,7 +153,7 @@ class Growth:
             _, node_id, brood = self._candidates[0]
             new.append(NewNode(node_id, brood.tokens[brood.next], brood.scores[brood.next]))
             brood.next += 1
-            if brood.next < len(brood.tokens):
+            if brood.has_next():
                 heapq.heapreplace(self._candidates, (-brood.scores[brood.next], node_id, brood))
             else:
                 heapq.heappop(self._candidates)
@@ -194,11 +212,19 @@ class Growth:
             return
         live = tree.nodes.keys() | {tree.root.id}
         self._broods = {node_id: brood for node_id, brood in self._broods.items() if node_id in live}
-        self._candidates = [entry for entry in self._candidates if entry[1] in live]
         self._unexpanded = [entry for entry in (*self._unexpanded, *self._too_deep) if entry[1] in live]
         self._too_deep = []
+        if self._renews_root:
+            self._renew(tree.root)
+            live = tree.nodes.keys()  # the root's own candidates give way to those that its expansion brings
+        self._candidates = [entry for entry in self._candidates if entry[1] in live]
         heapq.heapify(self._candidates)
         heapq.heapify(self._unexpanded)
+
+    def _renew(self, root: Node) -> None:
+        """Let the root be expanded, as well if it has been as a node."""
+        if all(node is not root for _, _, node in self._unexpanded):
+            self._unexpanded.append(_ranked(root))
 
 
 def choose(growths: Iterable[Growth], width: int, room: int) -> list[tuple[Growth, Node]]:

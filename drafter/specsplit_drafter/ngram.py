@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specsplit.values import DrafterInfo, DrafterKind, Sampling
-from specsplit_drafter.proposer import Advance, Children, FrontierNode, ProposerPages, SessionKey
+from specsplit_drafter.proposer import UNBOUNDED, Advance, Children, FrontierNode, NoFeatures, ProposerPages, SessionKey
 from specsplit_drafter.suffix import Context, SuffixIndex
-
-UNBOUNDED = 1 << 30
 
 
 @dataclass
@@ -30,7 +28,7 @@ class _Session:
     """Expanded node below the root -> its parent and token."""
 
 
-class NgramProposer:
+class NgramProposer(NoFeatures):
     """Proposer of kind ngram."""
 
     def __init__(self, children: int, max_context: int = UNBOUNDED) -> None:

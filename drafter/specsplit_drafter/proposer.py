@@ -2,20 +2,26 @@
 
 A proposer knows tokens, not scores: which node is worth expanding and which child is worth pushing is `growth`'s affair. It sees a
 session as a committed sequence whose last token is the root, and expanded nodes below the root. A node is expanded at most once,
-and never before its parent.
+and never before its parent; a root may be expanded again, and stands in a frontier without any node of its session.
+
+A kind that drafts with a head also reads *features* of the committed tokens. They come when the verifier has them, so a session may
+be stalled: nothing can be done for it before more arrive. Every other kind takes what `NoFeatures` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from specsplit.errors import InvalidRequest
+from specsplit.features import FeatureLayout, Features
 from specsplit.values import DrafterInfo, Sampling
 
+UNBOUNDED: Final = 1 << 30
 SessionKey: TypeAlias = tuple[int, int]
 """Number of the stream on this drafter, session id on that stream: verifiers choose session ids without knowing of one another."""
 
@@ -83,6 +89,16 @@ class Proposer(Protocol):
         """Nodes, roots not counted, that can be expanded now."""
         ...
 
+    @property
+    def max_depth(self) -> int:
+        """Only nodes less deep than this below the root can be expanded; at least 1."""
+        ...
+
+    @property
+    def renews_root(self) -> bool:
+        """True if a root is to be expanded after every commit, also if it has been as a node: its children are better for it."""
+        ...
+
     def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
         """Begin a session on committed tokens, the root last. Raises Exhausted if its context does not fit now."""
         ...
@@ -101,3 +117,42 @@ class Proposer(Protocol):
     def close(self, session: SessionKey) -> None:
         """Forget a session and free what it held. An unknown one is a KeyError."""
         ...
+
+    def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
+        """Take features in; they are read by `expand`. Raises InvalidRequest, naming the field, for any but the next ones."""
+        ...
+
+    def stalled(self, session: SessionKey) -> bool:
+        """True if nothing can be done for the session before more features arrive."""
+        ...
+
+    def take_read(self) -> Sequence[tuple[SessionKey, int]]:
+        """Open sessions whose features were read since the last call, and the position below which all have been."""
+        ...
+
+
+class NoFeatures:
+    """What kinds that read no features have to say of them."""
+
+    max_depth: int = UNBOUNDED
+    renews_root: bool = False
+
+    def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
+        """Refuse."""
+        raise InvalidRequest("features", "were sent to a drafter that reads none")
+
+    def stalled(self, session: SessionKey) -> bool:
+        """Never."""
+        return False
+
+    def take_read(self) -> Sequence[tuple[SessionKey, int]]:
+        """None."""
+        return ()
+
+
+def by_session(frontier: Sequence[FrontierNode]) -> dict[SessionKey, list[int]]:
+    """Indices in the frontier of each session's nodes."""
+    members: dict[SessionKey, list[int]] = {}
+    for i, node in enumerate(frontier):
+        members.setdefault(node.session, []).append(i)
+    return members

@@ -7,6 +7,8 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 
 from specsplit.clock import SystemClock
 from specsplit.errors import LoadError
@@ -16,7 +18,6 @@ from specsplit.rpc import Server, dial
 from specsplit.rpc.member import Membership, member_id_of
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
-from specsplit.values import DrafterKind
 from specsplit_drafter.board import Board, Pace, unpaced
 from specsplit_drafter.engine import Engine
 from specsplit_drafter.growth import GrowthLimits
@@ -34,7 +35,7 @@ def main(settings: DrafterSettings) -> int:
     """Run one drafter until SIGTERM; the exit status. Raises SpecsplitError if it cannot start."""
     # As in the verifier: two threads hand each other small things all the time, and 5 ms is a long time to wait for the other.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    set_up("drafter", settings.log_level)
+    set_up("drafter", settings.log_level, settings.log_format)
     announce("drafter", settings)
     return asyncio.run(serve(settings))
 
@@ -76,21 +77,38 @@ def load_board(settings: DrafterSettings) -> Board:
 
 
 def _load_proposer(settings: DrafterSettings) -> Proposer:
-    if settings.kind is DrafterKind.NGRAM:
+    if not settings.kind.needs_model:
         return NgramProposer(settings.children)
     if settings.model is None:
-        raise LoadError("a standalone drafter needs a model folder")
+        raise LoadError(f"a drafter of kind {settings.kind.value} needs a model folder (model)")
     # An ngram drafter runs without torch: these imports take seconds.
     import torch  # noqa: PLC0415
 
+    torch.set_num_threads(settings.threads)
+    if settings.kind.is_head:
+        return _load_head(settings, settings.model)
     from specsplit.model import CausalLM  # noqa: PLC0415
     from specsplit_drafter.standalone import StandaloneProposer  # noqa: PLC0415
 
-    torch.set_num_threads(settings.threads)
     model = CausalLM.load(
         settings.model, num_pages=settings.kv_tokens, page_size=1, dtype=settings.dtype, device=settings.device
     )
     return StandaloneProposer(model, settings.children)
+
+
+def _load_head(settings: DrafterSettings, folder: Path) -> Proposer:
+    from specsplit.model.heads import load_head, projected  # noqa: PLC0415
+    from specsplit_drafter.heads import HeadProposer  # noqa: PLC0415
+
+    if settings.target is None:
+        raise LoadError(
+            f"a drafter of kind {settings.kind.value} needs the folder of the target it was made for (target)"
+        )
+    head = load_head(folder, settings.target, settings.kind, dtype=settings.dtype, device=settings.device)
+    need = replace(head.shape.need, format=settings.feature_format)
+    if settings.feature_projection:
+        need = projected(need, folder)
+    return HeadProposer(head, settings.kv_tokens, settings.children, need=need)
 
 
 def _pace(settings: DrafterSettings) -> Pace:

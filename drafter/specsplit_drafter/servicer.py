@@ -11,15 +11,15 @@ import grpc
 from specsplit.errors import SpecsplitError
 from specsplit.rpc import number_of
 from specsplit.sessions import Refuse
-from specsplit.speculation import Grow
 from specsplit.v1 import drafter_pb2_grpc as rpc
 from specsplit.wire import drafter as wire
+from specsplit_drafter.board import Answer
 from specsplit_drafter.engine import Engine
 
 if TYPE_CHECKING:
     from specsplit.v1 import drafter_pb2 as pb
 
-_Events: TypeAlias = Sequence[tuple[int, Grow | SpecsplitError]]
+_Events: TypeAlias = Sequence[tuple[int, Answer]]
 
 
 class DrafterServicer(rpc.DrafterServiceServicer):
@@ -65,5 +65,5 @@ def _post(loop: asyncio.AbstractEventLoop, outbox: asyncio.Queue[_Events | None]
     loop.call_soon_threadsafe(outbox.put_nowait, events)
 
 
-def _as_event(event: Grow | SpecsplitError) -> Grow | Refuse:
-    return event if isinstance(event, Grow) else Refuse(number_of(event), str(event))
+def _as_event(answer: Answer) -> wire.ToVerifier:
+    return Refuse(number_of(answer), str(answer)) if isinstance(answer, SpecsplitError) else answer

@@ -11,20 +11,22 @@ from queue import SimpleQueue
 import pytest
 
 from specsplit.clock import SystemClock
-from specsplit.errors import SpecsplitError
 from specsplit.rpc import dial, wait_until_serving
-from specsplit.sessions import Close
+from specsplit.sessions import Close, FeaturesRead
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan
+from specsplit_drafter.board import Answer
 from specsplit_drafter.engine import Engine
-from specsplit_drafter.proposer import Children, FrontierNode
+from specsplit_drafter.heads import HeadProposer
+from specsplit_drafter.proposer import Children, FrontierNode, Proposer
+from tests.drafter.head_toys import VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import TableProposer, board_of, open_event
 
 WAIT_S = 20.0
-Messages = SimpleQueue[Sequence[tuple[int, Grow | SpecsplitError]]]
+Messages = SimpleQueue[Sequence[tuple[int, Answer]]]
 
 
-def start(proposer: TableProposer, failed: threading.Event | None = None) -> Engine:
+def start(proposer: Proposer, failed: threading.Event | None = None) -> Engine:
     engine = Engine(board_of(proposer, survival=0.2), SystemClock(), (failed or threading.Event()).set)
     engine.start()
     return engine
@@ -83,6 +85,30 @@ def test_statistics_count_what_is_open_and_what_was_done() -> None:
     assert after.expansions >= 2
     assert after.expansion_ms > 0
     assert engine.load().steps == after.expansions
+
+
+def test_a_session_without_features_is_answered_at_once_and_features_wake_it() -> None:
+    head = head_of("eagle3")
+    engine, messages = start(HeadProposer(head, 256, 6)), Messages()
+    stream, prompt = engine.open_stream(messages.put), [1, 2, 3, 4, 5]
+    opened = open_event(prompt, vocabulary=VOCABULARY, features=layout_of(head), plan=Plan(num_steps=1))
+    engine.receive(stream, [(1, opened)])
+    assert messages.get(timeout=WAIT_S) == [(1, Grow(0, resting=True))]
+    engine.receive(stream, [(1, event_of(head, prompt, 0, 2))])
+    assert messages.get(timeout=WAIT_S) == [(1, FeaturesRead(2))]
+    engine.receive(stream, [(1, event_of(head, prompt, 2, 2))])
+    (_, read), (_, grow) = messages.get(timeout=WAIT_S)
+    assert read == FeaturesRead(4)
+    assert isinstance(grow, Grow)
+    if not grow.resting:
+        until_resting(messages)
+    committed = [*prompt, 9]
+    engine.receive(stream, [(1, Commit(1, 0, (9,))), (1, event_of(head, committed, 4, 1))])
+    (_, read), (_, grow) = messages.get(timeout=WAIT_S)
+    assert read == FeaturesRead(5)
+    assert isinstance(grow, Grow)
+    assert grow.commits == 1
+    engine.stop()
 
 
 class Broken(TableProposer):

@@ -7,12 +7,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specsplit.speculation import Commit, Grow, Mirror, Original
+from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
 from specsplit.tree import Node
 from specsplit.values import Plan
 from specsplit_drafter.calibration import Calibration
 from specsplit_drafter.growth import Growth, GrowthLimits, choose
-from specsplit_drafter.proposer import Children
+from specsplit_drafter.proposer import UNBOUNDED, Children
 from tests.drafter.toys import children
 
 VOCAB = 6
@@ -21,10 +21,25 @@ HALVES = {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.0625}
 
 
 def growth_of(
-    plan: Plan | None = None, *, max_nodes: int = 64, survival: float = 0.002, max_context: int = 1000
+    plan: Plan | None = None,
+    *,
+    max_nodes: int = 64,
+    survival: float = 0.002,
+    max_context: int = 1000,
+    max_depth: int = UNBOUNDED,
+    renews_root: bool = False,
+    calibration: Calibration | None = None,
 ) -> Growth:
     limits = GrowthLimits(expand_survival=survival, push_survival=survival)
-    return Growth(Original(1, 0, 3, max_nodes), plan or Plan(), limits, Calibration(), max_context)
+    return Growth(
+        Original(1, 0, 3, max_nodes),
+        plan or Plan(),
+        limits,
+        calibration or Calibration(),
+        max_context,
+        max_depth=max_depth,
+        renews_root=renews_root,
+    )
 
 
 def expand(growths: Sequence[Growth], found: Children, width: int = 64, room: int = 1 << 30) -> list[Node]:
@@ -182,12 +197,99 @@ def test_impossible_candidates_are_left_out() -> None:
     assert [node.token for node in growth.original.tree.nodes.values()] == [4]
 
 
+def test_a_root_that_is_renewed_gets_new_children_beside_those_that_survived() -> None:
+    growth = growth_of(Plan(num_steps=2), renews_root=True)
+    grow_out(growth, children(HALVES))
+    growth.flush()
+    growth.commit(Commit(1, 0, (0,)))
+    root, survivors = growth.original.tree.root, growth.original.tree.snapshot()[2]
+    growth.flush()
+    assert expand([growth], children({5: 0.6, 0: 0.3, 4: 0.05}), width=64) == [root]  # alone, and before all others
+    (grow,) = growth.flush()
+    assert (list(grow.parents), list(grow.tokens)) == ([0, 0], [5, 4])  # 0 is a child already
+    assert root.score >= grow.scores[0] > grow.scores[1]
+    assert survivors.items() <= growth.original.tree.snapshot()[2].items()
+    assert root not in expand([growth], children(HALVES), width=64)
+
+
+def test_candidates_of_a_renewed_root_give_way_to_those_of_its_new_expansion() -> None:
+    growth = growth_of(survival=0.2, renews_root=True)
+    grow_out(growth, children(HALVES))
+    growth.commit(Commit(1, 0, (0,)))
+    assert {node.token for node in growth.original.tree.root.children.values()} == {
+        0
+    }  # 1 is likely enough now, but old
+    expand([growth], children({2: 0.9}))
+    assert {node.token for node in growth.original.tree.root.children.values()} == {0, 2}
+
+
+def test_what_was_picked_below_a_renewed_root_teaches_of_its_new_expansion() -> None:
+    calibration = Calibration()
+    growth = growth_of(renews_root=True, calibration=calibration, plan=Plan(num_steps=1, draft_ahead=False))
+    expand([growth], children({0: 0.5}))
+    growth.commit(Commit(1, 0, (0,)))
+    expand([growth], children({3: 0.99, 4: 0.01}))
+    assert sum(line.observations for line in calibration.table()) == 1
+    growth.commit(Commit(2, 0, (3,)))
+    observed = {round(line.raw, 2): line.observations for line in calibration.table() if line.observations > 0.1}
+    assert max(observed) > 0.98
+    assert min(observed) < 0.02
+
+
+def test_a_renewed_root_is_expanded_even_if_there_is_no_room_for_children() -> None:
+    growth = growth_of(max_nodes=3, renews_root=True)
+    expand([growth], children({0: 0.9}))
+    expand([growth], children({0: 0.9, 1: 0.1}))
+    assert growth.original.room == 0
+    growth.commit(Commit(1, 0, (0,)))
+    growth.original.grow([NewNode(0, 2, -9.0)])
+    assert growth.original.room == 0
+    assert expand([growth], children({3: 0.5})) == [growth.original.tree.root]
+    assert growth.resting
+
+
+def test_no_node_is_expanded_that_is_as_deep_as_the_proposer_goes() -> None:
+    growth = growth_of(Plan(num_steps=5), max_depth=2, renews_root=True)
+    grow_out(growth, children({0: 0.99}))
+    assert max(depth(node, growth) for node in growth.original.tree.nodes.values()) == 2
+    growth.commit(Commit(1, 0, (0,)))
+    grow_out(growth, children({0: 0.99}))
+    assert max(depth(node, growth) for node in growth.original.tree.nodes.values()) == 2
+
+
+def test_a_stalled_session_rests_and_says_so_once_and_stirs_without_a_commit() -> None:
+    growth = growth_of(survival=0.4)
+    growth.stalled = True
+    assert growth.flush() == [Grow(0, resting=True)]
+    assert not expand([growth], children(HALVES))
+    assert growth.flush() == []
+    growth.stalled = False
+    assert expand([growth], children(HALVES)) == [growth.original.tree.root]
+    (grow,) = growth.flush()
+    assert (list(grow.tokens), grow.resting) == ([0], False)
+
+
+def test_a_session_that_stirs_and_finds_nothing_says_that_it_rests_again() -> None:
+    growth = growth_of(survival=0.4)
+    growth.stalled = True
+    growth.flush()
+    growth.stalled = False
+    expand([growth], children({0: 0.1}))
+    assert growth.flush() == [Grow(0, resting=True)]
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -> None:
     cap = data.draw(st.integers(1, 30))
     plan = Plan(num_steps=data.draw(st.integers(1, 3)), draft_ahead=data.draw(st.booleans()))
-    growth = growth_of(plan, max_nodes=cap, survival=data.draw(st.sampled_from([0.002, 0.05])))
+    growth = growth_of(
+        plan,
+        max_nodes=cap,
+        survival=data.draw(st.sampled_from([0.002, 0.05])),
+        max_depth=data.draw(st.sampled_from([1, 2, UNBOUNDED])),
+        renews_root=data.draw(st.booleans()),
+    )
     mirror = Mirror(1, 0, 3, cap, VOCAB)
     last_id, seen = 0, set[tuple[int, int, int]]()
     probabilities = st.lists(st.floats(1e-4, 1), min_size=0, max_size=VOCAB)
@@ -204,7 +306,9 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
             mirror.grow(grow)
 
     for _ in range(data.draw(st.integers(1, 8))):
+        growth.stalled = data.draw(st.booleans())
         for _ in range(data.draw(st.integers(0, 4))):
+            growth.stalled &= data.draw(st.booleans())
             chosen = choose([growth], data.draw(st.integers(1, 8)), 1 << 30)
             found: list[tuple[Node, Children]] = []
             for _, node in chosen:
@@ -225,8 +329,8 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
         advance = growth.commit(commit)
         assert len(advance.accepted) == len(advance.tokens) - 1
         assert advance.survivors == growth.original.tree.nodes.keys()
-    while expand([growth], children(HALVES)):
-        pass
+    growth.stalled = False
+    grow_out(growth, children(HALVES))
     assert growth.resting
     deliver()
     assert mirror.resting

@@ -11,15 +11,18 @@ from pathlib import Path
 import grpc
 import pytest
 
-from specsplit.errors import LoadError
+from specsplit.errors import InvalidRequest, LoadError
+from specsplit.features import FeatureFormat, FeatureLayout
+from specsplit.model.heads import projection_of, save_head
 from specsplit.rpc import Server, dial, from_rpc_error, wait_until_serving
-from specsplit.sessions import Close, Open, Refuse
+from specsplit.sessions import Close, FeaturesRead, Open, Refuse
 from specsplit.settings import DrafterSettings
 from specsplit.speculation import Commit, Grow
 from specsplit.v1 import common_pb2, drafter_pb2, drafter_pb2_grpc
 from specsplit.values import DrafterKind, Plan, Sampling, Vocabulary
 from specsplit.wire import drafter as wire
 from specsplit_drafter.service import load_board, serve
+from tests.drafter.head_toys import VOCABULARY, event_of, layout_of, saveable
 from tests.drafter.toys import open_event, plain_model, tiny_config
 
 NGRAM = DrafterSettings(kind=DrafterKind.NGRAM)
@@ -32,14 +35,14 @@ class Stream:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._requests: asyncio.Queue[drafter_pb2.DraftRequest | None] = asyncio.Queue()
         self.call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft(self._sent())
-        self._arrived: list[tuple[int, Grow | Refuse]] = []
+        self._arrived: list[tuple[int, wire.ToVerifier]] = []
         self.messages = 0
 
     async def _sent(self) -> AsyncIterator[drafter_pb2.DraftRequest]:
         while (request := await self._requests.get()) is not None:
             yield request
 
-    def send(self, *events: tuple[int, Open | Commit | Close]) -> None:
+    def send(self, *events: tuple[int, wire.ToDrafter]) -> None:
         """One message."""
         self.send_raw(wire.draft_request(events))
 
@@ -47,7 +50,7 @@ class Stream:
         """One message, whatever is in it."""
         self._requests.put_nowait(request)
 
-    async def next_of(self, session: int) -> Grow | Refuse:
+    async def next_of(self, session: int) -> wire.ToVerifier:
         """The next event of a session."""
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -59,7 +62,7 @@ class Stream:
                 assert isinstance(response, drafter_pb2.DraftResponse), "the stream is over"
                 self.messages += 1
                 for owner, event in wire.draft_response_events(response):
-                    assert isinstance(event, Grow | Refuse)
+                    assert not isinstance(event, InvalidRequest)
                     self._arrived.append((owner, event))
 
     async def grown(self, session: int) -> Grow:
@@ -266,6 +269,71 @@ async def test_a_standalone_drafter_loads_grows_and_refuses_another_vocabulary(f
         stream.send((1, Commit(1, 0, (grow.tokens[0],))))
         assert (await stream.grown(1)).commits == 1
         await stream.close()
+
+
+HEAD_KINDS = {
+    "eagle": DrafterKind.EAGLE,
+    "eagle3": DrafterKind.EAGLE3,
+    "nextn": DrafterKind.EAGLE,
+    "mimo": DrafterKind.MULTI_LAYER_EAGLE,
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), HEAD_KINDS.items())
+async def test_a_head_loads_reads_features_grows_and_refuses_another_width(
+    name: str, kind: DrafterKind, folder: Path, tmp_path: Path
+) -> None:
+    head = saveable(name)
+    save_head(head, tmp_path)
+    settings = DrafterSettings(kind=kind, model=tmp_path, target=folder, kv_tokens=1024)
+    async with drafter(settings) as (_, channel, _):
+        response = await drafter_pb2_grpc.DrafterServiceStub(channel).GetDrafterInfo(wire.drafter_info_request())
+        info = wire.drafter_info_from_wire(response)
+        assert (info.kind, info.features) == (kind, head.shape.need)
+        stream = Stream(channel)
+        prompt, layout = [1, 2, 3], layout_of(head)
+        stream.send((1, open_event(prompt, vocabulary=VOCABULARY, plan=Plan(num_steps=2), features=layout)))
+        assert await stream.grown(1) == Grow(0, resting=True)
+        stream.send((1, event_of(head, prompt, 0, 2)))
+        assert await stream.next_of(1) == FeaturesRead(2)
+        grow = await stream.grown(1)
+        prompt.append(grow.tokens[0])
+        stream.send((1, Commit(1, 0, (grow.tokens[0],))), (1, event_of(head, prompt, 2, 1)))
+        assert FeaturesRead(3) in [await stream.next_of(1), await stream.next_of(1)]
+        stream.send((2, open_event(prompt, vocabulary=VOCABULARY, features=FeatureLayout(5))))
+        refusal = await stream.refused(2)
+        assert refusal.code == grpc.StatusCode.FAILED_PRECONDITION.value[0]
+        assert f"reads {layout.width} numbers per token" in refusal.message
+        assert "gives 5" in refusal.message
+        await stream.close()
+
+
+def test_a_head_may_ask_for_another_format_and_for_projected_features(folder: Path, tmp_path: Path) -> None:
+    save_head(saveable("eagle3"), tmp_path)
+    settings = DrafterSettings(
+        kind=DrafterKind.EAGLE3,
+        model=tmp_path,
+        target=folder,
+        kv_tokens=64,
+        feature_format=FeatureFormat.FP8_E4M3,
+        feature_projection=True,
+    )
+    need = load_board(settings).proposer.info.features
+    assert need.projection == projection_of(tmp_path)[1]
+    assert need.layout(32, FeatureFormat.FLOAT32) == FeatureLayout(32, FeatureFormat.FP8_E4M3)
+
+
+def test_a_head_that_cannot_be_loaded_is_refused_with_the_reason(folder: Path, tmp_path: Path) -> None:
+    save_head(saveable("eagle3"), tmp_path)
+    right = DrafterSettings(kind=DrafterKind.EAGLE3, model=tmp_path, target=folder, kv_tokens=64)
+    for change, words in (
+        ({"kind": DrafterKind.EAGLE}, "not as eagle"),
+        ({"target": tmp_path / "nothing"}, "does not exist"),
+        ({"target": None}, "kind eagle3 needs the folder of the target"),
+        ({"model": None}, "kind eagle3 needs a model folder"),
+    ):
+        with pytest.raises(LoadError, match=words):
+            load_board(right.model_copy(update=change))
 
 
 async def test_a_folder_that_cannot_be_loaded_ends_it_with_the_reason(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from specsplit.model import OutOfPages
 from specsplit.sampling import pick
 from specsplit.sampling.pick import perturb
 from specsplit.sessions import Close
+from specsplit.speculation import Grow
 from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit_drafter.proposer import Advance, Children, FrontierNode, SessionKey
 from specsplit_drafter.standalone import StandaloneProposer
@@ -218,7 +219,8 @@ def test_a_full_pool_stops_growing_and_not_the_session() -> None:
         pass
     assert proposer.room == 0
     ((_, grow),) = board.outgoing()[1]
-    assert grow.resting  # type: ignore[union-attr]
+    assert isinstance(grow, Grow)
+    assert grow.resting
     board.handle(KEY, Close())
     assert proposer.pages.used == 0
 

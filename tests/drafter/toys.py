@@ -8,14 +8,15 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specsplit.features import FeatureLayout
 from specsplit.model import CausalLM
 from specsplit.model.attention import NAME
-from specsplit.sessions import Close, Open
+from specsplit.sessions import Close, FeaturesRead, Open
 from specsplit.speculation import Grow, Mirror
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Plan, Sampling, Vocabulary
 from specsplit_drafter.board import Board
 from specsplit_drafter.growth import GrowthLimits
-from specsplit_drafter.proposer import Advance, Children, FrontierNode, ProposerPages, SessionKey
+from specsplit_drafter.proposer import Advance, Children, FrontierNode, NoFeatures, Proposer, ProposerPages, SessionKey
 
 THE, CAT, SAT, IS, ON, IN, A, MAT, RUG = range(9)
 WORDS = Vocabulary(9)
@@ -31,7 +32,7 @@ def children(distribution: Distribution) -> Children:
     return Children(tokens, np.log(np.array([probability for _, probability in ranked], dtype=np.float64)))
 
 
-class TableProposer:
+class TableProposer(NoFeatures):
     """Proposes what a function of the whole sequence says, and notes every batch it was given."""
 
     def __init__(self, table: Callable[[Sequence[int]], Distribution], vocabulary: Vocabulary = WORDS) -> None:
@@ -90,6 +91,7 @@ class Verifier:
         sampling: Sampling | None = None,
         max_nodes: int = 64,
         vocabulary: Vocabulary = WORDS,
+        features: FeatureLayout | None = None,
     ) -> None:
         self.plan = plan or Plan()
         self.committed = list(prompt)
@@ -98,17 +100,26 @@ class Verifier:
         """(predicted survival, accepted) of every verified node."""
         self.hits: list[bool] = []
         self.grows: list[Grow] = []
+        self.read: list[int] = []
+        """Positions up to which features were said to be read."""
         self._board, self._session, self._target = board, session, target
-        board.handle(session, Open(tuple(prompt), sampling or Sampling(), self.plan, vocabulary, max_nodes))
+        layout = features or FeatureLayout()
+        opened = Open(tuple(prompt), sampling or Sampling(), self.plan, vocabulary, max_nodes, features=layout)
+        board.handle(session, opened)
 
     def receive(self, events: Sequence[tuple[int, object]]) -> None:
         """What the board sent for this stream; a refusal is raised."""
         for session, event in events:
-            if session == self._session[1]:
-                if not isinstance(event, Grow):
+            if session != self._session[1]:
+                continue
+            match event:
+                case Grow():
+                    self.grows.append(event)
+                    self.mirror.grow(event)
+                case FeaturesRead():
+                    self.read.append(event.position)
+                case _:
                     raise AssertionError(event)
-                self.grows.append(event)
-                self.mirror.grow(event)
 
     def step(self) -> None:
         """Take, walk, commit."""
@@ -148,9 +159,9 @@ def deliver(board: Board, *verifiers: Verifier) -> None:
             verifier.receive(events)
 
 
-def board_of(proposer: object, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8) -> Board:
+def board_of(proposer: Proposer, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8) -> Board:
     """A board with these limits."""
-    return Board(proposer, GrowthLimits(width, survival, survival), max_sessions)  # type: ignore[arg-type]
+    return Board(proposer, GrowthLimits(width, survival, survival), max_sessions)
 
 
 def tiny_config(max_context: int = 128) -> LlamaConfig:
@@ -185,7 +196,13 @@ def tiny_lm(num_slots: int = 2048, max_context: int = 128) -> CausalLM:
 
 
 def open_event(
-    tokens: Sequence[int], *, vocabulary: Vocabulary = WORDS, max_nodes: int = 64, plan: Plan | None = None
+    tokens: Sequence[int],
+    *,
+    vocabulary: Vocabulary = WORDS,
+    max_nodes: int = 64,
+    plan: Plan | None = None,
+    features: FeatureLayout | None = None,
 ) -> Open:
     """A greedy session."""
-    return Open(tuple(tokens), Sampling(), plan or Plan(), vocabulary, max_nodes)
+    layout = features or FeatureLayout()
+    return Open(tuple(tokens), Sampling(), plan or Plan(), vocabulary, max_nodes, features=layout)

@@ -16,7 +16,6 @@ from specsplit.errors import SpecsplitError
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.rpc import number_of
 from specsplit.sessions import DecodeRequest, Refuse
-from specsplit.speculation import Grow
 from specsplit.v1 import drafter_pb2
 from specsplit.values import Endpoint, Plan, Stopping, Vocabulary
 from specsplit.wire import drafter as wire
@@ -77,7 +76,7 @@ class World:
             request = DecodeRequest(str(number), tuple(prompt), stopping=Stopping(LIMIT))
             session = Session(number, request, PLAN, LIMIT, frozenset(), PageTable(pool), list(prompt), len(prompt) - 1)
             self.sessions[number] = session
-            self.send(self.drafting.attach(session, self.addresses[number % 2], self.now))
+            self.send(self.drafting.attach(session, Endpoint("", self.addresses[number % 2]), self.now))
         self.send(self.drafting.roster([Endpoint(a, a) for a in self.addresses], (), self.now))
 
     def send(self, sends: Sends) -> None:
@@ -111,7 +110,7 @@ class World:
         board.step()
         for stream, events in board.outgoing().items():
             assert stream == self.streams[address]
-            told = [(s, e if isinstance(e, Grow) else _refusal(e)) for s, e in events]
+            told = [(s, _refusal(e) if isinstance(e, SpecsplitError) else e) for s, e in events]
             self.to_verifier[address].append(wire.draft_response(told).SerializeToString())
 
     def deliver_to_verifier(self, address: str) -> None:

@@ -1,0 +1,56 @@
+"""Features of one session between their arrival and the forward that reads them."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+from specsplit.errors import InvalidRequest
+from specsplit.features import FeatureLayout, Features
+from specsplit.model.feature_codec import decode
+
+
+class FeatureBuffer:
+    """On the host, in `dtype`: one copy to the device serves all sessions of a forward. Bounded by the verifier's window."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.arrived = 0
+        """Position behind the last one that has arrived; they come in order and without a gap, from 0."""
+        self._dtype = dtype
+        self._unread: deque[Tensor] = deque()
+        """[n, width] each, in order."""
+
+    def add(self, features: Features, layout: FeatureLayout, root: int) -> None:
+        """Take features in; `root` is the position of the root, before which they must end.
+
+        Raises InvalidRequest naming the field, and takes nothing, unless they are the next ones, laid out as said, and finite.
+        """
+        if features.first != self.arrived:
+            raise InvalidRequest(
+                "features.first", f"is {features.first}, expected {self.arrived}: features come in order, without a gap"
+            )
+        if features.end > root:
+            raise InvalidRequest(
+                "features.count",
+                f"is {features.count} from position {features.first} on, expected at most {root - features.first}: "
+                f"the root is at position {root}, and the target has yet to read it",
+            )
+        rows = decode(features, layout, dtype=self._dtype)
+        if not rows.isfinite().all():  # attention weighs hidden slots with 0, and 0 times NaN is NaN, in every session
+            raise InvalidRequest("features.data", "holds NaN or infinity, expected finite numbers")
+        self._unread.append(rows)
+        self.arrived = features.end
+
+    def take(self, count: int) -> list[Tensor]:
+        """The next `count` unread rows, which must have arrived, as parts [n, width] in order."""
+        taken: list[Tensor] = []
+        while count:
+            part = self._unread.popleft()
+            if len(part) > count:
+                self._unread.appendleft(part[count:])
+                part = part[:count]
+            taken.append(part)
+            count -= len(part)
+        return taken

@@ -1,0 +1,79 @@
+"""Features as bytes and back: rows of a tensor to what a FeatureLayout says, and again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specsplit.features import FeatureFormat, FeatureLayout, Features
+
+_DTYPES: Final = {
+    FeatureFormat.FLOAT32: torch.float32,
+    FeatureFormat.BFLOAT16: torch.bfloat16,
+    FeatureFormat.FLOAT16: torch.float16,
+    FeatureFormat.FP8_E4M3: torch.float8_e4m3fn,
+}
+_FORMATS: Final = {dtype: name for name, dtype in _DTYPES.items() if not name.scaled}
+_SMALLEST_SCALE: Final = torch.finfo(torch.float32).tiny
+
+
+def format_of(dtype: torch.dtype) -> FeatureFormat:
+    """The format that a model of `dtype` computes in. Raises ValueError for one that has none."""
+    if dtype not in _FORMATS:
+        expected = ", ".join(sorted(str(known) for known in _FORMATS))
+        raise ValueError(f"features of dtype {dtype} have no format, expected one of {expected}")
+    return _FORMATS[dtype]
+
+
+@torch.inference_mode()
+def encode(rows: Tensor, layout: FeatureLayout) -> tuple[bytes, bytes]:
+    """rows [n, width] -> (data, scales) as `layout` says; n may be 0. Copies from the device once.
+
+    What a format cannot hold becomes its largest number of that sign. fp8_e4m3 is saturated round to nearest with one scale per
+    token, the token's largest magnitude over 448. Raises ValueError for rows of another width.
+    """
+    if rows.dim() != 2 or rows.shape[1] != layout.width:
+        raise ValueError(f"features of shape {tuple(rows.shape)}, expected [n, {layout.width}] ({layout})")
+    if not rows.numel():
+        return b"", bytes(len(rows) * (layout.bytes_per_token - layout.data_bytes))
+    packed = (
+        _scaled(rows, _DTYPES[layout.format])
+        if layout.format.scaled
+        else _bytes(_saturated(rows, _DTYPES[layout.format]))
+    )
+    host = packed.cpu().numpy()
+    return host[:, : layout.data_bytes].tobytes(), host[:, layout.data_bytes :].tobytes()
+
+
+def decode(
+    features: Features, layout: FeatureLayout, *, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Features that are laid out as `layout` says -> [count, width] of `dtype`. Raises InvalidRequest if they are not."""
+    layout.check(features)
+    rows = _tensor(features.data, (features.count, layout.width), _DTYPES[layout.format]).to(device)
+    if not layout.format.scaled:
+        return rows.to(dtype)
+    scales = _tensor(features.scales, (features.count, 1), torch.float32).to(device)
+    return (rows.float() * scales).to(dtype)
+
+
+def _scaled(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """[n, width] -> uint8 [n, width + 4]: every token's scale stands behind its numbers."""
+    rows = rows.float()
+    scales = (rows.abs().amax(dim=1, keepdim=True) / torch.finfo(dtype).max).clamp_min(_SMALLEST_SCALE)
+    return torch.cat([_bytes(_saturated(rows / scales, dtype)), _bytes(scales)], dim=1)
+
+
+def _saturated(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    largest = torch.finfo(dtype).max
+    return rows.to(dtype) if torch.finfo(rows.dtype).max <= largest else rows.clamp(-largest, largest).to(dtype)
+
+
+def _bytes(rows: Tensor) -> Tensor:
+    return rows.contiguous().view(torch.uint8)
+
+
+def _tensor(data: bytes, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=dtype).view(shape) if data else torch.empty(shape, dtype=dtype)

@@ -1,0 +1,252 @@
+"""Tiny heads with random weights, the features they read, and what they must propose, computed path by path without KV."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig
+
+from specsplit.features import LAST, FeatureFormat, FeatureLayout, Features
+from specsplit.model.attention import NAME
+from specsplit.model.feature_codec import encode
+from specsplit.model.heads import Eagle3Head, EagleHead, Head, MtpHead, TargetEnds
+from specsplit.values import Plan, Sampling, Vocabulary
+from specsplit_drafter.board import Board
+from specsplit_drafter.proposer import Advance, FrontierNode, SessionKey
+from tests.drafter.toys import Verifier, plain_model, tiny_config
+
+VOCABULARY = Vocabulary(32)
+LAYERS = (0, 1, LAST)
+
+
+def ends() -> TargetEnds:
+    """Of the tiny target."""
+    model = plain_model(tiny_config())
+    return TargetEnds(
+        model.model.embed_tokens.weight.data,
+        model.lm_head.weight.data,
+        vocabulary=VOCABULARY,
+        hidden_size=32,
+        num_layers=2,
+        max_context=128,
+    )
+
+
+def _layer() -> LlamaConfig:
+    return tiny_config()
+
+
+def _eagle(attention: str) -> Head:
+    return EagleHead(_layer(), ends(), model="tiny-head", attn_implementation=attention)
+
+
+def _eagle3(attention: str) -> Head:
+    head = Eagle3Head(
+        _layer(), ends(), layers=LAYERS, draft_vocab_size=24, model="tiny-head", attn_implementation=attention
+    )
+    head.propose(torch.arange(4, 28))
+    return head
+
+
+def _mimo(attention: str) -> Head:
+    return MtpHead(_layer(), ends(), num_steps=3, model="tiny-head", attn_implementation=attention)
+
+
+def _deepseek(attention: str) -> Head:
+    return MtpHead(
+        _layer(),
+        ends(),
+        num_steps=2,
+        embedding_first=True,
+        normed_states=False,
+        model="tiny-head",
+        attn_implementation=attention,
+    )
+
+
+def _nextn(attention: str) -> Head:
+    return MtpHead(_layer(), ends(), num_steps=1, recurrent=True, model="tiny-head", attn_implementation=attention)
+
+
+HEADS: Mapping[str, Callable[[str], Head]] = {
+    "eagle": _eagle,
+    "eagle3": _eagle3,
+    "nextn": _nextn,
+    "mimo": _mimo,
+    "deepseek": _deepseek,
+}
+
+
+def saveable(name: str) -> Head:
+    """One that a folder can describe: EAGLE-3 checkpoints do not name the embeddings as a layer."""
+    return Eagle3Head(_layer(), ends(), layers=(1, 2)) if name == "eagle3" else head_of(name)
+
+
+def head_of(name: str, attention: str = NAME) -> Head:
+    """With random weights, always the same; large enough that every token of the context matters."""
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        head = HEADS[name](attention)
+        for parameter in head.parameters():
+            if parameter.requires_grad and parameter.ndim > 1:
+                parameter.data.normal_(std=parameter.shape[1] ** -0.5)
+    return head.eval()
+
+
+@cache
+def _hidden_states(tokens: tuple[int, ...]) -> tuple[Tensor, ...]:
+    with torch.inference_mode():
+        output = plain_target()(torch.tensor([tokens]), output_hidden_states=True)
+    return tuple(states[0] for states in output.hidden_states)
+
+
+plain_target = cache(lambda: plain_model(tiny_config()))
+
+
+def features_of(tokens: Sequence[int], layers: Sequence[int]) -> Tensor:
+    """[len(tokens), one width per layer]: what the tiny target makes of the tokens."""
+    states = _hidden_states(tuple(tokens))
+    return torch.cat([states[layer] for layer in layers], dim=-1)
+
+
+def layout_of(head: Head, form: FeatureFormat = FeatureFormat.FLOAT32) -> FeatureLayout:
+    """How its features travel."""
+    return head.shape.need.layout(32, form)
+
+
+def event_of(head: Head, tokens: Sequence[int], first: int, count: int) -> Features:
+    """Features of a stretch of committed tokens."""
+    rows = features_of(tokens, head.shape.need.layers)[first : first + count]
+    return Features(first, count, *encode(rows, layout_of(head)))
+
+
+class HeadVerifier(Verifier):
+    """One session with features. Its target picks what is proposed most of the time, so that there are hits and misses."""
+
+    def __init__(
+        self,
+        board: Board,
+        session: SessionKey,
+        prompt: Sequence[int],
+        head: Head,
+        *,
+        plan: Plan | None = None,
+        sampling: Sampling | None = None,
+        max_nodes: int = 64,
+    ) -> None:
+        layout = layout_of(head)
+        super().__init__(
+            board, session, prompt, self._pick, plan=plan, sampling=sampling, max_nodes=max_nodes, vocabulary=VOCABULARY,
+            features=layout,
+        )  # fmt: skip
+        self.sent = 0
+        self._head = head
+        self._luck = random.Random(repr(prompt))
+
+    @property
+    def left(self) -> int:
+        """Features that could be sent now: of all committed tokens but the root."""
+        return len(self.committed) - 1 - self.sent
+
+    def feed(self, count: int | None = None) -> None:
+        """Send the next `count` features, all that there are by default."""
+        count = self.left if count is None else min(self.left, count)
+        if count:
+            event = event_of(self._head, self.committed, self.sent, count)
+            self.sent += count
+            self._board.handle(self._session, event)
+
+    def _pick(self, sequence: Sequence[int]) -> int:
+        node = self.mirror.tree.root
+        for token in sequence[len(self.committed) :]:
+            node = node.children[token]
+        likeliest = sorted(node.children.values(), key=lambda child: -child.score)[:3]
+        return (
+            self._luck.choice(likeliest).token if likeliest and self._luck.random() < 0.85 else self._luck.randrange(32)
+        )
+
+
+@dataclass
+class Known:
+    """One session as a reference knows it."""
+
+    tokens: list[int]
+    nodes: dict[int, FrontierNode] = field(default_factory=dict[int, FrontierNode])
+    inputs: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    """By node: the state [1, S] that its row was computed from."""
+    outputs: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    """By node, the root's under 0: the state [1, S] that its row left."""
+    root: int = 0
+
+    def path(self, node: FrontierNode) -> list[FrontierNode]:
+        """From below the root down to the node; empty for the root itself."""
+        found: list[FrontierNode] = []
+        while node.node not in (0, self.root):
+            found.append(node)
+            if node.parent in (0, self.root):
+                break
+            node = self.nodes[node.parent]
+        return found[::-1]
+
+    def commit(self, advance: Advance) -> None:
+        """Follow."""
+        self.tokens += advance.tokens
+        self.root = advance.root
+        for of_nodes in (self.nodes, self.inputs, self.outputs):
+            for gone in of_nodes.keys() - advance.survivors:
+                del of_nodes[gone]
+
+
+class Reference(ABC):
+    """Logits behind a node. `head` was built for transformers' own attention."""
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+
+    def states(self, known: Known) -> Tensor:
+        """Fused features [r, S] of the committed tokens before the root."""
+        return self.head.fuse(features_of(known.tokens[:-1], self.head.shape.need.layers))
+
+    @abstractmethod
+    def logits(self, known: Known, node: FrontierNode) -> Tensor:
+        """[1, V], for a node whose parent was asked for before."""
+
+
+class MultiLayer(Reference):
+    """Step after step over the whole path: every step shifts the tokens by one, and reads the states that the step before left."""
+
+    def logits(self, known: Known, node: FrontierNode) -> Tensor:
+        path = known.path(node)
+        text = torch.tensor([*known.tokens, *(below.token for below in path)])
+        states, rope = self.states(known), torch.arange(len(known.tokens) - 1)
+        hidden = states
+        for step in range(len(path) + 1):
+            hidden, states = self.head(step, text[step + 1 : step + 1 + len(rope)], states, rope)
+        return self.head.logits(len(path), hidden[-1:])
+
+
+class Recurrent(Reference):
+    """One step over the committed tokens with their features, and over the path with what its nodes were computed from."""
+
+    def logits(self, known: Known, node: FrontierNode) -> Tensor:
+        path = known.path(node)
+        if path:
+            parent = 0 if len(path) == 1 else path[-2].node
+            known.inputs[node.node] = known.outputs[parent]
+        text = torch.tensor([*known.tokens[1:], *(below.token for below in path)])
+        states = torch.cat([self.states(known), *(known.inputs[below.node] for below in path)])
+        hidden, after = self.head(0, text, states, torch.arange(len(text)))
+        known.outputs[node.node if path else 0] = after[-1:]
+        return self.head.logits(0, hidden[-1:])
+
+
+def reference_of(name: str) -> Reference:
+    """The reference for a head of HEADS."""
+    head = head_of(name, "sdpa")
+    return Recurrent(head) if head.shape.recurrent else MultiLayer(head)

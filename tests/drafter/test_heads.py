@@ -1,0 +1,487 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
+from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
+from specsplit.model import OutOfPages
+from specsplit.model.feature_codec import encode
+from specsplit.model.heads import Head
+from specsplit.sampling import perturb
+from specsplit.sessions import Close, FeaturesRead
+from specsplit.speculation import Commit, Grow
+from specsplit.values import Plan, Sampling
+from specsplit_drafter.board import Answer, Board
+from specsplit_drafter.heads import HeadProposer
+from specsplit_drafter.ngram import NgramProposer
+from specsplit_drafter.proposer import Advance, Children, FrontierNode, SessionKey
+from tests.drafter.head_toys import (
+    HEADS,
+    VOCABULARY,
+    HeadVerifier,
+    Known,
+    event_of,
+    features_of,
+    head_of,
+    layout_of,
+    reference_of,
+)
+from tests.drafter.toys import board_of, deliver, open_event, run_until_all_rest
+
+CHILDREN = 6
+SAMPLED = Sampling(temperature=1.0, top_k=20, seed=11)
+KEY = (1, 1)
+PROMPT = list(range(1, 12))
+PLAN = Plan(num_steps=2, num_draft_tokens=4)
+
+
+class Checked(HeadProposer):
+    """Compares all children with the reference's on the path, whatever has happened to the tree meanwhile."""
+
+    def __init__(self, name: str, budget: int = 512, num_slots: int = 2048) -> None:
+        super().__init__(head_of(name), num_slots, CHILDREN, context_budget=budget)
+        self.reference = reference_of(name)
+        self.known: dict[SessionKey, Known] = {}
+        self.compared = 0
+
+    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
+        super().open(session, tokens, sampling)
+        self.known[session] = Known(list(tokens))
+
+    def commit(self, session: SessionKey, advance: Advance) -> None:
+        super().commit(session, advance)
+        self.known[session].commit(advance)
+
+    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+        found = super().expand(frontier)
+        for node, children in zip(frontier, found, strict=True):
+            if children is not None:
+                self.compare(node, children)
+        return found
+
+    def compare(self, node: FrontierNode, children: Children) -> None:
+        known = self.known[node.session]
+        if known.path(node):
+            known.nodes[node.node] = node
+        with torch.inference_mode():
+            logits = self.reference.logits(known, node)
+            sampling = self._sessions[node.session].sampling
+            expected = perturb(logits, [sampling], [node.position + 1]).log_softmax(-1)[0]
+        np.testing.assert_allclose(
+            children.log_probabilities, expected.topk(CHILDREN).values.double().numpy(), atol=2e-4, rtol=1e-5
+        )
+        np.testing.assert_allclose(
+            expected[children.tokens].double().numpy(), children.log_probabilities, atol=2e-4, rtol=1e-5
+        )
+        self.compared += 1
+
+
+def run(
+    proposer: HeadProposer,
+    head: Head,
+    *,
+    sampling: Sampling | None = None,
+    steps: int = 12,
+    between: Callable[[int], None] = lambda _: None,
+) -> list[HeadVerifier]:
+    """Four sessions, of which one ends early, in a run of expansions, commits and features that come when they like."""
+    board = board_of(proposer, width=12, survival=0.006)
+    verifiers = [
+        HeadVerifier(board, (1, number), list(range(1, length)), head, plan=PLAN, sampling=sampling)
+        for number, length in ((1, 14), (2, 5), (3, 3), (4, 2))
+    ]
+    timing = random.Random(1)
+    for number in range(steps):
+        for _ in range(timing.randrange(9)):
+            board.step()
+        deliver(board, *verifiers)
+        for verifier in verifiers:
+            if timing.random() < 0.7:
+                verifier.step()
+            if timing.random() < 0.8:
+                verifier.feed(None if timing.random() < 0.6 else timing.randrange(1, 6))
+        if number == steps // 2:
+            verifiers.pop(1).close()
+        between(number)
+    for verifier in verifiers:
+        verifier.feed()
+    run_until_all_rest(board, *verifiers)
+    for verifier in verifiers:
+        assert verifier.read == sorted(set(verifier.read))
+        assert verifier.read[-1] == len(verifier.committed) - 1
+        verifier.close()
+    return verifiers
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling", "budget"),
+    [
+        *((name, Sampling(), 512) for name in HEADS),
+        ("eagle3", SAMPLED, 512),
+        ("eagle3", SAMPLED, 3),
+        ("mimo", SAMPLED, 3),
+    ],
+)
+def test_children_are_those_of_the_reference_on_every_path_after_hits_and_misses(
+    name: str, sampling: Sampling, budget: int
+) -> None:
+    proposer = Checked(name, budget)
+    verifiers = run(proposer, head_of(name), sampling=sampling)
+    hits = [hit for verifier in verifiers for hit in verifier.hits]
+    assert any(hits)
+    assert not all(hits)
+    assert max(len(verifier.committed) for verifier in verifiers) > 20
+    assert proposer.compared > 100
+    assert proposer.pages.used == 0
+
+
+def begin(proposer: HeadProposer, head: Head, tokens: Sequence[int] = PROMPT, key: SessionKey = KEY) -> FrontierNode:
+    """A session with all of its features: its root, ready to be expanded."""
+    proposer.open(key, tokens, Sampling())
+    if len(tokens) > 1:
+        proposer.feed(key, event_of(head, tokens, 0, len(tokens) - 1), layout_of(head))
+    return FrontierNode(key, 0, 0, tokens[-1], len(tokens) - 1)
+
+
+def follow(proposer: HeadProposer, head: Head, advance: Advance, tokens: list[int]) -> FrontierNode:
+    """A commit and its features: the new root. `tokens` are the committed ones, and become so."""
+    first = len(tokens) - 1
+    tokens += advance.tokens
+    proposer.commit(KEY, advance)
+    proposer.feed(KEY, event_of(head, tokens, first, len(advance.tokens)), layout_of(head))
+    return FrontierNode(KEY, advance.root, 0, tokens[-1], len(tokens) - 1)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_survivors_of_a_commit_are_grown_on_as_deep_as_their_new_depth_allows(name: str) -> None:
+    proposer, head, tokens = Checked(name), head_of(name), list(PROMPT)
+    proposer.expand([begin(proposer, head)])
+    one, two = FrontierNode(KEY, 1, 0, 20, 11), FrontierNode(KEY, 2, 1, 21, 12)
+    proposer.expand([one])
+    if proposer.max_depth > 2:
+        proposer.expand([two])
+        proposer.expand([follow(proposer, head, Advance([20], [], 1, {2, 3}), tokens)])
+        proposer.expand([FrontierNode(KEY, 3, 2, 22, 13)])  # was too deep for three steps before
+        proposer.expand([follow(proposer, head, Advance([21, 22], [2], 3, {4}), tokens)])
+        proposer.expand([FrontierNode(KEY, 4, 3, 23, 14)])
+        assert proposer.compared == 7
+    else:
+        proposer.expand([follow(proposer, head, Advance([20], [], 1, {2}), tokens)])
+        proposer.expand([two])
+        assert proposer.compared == 4
+    proposer.close(KEY)
+    assert proposer.pages.used == 0
+
+
+def test_two_commits_may_come_before_the_features_of_the_first() -> None:
+    for name in HEADS:
+        proposer, head, tokens = Checked(name), head_of(name), list(PROMPT)
+        proposer.expand([begin(proposer, head)])
+        proposer.expand([FrontierNode(KEY, 1, 0, 20, 11)])
+        proposer.commit(KEY, Advance([20], [], 1, {2, 3}))
+        proposer.commit(KEY, Advance([21], [], 2, {3}))
+        tokens += [20, 21]
+        assert proposer.stalled(KEY)
+        proposer.feed(KEY, event_of(head, tokens, 10, 1), layout_of(head))
+        root = FrontierNode(KEY, 2, 0, 21, 12)
+        assert proposer.expand([root]) == [None]
+        assert proposer.stalled(KEY)
+        proposer.feed(KEY, event_of(head, tokens, 11, 1), layout_of(head))
+        (found,) = proposer.expand([root])
+        assert found is not None
+        proposer.expand([FrontierNode(KEY, 3, 2, 22, 13)])
+        assert proposer.compared == 4
+
+
+def changed_slots(proposer: HeadProposer, change: Callable[[], object]) -> list[int]:
+    """Slots of each step whose KV another value stands in afterwards."""
+    before = [runner.kv.data.clone() for runner in proposer._runners]  # pyright: ignore[reportPrivateUsage]
+    change()
+    return [
+        int((runner.kv.data != old).any(dim=4).any(dim=3).any(dim=1).any(dim=0).sum())
+        for runner, old in zip(proposer._runners, before, strict=True)  # pyright: ignore[reportPrivateUsage]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "after_prompt", "after_node", "after_commit"),
+    [
+        # Of 11 tokens, row k is of the token at position k and later; two of the three committed tokens are expanded nodes.
+        ("eagle", [10], [1], [3]),
+        ("mimo", [10, 9, 8], [0, 1, 1], [3, 2, 1]),
+    ],
+)
+def test_draft_extend_computes_what_is_guessed_or_missing_in_each_step_and_nothing_else(
+    name: str, after_prompt: list[int], after_node: list[int], after_commit: list[int]
+) -> None:
+    head, tokens = head_of(name), list(PROMPT)
+    proposer = HeadProposer(head, 256, CHILDREN)
+    root = begin(proposer, head)
+    assert changed_slots(proposer, lambda: proposer.expand([root])) == after_prompt
+    nodes = [FrontierNode(KEY, 1, 0, 20, 11), FrontierNode(KEY, 2, 1, 21, 12)]
+    assert changed_slots(proposer, lambda: proposer.expand(nodes[:1])) == after_node
+    proposer.expand(nodes[1:])
+    used = proposer.pages.used
+    root = follow(proposer, head, Advance([20, 21, 22], [1, 2], 0, set()), tokens)
+    assert changed_slots(proposer, lambda: proposer.expand([root])) == after_commit
+    assert proposer.pages.used - used == (1 if name == "eagle" else 3 + 2 + 1)
+    assert changed_slots(proposer, lambda: proposer.expand([])) == [0] * head.shape.num_steps
+
+
+def test_an_expansion_of_nothing_does_nothing_twice_over() -> None:
+    for name in HEADS:
+        proposer = HeadProposer(head_of(name), 64, CHILDREN)
+        assert proposer.expand([]) == []
+        assert changed_slots(proposer, lambda of=proposer: of.expand([])) == [0] * len(proposer._runners)  # pyright: ignore[reportPrivateUsage]
+
+
+class Swapped(Checked):
+    """At some moment, two steps get each other's pool."""
+
+    def swap_runners(self) -> None:
+        self._runners[0], self._runners[1] = self._runners[1], self._runners[0]
+
+    def swap_kv(self) -> None:
+        one, other = (runner.kv.data for runner in self._runners[:2])
+        kept = one.clone()
+        one.copy_(other)
+        other.copy_(kept)
+
+    def swap_states(self) -> None:
+        self._states[0], self._states[1] = self._states[1], self._states[0]
+
+
+@pytest.mark.parametrize(
+    ("swap", "when"),
+    [(Swapped.swap_runners, 0), (Swapped.swap_runners, 5), (Swapped.swap_kv, 5), (Swapped.swap_states, 5)],
+)
+def test_pools_of_two_steps_that_are_swapped_are_noticed(swap: Callable[[Swapped], None], when: int) -> None:
+    proposer = Swapped("mimo")
+
+    def between(number: int) -> None:
+        if number == when:
+            swap(proposer)
+
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        run(proposer, head_of("mimo"), between=between)
+
+
+def answers(board: Board) -> list[Answer]:
+    """What the one session of a board is told."""
+    return [answer for _, answer in board.outgoing().get(1, [])]
+
+
+def test_a_session_without_features_rests_and_stirs_when_they_arrive() -> None:
+    head = head_of("eagle")
+    board = board_of(HeadProposer(head, 256, CHILDREN), survival=0.05)
+    verifier = HeadVerifier(board, KEY, PROMPT, head, plan=Plan(num_steps=2))
+    assert board.step() == 0
+    assert answers(board) == [Grow(0, resting=True)]
+    verifier.feed(4)
+    assert board.step() == 1  # the first part of the prompt is read
+    assert answers(board) == [FeaturesRead(4)]
+    assert board.step() == 0  # and nothing is tried again before more arrives
+    assert answers(board) == []
+    verifier.feed()
+    assert board.step() == 1
+    read, grow = answers(board)
+    assert read == FeaturesRead(10)
+    assert isinstance(grow, Grow)
+    assert grow.ids
+    assert not grow.resting
+    verifier.mirror.grow(grow)
+    while board.step():
+        pass
+    for answer in answers(board):
+        assert isinstance(answer, Grow)
+        verifier.mirror.grow(answer)
+    assert verifier.mirror.resting
+    verifier.step()  # its features are withheld
+    assert board.step() == 0
+    (grow,) = answers(board)
+    assert isinstance(grow, Grow)
+    assert (grow.commits, grow.resting) == (1, True)
+    verifier.feed()
+    assert board.step() == 1
+    assert answers(board)[0] == FeaturesRead(len(verifier.committed) - 1)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_prompt_of_one_token_is_drafted_for_after_the_first_commit(name: str) -> None:
+    head = head_of(name)
+    board = board_of(Checked(name), survival=0.05)
+    verifier = HeadVerifier(board, KEY, [5], head, plan=PLAN)
+    assert run_until_all_rest(board, verifier) == 0
+    assert verifier.mirror.resting
+    for _ in range(6):
+        verifier.step()
+        verifier.feed()
+        assert run_until_all_rest(board, verifier) > 0
+    assert len(verifier.mirror.tree) > 0
+
+
+def test_a_long_prompt_does_not_keep_other_sessions_waiting_and_is_read_as_it_arrives() -> None:
+    head = head_of("mimo")
+    proposer = HeadProposer(head, 256, CHILDREN, context_budget=10)
+    long, short = begin(proposer, head, list(range(1, 26)), (1, 1)), begin(proposer, head, [1, 2], (1, 2))
+    waiting, done = proposer.expand([long, short])
+    assert waiting is None
+    assert done is not None
+    assert dict(proposer.take_read()) == {(1, 1): 9, (1, 2): 1}
+    assert proposer.expand([long]) == [None]
+    assert proposer.take_read() == (((1, 1), 19),)
+    (last,) = proposer.expand([long])
+    assert last is not None
+    assert proposer.take_read() == (((1, 1), 24),)
+    assert proposer.take_read() == ()
+
+
+def event(first: int, count: int, *, width: int = 32, fill: float = 0.5) -> Features:
+    layout = FeatureLayout(width)
+    return Features(first, count, *encode(torch.full((count, width), fill), layout))
+
+
+NAN = replace(event(0, 1), data=np.full(32, np.nan, dtype=np.float32).tobytes())
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        ([event(1, 2)], "features.first: is 1, expected 0"),
+        ([event(0, 3), event(2, 3)], "features.first: is 2, expected 3"),
+        ([event(0, 3), event(4, 1)], "features.first: is 4, expected 3"),
+        ([event(0, 11)], "features.count: is 11 from position 0 on, expected at most 10: the root is at position 10"),
+        ([event(0, 3, width=31)], "features.data: has 372 bytes for 3 tokens, expected 128 each (32 x float32)"),
+        ([replace(event(0, 1), scales=b"1234")], "features.scales: has 4 bytes, expected 0"),
+        ([NAN], "features.data: holds NaN or infinity"),
+    ],
+)
+def test_features_that_are_not_the_next_ones_end_their_session_and_no_other(
+    features: Sequence[Features], words: str
+) -> None:
+    proposer = HeadProposer(head_of("eagle"), 256, CHILDREN)
+    board = board_of(proposer)
+    for session in (1, 2):
+        board.handle((1, session), open_event(PROMPT, vocabulary=VOCABULARY, features=FeatureLayout(32)))
+    board.outgoing()
+    for each in features:
+        board.handle(KEY, each)
+        board.step()
+    told = [answer for answer in answers(board) if not isinstance(answer, FeaturesRead)]
+    assert [type(answer) for answer in told] == [InvalidRequest]
+    assert words in str(told[0])
+    assert board.num_sessions == 1
+    board.handle(KEY, event(0, 1))  # on its way when the session ended
+    assert answers(board) == []
+    board.handle((1, 2), Close())
+    assert proposer.pages.used == 0
+
+
+def refusal(board: Board) -> SpecsplitError:
+    (told,) = answers(board)
+    assert isinstance(told, SpecsplitError)
+    return told
+
+
+def test_features_of_a_session_never_opened_or_for_a_drafter_that_reads_none_are_refused() -> None:
+    board = board_of(NgramProposer(children=4))
+    board.handle(KEY, event(0, 1))
+    assert isinstance(refusal(board), IllegalEvent)
+    board.handle((1, 2), open_event([1, 2, 1]))
+    board.outgoing()
+    board.handle((1, 2), event(0, 1))
+    assert "reads none" in str(refusal(board))
+
+
+@pytest.mark.parametrize(
+    ("need", "offered", "words"),
+    [
+        (
+            None,
+            FeatureLayout(48),
+            ["reads 96 numbers per token (layers 0, 1, last of a target of width 32)", "gives 48"],
+        ),
+        (None, FeatureLayout(), ["reads 96 numbers per token", "gives 0"]),
+        (FeatureFormat.FP8_E4M3, FeatureLayout(96), ["reads fp8_e4m3", "gives float32"]),
+    ],
+)
+def test_features_that_do_not_fit_are_refused_naming_both_sides(
+    need: FeatureFormat | None, offered: FeatureLayout, words: Sequence[str]
+) -> None:
+    head = head_of("eagle3")
+    board = board_of(
+        HeadProposer(head, 64, CHILDREN, need=replace(head.shape.need, format=need) if need else head.shape.need)
+    )
+    board.handle(KEY, open_event(PROMPT, vocabulary=VOCABULARY, features=offered))
+    error = refusal(board)
+    assert isinstance(error, Incompatible)
+    assert all(word in str(error) for word in words), error
+    board.handle((1, 2), open_event(PROMPT, features=layout_of(head)))
+    assert "vocabulary mismatch" in str(refusal(board))
+    board = board_of(NgramProposer(children=4))
+    board.handle(KEY, open_event(PROMPT, features=FeatureLayout(48)))
+    assert "reads 0 numbers per token (none)" in str(refusal(board))
+
+
+def test_features_that_the_verifier_projected_are_not_fused_again() -> None:
+    head = head_of("eagle3")
+    need = replace(head.shape.need, projection="ab" * 32, projected_size=32)
+    plain, spared = HeadProposer(head, 64, CHILDREN), HeadProposer(head, 64, CHILDREN, need=need)
+    assert spared.info.features == need
+    root = begin(plain, head)
+    spared.open(KEY, PROMPT, Sampling())
+    with torch.inference_mode():
+        rows = head.fuse(features_of(PROMPT[:-1], head.shape.need.layers))
+    layout = need.layout(32, FeatureFormat.FLOAT32)
+    spared.feed(KEY, Features(0, len(rows), *encode(rows, layout)), layout)
+    (ours,), (theirs,) = spared.expand([root]), plain.expand([root])
+    assert ours is not None
+    assert theirs is not None
+    assert ours.tokens.tolist() == theirs.tokens.tolist()
+    np.testing.assert_allclose(ours.log_probabilities, theirs.log_probabilities, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["eagle", "mimo"])
+def test_a_context_that_does_not_fit_is_refused_and_takes_nothing(name: str) -> None:
+    proposer = HeadProposer(head_of(name), 64, CHILDREN)
+    with pytest.raises(OutOfPages):
+        proposer.open(KEY, [1] * 66, Sampling())
+    assert proposer.pages.used == 0
+
+
+def test_a_full_pool_stops_growing_and_not_the_session() -> None:
+    head = head_of("mimo")
+    proposer = HeadProposer(head, 64, CHILDREN)
+    board = board_of(proposer, survival=0.0001)
+    verifier = HeadVerifier(board, KEY, [1] * 57, head, plan=Plan(num_steps=5), max_nodes=500)
+    verifier.feed()
+    run_until_all_rest(board, verifier)
+    assert proposer.room == 0
+    assert verifier.mirror.resting
+    verifier.close()
+    assert proposer.pages.used == 0
+
+
+def test_a_head_says_what_it_needs() -> None:
+    need = FeatureNeed((0, 1, -1), 32)
+    assert HeadProposer(head_of("eagle3"), 64, CHILDREN).info.features == need
+    assert HeadProposer(head_of("mimo"), 64, CHILDREN).max_depth == 3
+    assert HeadProposer(head_of("eagle"), 64, CHILDREN).max_depth > 1000
+
+
+def test_a_commit_of_a_session_that_fills_the_pool_is_refused_and_frees_everything() -> None:
+    head = head_of("mimo")
+    proposer = HeadProposer(head, 64, CHILDREN)
+    board = board_of(proposer, survival=0.0001)
+    board.handle(KEY, open_event([1] * 62, vocabulary=VOCABULARY, features=layout_of(head)))
+    board.outgoing()
+    for number in range(1, 9):
+        board.handle(KEY, Commit(number, 0, (3,)))
+    assert isinstance(answers(board)[-1], OutOfPages)
+    assert proposer.pages.used == 0
