@@ -1,9 +1,9 @@
-"""A transformers causal language model served from paged KV: rows in, logits out. Target and standalone draft alike."""
+"""A transformers causal language model served from paged KV: rows in, logits and hidden states out. Target and standalone draft alike."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 from specsplit.errors import LoadError
 from specsplit.model.attention import NAME, AttentionBackend
 from specsplit.model.batch import PackedBatch, Row
+from specsplit.model.capture import Capture, Hidden
 from specsplit.model.inflate import inflate
 from specsplit.model.kv import KVCache
 from specsplit.model.pages import PagePool, Slots
@@ -39,6 +40,7 @@ class CausalLM:
         self.kv: Final = kv
         self.pool: Final = pool
         self.backend: Final = backend
+        self.capture: Final = Capture(model)
 
     @classmethod
     def load(
@@ -81,9 +83,23 @@ class CausalLM:
 
         No rows, or none that asks for logits, gives [0, V].
         """
-        if not rows:
-            return torch.empty(0, self.info.vocabulary.size, device=self.kv.data.device)
-        return self._run(PackedBatch.pack(rows))
+        return self.forward_capturing(rows, ())[0]
+
+    def forward_capturing(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
+        """As `forward`, and the hidden states of `layers` (numbered as in FeatureNeed.layers) of every token, rows end to end.
+
+        Raises Incompatible for a layer that the model does not have. No rows give [0, hidden_size].
+        """
+        if rows:
+            with self.capture.of(layers) as hidden:
+                return self._run(PackedBatch.pack(rows)), hidden
+        empty = torch.empty(0, self.hidden_size, dtype=self.model.dtype, device=self.kv.data.device)
+        return torch.empty(0, self.info.vocabulary.size, device=empty.device), dict.fromkeys(layers, empty)
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of a hidden state."""
+        return self.model.config.hidden_size
 
     def move(self, source: Slots, target: Slots) -> None:
         """Copy the KV in slots source [n] to slots target [n], in all layers; the two may overlap (compaction after a commit)."""
@@ -93,7 +109,6 @@ class CausalLM:
 
     @torch.inference_mode()
     def _run(self, batch: PackedBatch) -> Tensor:
-        # Features (hidden states of chosen layers, for draft heads) will leave the model here, next to the logits.
         tokens, positions, logits_at = (
             torch.from_numpy(array).to(self.kv.data.device, non_blocking=True)
             for array in (batch.input_ids, batch.positions, batch.logits_at)

@@ -27,7 +27,7 @@ class Mirror:
         self.vocab_size = vocab_size
         self.commits = 0
         self.resting = False
-        """True if the drafter said that nothing more will come before the next commit."""
+        """True if the drafter said that nothing more will come before the next commit, and has not been stirred since."""
         self.caught_up = False
         """True if a grow made after the last commit has arrived."""
         self._last_id = 0
@@ -117,6 +117,11 @@ class Mirror:
         if len(self.tree) >= self.max_nodes:
             self._protocol.refuse(Event.GROW, f"more than {self.max_nodes} live nodes")
         self.tree.add(parent, node_id, token, min(score, parent.score))
+
+    def stir(self) -> None:
+        """The drafter was sent what it lacked (features): if it said that it rests, that holds no longer, and its answer is to come."""
+        if self.resting:
+            self.resting = self.caught_up = False
 
     def preview(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
         """What `take` would take now. Remembered until something changes: a commit asks for it, and so does the step after."""

@@ -156,3 +156,15 @@ def test_every_event_off_the_table_is_an_illegal_event() -> None:
         if (side, state, event) in TRANSITIONS:
             assert (side, TRANSITIONS[side, state, event]) in reachable
     assert (Side.MIRROR, State.READY, Event.COMMIT) not in TRANSITIONS
+
+
+def test_a_drafter_that_rested_for_want_of_something_is_stirred_when_it_is_sent_it() -> None:
+    original, mirror = example()
+    mirror.grow(original.grow([], resting=True))
+    assert mirror.resting and mirror.caught_up
+    mirror.stir()
+    assert not mirror.resting and not mirror.caught_up, "its answer is still to come"
+    mirror.grow(original.grow([NewNode(7, RUG, -0.8)]))
+    assert mirror.caught_up and not mirror.resting
+    mirror.stir()
+    assert mirror.caught_up, "it did not rest"

@@ -9,11 +9,13 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from specsplit.errors import IllegalEvent, InvalidRequest
-from specsplit.sessions import Close, Refuse
+from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest
+from specsplit.features import FeatureNeed, Features
+from specsplit.sessions import Close, FeaturesRead, Refuse
 from specsplit.speculation import Grow, Mirror, State
 from specsplit.values import Endpoint, Vocabulary
-from specsplit_verifier.events import DraftEvent, FromDrafter
+from specsplit_verifier.events import FromDrafter, Sends
+from specsplit_verifier.feed import FeatureSource, Feed, Overrun
 from specsplit_verifier.patience import Patience, Wait
 from specsplit_verifier.session import Session
 
@@ -21,41 +23,60 @@ _log = logging.getLogger(__name__)
 SHUNNED_S = 5.0  # a lost drafter is not tried again for so long
 RETRY_S = 1.0  # orphans are looked after this often
 ELSEWHERE = (8, 14)  # RESOURCE_EXHAUSTED, UNAVAILABLE: this drafter cannot, another may
-Sends = list[tuple[str, int, DraftEvent]]
 
 
 class Drafting:
     """Which drafters are usable, and how each has behaved."""
 
-    def __init__(self, vocabulary: Vocabulary, max_nodes: int) -> None:
+    def __init__(self, vocabulary: Vocabulary, max_nodes: int, features: FeatureSource | None = None) -> None:
         self._vocabulary = vocabulary
         self._max_nodes = max_nodes
+        self._features = features
         self._roster: Sequence[Endpoint] = ()
         self._shunned_until: dict[str, float] = {}
         self._retry_at = 0.0
         self.patience: dict[str, Patience] = {}
         """By drafter address."""
 
-    def attach(self, session: Session, address: str, now: float) -> Sends:
-        """Let the drafter at `address` grow for a session from its present root on; an orphan instead if that one was just lost."""
-        if self._shunned_until.get(address, -math.inf) > now:
+    def attach(self, session: Session, drafter: Endpoint, now: float) -> Sends:
+        """Let a drafter grow for a session from its present root on; an orphan instead if that one was just lost.
+
+        A drafter whose need for features cannot be met is not attached, and the log says why.
+        """
+        if self._shunned_until.get(drafter.address, -math.inf) > now:
             return self._replace(session, now)
+        try:
+            feed = self._feed(session, drafter.features)
+        except Incompatible as error:
+            _log.warning("session %d: drafter %s does not fit: %s", session.id, drafter.address, error)
+            session.refused_by.add(drafter.address)
+            return []
         root = len(session.tokens) - 1
         mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
-        session.attach(address, mirror)
+        session.attach(drafter.address, mirror, feed)
         session.wait = Wait()
         session.wait.begin(now)
-        self.patience.setdefault(address, Patience())
-        return [(address, session.id, session.open_event(self._vocabulary, self._max_nodes))]
+        self.patience.setdefault(drafter.address, Patience())
+        opened: Sends = [(drafter.address, session.id, session.open_event(self._vocabulary, self._max_nodes))]
+        return opened + (self._send(session, feed.attach(root), now) if feed is not None else [])
+
+    def _feed(self, session: Session, need: FeatureNeed) -> Feed | None:
+        if not need:
+            return None
+        if self._features is None:
+            raise Incompatible(f"it needs features ({need}), and this verifier makes none")
+        return self._features.feed(need, session.feed, session.kv_length)
 
     def _replace(self, session: Session, now: float) -> Sends:
         """Another drafter for an orphan, if there is one that has not refused it and was not lost a moment ago."""
         session.orphan = True
         wished = session.request.drafter
-        candidates = [endpoint.address for endpoint in self._roster] + ([wished.address] if wished else [])
-        for address in candidates:
-            if address not in session.refused_by and self._shunned_until.get(address, -math.inf) <= now:
-                return self.attach(session, address, now)
+        for drafter in [*self._roster, *([wished] if wished else [])]:
+            usable = drafter.address not in session.refused_by
+            if usable and self._shunned_until.get(drafter.address, -math.inf) <= now:
+                sends = self.attach(session, drafter, now)
+                if sends:
+                    return sends
         return []
 
     def retry(self, running: Iterable[Session], now: float) -> Sends:
@@ -76,6 +97,8 @@ class Drafting:
             match event:
                 case Grow():
                     sends += self._grow(session, session.mirror, event, now)
+                case FeaturesRead():
+                    sends += self._read(session, event, now)
                 case Refuse():
                     _log.warning("session %d: drafter %s refused: %s", session_id, message.address, event.message)
                     sends += self.close(session)  # what had crossed with the refusal on its way there ends with this
@@ -91,14 +114,52 @@ class Drafting:
             mirror.grow(grow)
         except IllegalEvent as error:
             return self._give_up(session, error)
+        if _catching_up(session) and not grow.ids:
+            mirror.stir()  # it rests for want of features, which are on their way
         if session.drafter is not None:
             self._learn(session, mirror, self.patience[session.drafter], mirror.acknowledged - seen, first, now)
         return []
+
+    def _read(self, session: Session, event: FeaturesRead, now: float) -> Sends:
+        try:
+            if session.feed is None:
+                raise InvalidRequest("features_read", "it was sent no features")
+            return self._send(session, session.feed.acknowledge(event.position), now)
+        except InvalidRequest as error:
+            return self._give_up(session, error)
+
+    def computed(self, session: Session, features: Features, now: float) -> Sends:
+        """A step computed features of a session, new ones or some that its drafter lacked: what may be sent now.
+
+        A drafter that reads too slowly for what may be kept loses the session, which goes on without drafts.
+        """
+        if session.feed is None:
+            return []
+        try:
+            return self._send(session, session.feed.add(features), now)
+        except Overrun as error:
+            _log.warning(
+                "session %d: drafter %s is too slow, going on without drafts: %s", session.id, session.drafter, error
+            )
+            sends = self.close(session)
+            session.detach(orphan=False)
+            return sends
+
+    def _send(self, session: Session, features: Sequence[Features], now: float) -> Sends:
+        """Features leave for the drafter. When they are the last that it needs for a first grow, the wait for that begins."""
+        if not features or session.drafter is None or session.mirror is None:
+            return []
+        session.mirror.stir()
+        if session.mirror.commits == 0 and not session.prefilling and not session.starved:
+            session.wait.begin(now)
+        return [(session.drafter, session.id, event) for event in features]
 
     def _learn(
         self, session: Session, mirror: Mirror, patience: Patience, answered: int, first: bool, now: float
     ) -> None:
         made = session.wait.answered(answered)
+        if _catching_up(session):
+            return  # what it does now says nothing about how it answers a commit
         if not mirror.caught_up:
             if made is not None:
                 patience.late_grow(now - made)
@@ -138,9 +199,15 @@ class Drafting:
     def stepping(self, sessions: Iterable[Session], now: float) -> None:
         """These sessions are about to step: note for whom waiting brought nothing."""
         for session in sessions:
-            if session.mirror is not None and session.drafter is not None and not session.mirror.caught_up:
+            if session.mirror is None or session.drafter is None or _catching_up(session):
+                continue
+            if not session.mirror.caught_up:
                 self.patience[session.drafter].in_vain(session.wait, now)
 
     def close(self, session: Session) -> Sends:
         """Tell the drafter, if there is one, that the session is over."""
         return [] if session.drafter is None else [(session.drafter, session.id, Close())]
+
+
+def _catching_up(session: Session) -> bool:
+    return session.feed is not None and session.feed.catching_up

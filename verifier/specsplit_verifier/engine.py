@@ -28,16 +28,17 @@ from specsplit_verifier.drafting import Drafting
 from specsplit_verifier.events import (
     Cancel,
     DrafterLost,
-    DraftEvent,
     FromDrafter,
     Inbound,
     Outbox,
     Output,
     Ran,
     Roster,
+    Sends,
     Stop,
     Submit,
 )
+from specsplit_verifier.feed import FeatureSource, FeedLimits
 from specsplit_verifier.meter import Meter
 from specsplit_verifier.record import EngineStatistics, StepRecord
 from specsplit_verifier.scheduler import Batch, Scheduler
@@ -62,11 +63,12 @@ class Engine:
         self._scheduler = Scheduler(
             target.info, target.pool, max_sessions=settings.max_sessions, step_token_budget=settings.step_token_budget
         )
-        self._drafting = Drafting(target.info.vocabulary, settings.max_nodes)
+        source = FeatureSource(stepper.extractor.recipe, _feed_limits(settings))
+        self._drafting = Drafting(target.info.vocabulary, settings.max_nodes, source)
         self._cost = StepCost()
         self._inbox: queue.SimpleQueue[Inbound] = queue.SimpleQueue()
         self._outputs: list[tuple[int, Output]] = []
-        self._drafts: list[tuple[str, int, DraftEvent]] = []
+        self._drafts: Sends = []
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._model_thread = ThreadPoolExecutor(1, "model")
         self._stopping = False
@@ -178,7 +180,7 @@ class Engine:
     def _admit(self) -> None:
         for session in self._scheduler.admit():
             if session.request.drafter is not None and session.plan.speculates:
-                self._drafts += self._drafting.attach(session, session.request.drafter.address, self._clock.now())
+                self._drafts += self._drafting.attach(session, session.request.drafter, self._clock.now())
 
     def _step(self, batch: Batch) -> None:
         self._drafting.stepping(batch.decoding, self._clock.now())
@@ -187,6 +189,8 @@ class Engine:
         result = self._stepper.conclude(prepared, forward)
         for verdict in result.verdicts:
             self._settle(*verdict)
+        for session, features in result.features:
+            self._drafts += self._drafting.computed(session, features, self._clock.now())
         self._hand_out()
         self._steps += 1
         self._cost.observe(result.tokens, result.forward_s)
@@ -225,3 +229,8 @@ class Engine:
             outputs, drafts = self._outputs, self._drafts
             self._outputs, self._drafts = [], []
             self._outbox.deliver(outputs, drafts)
+
+
+def _feed_limits(settings: VerifierSettings) -> FeedLimits:
+    """One event of features takes a quarter of a message, so that other events find room beside it."""
+    return FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from specsplit.errors import InvalidRequest, SpecsplitError
-from specsplit.sessions import Close, DecodeRequest, Finished, Open, Refuse, Tokens
+from specsplit.features import Features
+from specsplit.sessions import Close, DecodeRequest, FeaturesRead, Finished, Open, Refuse, Tokens
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Endpoint
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
 Output = Tokens | Finished | SpecsplitError
 """What a caller of Decode gets: any number of Tokens, then Finished or an error."""
-DraftEvent = Open | Commit | Close
+DraftEvent = Open | Commit | Features | Close
 """What a drafter is told about a session."""
+Sends = list[tuple[str, int, DraftEvent]]
+"""(drafter address, session, what it is told), in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class FromDrafter:
     """One message of a drafter, taken apart."""
 
     address: str
-    events: Sequence[tuple[int, Grow | Refuse | InvalidRequest]]
+    events: Sequence[tuple[int, Grow | FeaturesRead | Refuse | InvalidRequest]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,16 +16,17 @@ import grpc
 
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
+from specsplit.features import Features
 from specsplit.rpc import dial
 from specsplit.sessions import Open
 from specsplit.settings import VerifierSettings
-from specsplit.speculation import Commit, Grow
+from specsplit.speculation import Grow
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit.wire import drafter as wire
+from specsplit_verifier.claims import Claims
 from specsplit_verifier.events import DrafterLost, DraftEvent, FromDrafter
 
 _log = logging.getLogger(__name__)
-READING_S = 0.005  # a drafter may be silent for so much longer per token of a prompt that it has to read first
 
 if TYPE_CHECKING:
     from specsplit.v1 import drafter_pb2
@@ -42,6 +43,10 @@ class LinkStatistics:
     bytes_sent: int = 0
     bytes_received: int = 0
     nodes_received: int = 0
+    feature_tokens_sent: int = 0
+    """Tokens whose features were sent."""
+    feature_bytes_sent: int = 0
+    """Of these features, framing not counted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,12 +56,9 @@ class Link:
     address: str
     channel: grpc.aio.Channel
     statistics: LinkStatistics
+    claims: Claims
     unsent: list[tuple[int, DraftEvent]] = field(default_factory=list[tuple[int, DraftEvent]])
     more: asyncio.Event = field(default_factory=asyncio.Event)
-    unanswered: set[int] = field(default_factory=set[int])
-    """Sessions whose open or commit has not been answered yet."""
-    due_at: float = 0.0
-    """When the next answer is due at the latest, if any is."""
     task: asyncio.Task[None] | None = None
 
 
@@ -88,18 +90,7 @@ class Links:
                     continue
             link.unsent.append((session, event))
             link.more.set()
-            self._expect_answer(link, session, event)
-
-    def _expect_answer(self, link: Link, session: int, event: DraftEvent) -> None:
-        """Every open and commit is answered, if only by "resting"; a close takes the claim back."""
-        if not isinstance(event, Open | Commit):
-            link.unanswered.discard(session)
-            return
-        if not link.unanswered:
-            link.due_at = self._clock.now() + self._settings.drafter_lost_after_s
-        if isinstance(event, Open):
-            link.due_at += READING_S * len(event.tokens)
-        link.unanswered.add(session)
+            link.claims.told(session, event, self._clock.now())
 
     def _open(self, address: str) -> Link | None:
         try:
@@ -107,7 +98,8 @@ class Links:
         except SpecsplitError as error:
             self._on_event(DrafterLost(address, str(error)))
             return None
-        link = Link(address, channel, self.statistics.setdefault(address, LinkStatistics()))
+        statistics = self.statistics.setdefault(address, LinkStatistics())
+        link = Link(address, channel, statistics, Claims(self._settings.drafter_lost_after_s))
         self._links[address] = link
         link.task = asyncio.create_task(self._run(link), name=f"drafter {address}")
         return link
@@ -151,8 +143,7 @@ class Links:
     async def _read(self, link: Link, call: Stream) -> str:
         async for message in call:
             events = list(wire.draft_response_events(message))
-            link.unanswered.difference_update(session for session, _ in events)
-            link.due_at = self._clock.now() + self._settings.drafter_lost_after_s
+            link.claims.heard(events, self._clock.now())
             link.statistics.messages_received += 1
             link.statistics.bytes_received += message.ByteSize()
             link.statistics.nodes_received += sum(len(event.ids) for _, event in events if isinstance(event, Grow))
@@ -163,18 +154,18 @@ class Links:
         while True:
             await link.more.wait()
             link.more.clear()
-            events, link.unsent = link.unsent, []
-            message = wire.draft_request(events)
-            link.statistics.messages_sent += 1
-            link.statistics.bytes_sent += message.ByteSize()
-            await call.write(message)
+            unsent, link.unsent = link.unsent, []
+            for events in packed(unsent, self._settings.max_message_bytes):
+                message = wire.draft_request(events)
+                _count(link.statistics, message.ByteSize(), events)
+                await call.write(message)
 
     async def _watch(self, link: Link) -> str:
         """A drafter that leaves an open or a commit unanswered is as good as dead."""
         patience_s = self._settings.drafter_lost_after_s
         while True:
             await asyncio.sleep(patience_s / 4)
-            if link.unanswered and self._clock.now() > link.due_at:
+            if link.claims.overdue(self._clock.now()):
                 return f"silent for {patience_s} s and more with an answer due"
 
     async def close(self) -> None:
@@ -185,3 +176,29 @@ class Links:
                 link.task.cancel()
         await asyncio.gather(*(link.task for link in links if link.task), return_exceptions=True)
         await asyncio.gather(*(link.channel.close() for link in links))
+
+
+def packed(events: Sequence[tuple[int, DraftEvent]], most_bytes: int) -> Iterator[list[tuple[int, DraftEvent]]]:
+    """(session, event)s in order, parted so that no message holds more than half of `most_bytes` in features, or one event of them."""
+    message: list[tuple[int, DraftEvent]] = []
+    size = 0
+    for session, event in events:
+        more = _feature_bytes(event)
+        if size and size + more > most_bytes // 2:
+            yield message
+            message, size = [], 0
+        message.append((session, event))
+        size += more
+    if message:
+        yield message
+
+
+def _count(statistics: LinkStatistics, message_bytes: int, events: Sequence[tuple[int, DraftEvent]]) -> None:
+    statistics.messages_sent += 1
+    statistics.bytes_sent += message_bytes
+    statistics.feature_tokens_sent += sum(event.count for _, event in events if isinstance(event, Features))
+    statistics.feature_bytes_sent += sum(_feature_bytes(event) for _, event in events)
+
+
+def _feature_bytes(event: DraftEvent) -> int:
+    return len(event.data) + len(event.scales) if isinstance(event, Features) else 0

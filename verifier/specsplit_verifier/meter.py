@@ -48,6 +48,7 @@ class Meter:
             sessions=len(verdicts),
             tokens=result.tokens,
             prefill_tokens=result.prefill_tokens,
+            reprefill_tokens=result.reprefill_tokens,
             drafted=sum(len(draft.tokens) - 1 for _, draft, _ in result.verdicts),
             accepted=sum(verdict.accepted for verdict in verdicts),
             committed=sum(len(verdict.output.tokens) for verdict in verdicts if verdict.output),

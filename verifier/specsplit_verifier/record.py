@@ -24,6 +24,8 @@ class StepRecord:
     tokens: int
     """Tokens in the forward."""
     prefill_tokens: int
+    reprefill_tokens: int
+    """Committed tokens run once more, for features that a drafter lacks."""
     drafted: int
     accepted: int
     committed: int

@@ -1,10 +1,10 @@
-"""Which sessions the next step takes: admission by KV pages, chunked prefill, and who is worth waiting for."""
+"""Which sessions the next step takes: admission by KV pages, chunked prefill, re-prefill, and who is worth waiting for."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specsplit.errors import Exhausted, InvalidRequest
 from specsplit.model.pages import PagePool
@@ -12,6 +12,8 @@ from specsplit.values import ModelInfo
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.session import Session
+
+REPREFILL_TOKENS = 32  # in one step beside other sessions: about as much as two sessions bring to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class Batch:
     decoding: list[Session]
     prefilling: list[tuple[Session, int]]
     """(session, prompt tokens to prefill)."""
+    reprefilling: list[tuple[Session, range]] = field(default_factory=list[tuple[Session, range]])
+    """(session, positions to run once more for features that its drafter lacks)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +112,29 @@ class Scheduler:
         pauses = [_pause(s, now, step_s, patience) for s in decoding]
         ready = [s for s, pause in zip(decoding, pauses, strict=True) if pause == 0.0]
         if prefilling:  # there is a forward in any case: nobody gains by sitting it out
-            return Batch(decoding, self._chunks(prefilling))
+            return self._batch(decoding, self._chunks(prefilling))
         if not decoding:
             return Pause(None)
         longest = max(pauses)
         if longest > 0.0 and not _worth_splitting(ready, decoding, longest, cost):
             return Pause(min(pause for pause in pauses if pause > 0.0))
-        return Batch(ready, [])
+        return self._batch(ready, [])
+
+    def _batch(self, decoding: list[Session], prefilling: list[tuple[Session, int]]) -> Batch:
+        return Batch(decoding, prefilling, self._again(self._budget - sum(size for _, size in prefilling)))
+
+    def _again(self, left: int) -> list[tuple[Session, range]]:
+        """Re-prefill within `left` tokens: few beside sessions that lack nothing, as much as fits otherwise."""
+        lacking = [(s, s.feed.missing) for s in self.running.values() if s.feed is not None and s.feed.missing]
+        if len(lacking) < len(self.running):
+            left = min(left, REPREFILL_TOKENS)
+        chunks: list[tuple[Session, range]] = []
+        for session, missing in lacking:
+            if left <= 0:
+                break
+            chunks.append((session, missing[:left]))
+            left -= len(missing)
+        return chunks
 
     def _chunks(self, prefilling: Iterable[Session]) -> list[tuple[Session, int]]:
         left = self._budget
@@ -135,7 +155,7 @@ class Scheduler:
 
 
 def _pause(session: Session, now: float, step_s: float, patience: dict[str, Patience]) -> float:
-    if session.mirror is None or session.drafter is None or session.mirror.resting:
+    if session.mirror is None or session.drafter is None or session.mirror.resting or session.starved:
         return 0.0
     return patience[session.drafter].pause(session.wait, now, step_s, session.plan, session.mirror.caught_up)
 

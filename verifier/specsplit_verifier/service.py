@@ -27,6 +27,7 @@ from specsplit.values import Load, ModelInfo
 from specsplit.wire import verifier as wire
 from specsplit_verifier.engine import Engine
 from specsplit_verifier.events import Cancel, DrafterLost, DraftEvent, FromDrafter, Output, Roster, Submit
+from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.links import Links
 from specsplit_verifier.stepper import Stepper
 
@@ -52,7 +53,9 @@ def load_stepper(settings: VerifierSettings, clock: Clock) -> Stepper:
         device=settings.device,
         inflate_layers=settings.inflate_layers,
     )
-    return Stepper(target, Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock))
+    projection = Projection.load(settings.feature_projection, target) if settings.feature_projection else None
+    paced = Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock)
+    return Stepper(target, paced, Extractor(target, projection))
 
 
 class Verifier:
@@ -228,6 +231,6 @@ async def serve(settings: VerifierSettings) -> int:
 
 def main(settings: VerifierSettings) -> int:
     """Run the verifier in this process until it is told to leave."""
-    set_up("verifier", settings.log_level)
+    set_up("verifier", settings.log_level, settings.log_format)
     announce("verifier", settings)
     return asyncio.run(serve(settings))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from specsplit.features import FeatureLayout
 from specsplit.model.pages import PageTable
 from specsplit.sessions import DecodeRequest, Finished, Open, Tokens
 from specsplit.speculation import Commit, Draft, Mirror
 from specsplit.values import FinishReason, Plan, SpeculationStatistics, Usage, Vocabulary
+from specsplit_verifier.feed import Feed
 from specsplit_verifier.patience import Wait
 
 
@@ -70,6 +72,8 @@ class Session:
     """Addresses of drafters that would not have it."""
     wait: Wait = field(default_factory=Wait)
     tally: Tally = field(default_factory=Tally)
+    feed: Feed | None = None
+    """Features for the drafter, and what is kept of them for the next one; None if it needs none."""
 
     @property
     def prompt_length(self) -> int:
@@ -87,6 +91,11 @@ class Session:
         return self.kv_length < len(self.tokens) - 1
 
     @property
+    def starved(self) -> bool:
+        """True while features are held back from the drafter, so that there is nothing to wait for."""
+        return self.feed is not None and not self.feed.complete
+
+    @property
     def width(self) -> int:
         """Tokens it may bring to a step, root included."""
         return 1 if self.mirror is None else self.plan.num_draft_tokens
@@ -96,20 +105,24 @@ class Session:
         """Levels below the root worth verifying: no deeper than what may still be generated."""
         return min(self.plan.num_steps, self.limit - self.generated - 1)
 
-    def attach(self, address: str, mirror: Mirror) -> None:
-        """From now on the drafter at `address` grows for this session."""
-        self.drafter, self.mirror, self.orphan = address, mirror, False
+    def attach(self, address: str, mirror: Mirror, feed: Feed | None = None) -> None:
+        """From now on the drafter at `address` grows for this session, and reads `feed` if it needs features."""
+        self.drafter, self.mirror, self.feed, self.orphan = address, mirror, feed, False
 
     def detach(self, *, orphan: bool) -> None:
-        """Go on without drafts."""
+        """Go on without drafts. What is kept of an orphan's features waits for its next drafter."""
         if self.mirror is not None:
             self.mirror.close()
         self.drafter = self.mirror = None
         self.orphan = orphan
+        if self.feed is not None:
+            self.feed.detach()
+            self.feed = self.feed if orphan else None
 
     def open_event(self, vocabulary: Vocabulary, max_nodes: int) -> Open:
         """What a drafter needs to begin here."""
-        return Open(tuple(self.tokens), self.request.sampling, self.plan, vocabulary, max_nodes)
+        layout = self.feed.recipe.layout if self.feed is not None else FeatureLayout()
+        return Open(tuple(self.tokens), self.request.sampling, self.plan, vocabulary, max_nodes, features=layout)
 
     def preview(self) -> Draft:
         """What `take` would take."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from specsplit.features import Features
 from specsplit.model.batch import Row
+from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import Paced
 from specsplit.sampling import NoiseCache, pick
 from specsplit.speculation import Draft
 from specsplit.values import Sampling
+from specsplit_verifier.extraction import Extractor, Wanted
 from specsplit_verifier.scheduler import Batch
 from specsplit_verifier.session import Session, Verdict
 
@@ -28,6 +32,11 @@ class Prepared:
     batch: Batch
     drafts: list[Draft]
     rows: list[Row]
+    """Drafts, then chunks."""
+    chunks: list[tuple[Session, range]]
+    """(session, positions) of every stretch of committed tokens: what is run once more, then of prompts."""
+    layers: frozenset[int]
+    """Whose hidden states are wanted."""
     tokens: int
     """In all rows."""
     samplings: list[Sampling]
@@ -42,6 +51,8 @@ class Forward:
 
     logits: Tensor
     """[n, V] behind every draft token, drafts end to end."""
+    hidden: Hidden
+    """Of every token, rows end to end, by layer."""
     started: float
     """Seconds, time.perf_counter."""
     seconds: float
@@ -57,13 +68,17 @@ class StepResult:
     forward_s: float
     tokens: int
     prefill_tokens: int
+    reprefill_tokens: int
+    features: list[tuple[Session, Features]]
+    """Of tokens whose KV is held from now on, for sessions that go on and have a feed."""
 
 
 class Stepper:
     """The target and its KV. `run` belongs to the model thread, everything else to the engine's."""
 
-    def __init__(self, target: CausalLM, paced: Paced) -> None:
+    def __init__(self, target: CausalLM, paced: Paced, extractor: Extractor | None = None) -> None:
         self.target = target
+        self.extractor = Extractor(target) if extractor is None else extractor
         self._paced = paced
         self._noise = NoiseCache(NOISE_BYTES)
 
@@ -72,11 +87,16 @@ class Stepper:
         drafts = [session.take() for session in batch.decoding]
         pairs = list(zip(batch.decoding, drafts, strict=True))
         rows = [_tree_row(session, draft) for session, draft in pairs]
-        rows += [_chunk_row(session, size) for session, size in batch.prefilling]
+        prompts = [(session, range(session.kv_length, session.kv_length + size)) for session, size in batch.prefilling]
+        chunks = batch.reprefilling + prompts
+        rows += [_chunk_row(session, positions) for session, positions in chunks]
+        feeds = [session.feed for session in [*batch.decoding, *(session for session, _ in chunks)]]
         return Prepared(
             batch,
             drafts,
             rows,
+            chunks,
+            frozenset(layer for feed in feeds if feed is not None for layer in feed.recipe.layers),
             sum(row.num_tokens for row in rows),
             [session.request.sampling for session, draft in pairs for _ in draft.tokens],
             [position + 1 for draft in drafts for position in draft.positions],
@@ -86,10 +106,10 @@ class Stepper:
         """The forward. Touches no session."""
         started = time.perf_counter()
         with self._paced.step(prepared.tokens):
-            logits = self.target.forward(prepared.rows)
+            logits, hidden = self.target.forward_capturing(prepared.rows, prepared.layers)
             if logits.is_cuda:
                 torch.cuda.synchronize(logits.device)
-        return Forward(logits, started, time.perf_counter() - started)
+        return Forward(logits, hidden, started, time.perf_counter() - started)
 
     def foresee(self, prepared: Prepared) -> None:
         """Make the noise that picking will need; for the time in which the forward runs."""
@@ -103,13 +123,15 @@ class Stepper:
             self._noise.warm(seeds, positions, self.target.info.vocabulary.size, self.target.kv.data.device)
 
     def conclude(self, prepared: Prepared, forward: Forward) -> StepResult:
-        """Pick, commit or finish every session, and compact the KV of what was accepted."""
+        """Pick, commit or finish every session, compact the KV of what was accepted, and take out the features."""
         for session, size in prepared.batch.prefilling:
             session.kv_length += size
         picks = pick(forward.logits, prepared.samplings, prepared.positions, self._noise) if prepared.drafts else []
         verdicts = self._verify(prepared.batch.decoding, prepared.drafts, picks)
+        features = self.extractor.extract(_wanted(prepared, verdicts), forward.hidden)
         prefilled = sum(size for _, size in prepared.batch.prefilling)
-        return StepResult(verdicts, forward.started, forward.seconds, prepared.tokens, prefilled)
+        again = sum(len(positions) for _, positions in prepared.batch.reprefilling)
+        return StepResult(verdicts, forward.started, forward.seconds, prepared.tokens, prefilled, again, features)
 
     def _verify(
         self, sessions: list[Session], drafts: list[Draft], picks: list[int]
@@ -137,6 +159,32 @@ def _tree_row(session: Session, draft: Draft) -> Row:
     return Row.tree(draft.tokens, draft.parents, slots)
 
 
-def _chunk_row(session: Session, size: int) -> Row:
-    start = session.kv_length
-    return Row.chunk(session.tokens[start : start + size], session.table.slots(0, start + size))
+def _chunk_row(session: Session, positions: range) -> Row:
+    """A stretch of committed tokens, no logits. For one that was run before, the same KV is written to the same slots.
+
+    Same, that is, up to floating-point rounding between batch shapes, as everywhere (docs/design.md, section 5).
+    """
+    tokens = session.tokens[positions.start : positions.stop]
+    return Row.chunk(tokens, session.table.slots(0, positions.stop))
+
+
+def _wanted(prepared: Prepared, verdicts: list[tuple[Session, Draft, Verdict]]) -> list[Wanted]:
+    """Where in the forward features are worth taking: all of every chunk, and accepted paths, root included, of sessions that go on.
+
+    Chunks come first: what a session computes anew may push out what its chunk has just joined up with.
+    """
+    starts = list(accumulate((row.num_tokens for row in prepared.rows), initial=0))
+    finished = {session.id for session, _, verdict in verdicts if verdict.finished is not None}
+    at = [
+        (session, positions.start, range(start, start + len(positions)))
+        for (session, positions), start in zip(prepared.chunks, starts[len(verdicts) :], strict=False)
+    ]
+    at += [
+        (session, draft.positions[0], [start + index for index in verdict.path])
+        for (session, draft, verdict), start in zip(verdicts, starts, strict=False)
+    ]
+    return [
+        Wanted(session, session.feed.recipe, first, indices)
+        for session, first, indices in at
+        if session.feed is not None and session.id not in finished
+    ]

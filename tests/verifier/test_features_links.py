@@ -1,0 +1,84 @@
+"""What features do to the stream they share: when a drafter that reads is still alive, and how large a message gets."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.features import FeatureLayout, Features
+from specsplit.sessions import Close, FeaturesRead, Open
+from specsplit.speculation import Commit, Grow
+from specsplit.values import Plan, Sampling, Vocabulary
+from specsplit_verifier.claims import READING_S, Claims
+from specsplit_verifier.links import packed
+
+
+def opened(tokens: int) -> Open:
+    return Open((1,) * tokens, Sampling(), Plan(), Vocabulary(16), 8, features=FeatureLayout(2))
+
+
+def features(first: int, count: int) -> Features:
+    return Features(first, count, bytes(count))
+
+
+RESTING = Grow(0, resting=True)
+
+
+def test_a_drafter_that_says_nothing_is_overdue_whatever_else_it_is_told() -> None:
+    claims = Claims(5.0)
+    claims.told(1, opened(200), 0.0)
+    for step in range(100):
+        claims.told(1, Commit(step + 1, 0, (3,)), step * 0.05)
+        claims.told(1, features(step * 20, 20), step * 0.05)
+    assert not claims.overdue(6.0)
+    assert claims.overdue(6.01), "5 s, and 1 s for the 200 tokens of its prompt"
+
+
+def test_a_drafter_that_has_answered_gets_time_to_read_the_prompt() -> None:
+    claims = Claims(5.0)
+    claims.told(1, opened(1), 0.0)
+    claims.told(1, features(0, 1000), 0.0)
+    claims.heard([(1, RESTING)], 1.0)
+    claims.told(1, Commit(1, 0, (3,)), 2.0)
+    assert not claims.overdue(10.9), "1 + 5 + 1000 tokens of 5 ms"
+    assert claims.overdue(11.1)
+
+
+def test_reading_is_a_sign_of_life_and_leaves_less_to_read() -> None:
+    claims = Claims(5.0)
+    claims.told(1, opened(1), 0.0)
+    claims.heard([(1, RESTING)], 0.0)
+    claims.told(1, features(0, 1000), 0.0)
+    claims.told(1, Commit(1, 0, (3,)), 0.0)
+    claims.heard([(2, FeaturesRead(5))], 1.0)
+    assert not claims.overdue(1.0 + 5.0 + 1000 * READING_S)
+    claims.told(1, Commit(2, 0, (3,)), 4.0)
+    claims.heard([(7, FeaturesRead(1))], 4.0)
+    claims.heard([(1, FeaturesRead(900))], 4.0)
+    claims.told(1, Commit(3, 0, (3,)), 4.0)
+    assert not claims.overdue(9.4)
+    assert claims.overdue(9.6)
+
+
+def test_features_alone_are_no_claim_and_a_close_takes_all_back() -> None:
+    claims = Claims(5.0)
+    claims.told(1, features(0, 10), 0.0)
+    assert not claims.overdue(1e6)
+    claims.told(1, opened(10), 1e6)
+    claims.told(1, Close(), 1e6)
+    assert not claims.overdue(2e6)
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 40))), st.integers(8, 100))
+def test_messages_keep_order_and_size(asked: list[tuple[int, int]], most: int) -> None:
+    events = [(session, features(0, size) if size else Commit(1, 0, (1,))) for session, size in asked]
+    messages = list(packed(events, most))
+    assert [event for message in messages for event in message] == events
+    for message in messages:
+        sizes = [len(event.data) for _, event in message if isinstance(event, Features)]
+        assert message and (sum(sizes) <= most // 2 or len(sizes) == 1)
+
+
+def test_small_events_share_one_message() -> None:
+    events = [(n, event) for n in range(20) for event in (Commit(1, 0, (1,)), features(0, 4))]
+    assert len(list(packed(events, 2**20))) == 1

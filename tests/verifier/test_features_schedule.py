@@ -1,0 +1,79 @@
+"""Re-prefill takes what real prefill leaves, little of it beside others, and nobody waits for a drafter that lacks features."""
+
+from __future__ import annotations
+
+from specsplit.features import FeatureLayout
+from specsplit.model.pages import PagePool, PageTable
+from specsplit.sessions import DecodeRequest
+from specsplit.speculation import Mirror
+from specsplit.values import ModelInfo, Plan, Vocabulary
+from specsplit_verifier.cost import StepCost
+from specsplit_verifier.feed import Feed, FeedLimits, Recipe
+from specsplit_verifier.patience import Patience
+from specsplit_verifier.scheduler import REPREFILL_TOKENS, Batch, Scheduler
+from specsplit_verifier.session import Session
+
+BUDGET = 100
+WAITING = Plan(draft_ahead=False, wait_budget_us=1_000_000)
+
+
+class World:
+    """A scheduler, and sessions put into it as they are."""
+
+    def __init__(self) -> None:
+        self.pool = PagePool(256, 16)
+        info = ModelInfo("toy", Vocabulary(16), 2048)
+        self.scheduler = Scheduler(info, self.pool, max_sessions=8, step_token_budget=BUDGET)
+
+    def session(self, tokens: int, *, read: int, gap: int = 0) -> Session:
+        """A session of so many tokens, of which the target has read some; its drafter lacks the features of the first `gap`."""
+        number = len(self.scheduler.running) + 1
+        prompt = (1,) * tokens
+        table = PageTable(self.pool)
+        session = Session(number, DecodeRequest("r", prompt), WAITING, 50, frozenset(), table, list(prompt), read)
+        feed = Feed(Recipe((1,), "", FeatureLayout(2)), gap, FeedLimits(1000, 1000, 1000)) if gap else None
+        session.attach("drafter", Mirror(number, 1, tokens - 1, 8, 16), feed)
+        if feed is not None:
+            feed.attach(tokens - 1)
+        self.scheduler.running[number] = session
+        return session
+
+    def choose(self) -> Batch:
+        batch = self.scheduler.choose(0.0, StepCost(), {"drafter": Patience()})
+        assert isinstance(batch, Batch)
+        return batch
+
+
+def test_a_session_alone_is_re_prefilled_at_full_budget_and_decodes_meanwhile() -> None:
+    world = World()
+    session = world.session(300, read=299, gap=250)
+    batch = world.choose()
+    assert batch.decoding == [session], "its drafter is not waited for"
+    assert batch.reprefilling == [(session, range(BUDGET))]
+
+
+def test_beside_a_session_that_lacks_nothing_it_is_a_few_tokens() -> None:
+    world = World()
+    session = world.session(300, read=299, gap=250)
+    other = world.session(50, read=49)
+    other.detach(orphan=False)
+    batch = world.choose()
+    assert batch.decoding == [session, other]
+    assert batch.reprefilling == [(session, range(REPREFILL_TOKENS))]
+
+
+def test_real_prefill_comes_first() -> None:
+    world = World()
+    lacking = world.session(300, read=299, gap=250)
+    prompt = world.session(400, read=0)
+    assert world.choose().reprefilling == []
+    prompt.kv_length = 399 - BUDGET + 10
+    batch = world.choose()
+    assert batch.prefilling == [(prompt, 90)]
+    assert batch.reprefilling == [(lacking, range(10))]
+
+
+def test_several_share_the_budget_in_order_of_arrival() -> None:
+    world = World()
+    first, second = world.session(300, read=299, gap=30), world.session(300, read=299, gap=250)
+    assert world.choose().reprefilling == [(first, range(30)), (second, range(70))]

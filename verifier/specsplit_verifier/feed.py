@@ -1,0 +1,206 @@
+"""The features of one session on their way to its drafter: what is kept, what was sent, what was read, what has to be computed again.
+
+    0 ......... read ......... sent ......... end
+                     kept.first ............. end        a replay: the drafter gets everything from what is kept
+    0 .. read .. sent ......... kept.first .. end        a gap: positions sent..kept.first are gone and have to be computed again
+
+The drafter gets every position once, in order, from 0. It is never sent more than the window beyond what it has read, and no more
+than the retention is kept: the oldest are dropped. A drafter that comes late has to be sent what was there before it; what is
+dropped until then is computed again. Once it was sent all there was it is live, and has to keep up: if it reads so slowly that
+positions are dropped unsent, it is given up (Overrun).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specsplit.errors import InvalidRequest, SpecsplitError
+from specsplit.features import FeatureLayout, FeatureNeed, Features
+
+
+class Overrun(SpecsplitError):
+    """A drafter reads features so slowly that some would be dropped before they were sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How features are made of hidden states. Equal recipes make equal bytes."""
+
+    layers: tuple[int, ...]
+    """Side by side, in this order."""
+    projection: str
+    """Digest of the projection applied to them; empty: none."""
+    layout: FeatureLayout
+
+
+@dataclass(frozen=True, slots=True)
+class FeedLimits:
+    """How much one session's features may take, in tokens, and one event of them, in bytes."""
+
+    window: int
+    retention: int
+    event_bytes: int
+
+    def event_tokens(self, layout: FeatureLayout) -> int:
+        """Tokens of one event; at least one."""
+        return max(1, self.event_bytes // layout.bytes_per_token)
+
+
+class Rows:
+    """Encoded features of positions first <= p < end, which grow at the end and are dropped from the front."""
+
+    def __init__(self, layout: FeatureLayout, first: int) -> None:
+        self.first = self.end = first
+        self._token_bytes = layout.data_bytes
+        self._scale_bytes = layout.bytes_per_token - layout.data_bytes
+        self._data = bytearray()
+        self._scales = bytearray()
+
+    def __len__(self) -> int:
+        """Tokens."""
+        return self.end - self.first
+
+    def append(self, features: Features) -> None:
+        """Add what follows the last position."""
+        self._data += features.data
+        self._scales += features.scales
+        self.end = features.end
+
+    def drop(self, count: int) -> None:
+        """Forget the first `count` positions."""
+        del self._data[: count * self._token_bytes]
+        del self._scales[: count * self._scale_bytes]
+        self.first += count
+
+    def cut(self, first: int, end: int) -> Features:
+        """A copy of positions first <= p < end, at least one."""
+        start, stop = first - self.first, end - self.first
+        with memoryview(self._data) as data, memoryview(self._scales) as scales:
+            return Features(
+                first,
+                end - first,
+                bytes(data[start * self._token_bytes : stop * self._token_bytes]),
+                bytes(scales[start * self._scale_bytes : stop * self._scale_bytes]),
+            )
+
+
+class Feed:
+    """One session's features under one recipe. `first`: the position that is computed next."""
+
+    def __init__(self, recipe: Recipe, first: int, limits: FeedLimits) -> None:
+        self.recipe = recipe
+        self._limits = limits
+        self._event_tokens = limits.event_tokens(recipe.layout)
+        self._kept = Rows(recipe.layout, first)
+        self._backlog = 0
+        self.attached = False
+        """True while there is a drafter to send to."""
+        self.live = False
+        """True once it was sent all there was."""
+        self.sent = 0
+        """The present drafter was sent every position below this."""
+        self.read = 0
+        """And has read every position below this."""
+
+    @property
+    def end(self) -> int:
+        """Positions below were computed."""
+        return self._kept.end
+
+    @property
+    def retained(self) -> int:
+        """Tokens kept."""
+        return len(self._kept)
+
+    @property
+    def complete(self) -> bool:
+        """True if the drafter was sent all that was computed."""
+        return self.sent == self.end
+
+    @property
+    def catching_up(self) -> bool:
+        """True while the drafter has not read all that lay before the root when it came (the prompt, say)."""
+        return self.read < self._backlog
+
+    @property
+    def missing(self) -> range:
+        """Positions to compute again: gone, and the drafter's next. Those that it could be sent at once, and no more."""
+        if not self.attached:
+            return range(0)
+        return range(self.sent, max(self.sent, min(self._kept.first, self.read + self._limits.window)))
+
+    def attach(self, root: int) -> list[Features]:
+        """A drafter begins at a session whose root has position `root`: what it is to be sent now."""
+        self.attached = True
+        self.sent = self.read = 0
+        self.live = self.complete
+        self._backlog = root
+        return self._take()
+
+    def detach(self) -> None:
+        """The drafter is gone; what is kept waits for another."""
+        self.attached = False
+
+    def add(self, features: Features) -> list[Features]:
+        """Features were computed, for the first time or again: what the drafter is to be sent now.
+
+        What was computed again goes out at once and is not kept. Raises Overrun if a live drafter lost positions that it was not sent.
+        """
+        if features.first == self.end:
+            self._keep(features)
+            return self._take()
+        if features.first not in self.missing or features.end > self._kept.first:
+            return []  # whoever lacked them is gone
+        again = Rows(self.recipe.layout, features.first)
+        again.append(features)
+        return self._send(again, features.end) + self._take()
+
+    def acknowledge(self, position: int) -> list[Features]:
+        """The drafter has read every position below `position`: what it is to be sent now.
+
+        Raises InvalidRequest if it cannot have.
+        """
+        if not self.read <= position <= self.sent:
+            raise InvalidRequest("features_read.position", f"is {position}, expected {self.read}..{self.sent}")
+        self.read = position
+        return self._take()
+
+    def _keep(self, features: Features) -> None:
+        self._kept.append(features)
+        surplus = len(self._kept) - self._limits.retention
+        if surplus > 0:
+            self._kept.drop(surplus)
+        if self.attached and self.live and self.sent < self._kept.first:
+            raise Overrun(
+                f"it has read the features of {self.read} tokens of {self.end}, and more than {self._limits.retention} are not kept"
+            )
+
+    def _take(self) -> list[Features]:
+        if not self.attached or self.sent < self._kept.first:
+            return []
+        return self._send(self._kept, min(self.end, self.read + self._limits.window))
+
+    def _send(self, rows: Rows, end: int) -> list[Features]:
+        step = self._event_tokens
+        events = [rows.cut(first, min(first + step, end)) for first in range(self.sent, end, step)]
+        self.sent = max(self.sent, end)
+        self.live |= self.complete
+        return events
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSource:
+    """What a verifier can feed its drafters, and how much of it."""
+
+    recipe: Callable[[FeatureNeed], Recipe]
+    """How a need is met. Raises Incompatible, saying why, where it cannot be."""
+    limits: FeedLimits
+
+    def feed(self, need: FeatureNeed, kept: Feed | None, first: int) -> Feed:
+        """The feed for a drafter with `need`: `kept`, if that is of the same recipe, else a new one that begins at `first`.
+
+        Raises Incompatible if the need cannot be met.
+        """
+        recipe = self.recipe(need)
+        return kept if kept is not None and kept.recipe == recipe else Feed(recipe, first, self.limits)
