@@ -100,38 +100,64 @@ def test_sessions_of_different_heads_end_and_begin_side_by_side(
         assert all(pool.map(one, range(18)))
 
 
-@pytest.mark.parametrize(
-    ("drafter", "retention"),
-    [
-        pytest.param("eagle3", None, id="eagle3-replayed"),
-        pytest.param("eagle3", 40, id="eagle3-recomputed"),
-        pytest.param("multi_layer_eagle", None, id="multi_layer_eagle-replayed"),
-        pytest.param("eagle", 40, id="eagle-recomputed"),
-    ],
-)
+@pytest.mark.parametrize("drafter", HEADS)
 def test_a_killed_head_is_replaced_by_one_that_joins_late(
-    prompt: list[int], plain: tuple[int, ...], drafter: str, retention: int | None
+    cluster: LocalCluster, prompt: list[int], plain: tuple[int, ...], drafter: str
 ) -> None:
-    """The features of what was committed before are sent again, or computed again where they are not kept."""
-    kept = (
-        {} if retention is None else {"feature_retention": retention, "step_token_budget": 16, "num_draft_tokens": 16}
-    )
-    started = LocalCluster(TARGET, drafts_beside(TARGET), drafters=[drafter, drafter], verifier={**PACED, **kept})
-    with started as cluster, cluster.client() as client:
-        tokens: list[int] = []
-        accepted_after = 0
+    """It is sent again what was sent to the first."""
+    cluster.spawn_drafter(drafter)
+    cluster.wait_joined()
+    tokens, accepted_after = write_and_kill(cluster, prompt, drafter)
+    assert tokens == plain
+    assert accepted_after > 10, "the other one drafts now"
+
+
+def test_what_is_not_kept_for_a_head_that_joins_late_is_computed_again(
+    prompt: list[int], plain: tuple[int, ...]
+) -> None:
+    forgetful = {"feature_retention": 40, "step_token_budget": 16, "num_draft_tokens": 16}
+    started = LocalCluster(TARGET, drafts_beside(TARGET), drafters=["eagle3"] * 2, verifier={**PACED, **forgetful})
+    with started as cluster:
+        tokens, accepted_after = write_and_kill(cluster, prompt, "eagle3")
+        assert tokens == plain
+        assert accepted_after > 10, "the other one drafts now"
+        with cluster.client() as client:
+            eventually(lambda: empty(client.cluster()))
+
+
+def write_and_kill(cluster: LocalCluster, prompt: list[int], drafter: str) -> tuple[tuple[int, ...], int]:
+    """Kill the drafter that drafts in mid-generation: (tokens, drafts accepted after that)."""
+    tokens: list[int] = []
+    accepted_after = 0
+    killed = False
+    with cluster.client() as client:
         for event in client.stream(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter=drafter):
             if isinstance(event, Delta):
                 tokens += event.tokens
-                busy = {m.member_id for m in client.cluster().members if m.load.sessions}
-                if len(tokens) > 50 and not cluster.dead:
-                    next((child for child in cluster.drafters if child.name in busy), cluster.drafters[0]).kill()
-                elif cluster.dead:
-                    accepted_after += event.num_correct_drafts
-        assert tuple(tokens) == plain
-        assert len(cluster.dead) == 1
-        assert accepted_after > 10, "the other one drafts now"
-        eventually(lambda: empty(client.cluster()))
+                accepted_after += event.num_correct_drafts if killed else 0
+            if len(tokens) > 50 and not killed:
+                busy = {member.member_id for member in client.cluster().members if member.load.sessions}
+                for child in cluster.drafters:
+                    if child.name in busy and child.alive:
+                        child.kill()
+                        killed = True
+    assert killed
+    return tuple(tokens), accepted_after
+
+
+@pytest.mark.parametrize("drafter", HEADS)
+def test_a_head_that_sleeps_never_stalls_a_session(
+    cluster: LocalCluster, prompt: list[int], plain: tuple[int, ...], drafter: str
+) -> None:
+    asleep = [child for child in cluster.drafters if child.name.startswith(f"{drafter}-") and child.alive]
+    with cluster.client() as client:
+        for child in asleep:
+            child.suspend()
+        try:
+            assert write(client, prompt, drafter, timeout_s=60) == plain
+        finally:
+            for child in asleep:
+                child.resume()
 
 
 @pytest.mark.parametrize("encoding", ["float32", "bfloat16", "fp8_e4m3", "projected"])

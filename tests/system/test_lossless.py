@@ -10,12 +10,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client
 
 POCKET = Path("models/pocket")
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 50, 24, 128
-DRAFTERS = ["standalone", "ngram"]
+DRAFTERS = ["eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram"]
 KINDS = ["none", *DRAFTERS]
 SEEDED = {"temperature": 0.9, "top_k": 200, "top_p": 0.95, "min_p": 0.01, "seed": 2024}
 
@@ -23,10 +24,8 @@ SEEDED = {"temperature": 0.9, "top_k": 200, "top_p": 0.95, "min_p": 0.01, "seed"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     """Two verifiers that take one session at a time."""
-    settings = {"max_sessions": 1}
-    with LocalCluster(
-        POCKET / "target", POCKET / "draft", verifiers=2, drafters=DRAFTERS, verifier=settings
-    ) as started:
+    target, settings = POCKET / "target", {"max_sessions": 1}
+    with LocalCluster(target, drafts_beside(target), verifiers=2, drafters=DRAFTERS, verifier=settings) as started:
         yield started
 
 
