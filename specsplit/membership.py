@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings.address import split
-from specsplit.values import DrafterInfo, Endpoint, Load, ModelInfo
+from specsplit.values import DrafterInfo, Endpoint, Load, ModelInfo, PlanChanges, TraceChanges
 
 Role = ModelInfo | DrafterInfo
 """What a member is: a verifier rank (its target), or a drafter."""
@@ -72,8 +72,25 @@ class Drain:
     """Take no new sessions, finish the running ones, leave."""
 
 
-Directive = Registered | Roster | Drain
-"""To a member."""
+@dataclass(frozen=True)
+class PlanOrder:
+    """From the next step on the default plan of a verifier is its own with these changes, for running sessions too.
+
+    A field that a session's request fixed stays as the request has it. No changes: back to the verifier's own default.
+    """
+
+    changes: PlanChanges = field(default_factory=PlanChanges)
+
+
+@dataclass(frozen=True)
+class TracingOrder:
+    """From now on trace what the member's own settings say, with these changes. No changes: back to the settings."""
+
+    changes: TraceChanges = field(default_factory=TraceChanges)
+
+
+Directive = Registered | Roster | PlanOrder | TracingOrder | Drain
+"""To a member. The orders are told at every join, so that a member need not remember them over a break."""
 
 
 @dataclass(frozen=True)
@@ -97,3 +114,23 @@ class Cluster:
     members: tuple[Member, ...] = ()
     queued: int = 0
     running: int = 0
+
+
+@dataclass(frozen=True)
+class PlanTold:
+    """What became of a change of the plan."""
+
+    members: int
+    """Verifiers that are told."""
+    changes: PlanChanges
+    """All that now differs from their own defaults."""
+
+
+@dataclass(frozen=True)
+class TracingTold:
+    """What became of a change of what is traced."""
+
+    members: int
+    """Drafters and verifiers that are told; the coordinator obeys too."""
+    changes: TraceChanges
+    """All that now differs from everybody's own settings."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from specsplit.errors import Incompatible, InvalidRequest
 from specsplit.features import FeatureNeed
@@ -16,6 +17,11 @@ from specsplit.features import FeatureNeed
 def _require(condition: bool, field_name: str, problem: str) -> None:
     if not condition:
         raise InvalidRequest(field_name, problem)
+
+
+def _said(changes: PlanChanges | TraceChanges) -> dict[str, Any]:
+    """The fields that are not None."""
+    return {name: value for name, value in vars(changes).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class PlanChanges:
-    """What a request wants different from the verifier's default plan; None leaves a field as it is."""
+    """What a request, or an operator, wants different from the verifier's default plan; None leaves a field as it is."""
 
     num_steps: int | None = None
     topk: int | None = None
@@ -95,7 +101,58 @@ class PlanChanges:
 
     def over(self, default: Plan) -> Plan:
         """The default with these changes. Raises InvalidRequest for a value out of range."""
-        return replace(default, **{name: value for name, value in vars(self).items() if value is not None})
+        return replace(default, **_said(self))
+
+    def after(self, earlier: PlanChanges) -> PlanChanges:
+        """These changes and those made before, where these say nothing."""
+        return replace(earlier, **_said(self))
+
+
+SERVICES = ("coordinator", "verifier", "drafter")
+"""The kinds of process, in the order in which a request meets them."""
+
+
+@dataclass(frozen=True)
+class TraceScope:
+    """What is traced. Raises InvalidRequest for a value out of range."""
+
+    level: int = 1
+    """0: nothing; 1: stages of a request; 2: its steps too; 3: the parts of a step too."""
+    ratio: float = 1.0
+    """Share of the requests that are traced, of those whose caller has not decided that already."""
+    modules: tuple[str, ...] = ()
+    """Services that make spans; empty: all of them."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.level <= 3, "trace_level", f"is {self.level}, expected 0..3")
+        _require(0 <= self.ratio <= 1, "trace_ratio", f"is {self.ratio}, expected a number in [0, 1]")
+        for module in self.modules:
+            _require(module in SERVICES, "trace_modules", f"has {module!r}, expected some of {', '.join(SERVICES)}")
+
+    def level_of(self, service: str) -> int:
+        """The level that holds for `service`."""
+        return self.level if not self.modules or service in self.modules else 0
+
+
+@dataclass(frozen=True)
+class TraceChanges:
+    """What an operator wants traced different from a service's own settings; None leaves a field as it is."""
+
+    level: int | None = None
+    ratio: float | None = None
+    modules: tuple[str, ...] | None = None
+    """All of them by name for all: a list that is there is not empty."""
+
+    def __post_init__(self) -> None:
+        _require(self.modules != (), "trace_modules", f"is empty, expected some of {', '.join(SERVICES)}")
+
+    def over(self, default: TraceScope) -> TraceScope:
+        """The default with these changes. Raises InvalidRequest for a value out of range."""
+        return replace(default, **_said(self))
+
+    def after(self, earlier: TraceChanges) -> TraceChanges:
+        """These changes and those made before, where these say nothing."""
+        return replace(earlier, **_said(self))
 
 
 @dataclass(frozen=True)
@@ -137,6 +194,17 @@ class DrafterKind(StrEnum):
     def is_head(self) -> bool:
         """True if it reads the target's hidden states."""
         return self in (DrafterKind.EAGLE, DrafterKind.EAGLE3, DrafterKind.MULTI_LAYER_EAGLE)
+
+
+class Miss(StrEnum):
+    """Why the bonus of a commit was not a node of the speculation."""
+
+    WRONG = "wrong"
+    """There were nodes in its place, and none of them was the bonus."""
+    LATE = "late"
+    """There was no node in its place, and the drafter had not said that it rests: growing, or the wire, took too long."""
+    NONE = "none"
+    """There was no node in its place, and the drafter rested: it had nothing more to propose there."""
 
 
 class FinishReason(StrEnum):

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 import grpc
 
 from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.observe import TraceContext, Tracing
 from specsplit.rpc import dial, from_rpc_error
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import TransportSettings
@@ -19,21 +20,27 @@ from specsplit_coordinator.registry import Seat
 class Dialler:
     """Decodes sessions on verifiers."""
 
-    def __init__(self, settings: TransportSettings) -> None:
+    def __init__(self, settings: TransportSettings, tracing: Tracing) -> None:
         self._settings = settings
+        self._tracing = tracing
         self._channels: dict[Seat, grpc.aio.Channel] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     async def decode(
-        self, seat: Seat, request: DecodeRequest, timeout_s: float | None = None
+        self,
+        seat: Seat,
+        request: DecodeRequest,
+        timeout_s: float | None = None,
+        trace: TraceContext | None = None,
     ) -> AsyncGenerator[Tokens | Finished, None]:
-        """The events of one session; leaving the loop, by whatever way, ends the session on the verifier.
+        """The events of one session, which belongs below `trace`; leaving the loop, by whatever way, ends the session on the verifier.
 
         Raises Unavailable if the verifier is lost meanwhile, else what the verifier says.
         """
         _require_alive(seat)
         stub = verifier_pb2_grpc.VerifierServiceStub(self._channel(seat))
-        call = stub.Decode(decode_to_wire(request), timeout=timeout_s)
+        with self._tracing.within(trace):
+            call = stub.Decode(decode_to_wire(request), timeout=timeout_s)
         seat.on_lost.append(call.cancel)
         try:
             async for message in call:
@@ -58,7 +65,7 @@ class Dialler:
     def _channel(self, seat: Seat) -> grpc.aio.Channel:
         channel = self._channels.get(seat)
         if channel is None:
-            channel = self._channels[seat] = dial(seat.who.address, self._settings)
+            channel = self._channels[seat] = dial(seat.who.address, self._settings, self._tracing)
             seat.on_lost.append(lambda: self._forget(seat))
         return channel
 

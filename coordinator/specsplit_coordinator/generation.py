@@ -5,35 +5,38 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
-from specsplit.observe import fields
+from specsplit.observe import TraceContext, Tracing
 from specsplit.requests import Delta, Done, GenerateRequest
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import FinishReason, Plan, Sampling, SpeculationStatistics, Usage
+from specsplit_coordinator.account import Account
 from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.output import Output
 from specsplit_coordinator.placement import check_wish, choose_drafter
 from specsplit_coordinator.prompt import check_in_vocabulary, check_prompt, tokens_of
 from specsplit_coordinator.registry import Registry, Seat, endpoint_of
 
-_log = logging.getLogger(__name__)
-
 
 class Decoder(Protocol):
     """What runs a session on a verifier."""
 
     def decode(
-        self, seat: Seat, request: DecodeRequest, timeout_s: float | None = None
+        self,
+        seat: Seat,
+        request: DecodeRequest,
+        timeout_s: float | None = None,
+        trace: TraceContext | None = None,
     ) -> AsyncGenerator[Tokens | Finished, None]:
-        """The events of one session; closing the generator ends it."""
+        """The events of one session, which belongs below `trace`; closing the generator ends it."""
         ...
 
 
@@ -52,6 +55,7 @@ class _Prepared:
     """A request with everything decided that does not depend on where it runs."""
 
     request: GenerateRequest
+    model: str
     tokens: tuple[int, ...]
     sampling: Sampling
     scanner: StopScanner
@@ -61,13 +65,22 @@ class Generator:
     """Runs requests."""
 
     def __init__(
-        self, tokenizer: Tokenizer, registry: Registry, admission: Admission, decoder: Decoder, draws: Draws
+        self,
+        tokenizer: Tokenizer,
+        registry: Registry,
+        admission: Admission,
+        decoder: Decoder,
+        draws: Draws,
+        tracing: Tracing,
+        clock: Clock,
     ) -> None:
         self._tokenizer = tokenizer
         self._registry = registry
         self._admission = admission
         self._decoder = decoder
         self._draws = draws
+        self._tracing = tracing
+        self._clock = clock
 
     async def generate(
         self,
@@ -80,20 +93,44 @@ class Generator:
         `remaining_s` tells the time left to the caller (None: no limit). `at_end` is given what must happen when the call is over,
         even if nobody closes this generator.
         """
-        prepared = await self._prepare(request)
-        lease = await self._admission.enter()
+        account = Account(request, self._tracing, self._clock)
+        at_end(account.close)
+        try:
+            async with aclosing(self._run(request, remaining_s, at_end, account)) as events:
+                async for event in events:
+                    account.streamed(event)
+                    yield event
+        except SpecsplitError as error:
+            account.failed(error)
+            raise
+        finally:
+            account.close()
+
+    async def _run(
+        self,
+        request: GenerateRequest,
+        remaining_s: Callable[[], float | None],
+        at_end: Callable[[Callable[[], None]], None],
+        account: Account,
+    ) -> AsyncGenerator[Delta | Done, None]:
+        """Every step of it."""
+        prepared = await self._prepare(request, account)
+        with account.stage("queue") as note:
+            lease = await self._admission.enter()
+            note("verifier", lease.verifier.member_id)
         at_end(lease.release)
         try:
             self._place_drafter(lease, request.drafter)
             output = Output(self._tokenizer.detokenizer(prepared.tokens), prepared.scanner)
-            events = self._decoder.decode(lease.verifier, _decode_request(prepared, lease), remaining_s())
+            session = _decode_request(prepared, lease)
+            events = self._decoder.decode(lease.verifier, session, remaining_s(), account.context)
             async with aclosing(events), aclosing(_stream(events, output)) as stream:
                 async for event in stream:
                     yield _done(prepared, lease, output, event) if isinstance(event, _End) else event
         finally:
             lease.release()
 
-    async def _prepare(self, request: GenerateRequest) -> _Prepared:
+    async def _prepare(self, request: GenerateRequest, account: Account) -> _Prepared:
         """Steps 1 to 3."""
         request = replace(request, request_id=request.request_id or self._draws.request_id())
         check_wish(request.drafter)
@@ -101,10 +138,15 @@ class Generator:
         scanner = StopScanner(request.stop)
         vocabulary = self._tokenizer.vocabulary
         check_in_vocabulary("stopping.stop_token_ids", request.stopping.stop_token_ids, vocabulary.size)
-        tokens = await tokens_of(request.prompt, self._tokenizer)
-        check_prompt(request.prompt, tokens, vocabulary.size, self._registry.model().max_context)
+        with account.stage("tokenize") as note:
+            tokens = await tokens_of(request.prompt, self._tokenizer)
+            note("tokens", len(tokens))
+        target = self._registry.model()
+        check_prompt(request.prompt, tokens, vocabulary.size, target.max_context)
         choose_drafter(self._registry.drafters, request.drafter, vocabulary)
-        return _Prepared(request, tokens, self._seeded(request), scanner)
+        prepared = _Prepared(request, target.model, tokens, self._seeded(request), scanner)
+        account.prepared(request.request_id, prepared.model, prepared.sampling)
+        return prepared
 
     def _seeded(self, request: GenerateRequest) -> Sampling:
         if request.seeded:
@@ -158,7 +200,7 @@ def _decode_request(prepared: _Prepared, lease: Lease) -> DecodeRequest:
 
 
 def _done(prepared: _Prepared, lease: Lease, output: Output, end: _End) -> Done:
-    done = Done(
+    return Done(
         request_id=prepared.request.request_id,
         reason=end.reason,
         matched_stop=end.matched,
@@ -168,5 +210,3 @@ def _done(prepared: _Prepared, lease: Lease, output: Output, end: _End) -> Done:
         verifier=lease.verifier.member_id,
         drafter="" if lease.drafter is None else lease.drafter.member_id,
     )
-    _log.info("request done", extra=fields(request=done.request_id, reason=done.reason.value, verifier=done.verifier))
-    return done

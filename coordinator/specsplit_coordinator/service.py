@@ -16,6 +16,7 @@ from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.dialler import Dialler
 from specsplit_coordinator.generation import Draws, Generator
+from specsplit_coordinator.orders import Orders
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.servicers import ClusterServicer, CoordinatorServicer
 
@@ -27,7 +28,7 @@ _SEED_BITS = 53
 
 def main(settings: CoordinatorSettings) -> int:
     """Run until SIGTERM; the exit status. Raises SpecsplitError if it cannot start."""
-    set_up("coordinator", settings.log_level)
+    set_up("coordinator", settings.log_level, settings.log_format)
     announce("coordinator", settings)
     return asyncio.run(Coordinator(settings).run())
 
@@ -38,13 +39,14 @@ class Coordinator:
     def __init__(self, settings: CoordinatorSettings, draws: Draws | None = None) -> None:
         """Reads the tokenizer. Raises LoadError."""
         self._settings = settings
-        tokenizer = Tokenizer.load(settings.model)
-        self.registry = Registry(tokenizer.vocabulary, SystemClock(), settings.lost_after_ms / 1000)
+        self._clock = SystemClock()
+        self._tokenizer = Tokenizer.load(settings.model)
+        self._draws = draws or Draws(lambda: secrets.randbits(_SEED_BITS), lambda: uuid.uuid4().hex)
+        self.registry = Registry(self._tokenizer.vocabulary, self._clock, settings.lost_after_ms / 1000)
         self.admission = Admission(self.registry, settings.max_queue, settings.retry_after_s)
-        self._dialler = Dialler(settings)
-        draws = draws or Draws(lambda: secrets.randbits(_SEED_BITS), lambda: uuid.uuid4().hex)
-        self._generator = Generator(tokenizer, self.registry, self.admission, self._dialler, draws)
-        self._members = ClusterServicer(self.registry, settings.heartbeat_ms)
+        self.orders = Orders()
+        self._members = ClusterServicer(self.registry, self.orders, settings.heartbeat_ms)
+        self._dialler: Dialler | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._server: Server | None = None
 
@@ -56,7 +58,13 @@ class Coordinator:
             services=(COORDINATOR_SERVICE, CLUSTER_SERVICE),
             session_methods=("Generate", "Join"),
         )
-        front = CoordinatorServicer(self._generator, self.registry, self.admission)
+        tracing = server.tracing
+        self.orders.watch(lambda: tracing.apply(self.orders.tracing))
+        self._dialler = Dialler(self._settings, tracing)
+        generator = Generator(
+            self._tokenizer, self.registry, self.admission, self._dialler, self._draws, tracing, self._clock
+        )
+        front = CoordinatorServicer(generator, self.registry, self.admission, self.orders)
         coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(front, server.grpc)
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, server.grpc)
         address = await server.start()
@@ -99,7 +107,8 @@ class Coordinator:
     async def _tidy(self) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
-        await self._dialler.close()
+        if self._dialler is not None:
+            await self._dialler.close()
 
     async def _sweep(self) -> None:
         """Look for silent members, several times within the time one may be silent."""

@@ -5,21 +5,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
 
 from specsplit.errors import InvalidRequest, Unavailable
-from specsplit.membership import Cluster, Directive, Draining, Heartbeat, Register, Registered, Report
+from specsplit.membership import (
+    Cluster,
+    Directive,
+    Draining,
+    Heartbeat,
+    PlanOrder,
+    PlanTold,
+    Register,
+    Registered,
+    Report,
+    TracingOrder,
+    TracingTold,
+)
 from specsplit.observe import fields
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
-from specsplit.values import ModelInfo
+from specsplit.values import ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.generation import Generator
+from specsplit_coordinator.orders import Orders
 from specsplit_coordinator.registry import Registry, Seat
 
 _log = logging.getLogger(__name__)
@@ -30,10 +43,11 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     """For programs."""
 
-    def __init__(self, generator: Generator, registry: Registry, admission: Admission) -> None:
+    def __init__(self, generator: Generator, registry: Registry, admission: Admission, orders: Orders) -> None:
         self._generator = generator
         self._registry = registry
         self._admission = admission
+        self._orders = orders
 
     async def Generate(  # noqa: N802 (the name is the protocol's)
         self, request: wire.GenerateMessage, context: Context
@@ -58,12 +72,33 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         members = self._registry.members
         return wire.cluster_to_wire(Cluster(members, self._admission.queued, self._admission.running))
 
+    async def SetPlan(  # noqa: N802
+        self, request: wire.PlanMessage, context: Context
+    ) -> wire.PlanToldMessage:
+        """Change the default plan of every verifier."""
+        changes, reset = wire.set_plan_from_wire(request)
+        self._orders.change_plan(changes, reset=reset)
+        told = PlanTold(len(self._registry.verifiers), self._orders.plan)
+        _log.info("plan set", extra=fields(told=told.members, **_said(told.changes)))
+        return wire.plan_told_to_wire(told)
+
+    async def SetTracing(  # noqa: N802
+        self, request: wire.TracingMessage, context: Context
+    ) -> wire.TracingToldMessage:
+        """Change what everybody traces."""
+        changes, reset = wire.set_tracing_from_wire(request)
+        self._orders.change_tracing(changes, reset=reset)
+        told = TracingTold(len(self._registry.members), self._orders.tracing)
+        _log.info("tracing set", extra=fields(told=told.members, **_said(told.changes)))
+        return wire.tracing_told_to_wire(told)
+
 
 class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     """For members."""
 
-    def __init__(self, registry: Registry, heartbeat_ms: int) -> None:
+    def __init__(self, registry: Registry, orders: Orders, heartbeat_ms: int) -> None:
         self._registry = registry
+        self._orders = orders
         self._heartbeat_ms = heartbeat_ms
         self._memberships: set[_Membership] = set()
 
@@ -79,7 +114,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         reports = (cluster_wire.report_from_wire(message) async for message in request_iterator)
         seat = self._registry.register(await _registration(reports))
         _log.info("member joined", extra=fields(member_id=seat.member_id, address=seat.who.address))
-        membership = _Membership(self._registry, seat, reports)
+        membership = _Membership(self._registry, self._orders, seat, reports)
         self._memberships.add(membership)
         _at_end(context, partial(self._close, membership))
         try:
@@ -92,6 +127,11 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     def _close(self, membership: _Membership) -> None:
         self._memberships.discard(membership)
         membership.close("its stream ended")
+
+
+def _said(changes: PlanChanges | TraceChanges) -> dict[str, object]:
+    """What differs, for the log."""
+    return {name: value for name, value in vars(changes).items() if value is not None}
 
 
 def _at_end(context: Context, callback: Callable[[], None]) -> None:
@@ -113,32 +153,39 @@ async def _registration(reports: AsyncIterator[Report]) -> Register:
 class _Membership:
     """One live Join stream: reports in, directives out."""
 
-    def __init__(self, registry: Registry, seat: Seat, reports: AsyncIterator[Report]) -> None:
+    def __init__(self, registry: Registry, orders: Orders, seat: Seat, reports: AsyncIterator[Report]) -> None:
         self._registry = registry
+        self._orders = orders
         self._seat = seat
         self._news = asyncio.Event()
         self._dismissed = False
         self._reader = asyncio.create_task(self._read(reports))
         self._reader.add_done_callback(lambda _: self._news.set())
-        self._unwatch: Callable[[], None] | None = registry.watch(self._news.set)
+        self._unwatch = [registry.watch(self._news.set), orders.watch(self._news.set)]
         seat.on_lost.append(self._news.set)
 
     async def directives(self) -> AsyncIterator[Directive]:
-        """A roster whenever it changes (verifiers only), until the member leaves. Raises Unavailable once it is lost or dismissed."""
-        told: Directive | None = None
+        """What it should know, and whenever that changes, until it leaves. Raises Unavailable once it is lost or dismissed."""
+        told: dict[type[Directive], Directive] = {}
         while not self._reader.done():
             if self._seat.lost_because is not None:
                 raise Unavailable(f"member {self._seat.member_id} was taken for lost: {self._seat.lost_because}")
             if self._dismissed:
                 raise Unavailable("the coordinator is leaving; it may come back")
             self._news.clear()
-            roster = self._registry.roster(self._seat)
-            if isinstance(self._seat.who.role, ModelInfo) and roster != told:
-                told = roster
-                yield roster
-                continue
+            for directive in self._present():
+                if told.get(type(directive)) != directive:
+                    told[type(directive)] = directive
+                    yield directive
             await self._news.wait()
         self._reader.result()
+
+    def _present(self) -> Iterator[Directive]:
+        """What the member should know now."""
+        if isinstance(self._seat.who.role, ModelInfo):
+            yield self._registry.roster(self._seat)
+            yield PlanOrder(self._orders.plan)
+        yield TracingOrder(self._orders.tracing)
 
     def dismiss(self) -> None:
         """End the stream from this side."""
@@ -148,9 +195,8 @@ class _Membership:
     def close(self, why: str) -> None:
         """The stream is over, so the member is; again has no effect."""
         self._reader.cancel()
-        if self._unwatch is not None:
-            self._unwatch()
-            self._unwatch = None
+        while self._unwatch:
+            self._unwatch.pop()()
         if self._seat.lost_because is None:
             _log.info("member left", extra=fields(member_id=self._seat.member_id, why=why))
         self._registry.remove(self._seat, why)

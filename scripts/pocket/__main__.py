@@ -1,9 +1,11 @@
-"""`python -m scripts.pocket target|draft|card`: each stage resumes where an earlier run stopped."""
+"""`python -m scripts.pocket target|draft|head|card`: each stage resumes where an earlier run stopped."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+
+from specsplit.values import DrafterKind
 
 MODELS = Path("models/pocket")
 STATE = Path("build/pocket")
@@ -17,7 +19,10 @@ def main() -> None:
     target.add_argument("--steps", type=int, default=2350)
     draft = stages.add_parser("draft", help="the standalone draft, distilled from the target (about 15 minutes)")
     draft.add_argument("--steps", type=int, default=2000)
-    stages.add_parser("card", help="measure both on held-out files and write the model cards")
+    head = stages.add_parser("head", help="a draft head on the target's features (10 to 25 minutes)")
+    head.add_argument("kind", choices=[kind.value for kind in DrafterKind if kind.is_head])
+    head.add_argument("--steps", type=int, help="other than the recipe's")
+    stages.add_parser("card", help="measure all on held-out files and write the model cards")
     options = parser.parse_args()
     # Imported late: --help need not wait for torch.
     if options.stage == "target":
@@ -28,10 +33,15 @@ def main() -> None:
         from scripts.pocket import draft as stage  # noqa: PLC0415
 
         stage.train(MODELS / "target", MODELS / "draft", STATE, options.steps)
-    else:
-        from scripts.pocket import card as stage  # noqa: PLC0415
+    elif options.stage == "head":
+        from scripts.pocket import heads as stage  # noqa: PLC0415
 
-        stage.write(MODELS)
+        stage.train(DrafterKind(options.kind), MODELS, STATE, options.steps)
+    else:
+        from scripts.pocket import card, head_card  # noqa: PLC0415
+
+        card.write(MODELS)
+        head_card.write_heads(MODELS)
 
 
 if __name__ == "__main__":

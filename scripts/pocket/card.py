@@ -93,7 +93,7 @@ def _shape(model: LlamaForCausalLM, folder: Path) -> str:
     )
 
 
-def _steps(file: Path) -> str:
+def steps_done(file: Path) -> str:
     """Steps done according to a training checkpoint, or words to that effect."""
     return f"{torch.load(file, weights_only=True)['step']:,}" if file.exists() else "the default number of"
 
@@ -123,7 +123,7 @@ def write(models: Path, state: Path = Path("build/pocket")) -> None:
         held,
         training_files=len(training),
         held_files=len(aside),
-        steps=_steps(state / "target.pt"),
+        steps=steps_done(state / "target.pt"),
     )
     own = draft.BATCHES * continuations.ROWS * continuations.NEW
-    _card(DRAFT, models / "draft", held, own=own, steps=_steps(state / "draft.pt"))
+    _card(DRAFT, models / "draft", held, own=own, steps=steps_done(state / "draft.pt"))

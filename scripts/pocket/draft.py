@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM
 from scripts.pocket import continuations, vocabulary
 from scripts.pocket.corpus import split
 from scripts.pocket.target import CONTEXT, config, save_bf16, windows
-from scripts.pocket.training import Schedule, fit
+from scripts.pocket.training import Schedule, fit, forget_another_targets
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 BATCHES = 24  # of 64 continuations of 192 tokens each
@@ -44,16 +44,6 @@ def divergence(target: LlamaForCausalLM, draft: LlamaForCausalLM, tokens: Tensor
     return kl_div(guessed.flatten(0, 1), wanted.flatten(0, 1), log_target=True, reduction="batchmean")
 
 
-def _forget_another_targets_draft(state: Path, digest: str) -> None:
-    """Delete the checkpoint in `state` if it was distilled from other weights than `digest`."""
-    note = state.with_suffix(".target")
-    if state.exists() and (not note.exists() or note.read_text() != digest):
-        print("the target has changed since this draft was begun: starting again", flush=True)
-        state.unlink()
-    note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(digest)
-
-
 def train(target_folder: Path, draft_folder: Path, state_folder: Path, steps: int, batches: int = BATCHES) -> None:
     """Distil the target in `target_folder` into `draft_folder`; resumes from `state_folder`."""
     tokenizer, target, digest = vocabulary.load(target_folder), load(target_folder), digest_of(target_folder)
@@ -73,7 +63,7 @@ def train(target_folder: Path, draft_folder: Path, state_folder: Path, steps: in
         return 0.5 * divergence(target, draft, text) + 0.5 * divergence(target, draft, own.batch(step, rows=4))
 
     state = state_folder / "draft.pt"
-    _forget_another_targets_draft(state, digest)
+    forget_another_targets(state, digest)
     fit(draft, loss_of_step, Schedule(steps, peak_lr=4e-3), state, lambda: save_bf16(draft, draft_folder))
     if digest_of(target_folder) != digest:
         print("warning: the target's weights changed while its draft was trained; run this stage again", flush=True)

@@ -31,6 +31,16 @@ class Schedule:
         return self.peak_lr * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
+def forget_another_targets(state: Path, digest: str) -> None:
+    """Delete the checkpoint in `state` if it was learnt from a target of other weights than `digest`."""
+    note = state.with_suffix(".target")
+    if state.exists() and (not note.exists() or note.read_text() != digest):
+        print("the target has changed since this training began: starting again", flush=True)
+        state.unlink()
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(digest)
+
+
 def fit(
     model: nn.Module,
     loss_of_step: Callable[[int], Tensor],

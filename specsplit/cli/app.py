@@ -7,8 +7,11 @@ import typer
 from specsplit.cli.demo import demo
 from specsplit.cli.failures import OneLineGroup
 from specsplit.cli.generate import generate
+from specsplit.cli.health import health
+from specsplit.cli.plan import plan
 from specsplit.cli.serve import serve_app
 from specsplit.cli.status import status
+from specsplit.cli.trace import trace
 from specsplit.cli.up import up
 
 app = typer.Typer(
@@ -24,3 +27,6 @@ app.command()(up)
 app.add_typer(serve_app, name="serve")
 app.command()(generate)
 app.command()(status)
+app.command()(plan)
+app.command()(trace)
+app.command()(health)

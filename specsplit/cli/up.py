@@ -52,8 +52,19 @@ def up(
     chosen = choose_drafters(drafter or (), draft_model or (), target)
     # What is wrong with them is said here, not by a child that ends.
     load_settings(CoordinatorSettings, model=target, listen=listen)
+    readable = {
+        "log_format": "text" if sys.stderr.isatty() else "json"
+    }  # a child sees a pipe, whoever reads at its end
     cluster = LocalCluster(
-        target, chosen.models, verifiers=verifiers, drafters=chosen.kinds * drafters, listen=listen, listener=forward
+        target,
+        chosen.models,
+        verifiers=verifiers,
+        drafters=chosen.kinds * drafters,
+        listen=listen,
+        coordinator=readable,
+        verifier=readable,
+        drafter=readable,
+        listener=forward,
     )
     watch(cluster)
 

@@ -5,7 +5,7 @@ with Client("127.0.0.1:50050") as client:
     print(client.generate("def fib(n):", max_tokens=64).text)
 ```
 
-Failures are the exceptions of `specsplit.errors`.
+Failures are the exceptions of `specsplit.errors`. A request that is sent while a span of OpenTelemetry is current belongs to its trace.
 """
 
 from __future__ import annotations

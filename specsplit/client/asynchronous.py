@@ -13,12 +13,13 @@ import grpc
 from specsplit.client.options import Options, Promptable, check_timeout, make_request
 from specsplit.client.result import Gatherer, Result
 from specsplit.errors import Cancelled, Unavailable
-from specsplit.membership import Cluster
+from specsplit.membership import Cluster, PlanTold, TracingTold
+from specsplit.observe.tracing import trace_metadata
 from specsplit.requests import Delta, Done, GenerateRequest
 from specsplit.rpc import dial, from_rpc_error, wait_until_serving
 from specsplit.settings import TransportSettings
 from specsplit.v1 import coordinator_pb2_grpc
-from specsplit.values import ModelInfo
+from specsplit.values import ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import coordinator as wire
 
 
@@ -53,7 +54,8 @@ class AsyncClient:
     ) -> AsyncGenerator[Delta | Done, None]:
         """Like `stream`, for a request that is there already."""
         self._require_open()
-        call = self._stub.Generate(wire.generate_to_wire(request), timeout=check_timeout(timeout_s))
+        message = wire.generate_to_wire(request)
+        call = self._stub.Generate(message, timeout=check_timeout(timeout_s), metadata=trace_metadata())
         try:
             with self._typed_failures():
                 async for message in call:
@@ -74,6 +76,24 @@ class AsyncClient:
         with self._typed_failures():
             call = self._stub.GetCluster(wire.cluster_request(), timeout=check_timeout(timeout_s))
             return wire.cluster_from_wire(await call)
+
+    async def set_plan(
+        self, changes: PlanChanges | None = None, *, reset: bool = False, timeout_s: float | None = None
+    ) -> PlanTold:
+        """Change the default plan of every verifier, on top of earlier changes or, with `reset`, instead of them; what is in force now."""
+        self._require_open()
+        request = wire.set_plan_to_wire(changes or PlanChanges(), reset)
+        with self._typed_failures():
+            return wire.plan_told_from_wire(await self._stub.SetPlan(request, timeout=check_timeout(timeout_s)))
+
+    async def set_tracing(
+        self, changes: TraceChanges | None = None, *, reset: bool = False, timeout_s: float | None = None
+    ) -> TracingTold:
+        """Change what every service traces, on top of earlier changes or, with `reset`, instead of them; what is in force now."""
+        self._require_open()
+        request = wire.set_tracing_to_wire(changes or TraceChanges(), reset)
+        with self._typed_failures():
+            return wire.tracing_told_from_wire(await self._stub.SetTracing(request, timeout=check_timeout(timeout_s)))
 
     async def wait_until_serving(self, timeout_s: float) -> None:
         """Return once the coordinator takes requests. Raises DeadlineExceeded."""

@@ -12,12 +12,13 @@ import grpc
 from specsplit.client.options import Options, Promptable, check_timeout, make_request
 from specsplit.client.result import Gatherer, Result
 from specsplit.errors import Unavailable
-from specsplit.membership import Cluster
+from specsplit.membership import Cluster, PlanTold, TracingTold
+from specsplit.observe.tracing import trace_metadata
 from specsplit.requests import Delta, Done, GenerateRequest
 from specsplit.rpc import dial_blocking, from_rpc_error, wait_until_serving_blocking
 from specsplit.settings import TransportSettings
 from specsplit.v1 import coordinator_pb2_grpc
-from specsplit.values import ModelInfo
+from specsplit.values import ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import coordinator as wire
 
 
@@ -51,7 +52,8 @@ class Client:
     def send(self, request: GenerateRequest, timeout_s: float | None = None) -> Generator[Delta | Done, None, None]:
         """Like `stream`, for a request that is there already."""
         self._require_open()
-        call = self._stub.Generate(wire.generate_to_wire(request), timeout=check_timeout(timeout_s))
+        message = wire.generate_to_wire(request)
+        call = self._stub.Generate(message, timeout=check_timeout(timeout_s), metadata=trace_metadata())
         try:
             for message in call:
                 yield wire.generate_event(message)
@@ -75,6 +77,28 @@ class Client:
         timeout_s = check_timeout(timeout_s)
         try:
             return wire.cluster_from_wire(self._stub.GetCluster(wire.cluster_request(), timeout=timeout_s))
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._peer) from error
+
+    def set_plan(
+        self, changes: PlanChanges | None = None, *, reset: bool = False, timeout_s: float | None = None
+    ) -> PlanTold:
+        """Change the default plan of every verifier, on top of earlier changes or, with `reset`, instead of them; what is in force now."""
+        self._require_open()
+        request = wire.set_plan_to_wire(changes or PlanChanges(), reset)
+        try:
+            return wire.plan_told_from_wire(self._stub.SetPlan(request, timeout=check_timeout(timeout_s)))
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._peer) from error
+
+    def set_tracing(
+        self, changes: TraceChanges | None = None, *, reset: bool = False, timeout_s: float | None = None
+    ) -> TracingTold:
+        """Change what every service traces, on top of earlier changes or, with `reset`, instead of them; what is in force now."""
+        self._require_open()
+        request = wire.set_tracing_to_wire(changes or TraceChanges(), reset)
+        try:
+            return wire.tracing_told_from_wire(self._stub.SetTracing(request, timeout=check_timeout(timeout_s)))
         except grpc.RpcError as error:
             raise from_rpc_error(error, self._peer) from error
 

@@ -1,7 +1,8 @@
-"""What leaves a process for people to read: log records for now."""
+"""What leaves a process for people to read: log records and spans."""
 
 from __future__ import annotations
 
 from specsplit.observe.log import announce, fields, set_up
+from specsplit.observe.tracing import TraceContext, Tracing, set_up_tracing
 
-__all__ = ["announce", "fields", "set_up"]
+__all__ = ["TraceContext", "Tracing", "announce", "fields", "set_up", "set_up_tracing"]

@@ -1,37 +1,27 @@
-"""Logging to stderr, one line per record: time, level, service, logger, sentence, then key=value.
+"""Logging to stderr, one line per record; stdout stays free for what a program prints on purpose.
 
-stdout stays free for what a program prints on purpose.
+Records are made with the standard library's loggers. structlog lays them out: as a line of JSON, or as a line to read (time, level,
+service, logger, sentence, then key=value). A record that is written while a span is current carries its ids.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
 
+import structlog
+from structlog.stdlib import ProcessorFormatter
+
+from specsplit.observe.tracing import current_span
 from specsplit.settings import Settings
 
+LogFormat: TypeAlias = Literal["auto", "json", "text"]
+
 _FIELDS = "specsplit_fields"
-
-
-class _LineFormatter(logging.Formatter):
-    def __init__(self, service: str) -> None:
-        super().__init__()
-        self._service = service
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One line, and the traceback below it if there is one."""
-        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        values: Mapping[str, object] = record.__dict__.get(_FIELDS, {})
-        parts = [moment, record.levelname.lower(), self._service, record.name, record.getMessage()]
-        line = " ".join(parts + [f"{key}={_quoted(value)}" for key, value in values.items()])
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-def _quoted(value: object) -> str:
-    text = str(value)
-    return repr(text) if not text or any(character.isspace() or character in "=\"'" for character in text) else text
+_Line: TypeAlias = MutableMapping[str, Any]
 
 
 def fields(**values: object) -> dict[str, dict[str, object]]:
@@ -39,12 +29,13 @@ def fields(**values: object) -> dict[str, dict[str, object]]:
     return {_FIELDS: values}
 
 
-def set_up(service: str, level: str = "info") -> None:
-    """Send this process's records from `level` up to stderr, replacing an earlier set-up."""
+def set_up(service: str, level: str = "info", log_format: LogFormat = "auto") -> None:
+    """Send this process's records from `level` up to stderr, replacing an earlier set-up; `auto` is text on a terminal, else JSON."""
+    as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_LineFormatter(service))
+    handler.setFormatter(_Formatter(service, as_text))
     root = logging.getLogger()
-    for old in [each for each in root.handlers if isinstance(each.formatter, _LineFormatter)]:
+    for old in [each for each in root.handlers if isinstance(each.formatter, _Formatter)]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
@@ -53,3 +44,43 @@ def set_up(service: str, level: str = "info") -> None:
 def announce(service: str, settings: Settings) -> None:
     """Log the resolved settings; called once, at start."""
     logging.getLogger("specsplit").info("%s starts", service, extra=fields(**settings.resolved()))
+
+
+class _Formatter(ProcessorFormatter):
+    """structlog's, for records of the standard library."""
+
+    def __init__(self, service: str, as_text: bool) -> None:
+        self._service = service
+        render = _as_text if as_text else structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
+        super().__init__(processors=[self._line, structlog.processors.format_exc_info, render])
+
+    def _line(self, _logger: object, _method: str, event: _Line) -> _Line:
+        """What the line says, in order."""
+        record: logging.LogRecord = event["_record"]
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line: _Line = {
+            "time": moment,
+            "level": record.levelname.lower(),
+            "service": self._service,
+            "logger": record.name,
+            "message": event["event"],
+        }
+        values: Mapping[str, object] = record.__dict__.get(_FIELDS, {})
+        line |= {key if key not in line else f"{key}_": value for key, value in values.items()}
+        span = current_span()
+        if span is not None:
+            line |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
+        return line | {key: event[key] for key in ("exc_info",) if key in event}
+
+
+def _as_text(_logger: object, _method: str, line: _Line) -> str:
+    """One line, and the traceback below it if there is one."""
+    traceback = line.pop("exception", None)
+    head = [str(line.pop(key)) for key in ("time", "level", "service", "logger", "message")]
+    text = " ".join(head + [f"{key}={_quoted(value)}" for key, value in line.items()])
+    return f"{text}\n{traceback}" if traceback else text
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return repr(text) if not text or any(character.isspace() or character in "=\"'" for character in text) else text

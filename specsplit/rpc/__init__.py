@@ -5,7 +5,7 @@ from __future__ import annotations
 from specsplit.rpc.catalogue import CODES, code_of, from_rpc_error, number_of, to_error, to_status
 from specsplit.rpc.channel import dial, dial_blocking
 from specsplit.rpc.edge import Context, abort
-from specsplit.rpc.health import wait_until_serving, wait_until_serving_blocking
+from specsplit.rpc.health import health_of_blocking, wait_until_serving, wait_until_serving_blocking
 from specsplit.rpc.member import Membership, member_id_of
 from specsplit.rpc.names import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
 from specsplit.rpc.server import Phase, Server
@@ -25,6 +25,7 @@ __all__ = [
     "dial",
     "dial_blocking",
     "from_rpc_error",
+    "health_of_blocking",
     "member_id_of",
     "number_of",
     "to_error",

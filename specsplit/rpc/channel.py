@@ -7,21 +7,25 @@ from pathlib import Path
 import grpc
 
 from specsplit.errors import InvalidRequest
+from specsplit.observe.tracing import Tracing
 from specsplit.rpc.options import channel_options
 from specsplit.settings import TransportSettings
 from specsplit.settings.address import split
 
 
-def dial(address: str, settings: TransportSettings | None = None) -> grpc.aio.Channel:
+def dial(address: str, settings: TransportSettings | None = None, tracing: Tracing | None = None) -> grpc.aio.Channel:
     """An asyncio channel to host:port; it connects when first used. The caller closes it.
+
+    With `tracing` that is on, calls that carry out a request get a span and take the trace along.
 
     Raises InvalidRequest if the address or the CA file is no good.
     """
     settings = settings or TransportSettings()
     split("address", address)
+    options, interceptors = channel_options(settings), _interceptors(tracing)
     if settings.tls_ca is None:
-        return grpc.aio.insecure_channel(address, options=channel_options(settings))
-    return grpc.aio.secure_channel(address, _credentials(settings.tls_ca), options=channel_options(settings))
+        return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
+    return grpc.aio.secure_channel(address, _credentials(settings.tls_ca), options=options, interceptors=interceptors)
 
 
 def dial_blocking(address: str, settings: TransportSettings | None = None) -> grpc.Channel:
@@ -31,6 +35,14 @@ def dial_blocking(address: str, settings: TransportSettings | None = None) -> gr
     if settings.tls_ca is None:
         return grpc.insecure_channel(address, options=channel_options(settings))
     return grpc.secure_channel(address, _credentials(settings.tls_ca), options=channel_options(settings))
+
+
+def _interceptors(tracing: Tracing | None) -> list[grpc.aio.ClientInterceptor] | None:
+    if tracing is None or tracing.sink is None:
+        return None
+    from specsplit.rpc.traced import client_interceptor  # noqa: PLC0415 (off means off: nothing of it is loaded)
+
+    return [client_interceptor(tracing)]
 
 
 def _credentials(tls_ca: Path) -> grpc.ChannelCredentials:

@@ -21,6 +21,7 @@ SERVING: Status = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING: Status = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN: Status = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
+_CHECK = "/grpc.health.v1.Health/Check"
 _WATCH = "/grpc.health.v1.Health/Watch"
 _NOT_YET = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 """How a watch ends while the peer comes up, and when the time is up."""
@@ -73,6 +74,20 @@ class Health(health_pb2_grpc.HealthServicer):
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def health_of_blocking(channel: grpc.Channel, timeout_s: float, service: str = "") -> str:
+    """What the peer says of itself now: SERVING, NOT_SERVING, ... Raises what the failed call stands for if it says nothing in time."""
+    check = channel.unary_unary(
+        _CHECK,
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )
+    try:
+        response = check(health_pb2.HealthCheckRequest(service=service), timeout=timeout_s)
+    except grpc.RpcError as error:
+        raise from_rpc_error(error) from error
+    return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
 
 
 async def wait_until_serving(channel: grpc.aio.Channel, timeout_s: float, service: str = "") -> None:

@@ -10,12 +10,22 @@ from typing import TYPE_CHECKING
 import grpc
 
 from specsplit.errors import SpecsplitError, Unavailable
-from specsplit.membership import Directive, Drain, Draining, Heartbeat, Register, Registered, Roster
+from specsplit.membership import (
+    Directive,
+    Drain,
+    Draining,
+    Heartbeat,
+    PlanOrder,
+    Register,
+    Registered,
+    Roster,
+    TracingOrder,
+)
 from specsplit.observe import fields
 from specsplit.rpc.catalogue import from_rpc_error
 from specsplit.settings import MemberSettings
 from specsplit.v1 import cluster_pb2_grpc
-from specsplit.values import Load
+from specsplit.values import Load, PlanChanges, TraceChanges
 from specsplit.wire.cluster import directive_from_wire, report_to_wire
 
 if TYPE_CHECKING:
@@ -35,7 +45,8 @@ def member_id_of(settings: MemberSettings, service: str, address: str) -> str:
 class Membership:
     """Keeps one member in the cluster for as long as `run` runs.
 
-    `load` is asked before every report. `on_roster` and `on_drain` are called on the event loop as directives arrive.
+    `load` is asked before every report. The others are called on the event loop as directives arrive. `on_plan` and `on_tracing` get
+    all that now differs from the member's own settings, at every join too.
     """
 
     def __init__(
@@ -45,6 +56,8 @@ class Membership:
         load: Callable[[], Load],
         *,
         on_roster: Callable[[Roster], None] | None = None,
+        on_plan: Callable[[PlanChanges], None] | None = None,
+        on_tracing: Callable[[TraceChanges], None] | None = None,
         on_drain: Callable[[], None] | None = None,
     ) -> None:
         """The channel leads to the coordinator and stays the caller's."""
@@ -52,6 +65,8 @@ class Membership:
         self._register = register
         self._load = load
         self._on_roster = on_roster
+        self._on_plan = on_plan
+        self._on_tracing = on_tracing
         self._on_drain = on_drain
         self._joined = asyncio.Event()
         self._news = asyncio.Event()
@@ -131,6 +146,12 @@ class Membership:
             case Roster():
                 if self._on_roster is not None:
                     self._on_roster(directive)
+            case PlanOrder():
+                if self._on_plan is not None:
+                    self._on_plan(directive.changes)
+            case TracingOrder():
+                if self._on_tracing is not None:
+                    self._on_tracing(directive.changes)
             case Drain():
                 if self._on_drain is not None:
                     self._on_drain()

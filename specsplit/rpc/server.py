@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from specsplit.errors import InvalidRequest, SpecsplitError, Unavailable
-from specsplit.observe import fields
+from specsplit.observe import Tracing, fields, set_up_tracing
 from specsplit.rpc.channel import read_pem
 from specsplit.rpc.edge import Edge
 from specsplit.rpc.health import Health
@@ -47,7 +47,10 @@ class Server:
         services: Sequence[str],
         session_methods: Sequence[str] = (),
     ) -> None:
-        """`service` is "verifier" and the like; `services` are full gRPC names; `session_methods` are refused while draining."""
+        """`service` is "verifier" and the like; `services` are full gRPC names; `session_methods` are refused while draining.
+
+        Raises Unavailable if spans are wanted and OpenTelemetry is not installed.
+        """
         self._settings = settings
         self._service = service
         self._session_methods = frozenset(session_methods)
@@ -56,7 +59,10 @@ class Server:
         self._hurry = asyncio.Event()
         self._port = 0
         self._health = Health(services)
-        self.grpc = grpc.aio.server(interceptors=[Edge(service, self._gate)], options=server_options(settings))
+        self.tracing = set_up_tracing(service, settings)
+        """The spans of this service; `stop` sends the last of them."""
+        edges = [*_tracers(self.tracing), Edge(service, self._gate)]
+        self.grpc = grpc.aio.server(interceptors=edges, options=server_options(settings))
         """Add servicers here, any time before `ready`."""
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)  # pyright: ignore[reportUnknownMemberType]
         names = [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME]
@@ -131,11 +137,12 @@ class Server:
         return 0
 
     async def stop(self) -> None:
-        """End every call and release the port."""
+        """End every call, release the port, and send the spans that are left."""
         self._phase = Phase.DRAINING
         self._health.set_serving(False)
         self._health.close()
         await self.grpc.stop(0.2)
+        await asyncio.to_thread(self.tracing.close)
 
     async def _drain(self, drain: Callable[[], Awaitable[None]]) -> None:
         self._phase = Phase.DRAINING
@@ -176,3 +183,12 @@ class Server:
             raise InvalidRequest(
                 "listen", f"cannot bind {listen}; is the address this machine's, and the port free?"
             ) from error
+
+
+def _tracers(tracing: Tracing) -> list[grpc.aio.ServerInterceptor]:
+    """What makes spans of calls: nothing at all if there are none to make."""
+    if tracing.sink is None:
+        return []
+    from specsplit.rpc.traced import server_interceptor  # noqa: PLC0415 (off means off: nothing of it is loaded)
+
+    return [server_interceptor(tracing)]

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from specsplit.errors import InvalidRequest
 from specsplit.settings import address
 from specsplit.settings.transport import TransportSettings
+from specsplit.values import TraceScope
 
 
 class ServiceSettings(TransportSettings):
@@ -27,11 +28,45 @@ class ServiceSettings(TransportSettings):
     """Time that running sessions get to finish after SIGTERM."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe record that is written."""
+    log_format: Literal["auto", "json", "text"] = "auto"
+    """How a record is written: as a line of JSON or as one to read; auto is text on a terminal and JSON elsewhere."""
+    metrics_listen: str = ""
+    """host:port to serve Prometheus metrics at, as plain HTTP under /metrics; port 0 takes any free one. Empty: nowhere."""
+    trace_endpoint: str = ""
+    """host:port of an OTLP receiver (gRPC) for spans; spoken to over TLS if tls_ca is set and it is on another machine. Empty: no spans."""
+    trace_level: int = Field(default=1, ge=0, le=3)
+    """What is traced: 0 nothing, 1 the stages of a request, 2 its steps too, 3 the parts of a step too; can be changed while running."""
+    trace_ratio: float = Field(default=1.0, ge=0, le=1)
+    """Share of the requests that are traced, of those whose caller has not decided that already; can be changed while running."""
+    trace_modules: str = ""
+    """Services that make spans, with commas between: coordinator,verifier,drafter. Empty: all; can be changed while running."""
 
     @property
     def secured(self) -> bool:
         """True if the server speaks TLS."""
         return self.tls_cert is not None
+
+    @property
+    def trace_scope(self) -> TraceScope:
+        """What is traced until somebody changes it."""
+        modules = tuple(name.strip() for name in self.trace_modules.split(",") if name.strip())
+        return TraceScope(self.trace_level, self.trace_ratio, modules)
+
+    @model_validator(mode="after")
+    def _check_telemetry(self) -> Self:
+        _ = self.trace_scope
+        if self.trace_endpoint:
+            address.split("trace_endpoint", self.trace_endpoint)
+        if not self.metrics_listen:
+            return self
+        host, _ = address.split("metrics_listen", self.metrics_listen)
+        if not self.insecure and not address.is_loopback(host):
+            raise InvalidRequest(
+                "metrics_listen",
+                f"{self.metrics_listen} can be reached from other machines, and metrics are served without TLS; "
+                "listen on this machine alone, or allow it with insecure (--insecure)",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_listen(self) -> Self:

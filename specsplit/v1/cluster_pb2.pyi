@@ -45,14 +45,18 @@ class DrainingReport(_message.Message):
     def __init__(self) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("registered", "roster", "drain")
+    __slots__ = ("registered", "roster", "drain", "plan", "tracing")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    TRACING_FIELD_NUMBER: _ClassVar[int]
     registered: RegisteredDirective
     roster: RosterDirective
     drain: DrainDirective
-    def __init__(self, registered: _Optional[_Union[RegisteredDirective, _Mapping]] = ..., roster: _Optional[_Union[RosterDirective, _Mapping]] = ..., drain: _Optional[_Union[DrainDirective, _Mapping]] = ...) -> None: ...
+    plan: PlanDirective
+    tracing: TracingDirective
+    def __init__(self, registered: _Optional[_Union[RegisteredDirective, _Mapping]] = ..., roster: _Optional[_Union[RosterDirective, _Mapping]] = ..., drain: _Optional[_Union[DrainDirective, _Mapping]] = ..., plan: _Optional[_Union[PlanDirective, _Mapping]] = ..., tracing: _Optional[_Union[TracingDirective, _Mapping]] = ...) -> None: ...
 
 class RegisteredDirective(_message.Message):
     __slots__ = ("heartbeat_interval_ms",)
@@ -69,3 +73,15 @@ class RosterDirective(_message.Message):
 class DrainDirective(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class PlanDirective(_message.Message):
+    __slots__ = ("plan",)
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    plan: _common_pb2.Plan
+    def __init__(self, plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ...) -> None: ...
+
+class TracingDirective(_message.Message):
+    __slots__ = ("tracing",)
+    TRACING_FIELD_NUMBER: _ClassVar[int]
+    tracing: _common_pb2.TraceChanges
+    def __init__(self, tracing: _Optional[_Union[_common_pb2.TraceChanges, _Mapping]] = ...) -> None: ...

@@ -72,6 +72,16 @@ class Plan(_message.Message):
     draft_ahead: bool
     def __init__(self, num_steps: _Optional[int] = ..., topk: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., wait_budget_us: _Optional[int] = ..., draft_ahead: bool = ...) -> None: ...
 
+class TraceChanges(_message.Message):
+    __slots__ = ("level", "ratio", "modules")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    RATIO_FIELD_NUMBER: _ClassVar[int]
+    MODULES_FIELD_NUMBER: _ClassVar[int]
+    level: int
+    ratio: float
+    modules: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, level: _Optional[int] = ..., ratio: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Stopping(_message.Message):
     __slots__ = ("max_tokens", "stop_token_ids", "ignore_eos")
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]

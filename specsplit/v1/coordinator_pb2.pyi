@@ -153,3 +153,35 @@ class Member(_message.Message):
     silent_ms: int
     max_sessions: int
     def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., draining: bool = ..., silent_ms: _Optional[int] = ..., max_sessions: _Optional[int] = ...) -> None: ...
+
+class SetPlanRequest(_message.Message):
+    __slots__ = ("plan", "reset")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    plan: _common_pb2.Plan
+    reset: bool
+    def __init__(self, plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., reset: bool = ...) -> None: ...
+
+class SetPlanResponse(_message.Message):
+    __slots__ = ("told", "plan")
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    told: int
+    plan: _common_pb2.Plan
+    def __init__(self, told: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ...) -> None: ...
+
+class SetTracingRequest(_message.Message):
+    __slots__ = ("tracing", "reset")
+    TRACING_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    tracing: _common_pb2.TraceChanges
+    reset: bool
+    def __init__(self, tracing: _Optional[_Union[_common_pb2.TraceChanges, _Mapping]] = ..., reset: bool = ...) -> None: ...
+
+class SetTracingResponse(_message.Message):
+    __slots__ = ("told", "tracing")
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    TRACING_FIELD_NUMBER: _ClassVar[int]
+    told: int
+    tracing: _common_pb2.TraceChanges
+    def __init__(self, told: _Optional[int] = ..., tracing: _Optional[_Union[_common_pb2.TraceChanges, _Mapping]] = ...) -> None: ...

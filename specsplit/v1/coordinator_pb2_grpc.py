@@ -50,6 +50,16 @@ class CoordinatorServiceStub(object):
                 request_serializer=specsplit_dot_v1_dot_coordinator__pb2.GetClusterRequest.SerializeToString,
                 response_deserializer=specsplit_dot_v1_dot_coordinator__pb2.GetClusterResponse.FromString,
                 _registered_method=True)
+        self.SetPlan = channel.unary_unary(
+                '/specsplit.v1.CoordinatorService/SetPlan',
+                request_serializer=specsplit_dot_v1_dot_coordinator__pb2.SetPlanRequest.SerializeToString,
+                response_deserializer=specsplit_dot_v1_dot_coordinator__pb2.SetPlanResponse.FromString,
+                _registered_method=True)
+        self.SetTracing = channel.unary_unary(
+                '/specsplit.v1.CoordinatorService/SetTracing',
+                request_serializer=specsplit_dot_v1_dot_coordinator__pb2.SetTracingRequest.SerializeToString,
+                response_deserializer=specsplit_dot_v1_dot_coordinator__pb2.SetTracingResponse.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServiceServicer(object):
@@ -77,6 +87,21 @@ class CoordinatorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetPlan(self, request, context):
+        """Changes the default plan of every verifier of the cluster, those that join later too, until the coordinator ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetTracing(self, request, context):
+        """Changes what every service of the cluster traces, those that join later too, until the coordinator ends. A service without an
+        endpoint for spans traces nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +119,16 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     servicer.GetCluster,
                     request_deserializer=specsplit_dot_v1_dot_coordinator__pb2.GetClusterRequest.FromString,
                     response_serializer=specsplit_dot_v1_dot_coordinator__pb2.GetClusterResponse.SerializeToString,
+            ),
+            'SetPlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPlan,
+                    request_deserializer=specsplit_dot_v1_dot_coordinator__pb2.SetPlanRequest.FromString,
+                    response_serializer=specsplit_dot_v1_dot_coordinator__pb2.SetPlanResponse.SerializeToString,
+            ),
+            'SetTracing': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetTracing,
+                    request_deserializer=specsplit_dot_v1_dot_coordinator__pb2.SetTracingRequest.FromString,
+                    response_serializer=specsplit_dot_v1_dot_coordinator__pb2.SetTracingResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +213,60 @@ class CoordinatorService(object):
             '/specsplit.v1.CoordinatorService/GetCluster',
             specsplit_dot_v1_dot_coordinator__pb2.GetClusterRequest.SerializeToString,
             specsplit_dot_v1_dot_coordinator__pb2.GetClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specsplit.v1.CoordinatorService/SetPlan',
+            specsplit_dot_v1_dot_coordinator__pb2.SetPlanRequest.SerializeToString,
+            specsplit_dot_v1_dot_coordinator__pb2.SetPlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetTracing(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specsplit.v1.CoordinatorService/SetTracing',
+            specsplit_dot_v1_dot_coordinator__pb2.SetTracingRequest.SerializeToString,
+            specsplit_dot_v1_dot_coordinator__pb2.SetTracingResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,12 @@ class CoordinatorServiceStub:
     """What the cluster's target model is."""
     GetCluster: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GetClusterRequest, _coordinator_pb2.GetClusterResponse]
     """Who is in the cluster and how busy."""
+    SetPlan: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.SetPlanRequest, _coordinator_pb2.SetPlanResponse]
+    """Changes the default plan of every verifier of the cluster, those that join later too, until the coordinator ends."""
+    SetTracing: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.SetTracingRequest, _coordinator_pb2.SetTracingResponse]
+    """Changes what every service of the cluster traces, those that join later too, until the coordinator ends. A service without an
+    endpoint for spans traces nothing.
+    """
 
 @_typing.type_check_only
 class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
@@ -51,6 +57,12 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     """What the cluster's target model is."""
     GetCluster: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GetClusterRequest, _coordinator_pb2.GetClusterResponse]  # type: ignore[assignment]
     """Who is in the cluster and how busy."""
+    SetPlan: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.SetPlanRequest, _coordinator_pb2.SetPlanResponse]  # type: ignore[assignment]
+    """Changes the default plan of every verifier of the cluster, those that join later too, until the coordinator ends."""
+    SetTracing: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.SetTracingRequest, _coordinator_pb2.SetTracingResponse]  # type: ignore[assignment]
+    """Changes what every service of the cluster traces, those that join later too, until the coordinator ends. A service without an
+    endpoint for spans traces nothing.
+    """
 
 class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Text in, text out."""
@@ -78,5 +90,23 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.GetClusterResponse, _abc.Awaitable[_coordinator_pb2.GetClusterResponse]]:
         """Who is in the cluster and how busy."""
+
+    @_abc_1.abstractmethod
+    def SetPlan(
+        self,
+        request: _coordinator_pb2.SetPlanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.SetPlanResponse, _abc.Awaitable[_coordinator_pb2.SetPlanResponse]]:
+        """Changes the default plan of every verifier of the cluster, those that join later too, until the coordinator ends."""
+
+    @_abc_1.abstractmethod
+    def SetTracing(
+        self,
+        request: _coordinator_pb2.SetTracingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.SetTracingResponse, _abc.Awaitable[_coordinator_pb2.SetTracingResponse]]:
+        """Changes what every service of the cluster traces, those that join later too, until the coordinator ends. A service without an
+        endpoint for spans traces nothing.
+        """
 
 def add_CoordinatorServiceServicer_to_server(servicer: CoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from specsplit.errors import InvalidRequest
-from specsplit.membership import Directive, Drain, Draining, Heartbeat, Register, Registered, Report, Role, Roster
+from specsplit.membership import (
+    Directive,
+    Drain,
+    Draining,
+    Heartbeat,
+    PlanOrder,
+    Register,
+    Registered,
+    Report,
+    Role,
+    Roster,
+    TracingOrder,
+)
 from specsplit.v1 import cluster_pb2 as pb
 from specsplit.values import ModelInfo
 from specsplit.wire import common, verifier
@@ -49,6 +61,10 @@ def directive_to_wire(directive: Directive) -> pb.JoinResponse:
         case Roster():
             drafters = [verifier.endpoint_to_wire(endpoint) for endpoint in directive.drafters]
             return pb.JoinResponse(roster=pb.RosterDirective(drafters=drafters))
+        case PlanOrder():
+            return pb.JoinResponse(plan=pb.PlanDirective(plan=common.plan_to_wire(directive.changes)))
+        case TracingOrder():
+            return pb.JoinResponse(tracing=pb.TracingDirective(tracing=common.tracing_to_wire(directive.changes)))
         case Drain():
             return pb.JoinResponse(drain=pb.DrainDirective())
 
@@ -63,10 +79,14 @@ def directive_from_wire(message: pb.JoinResponse) -> Directive:
             return Registered(interval_ms)
         case "roster":
             return Roster(tuple(verifier.endpoint_from_wire(drafter) for drafter in message.roster.drafters))
+        case "plan":
+            return PlanOrder(common.plan_from_wire(message.plan.plan))
+        case "tracing":
+            return TracingOrder(common.tracing_from_wire(message.tracing.tracing))
         case "drain":
             return Drain()
         case _:
-            raise InvalidRequest("directive", "is absent, expected registered, roster or drain")
+            raise InvalidRequest("directive", "is absent, expected registered, roster, plan, tracing or drain")
 
 
 def _register_to_wire(report: Register) -> pb.RegisterReport:

@@ -19,10 +19,11 @@ from specsplit.values import (
     Sampling,
     SpeculationStatistics,
     Stopping,
+    TraceChanges,
     Usage,
     Vocabulary,
 )
-from specsplit.wire.limits import MAX_FEATURE_LAYERS, MAX_STOP_TOKENS, check_count, check_text
+from specsplit.wire.limits import MAX_FEATURE_LAYERS, MAX_STOP_TOKENS, MAX_TRACE_MODULES, check_count, check_text
 
 _KINDS = {
     DrafterKind.NGRAM: pb.DRAFTER_KIND_NGRAM,
@@ -88,6 +89,22 @@ def plan_from_wire(message: pb.Plan) -> PlanChanges:
         num_draft_tokens=message.num_draft_tokens if message.HasField("num_draft_tokens") else None,
         wait_budget_us=message.wait_budget_us if message.HasField("wait_budget_us") else None,
         draft_ahead=message.draft_ahead if message.HasField("draft_ahead") else None,
+    )
+
+
+def tracing_to_wire(changes: TraceChanges) -> pb.TraceChanges:
+    """A field that is None is left out."""
+    return pb.TraceChanges(level=changes.level, ratio=changes.ratio, modules=changes.modules or ())
+
+
+def tracing_from_wire(message: pb.TraceChanges) -> TraceChanges:
+    """Absent fields are None. Raises InvalidRequest for too many modules, or too long names."""
+    check_count("trace_modules", message.modules, MAX_TRACE_MODULES)
+    modules = tuple(check_text(f"trace_modules[{i}]", each) for i, each in enumerate(message.modules))
+    return TraceChanges(
+        level=message.level if message.HasField("level") else None,
+        ratio=message.ratio if message.HasField("ratio") else None,
+        modules=modules or None,
     )
 
 

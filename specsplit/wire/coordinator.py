@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from specsplit.errors import InvalidRequest, Unsupported
-from specsplit.membership import Cluster, Member, Role
+from specsplit.membership import Cluster, Member, PlanTold, Role, TracingTold
 from specsplit.requests import ChatMessage, ChatPrompt, Delta, Done, GenerateRequest, Prompt, TextPrompt, TokenPrompt
 from specsplit.v1 import coordinator_pb2 as pb
-from specsplit.values import ModelInfo
+from specsplit.values import ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import common
 from specsplit.wire.limits import MAX_STOP_STRING, MAX_STOP_STRINGS, check_count, check_text
 from specsplit.wire.unknown import refuse_unknown
@@ -20,6 +20,10 @@ ModelInfoQuestion: TypeAlias = pb.GetModelInfoRequest
 ModelInfoMessage: TypeAlias = pb.GetModelInfoResponse
 ClusterQuestion: TypeAlias = pb.GetClusterRequest
 ClusterMessage: TypeAlias = pb.GetClusterResponse
+PlanMessage: TypeAlias = pb.SetPlanRequest
+PlanToldMessage: TypeAlias = pb.SetPlanResponse
+TracingMessage: TypeAlias = pb.SetTracingRequest
+TracingToldMessage: TypeAlias = pb.SetTracingResponse
 
 _UNSUPPORTED: dict[str, Callable[[pb.GenerateRequest], bool]] = {
     "frequency_penalty": lambda message: message.frequency_penalty != 0,
@@ -190,6 +194,54 @@ def cluster_to_wire(cluster: Cluster) -> pb.GetClusterResponse:
 def cluster_from_wire(message: pb.GetClusterResponse) -> Cluster:
     """Raises InvalidRequest for a member without a role."""
     return Cluster(tuple(_member_from_wire(member) for member in message.members), message.queued, message.running)
+
+
+def set_plan_to_wire(changes: PlanChanges, reset: bool) -> pb.SetPlanRequest:
+    """Raises InvalidRequest for a number that the wire cannot carry."""
+    try:
+        return pb.SetPlanRequest(plan=common.plan_to_wire(changes), reset=reset)
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest("plan", str(error)) from error
+
+
+def set_plan_from_wire(message: pb.SetPlanRequest) -> tuple[PlanChanges, bool]:
+    """The changes, and whether earlier ones are undone first. Raises InvalidRequest for an unknown field."""
+    refuse_unknown(message)
+    return common.plan_from_wire(message.plan), message.reset
+
+
+def plan_told_to_wire(told: PlanTold) -> pb.SetPlanResponse:
+    """The answer."""
+    return pb.SetPlanResponse(told=told.members, plan=common.plan_to_wire(told.changes))
+
+
+def plan_told_from_wire(message: pb.SetPlanResponse) -> PlanTold:
+    """The answer."""
+    return PlanTold(message.told, common.plan_from_wire(message.plan))
+
+
+def set_tracing_to_wire(changes: TraceChanges, reset: bool) -> pb.SetTracingRequest:
+    """Raises InvalidRequest for a number that the wire cannot carry."""
+    try:
+        return pb.SetTracingRequest(tracing=common.tracing_to_wire(changes), reset=reset)
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest("tracing", str(error)) from error
+
+
+def set_tracing_from_wire(message: pb.SetTracingRequest) -> tuple[TraceChanges, bool]:
+    """The changes, and whether earlier ones are undone first. Raises InvalidRequest for an unknown field or too many modules."""
+    refuse_unknown(message)
+    return common.tracing_from_wire(message.tracing), message.reset
+
+
+def tracing_told_to_wire(told: TracingTold) -> pb.SetTracingResponse:
+    """The answer."""
+    return pb.SetTracingResponse(told=told.members, tracing=common.tracing_to_wire(told.changes))
+
+
+def tracing_told_from_wire(message: pb.SetTracingResponse) -> TracingTold:
+    """Raises InvalidRequest for too many modules."""
+    return TracingTold(message.told, common.tracing_from_wire(message.tracing))
 
 
 def _member_to_wire(member: Member) -> pb.Member:

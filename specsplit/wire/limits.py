@@ -14,6 +14,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_STRING = 1_000
 """Characters of one."""
 MAX_STOP_TOKENS = 256
+MAX_TRACE_MODULES = 16
 MAX_FEATURE_LAYERS = 64
 MAX_FEATURE_TOKENS = 65_536
 """Tokens of one features event."""

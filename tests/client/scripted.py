@@ -15,7 +15,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from specsplit.errors import SpecsplitError
-from specsplit.membership import Cluster, Member
+from specsplit.membership import Cluster, Member, PlanTold, TracingTold
 from specsplit.requests import Delta, Done, GenerateRequest
 from specsplit.rpc import to_status
 from specsplit.v1 import coordinator_pb2_grpc
@@ -25,7 +25,9 @@ from specsplit.values import (
     FinishReason,
     Load,
     ModelInfo,
+    PlanChanges,
     SpeculationStatistics,
+    TraceChanges,
     Usage,
     Vocabulary,
 )
@@ -54,10 +56,15 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
     script: Script = usual
     address: str = ""
     asked: list[GenerateRequest] = field(default_factory=list[GenerateRequest])
+    headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    ordered: list[tuple[PlanChanges | TraceChanges, bool]] = field(
+        default_factory=list[tuple[PlanChanges | TraceChanges, bool]]
+    )
     ended: threading.Event = field(default_factory=threading.Event)
 
     def Generate(self, request: wire.GenerateMessage, context: Any) -> Iterator[wire.GenerateEventMessage]:  # noqa: N802
         context.add_callback(self.ended.set)
+        self.headers.append(dict(context.invocation_metadata()))
         try:
             self.asked.append(wire.generate_from_wire(request))
             for event in self.script(self.asked[-1]):
@@ -70,6 +77,14 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
     def GetCluster(self, request: wire.ClusterQuestion, context: Any) -> wire.ClusterMessage:  # noqa: N802
         return wire.cluster_to_wire(Cluster(MEMBERS, queued=3, running=2))
+
+    def SetPlan(self, request: wire.PlanMessage, context: Any) -> wire.PlanToldMessage:  # noqa: N802
+        self.ordered.append(wire.set_plan_from_wire(request))
+        return wire.plan_told_to_wire(PlanTold(1, wire.set_plan_from_wire(request)[0]))
+
+    def SetTracing(self, request: wire.TracingMessage, context: Any) -> wire.TracingToldMessage:  # noqa: N802
+        self.ordered.append(wire.set_tracing_from_wire(request))
+        return wire.tracing_told_to_wire(TracingTold(2, wire.set_tracing_from_wire(request)[0]))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opentelemetry import trace
 
 from specsplit.client import AsyncClient, ChatMessage, ChatPrompt, Client, TokenPrompt, make_request
 from specsplit.errors import (
@@ -20,8 +21,9 @@ from specsplit.errors import (
     Unavailable,
     Unsupported,
 )
+from specsplit.membership import PlanTold, TracingTold
 from specsplit.requests import Delta, Done, GenerateRequest, TextPrompt
-from specsplit.values import FinishReason, PlanChanges, Sampling, Stopping
+from specsplit.values import FinishReason, PlanChanges, Sampling, Stopping, TraceChanges
 from tests.client.scripted import DONE, EVENTS, MEMBERS, MODEL, Scripted, serving
 
 
@@ -304,3 +306,37 @@ async def test_both_clients_wait_until_the_coordinator_serves(client: Client, as
     await async_client.wait_until_serving(5)
     with Client("127.0.0.1:9") as nobody, pytest.raises(DeadlineExceeded):
         nobody.wait_until_serving(0.2)
+
+
+async def test_a_change_of_the_plan_or_of_what_is_traced_is_sent_and_answered(
+    client: Client, async_client: AsyncClient, coordinator: Scripted
+) -> None:
+    plan, tracing = PlanChanges(num_steps=0), TraceChanges(level=3, modules=("drafter",))
+    assert client.set_plan(plan) == await async_client.set_plan(plan) == PlanTold(1, plan)
+    assert client.set_tracing(tracing) == await async_client.set_tracing(tracing) == TracingTold(2, tracing)
+    assert client.set_plan(reset=True).changes == PlanChanges()
+    assert (await async_client.set_tracing(reset=True)).changes == TraceChanges()
+    expected = [(plan, False)] * 2 + [(tracing, False)] * 2 + [(PlanChanges(), True), (TraceChanges(), True)]
+    assert coordinator.ordered == expected
+
+
+async def test_a_request_takes_the_trace_of_the_current_span_along_and_no_other_has_one(
+    client: Client, async_client: AsyncClient, coordinator: Scripted
+) -> None:
+    context = trace.SpanContext(0xAB, 0xCD, is_remote=False, trace_flags=trace.TraceFlags(1))
+    with trace.use_span(trace.NonRecordingSpan(context)):
+        client.generate("x")
+        await async_client.generate("x")
+    client.generate("x")
+    await async_client.generate("x")
+    traceparent = f"00-{0xAB:032x}-{0xCD:016x}-01"
+    assert [headers.get("traceparent") for headers in coordinator.headers] == [traceparent, traceparent, None, None]
+
+
+@pytest.mark.parametrize("call", ["set_plan", "set_tracing"])
+async def test_a_change_that_finds_nobody_is_a_typed_failure(call: str) -> None:
+    with Client("127.0.0.1:9") as client, pytest.raises(Unavailable, match=r"coordinator 127\.0\.0\.1:9"):
+        getattr(client, call)()
+    async with AsyncClient("127.0.0.1:9") as client:
+        with pytest.raises(Unavailable, match=r"coordinator 127\.0\.0\.1:9"):
+            await getattr(client, call)()

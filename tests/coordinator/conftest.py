@@ -48,6 +48,8 @@ class Verifier(verifier_pb2_grpc.VerifierServiceServicer):
     address: str = ""
     asked: list[DecodeRequest] = field(default_factory=list[DecodeRequest])
     timeouts: list[float | None] = field(default_factory=list[float | None])
+    traceparents: list[str] = field(default_factory=list[str])
+    """What each call said of its trace; empty: nothing."""
     open: int = 0
 
     async def Decode(  # noqa: N802 (the name is the protocol's)
@@ -55,6 +57,8 @@ class Verifier(verifier_pb2_grpc.VerifierServiceServicer):
     ) -> AsyncIterator[verifier_pb2.DecodeResponse]:
         self.asked.append(decode_from_wire(request, 2048))
         self.timeouts.append(context.time_remaining())
+        headers = {key: str(value) for key, value in context.invocation_metadata() or ()}
+        self.traceparents.append(headers.get("traceparent", ""))
         self.open += 1
         try:
             async for event in self.script(self.asked[-1]):

@@ -11,7 +11,17 @@ import pytest
 
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.features import LAST, FeatureFormat, FeatureNeed
-from specsplit.membership import Directive, Draining, Heartbeat, Register, Registered, Report, Roster
+from specsplit.membership import (
+    Directive,
+    Draining,
+    Heartbeat,
+    PlanOrder,
+    Register,
+    Registered,
+    Report,
+    Roster,
+    TracingOrder,
+)
 from specsplit.rpc import dial, from_rpc_error
 from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
@@ -52,6 +62,10 @@ class Member:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
 
+    async def hear_first(self, number: int) -> list[Directive]:
+        """The first directives."""
+        return [await self.hear() for _ in range(number)]
+
     async def hear_out(self) -> None:
         """Listen until the stream fails."""
         while True:
@@ -77,8 +91,7 @@ async def test_a_verifier_is_told_the_interval_and_the_roster_and_every_change_o
     cluster: Cluster, member: Member
 ) -> None:
     member.say(verifier(cluster))
-    assert await member.hear() == Registered(50)
-    assert await member.hear() == Roster()
+    assert await member.hear_first(4) == [Registered(50), Roster(), PlanOrder(), TracingOrder()]
     task = await cluster.join("d1", "127.0.0.1:8", NGRAM)
     assert await member.hear() == Roster((Endpoint("d1", "127.0.0.1:8"),))
     task.cancel()
@@ -111,8 +124,7 @@ async def test_load_and_drain_are_seen_by_get_cluster(cluster: Cluster, member: 
 
 async def test_a_member_that_falls_silent_is_lost_and_told_so(cluster: Cluster, member: Member) -> None:
     member.say(verifier(cluster))
-    await member.hear()
-    await member.hear()
+    await member.hear_first(4)
     with pytest.raises(Unavailable, match="silent for"):
         await member.hear()
     assert cluster.coordinator.registry.members == ()

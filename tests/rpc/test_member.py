@@ -10,11 +10,22 @@ from pathlib import Path
 import grpc
 
 from specsplit.errors import Unavailable
-from specsplit.membership import Directive, Drain, Draining, Heartbeat, Register, Registered, Report, Roster
+from specsplit.membership import (
+    Directive,
+    Drain,
+    Draining,
+    Heartbeat,
+    PlanOrder,
+    Register,
+    Registered,
+    Report,
+    Roster,
+    TracingOrder,
+)
 from specsplit.rpc import Context, Membership, Server, dial, member_id_of
 from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
-from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load
+from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, PlanChanges, TraceChanges
 from specsplit.wire.cluster import directive_to_wire, report_from_wire
 
 REGISTER = Register("drafter-1", "127.0.0.1:7", DrafterInfo(DrafterKind.NGRAM, "", None, 128), 4)
@@ -59,22 +70,33 @@ class Ear:
     """Hears what the membership passes on."""
 
     def __init__(self) -> None:
-        self.heard: asyncio.Queue[Roster | None] = asyncio.Queue()
+        self.heard: asyncio.Queue[Roster | PlanChanges | TraceChanges | None] = asyncio.Queue()
 
     def on_drain(self) -> None:
         self.heard.put_nowait(None)
 
 
+def make_coordinator(script: Script) -> Server:
+    server = Server(CoordinatorSettings(model=Path("unused"), listen="127.0.0.1:0"), "coordinator", services=[])
+    cluster_pb2_grpc.add_ClusterServiceServicer_to_server(script, server.grpc)
+    return server
+
+
 @asynccontextmanager
 async def joined(script: Script, ear: Ear | None = None) -> AsyncIterator[Membership]:
     ear = ear or Ear()
-    server = Server(CoordinatorSettings(model=Path("unused"), listen="127.0.0.1:0"), "coordinator", services=[])
-    cluster_pb2_grpc.add_ClusterServiceServicer_to_server(script, server.grpc)
+    server = make_coordinator(script)
     address = await server.start()
     server.ready()
     async with dial(address) as channel:
         member = Membership(
-            channel, REGISTER, lambda: Load(sessions=3), on_roster=ear.heard.put_nowait, on_drain=ear.on_drain
+            channel,
+            REGISTER,
+            lambda: Load(sessions=3),
+            on_roster=ear.heard.put_nowait,
+            on_plan=ear.heard.put_nowait,
+            on_tracing=ear.heard.put_nowait,
+            on_drain=ear.on_drain,
         )
         running = asyncio.create_task(member.run())
         try:
@@ -99,10 +121,28 @@ async def test_a_member_registers_first_and_then_reports_its_load_again_and_agai
 async def test_directives_reach_the_member() -> None:
     script, ear = Script(), Ear()
     async with joined(script, ear):
-        for directive in (ROSTER, Drain()):
+        plan, tracing = PlanChanges(num_steps=0), TraceChanges(level=3, modules=("drafter",))
+        for directive in (ROSTER, PlanOrder(plan), TracingOrder(tracing), Drain()):
             script.directives.put_nowait(directive)
         async with asyncio.timeout(10):
-            assert [await ear.heard.get(), await ear.heard.get()] == [ROSTER, None]
+            assert [await ear.heard.get() for _ in range(4)] == [ROSTER, plan, tracing, None]
+
+
+async def test_a_member_that_has_no_use_for_an_order_passes_it_by() -> None:
+    script = Script()
+    for directive in (ROSTER, PlanOrder(), TracingOrder(), Drain(), None):
+        script.directives.put_nowait(directive)
+    server = make_coordinator(script)
+    address = await server.start()
+    server.ready()
+    async with dial(address) as channel:
+        running = asyncio.create_task(Membership(channel, REGISTER, Load).run())
+        for _ in range(2):  # it comes back after the stream has ended, so it has heard everything
+            await script.next_report(lambda report: isinstance(report, Register))
+        assert not running.done()
+        running.cancel()
+        await asyncio.wait({running})
+    await server.stop()
 
 
 async def test_a_lost_drafter_is_reported_once() -> None:

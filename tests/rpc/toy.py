@@ -27,6 +27,12 @@ class Toy(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def GetCluster(self, request: pb.GetClusterRequest, context: Context) -> pb.GetClusterResponse:  # noqa: N802
         return pb.GetClusterResponse()
 
+    async def SetPlan(self, request: pb.SetPlanRequest, context: Context) -> pb.SetPlanResponse:  # noqa: N802
+        return pb.SetPlanResponse()
+
+    async def SetTracing(self, request: pb.SetTracingRequest, context: Context) -> pb.SetTracingResponse:  # noqa: N802
+        return pb.SetTracingResponse()
+
     async def Generate(  # noqa: N802
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateResponse]:

@@ -14,6 +14,7 @@ from specsplit import membership, requests
 from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, verifier_pb2
 from specsplit.values import (
+    SERVICES,
     DrafterInfo,
     DrafterKind,
     Endpoint,
@@ -24,6 +25,7 @@ from specsplit.values import (
     Sampling,
     SpeculationStatistics,
     Stopping,
+    TraceChanges,
     Usage,
     Vocabulary,
 )
@@ -46,9 +48,16 @@ endpoints = st.builds(Endpoint, NAME, ADDRESS, needs)
 registers = st.builds(membership.Register, NAME, ADDRESS, roles, st.integers(1, 2**32 - 1))
 heartbeats = st.builds(membership.Heartbeat, loads, st.lists(NAME, max_size=3).map(tuple))
 reports = registers | heartbeats | st.just(membership.Draining())
+plan_changes = st.builds(
+    PlanChanges, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | st.booleans()
+)
+modules = st.lists(st.sampled_from(SERVICES), min_size=1, max_size=3).map(tuple)
+trace_changes = st.builds(TraceChanges, st.none() | U32, st.none() | st.floats(0, 1), st.none() | modules)
 directives = (
     st.builds(membership.Registered, st.integers(1, 2**32 - 1))
     | st.builds(membership.Roster, st.lists(endpoints, max_size=3).map(tuple))
+    | st.builds(membership.PlanOrder, plan_changes)
+    | st.builds(membership.TracingOrder, trace_changes)
     | st.just(membership.Drain())
 )
 members = st.builds(membership.Member, TEXT, TEXT, roles, U32, loads, st.booleans(), U32)
@@ -58,12 +67,9 @@ chats = st.builds(requests.ChatPrompt, st.lists(st.builds(requests.ChatMessage, 
 prompts = st.builds(requests.TextPrompt, TEXT) | chats | st.builds(requests.TokenPrompt, TOKENS)
 samplings = st.builds(Sampling, st.floats(0, 10), U32, st.floats(0.01, 1), st.floats(0, 1), U64)
 stoppings = st.builds(Stopping, st.none() | st.integers(1, 2**32 - 1), TOKENS, st.booleans())
-plans = st.builds(
-    PlanChanges, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | st.booleans()
-)
 stops = st.lists(TEXT, max_size=3).map(tuple)
 generates = st.builds(
-    requests.GenerateRequest, prompts, TEXT, samplings, st.just(True), stoppings, stops, st.none() | TEXT, plans
+    requests.GenerateRequest, prompts, TEXT, samplings, st.just(True), stoppings, stops, st.none() | TEXT, plan_changes
 )
 speculations = st.builds(SpeculationStatistics, U32, U32, U32, U32, U32)
 dones = st.builds(
@@ -103,6 +109,22 @@ def test_a_generate_request_survives(request: requests.GenerateRequest) -> None:
 @given(deltas | dones)
 def test_a_generate_event_survives(event: requests.Delta | requests.Done) -> None:
     assert coordinator.generate_event(over_the_wire(coordinator.generate_response(event))) == event
+
+
+@given(plan_changes, st.booleans(), U32)
+def test_a_change_of_the_plan_and_its_answer_survive(changes: PlanChanges, reset: bool, members: int) -> None:
+    asked = over_the_wire(coordinator.set_plan_to_wire(changes, reset))
+    assert coordinator.set_plan_from_wire(asked) == (changes, reset)
+    told = membership.PlanTold(members, changes)
+    assert coordinator.plan_told_from_wire(over_the_wire(coordinator.plan_told_to_wire(told))) == told
+
+
+@given(trace_changes, st.booleans(), U32)
+def test_a_change_of_what_is_traced_and_its_answer_survive(changes: TraceChanges, reset: bool, members: int) -> None:
+    asked = over_the_wire(coordinator.set_tracing_to_wire(changes, reset))
+    assert coordinator.set_tracing_from_wire(asked) == (changes, reset)
+    told = membership.TracingTold(members, changes)
+    assert coordinator.tracing_told_from_wire(over_the_wire(coordinator.tracing_told_to_wire(told))) == told
 
 
 @given(clusters)
@@ -207,6 +229,9 @@ def test_a_wrong_value_is_refused_by_name(field: str, message: coordinator_pb2.G
         lambda: coordinator.generate_event(coordinator_pb2.GenerateResponse()),
         lambda: coordinator.cluster_from_wire(coordinator_pb2.GetClusterResponse(members=[coordinator_pb2.Member()])),
         lambda: coordinator.generate_to_wire(requests.GenerateRequest(requests.TokenPrompt((-1,)))),
+        lambda: coordinator.set_plan_to_wire(PlanChanges(num_steps=-1), reset=False),
+        lambda: coordinator.set_tracing_to_wire(TraceChanges(level=-1), reset=False),
+        lambda: coordinator.set_tracing_from_wire(coordinator_pb2.SetTracingRequest(tracing={"modules": ["m"] * 17})),
     ],
 )
 def test_a_message_without_its_heart_is_refused(call: Callable[[], object]) -> None:

@@ -1,0 +1,47 @@
+"""What an operator wants different in the whole cluster while it runs. Pure: whoever carries it out is called back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from specsplit.values import Plan, PlanChanges, TraceChanges, TraceScope
+
+
+class Orders:
+    """The changes in force, gathered from every call since the coordinator started."""
+
+    def __init__(self) -> None:
+        self._plan = PlanChanges()
+        self._tracing = TraceChanges()
+        self._watchers: list[Callable[[], None]] = []
+
+    @property
+    def plan(self) -> PlanChanges:
+        """What differs from the verifiers' own defaults."""
+        return self._plan
+
+    @property
+    def tracing(self) -> TraceChanges:
+        """What differs from everybody's own settings."""
+        return self._tracing
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` after every change; what is returned ends that."""
+        self._watchers.append(callback)
+        return lambda: self._watchers.remove(callback)
+
+    def change_plan(self, changes: PlanChanges, *, reset: bool = False) -> None:
+        """Add changes to those in force, or put them in their place. Raises InvalidRequest for a value out of range."""
+        changes.over(Plan())
+        self._plan = changes if reset else changes.after(self._plan)
+        self._changed()
+
+    def change_tracing(self, changes: TraceChanges, *, reset: bool = False) -> None:
+        """Add changes to those in force, or put them in their place. Raises InvalidRequest for a value out of range."""
+        changes.over(TraceScope())
+        self._tracing = changes if reset else changes.after(self._tracing)
+        self._changed()
+
+    def _changed(self) -> None:
+        for callback in [*self._watchers]:
+            callback()

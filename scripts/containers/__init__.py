@@ -1,0 +1,1 @@
+"""The images and the compose file, proven on a docker engine of their own: `.ci/containers`."""

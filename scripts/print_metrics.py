@@ -1,0 +1,96 @@
+"""Writes docs/metrics.md from the metric table and the alert rules, or with --check says whether it is what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scripts.dashboards.expressions import rules
+from scripts.printed import ROOT, finish
+from specsplit.observe.metric_table import TABLE, Kind, Metric, Service, metrics_of
+
+PAGE = ROOT / "docs" / "metrics.md"
+
+INTRODUCTION = """\
+# Metrics
+
+<!-- Printed by `python -m scripts.print_metrics`; edit specsplit/observe/metric_table.py and deploy/prometheus/rules, not this page. -->
+
+Every process serves its metrics at `http://HOST:PORT/metrics` once `metrics_listen` says where; empty, as it is by default, means off.
+The format is OpenMetrics, or Prometheus' older text for a client that does not ask for it. Histograms marked *exemplars* carry the
+trace ids of requests that were traced.
+
+* Counters come first: an accept length is a ratio of two rates, and right while plans change. For instance
+  `rate(specsplit_accept_length_sum[1m]) / rate(specsplit_accept_length_count[1m])`.
+* Units are base units: seconds and bytes. A counter's series ends in `_total`.
+* Labels have few values, all known beforehand, and every series is there from the start. Which process it is says `instance`, which
+  Prometheus adds.
+* Everything is counted once, by the service that knows it best, so a sum over a cluster is right.
+* `process_cpu_seconds_total`, `process_resident_memory_bytes` and their like are those of prometheus-client.
+
+The dashboards in [`deploy/grafana/dashboards`](../deploy/grafana/dashboards) show all of them; they are written by
+`python -m scripts.dashboards`. How Prometheus finds the processes stands in
+[`deploy/prometheus/prometheus.yml`](../deploy/prometheus/prometheus.yml).
+"""
+
+ALERTS = """\
+## Alerts
+
+From [`deploy/prometheus/rules`](../deploy/prometheus/rules), with unit tests in
+[`deploy/prometheus/tests`](../deploy/prometheus/tests/alerts.yml).
+"""
+
+
+def _row(metric: Metric) -> str:
+    kind = f"{metric.kind.value}, exemplars" if metric.exemplars else metric.kind.value
+    text = metric.help + (f" *On no dashboard: {metric.unused}*" if metric.unused else "")
+    return f"| `{_name(metric)}` | {kind} | {'; '.join(_labels(metric))} | {text} |"
+
+
+def _name(metric: Metric) -> str:
+    return metric.series[0] if metric.kind is not Kind.HISTOGRAM else metric.name
+
+
+def _labels(metric: Metric) -> Iterator[str]:
+    for label in metric.labels:
+        yield f"{label.name}: {', '.join(f'`{value}`' for value in label.values)}"
+
+
+def _bounds() -> Iterator[str]:
+    grouped: dict[tuple[float, ...], list[str]] = {}
+    for metric in TABLE:
+        if metric.kind is Kind.HISTOGRAM:
+            grouped.setdefault(metric.buckets, []).append(metric.name)
+    for buckets, names in grouped.items():
+        yield f"* {', '.join(f'`{name}`' for name in names)}: {', '.join(f'{bound:g}' for bound in buckets)}"
+
+
+def _alerts() -> Iterator[str]:
+    for rule in rules():
+        if "alert" not in rule:
+            continue
+        notes = {name: " ".join(text.split()) for name, text in rule["annotations"].items()}
+        after = f", after {rule['for']}" if "for" in rule else ""
+        yield f"### {rule['alert']}"
+        yield ""
+        yield f"{rule['labels']['severity'].capitalize()}{after}. {notes['meaning']}"
+        yield ""
+        yield "```promql"
+        yield rule["expr"].strip()
+        yield "```"
+        yield ""
+        yield f"**What to do.** {notes['action']}"
+        yield ""
+
+
+def page() -> str:
+    """docs/metrics.md as the code has it."""
+    lines = [INTRODUCTION]
+    for service in Service:
+        lines += [f"## {service.value}", "", "| metric | kind | labels | meaning |", "|---|---|---|---|"]
+        lines += [*(_row(metric) for metric in metrics_of(service)), ""]
+    lines += ["## Bounds of the histograms", "", *_bounds(), "", ALERTS, *_alerts()]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+if __name__ == "__main__":
+    raise SystemExit(finish(PAGE, page(), "print_metrics", __doc__))

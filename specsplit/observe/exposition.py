@@ -1,0 +1,73 @@
+"""The metrics of a process over HTTP, in the format that the scraper asks for: OpenMetrics with exemplars, or Prometheus' older text."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from specsplit.errors import InvalidRequest
+from specsplit.observe.metrics import Metrics
+from specsplit.settings import address
+
+_log = logging.getLogger(__name__)
+REFRESH_S = 1.0
+"""How long a scrape waits for a busy event loop. After that it gets the counters as they are, and the gauges of the scrape before."""
+
+
+@contextmanager
+def expose(metrics: Metrics, listen: str) -> Generator[str]:
+    """Serve `metrics` at http://`listen`/metrics on a thread of its own; gives host:port as bound. Does nothing if they are off.
+
+    To be entered on the event loop, which brings the gauges up to date before every scrape. Raises InvalidRequest if `listen` cannot
+    be bound.
+    """
+    if not metrics.on:
+        yield ""
+        return
+    host, port = address.split("metrics_listen", listen)
+    registry = CollectorRegistry()
+    registry.register(_Refreshed(metrics, asyncio.get_running_loop()))
+    ProcessCollector(registry=registry)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        problem = f"cannot bind {listen} ({error.strerror}); is the address this machine's, and the port free?"
+        raise InvalidRequest("metrics_listen", problem) from error
+    bound = f"{listen.rpartition(':')[0]}:{server.server_port}"
+    _log.info("metrics on http://%s/metrics", bound)
+    try:
+        yield bound
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Refreshed(Collector):
+    """The instruments of a process, brought up to date on its event loop before they are read on another thread."""
+
+    def __init__(self, metrics: Metrics, loop: asyncio.AbstractEventLoop) -> None:
+        self._metrics = metrics
+        self._loop = loop
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing up front: the loop that would answer is the one that registers this."""
+        return ()
+
+    def collect(self) -> Iterable[Family]:
+        """Every family."""
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(self._refresh, done)
+        done.wait(REFRESH_S)
+        return self._metrics.instruments.collect()
+
+    def _refresh(self, done: threading.Event) -> None:
+        self._metrics.refresh()
+        done.set()

@@ -1,0 +1,377 @@
+"""Every metric that a specsplit process exposes: the code builds them from this table, docs/metrics.md is printed from it.
+
+Names are those of OpenMetrics: base units, no suffix of a kind (a counter's series ends in `_total`, a histogram's in `_bucket`, `_sum`
+and `_count`). Every label has a closed set of values, so that the number of series is known before the first request, and every series
+exists from the start: a rate over a counter that has not moved yet is 0, not missing. Which process a series comes from is the
+`instance` label that Prometheus adds; nothing here names a member, a model or a request.
+
+What is counted is counted once, by the service that knows it best, so that a sum over a cluster is right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from specsplit.values import DrafterKind, FinishReason, Miss
+
+
+class Service(StrEnum):
+    """Who exposes a metric."""
+
+    COORDINATOR = "coordinator"
+    VERIFIER = "verifier"
+    DRAFTER = "drafter"
+
+
+class Kind(StrEnum):
+    """How a metric moves."""
+
+    COUNTER = "counter"
+    """Only up, from 0 at the start of the process."""
+    GAUGE = "gauge"
+    """Up and down."""
+    HISTOGRAM = "histogram"
+    """Counts of observations at or below each of a few bounds, and their sum."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """What tells the series of one metric apart."""
+
+    name: str
+    values: tuple[str, ...]
+    """Every value there is."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One family of series."""
+
+    name: str
+    kind: Kind
+    services: tuple[Service, ...]
+    help: str
+    labels: tuple[Label, ...] = ()
+    buckets: tuple[float, ...] = ()
+    """Upper bounds of a histogram, ascending, without the infinite one."""
+    exemplars: bool = False
+    """True if observations of traced requests leave the id of their trace."""
+    unused: str = ""
+    """Why no dashboard and no rule shows it; empty if one does."""
+
+    @property
+    def unit(self) -> str:
+        """Base unit as OpenMetrics wants it: the end of the name; empty for plain counts."""
+        return next((unit for unit in ("seconds", "bytes") if self.name.endswith(f"_{unit}")), "")
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """Names as queries use them."""
+        suffixes = {Kind.COUNTER: ("_total",), Kind.GAUGE: ("",), Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
+        return tuple(self.name + suffix for suffix in suffixes[self.kind])
+
+
+def steps_of_125(lowest: int, highest: int) -> tuple[float, ...]:
+    """1, 2 and 5 times every power of ten from 10**lowest up to 10**highest, which is the last."""
+    decades = range(lowest, highest)
+    return (*(float(f"{digit}e{power}") for power in decades for digit in (1, 2, 5)), float(f"1e{highest}"))
+
+
+DEEPEST = 8
+"""Nodes this deep below the root, and deeper ones, share one value of the depth label."""
+
+KIND = Label("kind", tuple(kind.value for kind in DrafterKind))
+CAUSE_OF_MISS = Label("cause", tuple(cause.value for cause in Miss))
+CAUSE_OF_WASTE = Label("cause", ("rejected", "unverified", "late"))
+DEPTH = Label("depth", (*(str(depth) for depth in range(1, DEEPEST)), f"{DEEPEST}+"))
+REASON = Label("reason", tuple(reason.value for reason in FinishReason))
+CODE = Label(
+    "code",
+    (
+        "aborted",
+        "cancelled",
+        "deadline_exceeded",
+        "failed_precondition",
+        "internal",
+        "invalid_argument",
+        "not_found",
+        "resource_exhausted",
+        "unavailable",
+        "unimplemented",
+        "unknown",
+    ),
+)
+"""gRPC statuses, in lower case; "unknown" is for any other."""
+DIRECTION = Label("direction", ("sent", "received"))
+ROLE = Label("role", (Service.VERIFIER.value, Service.DRAFTER.value))
+STATE = Label("state", ("serving", "draining"))
+
+_STEP_SECONDS = steps_of_125(-4, 1)
+_TOKEN_SECONDS = (0.0005, *steps_of_125(-3, 1))
+_REQUEST_SECONDS = (*steps_of_125(-3, 2), 200.0, 500.0, 1000.0)
+_ACCEPT_LENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+
+_COORDINATOR = (Service.COORDINATOR,)
+_VERIFIER = (Service.VERIFIER,)
+_DRAFTER = (Service.DRAFTER,)
+
+# Requests, seen by the coordinator.
+
+REQUESTS_FINISHED = Metric(
+    "specsplit_requests_finished",
+    Kind.COUNTER,
+    _COORDINATOR,
+    "Requests that ended with a text, by finish reason.",
+    (REASON,),
+)
+REQUESTS_FAILED = Metric(
+    "specsplit_requests_failed",
+    Kind.COUNTER,
+    _COORDINATOR,
+    "Requests that ended with an error, by gRPC status.",
+    (CODE,),
+)
+RUNNING_REQUESTS = Metric(
+    "specsplit_running_requests", Kind.GAUGE, _COORDINATOR, "Requests that have a place on a verifier."
+)
+QUEUED_REQUESTS = Metric(
+    "specsplit_queued_requests", Kind.GAUGE, _COORDINATOR, "Requests that wait for a place on a verifier."
+)
+TIME_TO_FIRST_TOKEN = Metric(
+    "specsplit_time_to_first_token_seconds",
+    Kind.HISTOGRAM,
+    _COORDINATOR,
+    "From the arrival of a request to its first tokens.",
+    buckets=_REQUEST_SECONDS,
+    exemplars=True,
+)
+INTER_TOKEN_LATENCY = Metric(
+    "specsplit_inter_token_latency_seconds",
+    Kind.HISTOGRAM,
+    _COORDINATOR,
+    "Time between tokens. A burst of k tokens, t after the burst before it, is k intervals of t / k; the first burst is none.",
+    buckets=_TOKEN_SECONDS,
+    exemplars=True,
+)
+REQUEST_DURATION = Metric(
+    "specsplit_request_duration_seconds",
+    Kind.HISTOGRAM,
+    _COORDINATOR,
+    "From the arrival of a request to its last message; requests that failed are not in it.",
+    buckets=_REQUEST_SECONDS,
+    exemplars=True,
+)
+QUEUE_TIME = Metric(
+    "specsplit_queue_time_seconds",
+    Kind.HISTOGRAM,
+    _COORDINATOR,
+    "From the arrival of a request to its place on a verifier, tokenizing included.",
+    buckets=_REQUEST_SECONDS,
+    exemplars=True,
+)
+MEMBERS = Metric("specsplit_members", Kind.GAUGE, _COORDINATOR, "Members of the cluster.", (ROLE, STATE))
+MEMBERS_LOST = Metric(
+    "specsplit_members_lost",
+    Kind.COUNTER,
+    _COORDINATOR,
+    "Members that went without draining: their stream broke, or they fell silent.",
+    (ROLE,),
+)
+
+# Steps, seen by the verifier.
+
+STEPS = Metric("specsplit_steps", Kind.COUNTER, _VERIFIER, "Forward passes of the target over a batch.")
+SESSION_STEPS = Metric(
+    "specsplit_session_steps",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Sessions that brought a tree, the root alone included, summed over steps.",
+)
+BATCH_TOKENS = Metric(
+    "specsplit_batch_tokens", Kind.COUNTER, _VERIFIER, "Tokens in forward passes: trees and stretches of prompts."
+)
+DRAFTED = Metric("specsplit_drafted_tokens", Kind.COUNTER, _VERIFIER, "Nodes verified, roots not counted.")
+ACCEPTED = Metric("specsplit_accepted_tokens", Kind.COUNTER, _VERIFIER, "Nodes accepted.")
+BONUS = Metric("specsplit_bonus_tokens", Kind.COUNTER, _VERIFIER, "Tokens committed that were the target's own.")
+REACHED_DEPTH = Metric(
+    "specsplit_reached_depth",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Session steps whose tree had a node at this depth below the root; what acceptance at a depth is a share of.",
+    (DEPTH,),
+)
+ACCEPTED_DEPTH = Metric(
+    "specsplit_accepted_depth", Kind.COUNTER, _VERIFIER, "Nodes accepted at this depth below the root.", (DEPTH,)
+)
+HITS = Metric("specsplit_hits", Kind.COUNTER, _VERIFIER, "Commits whose bonus was a node of the speculation.")
+MISSES = Metric(
+    "specsplit_misses",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Commits whose bonus was not, by cause. wrong: other nodes stood in its place; late: none did, as the drafter was still "
+    "growing; none: none did, and the drafter rested. Sessions without a drafter neither hit nor miss.",
+    (CAUSE_OF_MISS,),
+)
+WASTED_NODES = Metric(
+    "specsplit_wasted_nodes",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Nodes drafted for nothing, by cause. rejected: verified and not accepted; unverified: a commit cut them off before any "
+    "step took them; late: their parent was gone when they came.",
+    (CAUSE_OF_WASTE,),
+)
+PLAN_SWITCHES = Metric(
+    "specsplit_plan_switches",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Changes of the plan that the sessions of this verifier step under.",
+)
+SPEC_NUM_STEPS = Metric(
+    "specsplit_spec_num_steps",
+    Kind.GAUGE,
+    _VERIFIER,
+    "The plan's num_steps, mean over the sessions of the latest step that had any; a session without a drafter counts as 0.",
+)
+SPEC_NUM_DRAFT_TOKENS = Metric(
+    "specsplit_spec_num_draft_tokens",
+    Kind.GAUGE,
+    _VERIFIER,
+    "The plan's num_draft_tokens, mean over the sessions of the latest step that had any; a session without a drafter, or whose "
+    "plan does not speculate, counts as 0.",
+)
+ACCEPT_LENGTH = Metric(
+    "specsplit_accept_length",
+    Kind.HISTOGRAM,
+    _VERIFIER,
+    "accept_length (accepted nodes and the bonus) of every session step that had a drafter and a plan that speculates.",
+    buckets=_ACCEPT_LENGTHS,
+)
+STEP_TIME = Metric(
+    "specsplit_step_time_seconds",
+    Kind.HISTOGRAM,
+    _VERIFIER,
+    "From the end of one step to the end of the next, idleness not counted: waiting, the forward pass, and everything else.",
+    buckets=_STEP_SECONDS,
+)
+WAIT_TIME = Metric(
+    "specsplit_wait_time_seconds",
+    Kind.HISTOGRAM,
+    _VERIFIER,
+    "How much of a step's time went by waiting for drafters.",
+    buckets=_STEP_SECONDS,
+)
+VERIFY_TIME = Metric(
+    "specsplit_verify_time_seconds",
+    Kind.HISTOGRAM,
+    _VERIFIER,
+    "How much of a step's time the target's forward pass took.",
+    buckets=_STEP_SECONDS,
+)
+HOST_TIME = Metric(
+    "specsplit_host_time_seconds",
+    Kind.HISTOGRAM,
+    _VERIFIER,
+    "What is left of a step's time: events, scheduling, batching, picking, committing, handing out.",
+    buckets=_STEP_SECONDS,
+)
+ROUND_TRIP = Metric(
+    "specsplit_round_trip_seconds",
+    Kind.HISTOGRAM,
+    _VERIFIER,
+    "From a commit to the first grow that was made after it, as the verifier sees it.",
+    buckets=_STEP_SECONDS,
+)
+PROMPT_TOKENS = Metric("specsplit_prompt_tokens", Kind.COUNTER, _VERIFIER, "Tokens of the prompts of sessions.")
+CACHED_TOKENS = Metric(
+    "specsplit_cached_tokens",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Tokens of prompts whose KV was there already.",
+)
+PREFILL_TOKENS = Metric(
+    "specsplit_prefill_tokens", Kind.COUNTER, _VERIFIER, "Tokens of prompts that forward passes have read."
+)
+REPREFILL_TOKENS = Metric(
+    "specsplit_reprefill_tokens",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Committed tokens that were read once more, for features that a drafter lacked.",
+)
+GENERATED_TOKENS = Metric(
+    "specsplit_generated_tokens", Kind.COUNTER, _VERIFIER, "Tokens committed behind prompts and handed out."
+)
+RUNNING_SESSIONS = Metric("specsplit_running_sessions", Kind.GAUGE, _VERIFIER, "Sessions that hold KV pages.")
+WAITING_SESSIONS = Metric("specsplit_waiting_sessions", Kind.GAUGE, _VERIFIER, "Sessions that wait for KV pages.")
+FAILOVERS = Metric(
+    "specsplit_failovers",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Sessions that were given another drafter after theirs was lost or had no room.",
+)
+DRAFTERS_LOST = Metric(
+    "specsplit_drafters_lost",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Streams to drafters that broke, fell silent or could not be opened.",
+)
+DRAFT_MESSAGES = Metric(
+    "specsplit_draft_messages",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Messages on streams to drafters. sent: opens, commits, features, closes; received: grows and refusals.",
+    (DIRECTION,),
+)
+DRAFT_BYTES = Metric(
+    "specsplit_draft_bytes",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Bytes of these messages, gRPC's framing not counted.",
+    (DIRECTION,),
+)
+FEATURE_BYTES = Metric(
+    "specsplit_feature_bytes", Kind.COUNTER, _VERIFIER, "Bytes of features among the bytes sent to drafters."
+)
+NODES_RECEIVED = Metric("specsplit_nodes_received", Kind.COUNTER, _VERIFIER, "Nodes that came in grows.")
+
+# Expansions, seen by the drafter.
+
+OPEN_SESSIONS = Metric("specsplit_open_sessions", Kind.GAUGE, _DRAFTER, "Sessions that a drafter grows for.", (KIND,))
+OPEN_STREAMS = Metric("specsplit_open_streams", Kind.GAUGE, _DRAFTER, "Verifiers that a drafter grows for.", (KIND,))
+EXPANSIONS = Metric("specsplit_expansions", Kind.COUNTER, _DRAFTER, "Forward passes of a drafter.", (KIND,))
+EXPANDED_NODES = Metric(
+    "specsplit_expanded_nodes", Kind.COUNTER, _DRAFTER, "Nodes whose children were drafted, roots included.", (KIND,)
+)
+PUSHED_NODES = Metric("specsplit_pushed_nodes", Kind.COUNTER, _DRAFTER, "Nodes drafted and sent to verifiers.", (KIND,))
+COMMITS_APPLIED = Metric(
+    "specsplit_commits_applied", Kind.COUNTER, _DRAFTER, "Commits that a drafter was told of.", (KIND,)
+)
+COMMITTED_NODES = Metric(
+    "specsplit_committed_nodes", Kind.COUNTER, _DRAFTER, "Nodes of a drafter that these commits accepted.", (KIND,)
+)
+REFUSALS = Metric(
+    "specsplit_refusals", Kind.COUNTER, _DRAFTER, "Sessions that a drafter ended on its side, by gRPC status.", (CODE,)
+)
+DRAFT_TIME = Metric(
+    "specsplit_draft_time_seconds", Kind.HISTOGRAM, _DRAFTER, "Time of one expansion.", (KIND,), buckets=_STEP_SECONDS
+)
+
+# Both members.
+
+KV_PAGES = Metric(
+    "specsplit_kv_pages",
+    Kind.GAUGE,
+    (Service.VERIFIER, Service.DRAFTER),
+    "Pages of KV there are; 0 for a drafter that keeps none.",
+)
+KV_PAGES_USED = Metric(
+    "specsplit_kv_pages_used", Kind.GAUGE, (Service.VERIFIER, Service.DRAFTER), "Pages of KV that sessions hold."
+)
+
+TABLE: tuple[Metric, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
+"""Every metric, in the order above."""
+
+
+def metrics_of(service: Service) -> tuple[Metric, ...]:
+    """What the processes of one service expose."""
+    return tuple(metric for metric in TABLE if service in metric.services)

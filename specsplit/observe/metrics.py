@@ -1,0 +1,489 @@
+"""What each service tells its metrics. All methods run on the event loop; with `on` False what happens often costs one test.
+
+Engines know nothing of this: the edge feeds it from the records that they hand out anyway. The records are described here by the
+attributes that are read of them (`StepCosts`, `SessionStep`, `DrafterTotals`, ...), so that no service has to convert its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Protocol
+
+from specsplit.membership import Cluster
+from specsplit.observe import metric_table as table
+from specsplit.observe.instruments import Instruments
+from specsplit.observe.metric_table import DEEPEST, DEPTH, Metric, Service
+from specsplit.values import DrafterKind, FinishReason, Load, Miss, ModelInfo, Plan
+
+MOST_STEPS = 64
+"""Deepest node below the root that a plan allows to be verified."""
+
+
+class Metrics:
+    """The instruments of one process, and who brings them up to date before they are read."""
+
+    def __init__(self, service: Service, *, on: bool, fixed: dict[str, str] | None = None) -> None:
+        self.on = on
+        """False: nobody will read them."""
+        self.instruments = Instruments(service, fixed)
+        self._watchers: list[Callable[[], None]] = []
+
+    def refresh(self) -> None:
+        """Read what is not told but looked up: gauges, and counts that others keep. On the event loop."""
+        for watcher in self._watchers:
+            watcher()
+
+
+class CoordinatorMetrics(Metrics):
+    """Requests and members."""
+
+    def __init__(self, *, on: bool) -> None:
+        super().__init__(Service.COORDINATOR, on=on)
+        made = self.instruments
+        self._finished = {reason: made.counter(table.REQUESTS_FINISHED, reason.value) for reason in FinishReason}
+        self._failed = {code: made.counter(table.REQUESTS_FAILED, code) for code in table.CODE.values}
+        self._lost = {role: made.counter(table.MEMBERS_LOST, role) for role in table.ROLE.values}
+        self._first_token = made.histogram(table.TIME_TO_FIRST_TOKEN)
+        self._between_tokens = made.histogram(table.INTER_TOKEN_LATENCY)
+        self._duration = made.histogram(table.REQUEST_DURATION)
+        self._queue_time = made.histogram(table.QUEUE_TIME)
+
+    def request(self, arrived: float, trace_id: str = "") -> RequestTimes:
+        """A request arrived at `arrived` (the clock's seconds). `trace_id`: 32 hex digits if it is traced and sampled."""
+        return RequestTimes(self, arrived, trace_id)
+
+    def member_lost(self, role: object) -> None:
+        """A member with this `ModelInfo` or `DrafterInfo` went without draining."""
+        self._lost[_role(role)].add()
+
+    def watch(self, read: Callable[[], Cluster]) -> None:
+        """Where to look the cluster up, on the event loop, before every scrape."""
+        made = self.instruments
+        running, queued = made.gauge(table.RUNNING_REQUESTS), made.gauge(table.QUEUED_REQUESTS)
+
+        def look() -> None:
+            cluster = read()
+            running.set(cluster.running)
+            queued.set(cluster.queued)
+            present = [(_role(member.role), "draining" if member.draining else "serving") for member in cluster.members]
+            for role in table.ROLE.values:
+                for state in table.STATE.values:
+                    made.gauge(table.MEMBERS, role, state).set(present.count((role, state)))
+
+        self._watchers.append(look)
+
+    def first_token(self, seconds: float, trace_id: str) -> None:
+        """For `RequestTimes`."""
+        self._first_token.observe(seconds, trace_id=trace_id)
+
+    def intervals(self, seconds: float, tokens: int, trace_id: str) -> None:
+        """For `RequestTimes`: `tokens` came `seconds` after those before."""
+        self._between_tokens.observe(seconds / tokens, tokens, trace_id)
+
+    def placed(self, seconds: float, trace_id: str) -> None:
+        """For `RequestTimes`."""
+        self._queue_time.observe(seconds, trace_id=trace_id)
+
+    def finished(self, reason: FinishReason, seconds: float, trace_id: str) -> None:
+        """For `RequestTimes`."""
+        self._finished[reason].add()
+        self._duration.observe(seconds, trace_id=trace_id)
+
+    def failed(self, code: str) -> None:
+        """For `RequestTimes`; also for a request that ends before it has any, with a gRPC status by name."""
+        self._failed.get(code.lower(), self._failed["unknown"]).add()
+
+
+def _role(role: object) -> str:
+    return Service.VERIFIER.value if isinstance(role, ModelInfo) else Service.DRAFTER.value
+
+
+class RequestTimes:
+    """One request on its way; every `now` is the clock's seconds. It ends once: what is told of an end after the first is ignored."""
+
+    __slots__ = ("_arrived", "_ended", "_latest", "_metrics", "_trace_id")
+
+    def __init__(self, metrics: CoordinatorMetrics, arrived: float, trace_id: str) -> None:
+        self._metrics = metrics
+        self._arrived = arrived
+        self._latest: float | None = None
+        self._trace_id = trace_id
+        self._ended = False
+
+    def placed(self, now: float) -> None:
+        """It has a place on a verifier."""
+        if self._metrics.on:
+            self._metrics.placed(now - self._arrived, self._trace_id)
+
+    def tokens(self, count: int, now: float) -> None:
+        """A burst of tokens came from the verifier."""
+        if not self._metrics.on or not count:
+            return
+        if self._latest is None:
+            self._metrics.first_token(now - self._arrived, self._trace_id)
+        else:
+            self._metrics.intervals(now - self._latest, count, self._trace_id)
+        self._latest = now
+
+    def finished(self, reason: FinishReason, now: float) -> None:
+        """It ended with a text."""
+        if not self._ended:
+            self._ended = True
+            self._metrics.finished(reason, now - self._arrived, self._trace_id)
+
+    def failed(self, code: str) -> None:
+        """It ended with a gRPC status, by name in either case."""
+        if not self._ended:
+            self._ended = True
+            self._metrics.failed(code)
+
+
+class StepCosts(Protocol):
+    """What is read of the verifier's record of a step, beside its sessions. Times are microseconds."""
+
+    @property
+    def waited_us(self) -> float:
+        """Spent waiting for drafters."""
+        ...
+
+    @property
+    def forward_us(self) -> float:
+        """The target's forward."""
+        ...
+
+    @property
+    def host_us(self) -> float:
+        """Everything else since the step before."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """In the forward."""
+        ...
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Of prompts."""
+        ...
+
+    @property
+    def reprefill_tokens(self) -> int:
+        """Committed before, read once more."""
+        ...
+
+    @property
+    def unverified_nodes(self) -> int:
+        """Nodes that commits and ends of sessions cut off, never verified, since the step before."""
+        ...
+
+    @property
+    def late_nodes(self) -> int:
+        """Nodes that came when their parent was gone, since the step before."""
+        ...
+
+    @property
+    def failovers(self) -> int:
+        """Sessions that got another drafter in place of one that was lost or refused, since the step before."""
+        ...
+
+    @property
+    def round_trips_s(self) -> Sequence[float]:
+        """Seconds from a commit to the first grow made after it, for every one that came since the step before."""
+        ...
+
+
+class SessionStep(Protocol):
+    """What is read of one session of a step, one that brought a tree (the root alone included)."""
+
+    @property
+    def plan(self) -> Plan:
+        """What it stepped under."""
+        ...
+
+    @property
+    def attached(self) -> bool:
+        """True if it had a drafter."""
+        ...
+
+    @property
+    def drafted(self) -> int:
+        """Nodes verified, root not counted."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest of them below the root; 0 without any."""
+        ...
+
+    @property
+    def accepted(self) -> int:
+        """num_correct_drafts."""
+        ...
+
+    @property
+    def committed(self) -> int:
+        """Tokens that its caller gets; at a stop fewer than `accepted` + 1."""
+        ...
+
+    @property
+    def hit(self) -> bool | None:
+        """None if there was no commit to a drafter."""
+        ...
+
+    @property
+    def miss(self) -> Miss | None:
+        """Why, if `hit` is False."""
+        ...
+
+
+class LinkTotals(Protocol):
+    """What is read of the totals of one drafter's streams, since the start of the process."""
+
+    messages_sent: int
+    messages_received: int
+    bytes_sent: int
+    bytes_received: int
+    nodes_received: int
+    feature_bytes_sent: int
+
+
+class ByDepth:
+    """Counters by depth of paths that begin below the root: a path that ends at depth d counts at every depth up to d.
+
+    A step notes where a path ends; how often each depth was on one is added up before a scrape.
+    """
+
+    def __init__(self, made: Instruments, metric: Metric) -> None:
+        self.ends = [0] * (MOST_STEPS + 1)
+        """By depth, 0 for no path, how many paths ended there."""
+        self._counters = [made.counter(metric, depth) for depth in DEPTH.values]
+
+    def add_up(self) -> None:
+        """Bring the counters up to date."""
+        passed = list(accumulate(reversed(self.ends[1:])))[::-1]  # passed[i]: paths that reached depth i + 1
+        for counter, count in zip(self._counters, [*passed[: DEEPEST - 1], sum(passed[DEEPEST - 1 :])], strict=True):
+            counter.stand_at(count)
+
+
+class VerifierMetrics(Metrics):
+    """Steps and what they brought."""
+
+    def __init__(self, *, on: bool) -> None:
+        super().__init__(Service.VERIFIER, on=on)
+        made = self.instruments
+        self._steps = made.counter(table.STEPS)
+        self._session_steps = made.counter(table.SESSION_STEPS)
+        self._batch_tokens = made.counter(table.BATCH_TOKENS)
+        self._drafted = made.counter(table.DRAFTED)
+        self._accepted = made.counter(table.ACCEPTED)
+        self._bonus = made.counter(table.BONUS)
+        self._reached, self._accepted_to = ByDepth(made, table.REACHED_DEPTH), ByDepth(made, table.ACCEPTED_DEPTH)
+        self._watchers += [self._reached.add_up, self._accepted_to.add_up]
+        self._hits = made.counter(table.HITS)
+        self._misses = {cause: made.counter(table.MISSES, cause.value) for cause in Miss}
+        self._wasted = {cause: made.counter(table.WASTED_NODES, cause) for cause in table.CAUSE_OF_WASTE.values}
+        self._plan_switches = made.counter(table.PLAN_SWITCHES)
+        self._num_steps = made.gauge(table.SPEC_NUM_STEPS)
+        self._num_draft_tokens = made.gauge(table.SPEC_NUM_DRAFT_TOKENS)
+        self._accept_length = made.histogram(table.ACCEPT_LENGTH)
+        self._step_time = made.histogram(table.STEP_TIME)
+        self._wait_time = made.histogram(table.WAIT_TIME)
+        self._verify_time = made.histogram(table.VERIFY_TIME)
+        self._host_time = made.histogram(table.HOST_TIME)
+        self._round_trip = made.histogram(table.ROUND_TRIP)
+        self._prompt_tokens = made.counter(table.PROMPT_TOKENS)
+        self._cached_tokens = made.counter(table.CACHED_TOKENS)
+        self._prefill_tokens = made.counter(table.PREFILL_TOKENS)
+        self._reprefill_tokens = made.counter(table.REPREFILL_TOKENS)
+        self._generated_tokens = made.counter(table.GENERATED_TOKENS)
+        self._failovers = made.counter(table.FAILOVERS)
+        self._drafters_lost = made.counter(table.DRAFTERS_LOST)
+
+    def step(self, costs: StepCosts, sessions: Sequence[SessionStep]) -> None:
+        """A step is over."""
+        if not self.on:
+            return
+        self._count_costs(costs)
+        if sessions:
+            self._count_sessions(sessions)
+            speculating = [s.plan for s in sessions if s.attached and s.plan.speculates]
+            self._num_steps.set(sum(plan.num_steps for plan in speculating) / len(sessions))
+            self._num_draft_tokens.set(sum(plan.num_draft_tokens for plan in speculating) / len(sessions))
+
+    def _count_costs(self, costs: StepCosts) -> None:
+        self._steps.add()
+        self._batch_tokens.add(costs.tokens)
+        self._prefill_tokens.add(costs.prefill_tokens)
+        self._reprefill_tokens.add(costs.reprefill_tokens)
+        self._step_time.observe((costs.waited_us + costs.forward_us + costs.host_us) * 1e-6)
+        self._wait_time.observe(costs.waited_us * 1e-6)
+        self._verify_time.observe(costs.forward_us * 1e-6)
+        self._host_time.observe(costs.host_us * 1e-6)
+        self._wasted["unverified"].add(costs.unverified_nodes)
+        self._wasted["late"].add(costs.late_nodes)
+        self._failovers.add(costs.failovers)
+        for seconds in costs.round_trips_s:
+            self._round_trip.observe(seconds)
+
+    def _count_sessions(self, sessions: Sequence[SessionStep]) -> None:
+        drafted = accepted = committed = bonus = hits = 0
+        for session in sessions:
+            correct = session.accepted
+            drafted += session.drafted
+            accepted += correct
+            committed += session.committed
+            bonus += session.committed > correct
+            hits += session.hit is True
+            if session.miss is not None:
+                self._misses[session.miss].add()
+            self._reached.ends[session.depth] += 1
+            self._accepted_to.ends[correct] += 1
+            if session.attached and session.plan.speculates:
+                self._accept_length.observe(correct + 1)
+        self._session_steps.add(len(sessions))
+        self._drafted.add(drafted)
+        self._accepted.add(accepted)
+        self._wasted["rejected"].add(drafted - accepted)
+        self._generated_tokens.add(committed)
+        self._bonus.add(bonus)
+        self._hits.add(hits)
+
+    def session(self, prompt_tokens: int, cached_tokens: int = 0) -> None:
+        """A session was accepted; `cached_tokens` of its prompt need not be read."""
+        self._prompt_tokens.add(prompt_tokens)
+        self._cached_tokens.add(cached_tokens)
+
+    def plan_switched(self) -> None:
+        """The plan that sessions step under was changed."""
+        self._plan_switches.add()
+
+    def drafter_lost(self) -> None:
+        """The stream to a drafter is gone, or could not be opened."""
+        self._drafters_lost.add()
+
+    def watch(self, read: Callable[[], Load]) -> None:
+        """Where to look up how the engine stands, on the event loop, before every scrape."""
+        made = self.instruments
+        running, waiting = made.gauge(table.RUNNING_SESSIONS), made.gauge(table.WAITING_SESSIONS)
+        pages, used = made.gauge(table.KV_PAGES), made.gauge(table.KV_PAGES_USED)
+
+        def look() -> None:
+            load = read()
+            running.set(load.sessions - load.waiting)
+            waiting.set(load.waiting)
+            pages.set(load.total_pages)
+            used.set(load.total_pages - load.free_pages)
+
+        self._watchers.append(look)
+
+    def watch_links(self, read: Callable[[], Iterable[LinkTotals]]) -> None:
+        """Where to look up the totals of the streams to all drafters there ever were, on the event loop, before every scrape."""
+        made = self.instruments
+        sent, received = (made.counter(table.DRAFT_MESSAGES, direction) for direction in table.DIRECTION.values)
+        bytes_sent, bytes_received = (
+            made.counter(table.DRAFT_BYTES, direction) for direction in table.DIRECTION.values
+        )
+        feature_bytes, nodes = made.counter(table.FEATURE_BYTES), made.counter(table.NODES_RECEIVED)
+
+        def look() -> None:
+            links = list(read())
+            sent.stand_at(sum(link.messages_sent for link in links))
+            received.stand_at(sum(link.messages_received for link in links))
+            bytes_sent.stand_at(sum(link.bytes_sent for link in links))
+            bytes_received.stand_at(sum(link.bytes_received for link in links))
+            feature_bytes.stand_at(sum(link.feature_bytes_sent for link in links))
+            nodes.stand_at(sum(link.nodes_received for link in links))
+
+        self._watchers.append(look)
+
+
+class DrafterTotals(Protocol):
+    """What is read of a drafter's statistics; counts are since the start of the process."""
+
+    @property
+    def sessions(self) -> int:
+        """Open now."""
+        ...
+
+    @property
+    def streams(self) -> int:
+        """Open now."""
+        ...
+
+    @property
+    def expansions(self) -> int:
+        """Forward passes."""
+        ...
+
+    @property
+    def expanded_nodes(self) -> int:
+        """Roots included."""
+        ...
+
+    @property
+    def pushed_nodes(self) -> int:
+        """Nodes sent."""
+        ...
+
+    @property
+    def commits(self) -> int:
+        """Commits applied."""
+        ...
+
+    @property
+    def committed_nodes(self) -> int:
+        """Nodes that they accepted."""
+        ...
+
+    @property
+    def used_pages(self) -> int:
+        """Of KV."""
+        ...
+
+    @property
+    def total_pages(self) -> int:
+        """Of KV; 0 if it keeps none."""
+        ...
+
+
+class DrafterMetrics(Metrics):
+    """Expansions and sessions of one drafter of one kind."""
+
+    def __init__(self, kind: DrafterKind, *, on: bool) -> None:
+        super().__init__(Service.DRAFTER, on=on, fixed={table.KIND.name: kind.value})
+        self._kind = kind.value
+        self._draft_time = self.instruments.histogram(table.DRAFT_TIME, self._kind)
+        self._refused = {code: self.instruments.counter(table.REFUSALS, code) for code in table.CODE.values}
+
+    def expansion(self, seconds: float) -> None:
+        """An expansion is over."""
+        if self.on:
+            self._draft_time.observe(seconds)
+
+    def refused(self, code: str) -> None:
+        """A session was ended on this side, with a gRPC status by name."""
+        self._refused.get(code.lower(), self._refused["unknown"]).add()
+
+    def watch(self, read: Callable[[], DrafterTotals]) -> None:
+        """Where to look up what the engine has done and holds, on the event loop, before every scrape."""
+        made, kind = self.instruments, self._kind
+        sessions, streams = made.gauge(table.OPEN_SESSIONS, kind), made.gauge(table.OPEN_STREAMS, kind)
+        pages, used = made.gauge(table.KV_PAGES), made.gauge(table.KV_PAGES_USED)
+        expansions, expanded = made.counter(table.EXPANSIONS, kind), made.counter(table.EXPANDED_NODES, kind)
+        pushed = made.counter(table.PUSHED_NODES, kind)
+        commits, committed = made.counter(table.COMMITS_APPLIED, kind), made.counter(table.COMMITTED_NODES, kind)
+
+        def look() -> None:
+            totals = read()
+            sessions.set(totals.sessions)
+            streams.set(totals.streams)
+            expansions.stand_at(totals.expansions)
+            expanded.stand_at(totals.expanded_nodes)
+            pushed.stand_at(totals.pushed_nodes)
+            commits.stand_at(totals.commits)
+            committed.stand_at(totals.committed_nodes)
+            pages.set(totals.total_pages)
+            used.set(totals.used_pages)
+
+        self._watchers.append(look)

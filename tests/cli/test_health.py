@@ -1,0 +1,59 @@
+"""`specsplit health`: one line, and an exit status that a container's health check understands."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.cli.test_commands import run
+from tests.rpc.toy import make_server, serving
+
+
+async def health(*arguments: str) -> int:
+    """The exit status of `specsplit health`, asked while this loop serves."""
+    return await asyncio.to_thread(run, "health", *arguments)
+
+
+async def test_a_service_that_takes_calls_is_serving_and_the_status_is_0(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving() as (server, _):
+        capsys.readouterr()
+        assert await health(server.bound) == 0
+        assert capsys.readouterr() == (f"{server.bound} SERVING\n", "")
+
+
+async def test_a_service_that_loads_is_not_serving_and_the_status_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+    server = make_server()
+    address = await server.start()
+    capsys.readouterr()
+    assert await health(address) == 1
+    assert capsys.readouterr() == (f"{address} NOT_SERVING\n", "")
+    await server.stop()
+
+
+def test_where_nobody_listens_one_line_says_so_and_the_status_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("health", "127.0.0.1:9") == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("127.0.0.1:9 UNREACHABLE: ")
+    assert "refused" in out.lower()
+    assert out.count("\n") == 1
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "HOST:PORT"),
+        (("nowhere",), "expected host:port"),
+        (("127.0.0.1:9", "--timeout-s", "0"), "--timeout-s"),
+        (("127.0.0.1:9", "--tls-ca", "no.pem"), "tls_ca: cannot read no.pem"),
+    ],
+)
+def test_a_bad_option_exits_2_with_one_line(
+    arguments: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("health", *arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert named in err

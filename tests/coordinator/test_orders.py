@@ -1,0 +1,113 @@
+"""What an operator changes in a running cluster: who is told, and when."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.errors import InvalidRequest
+from specsplit.membership import PlanOrder, PlanTold, Register, Registered, Roster, TracingOrder, TracingTold
+from specsplit.values import Plan, PlanChanges, TraceChanges, TraceScope
+from specsplit_coordinator.orders import Orders
+
+from .conftest import Cluster
+from .test_join import NGRAM, Member, verifier
+
+SMALL = st.none() | st.integers(1, 60)
+plans = st.builds(PlanChanges, SMALL, SMALL, SMALL, SMALL, st.none() | st.booleans())
+
+
+@pytest.fixture
+async def member(cluster: Cluster) -> AsyncIterator[Member]:
+    member = Member(cluster.address)
+    yield member
+    await member.hang_up()
+
+
+@given(st.lists(plans, max_size=5))
+def test_changes_add_up_to_the_same_as_one_after_the_other(changes: list[PlanChanges]) -> None:
+    orders, plan = Orders(), Plan()
+    for change in changes:
+        orders.change_plan(change)
+        plan = change.over(plan)
+    assert orders.plan.over(Plan()) == plan
+
+
+@given(plans, plans)
+def test_a_reset_leaves_the_last_change_alone(earlier: PlanChanges, last: PlanChanges) -> None:
+    orders = Orders()
+    orders.change_plan(earlier)
+    orders.change_plan(last, reset=True)
+    assert orders.plan == last
+
+
+def test_a_bad_change_changes_nothing_and_is_told_to_nobody() -> None:
+    orders, told = Orders(), list[str]()
+    orders.watch(lambda: told.append("told"))
+    with pytest.raises(InvalidRequest, match=r"plan\.topk: is 65"):
+        orders.change_plan(PlanChanges(topk=65))
+    with pytest.raises(InvalidRequest, match="trace_modules: has 'oracle'"):
+        orders.change_tracing(TraceChanges(modules=("oracle",)))
+    assert (orders.plan, orders.tracing, told) == (PlanChanges(), TraceChanges(), [])
+
+
+def test_who_stops_watching_is_told_no_more() -> None:
+    orders, told = Orders(), list[int]()
+    unwatch = orders.watch(lambda: told.append(orders.tracing.over(TraceScope()).level))
+    orders.change_tracing(TraceChanges(level=2))
+    unwatch()
+    orders.change_tracing(TraceChanges(level=3))
+    assert told == [2]
+
+
+async def test_verifiers_are_told_of_a_new_plan_and_so_is_one_that_joins_later(
+    cluster: Cluster, member: Member
+) -> None:
+    await cluster.join("d1", "127.0.0.1:8", NGRAM)
+    member.say(verifier(cluster))
+    await member.hear_first(4)
+    told = await cluster.client.set_plan(PlanChanges(num_steps=0))
+    assert told == PlanTold(1, PlanChanges(num_steps=0))
+    assert await member.hear() == PlanOrder(PlanChanges(num_steps=0))
+    await cluster.client.set_plan(PlanChanges(topk=2))
+    assert await member.hear() == PlanOrder(PlanChanges(num_steps=0, topk=2))
+    late = Member(cluster.address)
+    late.say(verifier(cluster, "v2"))
+    directives = await late.hear_first(4)
+    await late.hang_up()
+    assert [type(each) for each in directives] == [Registered, Roster, PlanOrder, TracingOrder]
+    assert directives[2] == PlanOrder(PlanChanges(num_steps=0, topk=2))
+
+
+async def test_every_member_is_told_what_to_trace_and_the_coordinator_obeys_too(
+    cluster: Cluster, member: Member
+) -> None:
+    await cluster.join("v1", "127.0.0.1:8", verifier(cluster).role)
+    member.say(Register("d1", "127.0.0.1:7", NGRAM, 1))
+    assert await member.hear_first(2) == [Registered(50), TracingOrder()]
+    changes = TraceChanges(level=3, ratio=0.5, modules=("drafter", "coordinator"))
+    assert await cluster.client.set_tracing(changes) == TracingTold(2, changes)
+    assert await member.hear() == TracingOrder(changes)
+    assert await cluster.client.set_tracing(reset=True) == TracingTold(2, TraceChanges())
+    assert await member.hear() == TracingOrder()
+
+
+async def test_without_changes_one_is_told_what_is_in_force_and_nobody_else_hears_of_it(
+    cluster: Cluster, member: Member
+) -> None:
+    await cluster.client.set_plan(PlanChanges(wait_budget_us=7))
+    member.say(verifier(cluster))
+    await member.hear_first(4)
+    assert await cluster.client.set_plan() == PlanTold(1, PlanChanges(wait_budget_us=7))
+    await cluster.client.set_plan(PlanChanges(topk=3))
+    assert await member.hear() == PlanOrder(PlanChanges(topk=3, wait_budget_us=7))
+
+
+async def test_a_change_that_is_no_good_is_refused_by_name(cluster: Cluster) -> None:
+    with pytest.raises(InvalidRequest, match=r"plan\.num_draft_tokens: is 0, expected 1\.\.256"):
+        await cluster.client.set_plan(PlanChanges(num_draft_tokens=0))
+    with pytest.raises(InvalidRequest, match=r"trace_ratio: is 2\.0"):
+        await cluster.client.set_tracing(TraceChanges(ratio=2))

@@ -1,0 +1,111 @@
+"""Every expression of every panel and rule has data on a real Prometheus, here over processes whose numbers are made up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from scripts.dashboards.expressions import check_expressions, unfiltered
+from specsplit.membership import Cluster, Member
+from specsplit.observe.exposition import expose
+from specsplit.observe.metrics import CoordinatorMetrics, DrafterMetrics, VerifierMetrics
+from specsplit.values import DrafterInfo, DrafterKind, FinishReason, Load, Miss, ModelInfo, Vocabulary
+from tests.deploy.live import needs_prometheus, prometheus, query
+from tests.observe.test_metrics import TRACE, Costs, Link, Step, Totals
+
+PATIENCE_S = 60
+
+
+def test_comparisons_of_a_rule_give_0_or_1_and_matchers_stay_as_they_are() -> None:
+    assert unfiltered('a{b!="c", d=~"e"} / f > 0.9 and on () max(g) >= 1') == (
+        'a{b!="c", d=~"e"} / f > bool 0.9 and on () max(g) >= bool 1'
+    )
+    assert unfiltered("a > bool 1") == "a > bool 1"
+
+
+class Cast:
+    """A coordinator, a verifier and two drafters without anything behind them."""
+
+    def __init__(self) -> None:
+        self.coordinator = CoordinatorMetrics(on=True)
+        self.verifier = VerifierMetrics(on=True)
+        self.drafters = [DrafterMetrics(kind, on=True) for kind in (DrafterKind.NGRAM, DrafterKind.EAGLE3)]
+        self.turns = 0
+        members = (
+            Member("v", "h:1", ModelInfo("m", Vocabulary(512), 512), 4),
+            Member("d", "h:2", DrafterInfo(DrafterKind.NGRAM, "", None, 512), 4),
+        )
+        self.coordinator.watch(lambda: Cluster(members, queued=1, running=2))
+        self.verifier.watch(lambda: Load(2, 1, 24, 64))
+        self.verifier.watch_links(lambda: [Link(*(self.turns * n for n in (1, 2, 300, 400, 5, 100)))])
+        for drafter in self.drafters:
+            drafter.watch(lambda: Totals(**dict.fromkeys(("expansions", "commits", "committed_nodes"), self.turns)))
+
+    def turn(self) -> None:
+        """A request, a step and an expansion."""
+        self.turns += 1
+        request = self.coordinator.request(0.0, TRACE)
+        request.placed(0.01)
+        request.tokens(3, 0.1)
+        request.tokens(3, 0.2)
+        request.finished(FinishReason.STOP, 0.3)
+        self.coordinator.request(0.0).failed("UNAVAILABLE")
+        hit = Step(drafted=9, depth=9, accepted=8, committed=9, hit=True)
+        miss = Step(drafted=6, depth=3, accepted=1, committed=2, hit=False, miss=Miss.WRONG)
+        self.verifier.step(Costs(prefill_tokens=3, round_trips_s=(0.002,)), [hit, miss])
+        for drafter in self.drafters:
+            drafter.expansion(0.001)
+
+
+@asynccontextmanager
+async def running(cast: Cast) -> AsyncIterator[Mapping[str, list[str]]]:
+    """The cast at work: addresses by job."""
+
+    async def work() -> None:
+        while True:
+            cast.turn()
+            await asyncio.sleep(0.05)
+
+    with ExitStack() as stack:
+        jobs = {
+            "specsplit-coordinator": [cast.coordinator],
+            "specsplit-verifier": [cast.verifier],
+            "specsplit-drafter": cast.drafters,
+        }
+        task = asyncio.create_task(work())
+        try:
+            yield {
+                job: [stack.enter_context(expose(each, "127.0.0.1:0")) for each in metrics]
+                for job, metrics in jobs.items()
+            }
+        finally:
+            task.cancel()
+
+
+@needs_prometheus
+@pytest.mark.slow
+async def test_every_expression_has_data_and_exemplars_lead_to_traces(tmp_path: Path) -> None:
+    async with running(Cast()) as targets:
+        with prometheus(targets, tmp_path) as url:
+            problems = ["never asked"]
+            async with asyncio.timeout(PATIENCE_S):
+                while problems:
+                    await asyncio.sleep(1)
+                    problems = await asyncio.to_thread(check_expressions, url, "10s")
+            name = "specsplit_time_to_first_token_seconds_bucket"
+            found = await asyncio.to_thread(query, url, "query_exemplars", query=name, start="0", end="9999999999")
+            assert {each["labels"]["trace_id"] for series in found for each in series["exemplars"]} == {TRACE}
+
+
+@needs_prometheus
+@pytest.mark.slow
+async def test_what_has_no_data_is_named(tmp_path: Path) -> None:
+    nobody = {f"specsplit-{service}": [] for service in ("coordinator", "verifier", "drafter")}
+    with prometheus(nobody, tmp_path) as url:
+        problems = await asyncio.to_thread(check_expressions, url)
+    assert any(problem.startswith("SpecsplitVerifierStuck: no series: rate(") for problem in problems)
+    assert any(problem.startswith("specsplit / Overview, Tokens, A: no series: ") for problem in problems)

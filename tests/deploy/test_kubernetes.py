@@ -1,0 +1,214 @@
+"""deploy/kubernetes: every object has the schema that Kubernetes gives it, and names, ports and metrics lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from specsplit import __version__
+from specsplit.cli.serve import SETTINGS
+from specsplit.observe import metric_table
+from specsplit.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+VERSIONS = ("1.30", "1.37")
+"""Of Kubernetes: the oldest and the newest that the manifests are checked against."""
+
+Object = dict[str, Any]
+
+
+def load(folder: Path, names: list[str]) -> list[Object]:
+    return [each for name in names for each in yaml.safe_load_all((folder / name).read_text())]
+
+
+def kustomization(folder: Path) -> Object:
+    return yaml.safe_load((folder / "kustomization.yaml").read_text())
+
+
+BASE = load(KUBERNETES / "base", kustomization(KUBERNETES / "base")["resources"])
+WORKLOADS = {each["metadata"]["name"]: each for each in BASE if each["kind"] in ("Deployment", "StatefulSet")}
+WITHOUT_SCHEMA = {"PodMonitor"}
+"""Kinds that Kubernetes itself does not have; what is checked of them stands below."""
+
+
+def of_kind(kind: str) -> list[Object]:
+    return [each for each in BASE if each["kind"] == kind]
+
+
+def pod(workload: Object) -> Object:
+    return workload["spec"]["template"]["spec"]
+
+
+def container(workload: Object) -> Object:
+    (only,) = pod(workload)["containers"]
+    return only
+
+
+def environment(*containers: Object) -> dict[str, str]:
+    """Variables of a container, the later files' over the earlier ones', with references to other variables filled in."""
+    entries = {entry["name"]: entry for each in containers for entry in each.get("env", ())}
+    values = {name: entry.get("value", f"10.0.0.1-{name}") for name, entry in entries.items()}
+    return {name: re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], value) for name, value in values.items()}
+
+
+def settings(service: str, *containers: Object) -> Settings:
+    prefix = f"SPECSPLIT_{service.upper()}_"
+    own = {name: value for name, value in environment(*containers).items() if name.startswith("SPECSPLIT_")}
+    assert all(name.startswith(prefix) for name in own)
+    listen = f"0.0.0.0:{ports(WORKLOADS[service])['grpc']}"  # the image's
+    return SETTINGS[service](**{"listen": listen, **{name.removeprefix(prefix).lower(): own[name] for name in own}})
+
+
+def ports(workload: Object) -> dict[str, int]:
+    return {port["name"]: port["containerPort"] for port in container(workload)["ports"]}
+
+
+def name_of(manifest: Object) -> str:
+    return f"{manifest['kind']}/{manifest['metadata']['name']}"
+
+
+def assert_valid(manifest: Object) -> None:
+    for version in VERSIONS:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize("manifest", [each for each in BASE if each["kind"] not in WITHOUT_SCHEMA], ids=name_of)
+def test_a_manifest_has_its_schema_with_no_unknown_field(manifest: Object) -> None:
+    assert_valid(manifest)
+
+
+def test_a_field_that_the_schema_does_not_have_would_be_found() -> None:
+    wrong = {**of_kind("Service")[0], "specification": {}}
+    with pytest.raises(kubernetes_validate.ValidationError, match="specification"):
+        assert_valid(wrong)
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl here, which brings kustomize")
+@pytest.mark.parametrize("overlay", ["base", "gpu"])
+def test_kustomize_renders_it_and_the_result_has_its_schemas(overlay: str) -> None:
+    command = ["kubectl", "kustomize", str(KUBERNETES / overlay)]
+    rendered = [
+        each
+        for each in yaml.safe_load_all(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        if each["kind"] not in WITHOUT_SCHEMA
+    ]
+    assert sorted(map(name_of, rendered)) == sorted(
+        name_of(each) for each in BASE if each["kind"] not in WITHOUT_SCHEMA
+    )
+    for manifest in rendered:
+        assert_valid(manifest)
+    images = {
+        each["metadata"]["name"]: container(each)["image"]
+        for each in rendered
+        if each["kind"] in ("Deployment", "StatefulSet")
+    }
+    suffix = "-gpu" if overlay == "gpu" else ""
+    assert images == {
+        "coordinator": f"specsplit-coordinator:{__version__}",
+        "verifier": f"specsplit-verifier:{__version__}{suffix}",
+        "drafter": f"specsplit-drafter:{__version__}{suffix}",
+    }
+
+
+def test_every_file_of_the_folder_is_part_of_a_kustomization() -> None:
+    for folder in (KUBERNETES / "base", KUBERNETES / "gpu"):
+        whole = kustomization(folder)
+        named = {*whole["resources"], *(patch["path"] for patch in whole.get("patches", ()))}
+        assert {file.name for file in folder.glob("*.yaml")} - {"kustomization.yaml"} == {
+            name for name in named if name.endswith(".yaml")
+        }
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_every_variable_of_a_service_is_a_setting_with_a_value_that_it_takes(service: str) -> None:
+    found = settings(service, container(WORKLOADS[service])).resolved()
+    assert found["metrics_listen"] == f"0.0.0.0:{ports(WORKLOADS[service])['metrics']}"
+    drain_s = found["drain_s"]
+    assert isinstance(drain_s, float)
+    assert pod(WORKLOADS[service])["terminationGracePeriodSeconds"] > drain_s, "killed before it could drain"
+
+
+@pytest.mark.parametrize("service", ["verifier", "drafter"])
+def test_on_a_gpu_the_variables_are_settings_too_and_each_pod_has_one_gpu(service: str) -> None:
+    (patch,) = load(KUBERNETES / "gpu", [f"{service}.yaml"])
+    base = WORKLOADS[service]
+    assert (patch["kind"], patch["metadata"]["name"]) == (base["kind"], service)
+    assert settings(service, container(base), container(patch)).resolved()["device"] == "cuda"
+    assert container(patch)["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_probes_ask_the_port_that_the_service_listens_on(service: str) -> None:
+    workload = container(WORKLOADS[service])
+    assert f"EXPOSE {ports(WORKLOADS[service])['grpc']}\n" in (ROOT / "Dockerfile").read_text()
+    for probe in ("startupProbe", "readinessProbe"):
+        assert workload[probe]["grpc"]["port"] == ports(WORKLOADS[service])["grpc"]
+    assert workload["livenessProbe"]["tcpSocket"]["port"] == "grpc", (
+        "a drain is NOT_SERVING, and no reason to be killed"
+    )
+
+
+def test_selectors_find_the_pods_that_they_mean() -> None:
+    for service, workload in WORKLOADS.items():
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        assert workload["spec"]["selector"]["matchLabels"] == labels
+        assert labels["app.kubernetes.io/component"] == service
+    for service in of_kind("Service"):
+        name = service["metadata"]["name"]
+        assert service["spec"]["selector"] == WORKLOADS[name]["spec"]["template"]["metadata"]["labels"]
+        assert service["spec"]["ports"][0]["targetPort"] in ports(WORKLOADS[name])
+
+
+def test_members_dial_names_that_exist() -> None:
+    services = {each["metadata"]["name"]: each["spec"]["ports"][0]["port"] for each in of_kind("Service")}
+    for service in ("verifier", "drafter"):
+        host, _, port = environment(container(WORKLOADS[service]))[
+            f"SPECSPLIT_{service.upper()}_COORDINATOR"
+        ].partition(":")
+        assert services[host] == int(port)
+    assert WORKLOADS["verifier"]["spec"]["serviceName"] in services
+
+
+def test_no_pod_runs_as_root_or_writes_to_its_image() -> None:
+    for workload in WORKLOADS.values():
+        assert pod(workload)["securityContext"]["runAsNonRoot"] is True
+        assert container(workload)["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_prometheus_scrapes_every_pod_at_a_port_that_it_has() -> None:
+    (monitor,) = of_kind("PodMonitor")
+    assert monitor["apiVersion"] == "monitoring.coreos.com/v1"
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    for workload in WORKLOADS.values():
+        assert wanted <= workload["spec"]["template"]["metadata"]["labels"].items()
+        assert endpoint["port"] in ports(workload)
+
+
+def test_the_autoscaler_follows_metrics_of_the_coordinator_and_scales_what_is_there() -> None:
+    (scaler,) = of_kind("HorizontalPodAutoscaler")
+    target = scaler["spec"]["scaleTargetRef"]
+    assert WORKLOADS[target["name"]]["kind"] == target["kind"]
+    assert "replicas" not in WORKLOADS[target["name"]]["spec"], "two would say how many"
+    gauges = {
+        each.name
+        for each in vars(metric_table).values()
+        if isinstance(each, metric_table.Metric)
+        and each.kind is metric_table.Kind.GAUGE
+        and metric_table.Service.COORDINATOR in each.services
+    }
+    used = [each["external"]["metric"]["name"] for each in scaler["spec"]["metrics"]]
+    assert used == ["specsplit_queued_requests", "specsplit_running_requests"]
+    assert set(used) <= gauges

@@ -1,0 +1,463 @@
+"""What is told to the metrics comes out of a scrape, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.request import Request, urlopen
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families as older_text
+from prometheus_client.samples import Sample
+
+from specsplit.errors import InvalidRequest
+from specsplit.membership import Cluster, Member
+from specsplit.observe.exposition import expose
+from specsplit.observe.instruments import Histogram
+from specsplit.observe.metric_table import KIND, TABLE, Kind, Metric, Service, metrics_of, steps_of_125
+from specsplit.observe.metrics import MOST_STEPS, CoordinatorMetrics, DrafterMetrics, Metrics, VerifierMetrics
+from specsplit.rpc.catalogue import CODES
+from specsplit.values import DrafterInfo, DrafterKind, FinishReason, Load, Miss, ModelInfo, Plan, Vocabulary
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+VOCABULARY = Vocabulary(512)
+
+
+@dataclass(frozen=True)
+class Costs:
+    waited_us: float = 1000.0
+    forward_us: float = 5000.0
+    host_us: float = 500.0
+    tokens: int = 40
+    prefill_tokens: int = 0
+    reprefill_tokens: int = 0
+    unverified_nodes: int = 0
+    late_nodes: int = 0
+    failovers: int = 0
+    round_trips_s: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    drafted: int = 0
+    depth: int = 0
+    accepted: int = 0
+    committed: int = 1
+    attached: bool = True
+    hit: bool | None = None
+    miss: Miss | None = None
+    plan: Plan = field(default_factory=Plan)
+
+
+@dataclass
+class Link:
+    messages_sent: int = 0
+    messages_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    nodes_received: int = 0
+    feature_bytes_sent: int = 0
+
+
+@dataclass(frozen=True)
+class Totals:
+    sessions: int = 3
+    streams: int = 2
+    expansions: int = 100
+    expanded_nodes: int = 800
+    pushed_nodes: int = 1600
+    commits: int = 90
+    committed_nodes: int = 180
+    used_pages: int = 30
+    total_pages: int = 64
+
+
+def fetch(bound: str, accept: str) -> tuple[str, str]:
+    with urlopen(Request(f"http://{bound}/metrics", headers={"Accept": accept}), timeout=10) as reply:
+        return str(reply.headers["Content-Type"]), reply.read().decode()
+
+
+def scrape(metrics: Metrics) -> list[Sample]:
+    """What a scrape gives, without HTTP."""
+    metrics.refresh()
+    registry = CollectorRegistry()
+    registry.register(metrics.instruments)
+    return parsed(generate_latest(registry).decode())
+
+
+def parsed(text: str) -> list[Sample]:
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+def values(samples: Sequence[Sample], name: str) -> Mapping[tuple[str, ...], float]:
+    return {tuple(s.labels.values()): s.value for s in samples if s.name == name}
+
+
+def value(samples: Sequence[Sample], name: str, *labels: str) -> float:
+    return values(samples, name)[labels]
+
+
+def every() -> list[Metrics]:
+    return [CoordinatorMetrics(on=True), VerifierMetrics(on=True), DrafterMetrics(DrafterKind.EAGLE3, on=True)]
+
+
+def test_names_and_buckets_of_the_table_are_sound() -> None:
+    assert len({metric.name for metric in TABLE}) == len(TABLE)
+    for metric in TABLE:
+        assert metric.name.startswith("specsplit_") and not metric.name.endswith(("_total", "_count", "_sum"))
+        assert (metric.kind is Kind.HISTOGRAM) == bool(metric.buckets), metric.name
+        assert list(metric.buckets) == sorted(set(metric.buckets)), metric.name
+        assert not (metric.exemplars and metric.kind is not Kind.HISTOGRAM), metric.name
+        assert metric.help.endswith("."), metric.name
+
+
+def test_no_metric_has_many_series() -> None:
+    for metric in TABLE:
+        series = 1
+        for label in metric.labels:
+            series *= len(label.values)
+        assert series <= 12, metric.name
+
+
+def test_the_codes_are_those_of_the_catalogue() -> None:
+    (label,) = next(metric for metric in TABLE if metric.name == "specsplit_requests_failed").labels
+    assert set(label.values) == {code.name.lower() for code in CODES.values()} | {"unknown"}
+
+
+def test_bounds_go_in_steps_of_1_2_5() -> None:
+    assert steps_of_125(-2, 1) == (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+@pytest.mark.parametrize("metrics", every(), ids=lambda metrics: type(metrics).__name__)
+def test_a_process_exposes_the_metrics_of_its_service_from_the_start_and_no_other(metrics: Metrics) -> None:
+    service = Service(type(metrics).__name__.removesuffix("Metrics").lower())
+    present = {sample.name for sample in scrape(metrics) if sample.name.startswith("specsplit_")}
+    assert present == {name for metric in metrics_of(service) for name in metric.series}
+
+
+def test_every_series_of_the_table_is_there_at_0() -> None:
+    metrics = VerifierMetrics(on=True)
+    misses = values(scrape(metrics), "specsplit_misses_total")
+    assert misses == {(cause.value,): 0 for cause in Miss}
+
+
+def test_a_drafter_has_the_series_of_its_own_kind_only() -> None:
+    samples = scrape(DrafterMetrics(DrafterKind.NGRAM, on=True))
+    assert {s.labels[KIND.name] for s in samples if KIND.name in s.labels} == {"ngram"}
+
+
+async def test_a_scraper_that_does_not_know_openmetrics_gets_the_older_text() -> None:
+    with expose(VerifierMetrics(on=True), "127.0.0.1:0") as bound:
+        kind, text = await asyncio.to_thread(fetch, bound, "text/plain")
+        newer, _ = await asyncio.to_thread(fetch, bound, OPENMETRICS)
+    assert kind.startswith("text/plain") and newer.startswith("application/openmetrics-text")
+    assert "specsplit_steps" in {family.name for family in older_text(text)}
+
+
+async def test_metrics_that_are_off_listen_nowhere_and_count_no_steps() -> None:
+    metrics = VerifierMetrics(on=False)
+    metrics.step(Costs(), [Step()])
+    with expose(metrics, "") as bound:
+        assert bound == ""
+    metrics.on = True
+    assert value(scrape(metrics), "specsplit_steps_total") == 0
+
+
+async def test_a_port_that_is_taken_is_an_error_that_names_the_setting() -> None:
+    with (
+        expose(VerifierMetrics(on=True), "127.0.0.1:0") as bound,
+        pytest.raises(InvalidRequest, match="metrics_listen"),
+        expose(VerifierMetrics(on=True), bound),
+    ):
+        pass
+
+
+async def test_watchers_run_on_the_event_loop() -> None:
+    metrics = CoordinatorMetrics(on=True)
+    where: list[asyncio.AbstractEventLoop] = []
+
+    def read() -> Cluster:
+        where.append(asyncio.get_running_loop())
+        return Cluster()
+
+    metrics.watch(read)
+    with expose(metrics, "127.0.0.1:0") as bound:
+        await asyncio.to_thread(fetch, bound, OPENMETRICS)
+    assert where == [asyncio.get_running_loop()]
+
+
+async def test_a_scrape_of_a_busy_event_loop_gets_the_counters_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specsplit.observe.exposition.REFRESH_S", 0.01)
+    metrics = VerifierMetrics(on=True)
+    metrics.watch(Load)
+    metrics.step(Costs(), [])
+    with expose(metrics, "127.0.0.1:0") as bound:
+        _, text = fetch(bound, OPENMETRICS)  # this blocks the loop
+    assert "specsplit_steps_total 1.0" in text
+
+
+# The coordinator
+
+
+def test_a_burst_of_k_tokens_is_k_intervals() -> None:
+    metrics = CoordinatorMetrics(on=True)
+    request = metrics.request(100.0)
+    request.tokens(3, 100.5)
+    request.tokens(4, 100.875)
+    request.tokens(1, 101.125)
+    samples = scrape(metrics)
+    assert value(samples, "specsplit_time_to_first_token_seconds_count") == 1
+    assert value(samples, "specsplit_time_to_first_token_seconds_sum") == 0.5
+    assert value(samples, "specsplit_inter_token_latency_seconds_count") == 5
+    assert value(samples, "specsplit_inter_token_latency_seconds_sum") == 0.625
+    buckets = {s.labels["le"]: s.value for s in samples if s.name == "specsplit_inter_token_latency_seconds_bucket"}
+    assert (buckets["0.05"], buckets["0.1"], buckets["0.2"], buckets["0.5"]) == (0, 4, 4, 5)
+
+
+@given(bursts=st.lists(st.tuples(st.integers(1, 9), st.floats(0.0001, 2)), min_size=1, max_size=20))
+def test_the_intervals_of_a_request_add_up_to_the_time_between_its_first_and_last_tokens(
+    bursts: list[tuple[int, float]],
+) -> None:
+    metrics = CoordinatorMetrics(on=True)
+    request, now = metrics.request(0.0), 0.0
+    for tokens, seconds in bursts:
+        now += seconds
+        request.tokens(tokens, now)
+    (histogram,) = (
+        family for family in metrics.instruments.collect() if family.name == "specsplit_inter_token_latency_seconds"
+    )
+    found = {s.name.rpartition("_")[2]: s.value for s in histogram.samples}
+    assert found["count"] == sum(tokens for tokens, _ in bursts[1:])
+    assert found["sum"] == pytest.approx(now - bursts[0][1])
+
+
+def test_a_traced_request_leaves_its_trace_id_as_exemplar() -> None:
+    metrics = CoordinatorMetrics(on=True)
+    request = metrics.request(0.0, TRACE)
+    request.placed(0.01)
+    request.tokens(2, 0.3)
+    request.tokens(2, 0.4)
+    request.finished(FinishReason.STOP, 0.5)
+    exemplars = {s.name: s.exemplar for s in scrape(metrics) if s.exemplar is not None}
+    names = [metric.name for metric in metrics_of(Service.COORDINATOR) if metric.exemplars]
+    assert exemplars.keys() == {f"{name}_bucket" for name in names} and len(names) == 4
+    assert all(exemplar.labels == {"trace_id": TRACE} for exemplar in exemplars.values())
+
+
+def test_a_request_ends_once() -> None:
+    metrics = CoordinatorMetrics(on=True)
+    first, second, third = (metrics.request(0.0) for _ in range(3))
+    first.finished(FinishReason.LENGTH, 2.0)
+    first.failed("CANCELLED")
+    second.failed("CANCELLED")
+    second.finished(FinishReason.STOP, 1.0)
+    third.failed("DATA_LOSS")
+    samples = scrape(metrics)
+    assert values(samples, "specsplit_requests_finished_total") == {("stop",): 0, ("length",): 1}
+    failed = values(samples, "specsplit_requests_failed_total")
+    assert {code: n for code, n in failed.items() if n} == {("cancelled",): 1, ("unknown",): 1}
+    assert value(samples, "specsplit_request_duration_seconds_count") == 1
+
+
+def test_members_are_counted_by_role_and_state() -> None:
+    verifier = ModelInfo("m", VOCABULARY, 512)
+    drafter = DrafterInfo(DrafterKind.NGRAM, "", None, 512)
+    cluster = Cluster(
+        (
+            Member("v", "h:1", verifier, 4),
+            Member("d", "h:2", drafter, 4),
+            Member("e", "h:3", drafter, 4, draining=True),
+        ),
+        queued=5,
+        running=7,
+    )
+    metrics = CoordinatorMetrics(on=True)
+    metrics.watch(lambda: cluster)
+    metrics.member_lost(drafter)
+    samples = scrape(metrics)
+    members = {
+        ("verifier", "serving"): 1,
+        ("verifier", "draining"): 0,
+        ("drafter", "serving"): 1,
+        ("drafter", "draining"): 1,
+    }
+    assert values(samples, "specsplit_members") == members
+    assert values(samples, "specsplit_members_lost_total") == {("verifier",): 0, ("drafter",): 1}
+    assert value(samples, "specsplit_queued_requests") == 5
+    assert value(samples, "specsplit_running_requests") == 7
+
+
+# The verifier
+
+
+def test_a_step_worked_through_by_hand() -> None:
+    metrics = VerifierMetrics(on=True)
+    plan = Plan(num_steps=4, num_draft_tokens=12)
+    sessions = [
+        Step(drafted=11, depth=4, accepted=3, committed=4, hit=True, plan=plan),
+        Step(drafted=6, depth=2, accepted=0, committed=1, hit=False, miss=Miss.LATE, plan=plan),
+        Step(attached=False),
+        Step(drafted=11, depth=4, accepted=2, committed=2, plan=plan),  # a stop token: no bonus, no commit
+    ]
+    costs = Costs(
+        prefill_tokens=7, reprefill_tokens=3, unverified_nodes=9, late_nodes=2, failovers=1, round_trips_s=(0.004, 0.03)
+    )
+    metrics.step(costs, sessions)
+    samples = scrape(metrics)
+    totals = {
+        "steps": 1,
+        "session_steps": 4,
+        "batch_tokens": 40,
+        "drafted_tokens": 28,
+        "accepted_tokens": 5,
+        "bonus_tokens": 3,
+        "generated_tokens": 8,
+        "prefill_tokens": 7,
+        "reprefill_tokens": 3,
+        "hits": 1,
+        "failovers": 1,
+    }
+    assert {name: value(samples, f"specsplit_{name}_total") for name in totals} == totals
+    assert values(samples, "specsplit_misses_total") == {("wrong",): 0, ("late",): 1, ("none",): 0}
+    assert values(samples, "specsplit_wasted_nodes_total") == {("rejected",): 23, ("unverified",): 9, ("late",): 2}
+    assert list(values(samples, "specsplit_reached_depth_total").values()) == [3, 3, 2, 2, 0, 0, 0, 0]
+    assert list(values(samples, "specsplit_accepted_depth_total").values()) == [2, 2, 1, 0, 0, 0, 0, 0]
+    assert value(samples, "specsplit_accept_length_count") == 3
+    assert value(samples, "specsplit_accept_length_sum") == 4 + 1 + 3
+    assert value(samples, "specsplit_spec_num_steps") == 3
+    assert value(samples, "specsplit_spec_num_draft_tokens") == 9
+    assert value(samples, "specsplit_step_time_seconds_sum") == pytest.approx(0.0065)
+    assert value(samples, "specsplit_round_trip_seconds_sum") == pytest.approx(0.034)
+
+
+def test_the_gauges_of_the_plan_are_0_without_a_drafter_and_under_a_plan_that_does_not_speculate() -> None:
+    metrics = VerifierMetrics(on=True)
+    metrics.step(Costs(), [Step()])
+    assert value(scrape(metrics), "specsplit_spec_num_steps") == Plan().num_steps
+    metrics.step(Costs(), [])  # a prompt alone says nothing of the plan
+    assert value(scrape(metrics), "specsplit_spec_num_steps") == Plan().num_steps
+    metrics.step(Costs(), [Step(attached=False), Step(plan=Plan(num_steps=0))])
+    samples = scrape(metrics)
+    assert value(samples, "specsplit_spec_num_steps") == value(samples, "specsplit_spec_num_draft_tokens") == 0
+    assert value(samples, "specsplit_accept_length_count") == 1
+
+
+def test_nodes_below_the_last_depth_of_the_table_are_counted_with_it() -> None:
+    metrics = VerifierMetrics(on=True)
+    metrics.step(Costs(), [Step(drafted=12, depth=12, accepted=10, committed=11)])
+    samples = scrape(metrics)
+    assert list(values(samples, "specsplit_reached_depth_total").values()) == [1, 1, 1, 1, 1, 1, 1, 5]
+    assert list(values(samples, "specsplit_accepted_depth_total").values()) == [1, 1, 1, 1, 1, 1, 1, 3]
+
+
+STEPS = st.builds(
+    Step,
+    drafted=st.integers(12, 40),
+    depth=st.just(12),
+    accepted=st.integers(0, 12),
+    attached=st.booleans(),
+    hit=st.sampled_from([True, None]),
+)
+
+
+@given(batches=st.lists(st.lists(STEPS, max_size=4), max_size=6))
+def test_counts_agree_with_one_another_whatever_the_steps(batches: list[list[Step]]) -> None:
+    metrics = VerifierMetrics(on=True)
+    for sessions in batches:
+        metrics.step(Costs(), sessions)
+    found: dict[str, float] = {}
+    for sample in scrape(metrics):
+        found[sample.name] = found.get(sample.name, 0) + sample.value
+    assert found["specsplit_accepted_depth_total"] == found["specsplit_accepted_tokens_total"]
+    assert found["specsplit_reached_depth_total"] == 12 * found["specsplit_session_steps_total"]
+    wasted = found["specsplit_drafted_tokens_total"] - found["specsplit_accepted_tokens_total"]
+    assert found["specsplit_wasted_nodes_total"] == wasted
+    attached = [step for sessions in batches for step in sessions if step.attached]
+    assert found["specsplit_accept_length_count"] == len(attached)
+    assert found["specsplit_accept_length_sum"] == sum(step.accepted + 1 for step in attached)
+
+
+def test_load_and_links_are_looked_up_and_rare_events_are_told() -> None:
+    metrics = VerifierMetrics(on=True)
+    metrics.watch(lambda: Load(sessions=7, waiting=2, free_pages=24, total_pages=64))
+    metrics.watch_links(lambda: [Link(1, 2, 3, 4, 5, 1), Link(10, 20, 30, 40, 50, 10)])
+    metrics.session(100, cached_tokens=64)
+    metrics.plan_switched()
+    metrics.drafter_lost()
+    samples = scrape(metrics)
+    assert (value(samples, "specsplit_running_sessions"), value(samples, "specsplit_waiting_sessions")) == (5, 2)
+    assert (value(samples, "specsplit_kv_pages"), value(samples, "specsplit_kv_pages_used")) == (64, 40)
+    assert values(samples, "specsplit_draft_messages_total") == {("sent",): 11, ("received",): 22}
+    assert values(samples, "specsplit_draft_bytes_total") == {("sent",): 33, ("received",): 44}
+    assert value(samples, "specsplit_nodes_received_total") == 55
+    assert value(samples, "specsplit_feature_bytes_total") == 11
+    assert (value(samples, "specsplit_prompt_tokens_total"), value(samples, "specsplit_cached_tokens_total")) == (
+        100,
+        64,
+    )
+    assert value(samples, "specsplit_plan_switches_total") == value(samples, "specsplit_drafters_lost_total") == 1
+
+
+# The drafter
+
+
+def test_what_a_drafter_has_done_is_looked_up_and_its_expansions_are_told() -> None:
+    metrics = DrafterMetrics(DrafterKind.STANDALONE, on=True)
+    metrics.watch(Totals)
+    metrics.expansion(0.002)
+    metrics.expansion(0.003)
+    metrics.refused("RESOURCE_EXHAUSTED")
+    samples = scrape(metrics)
+    totals = {
+        "expansions": 100,
+        "expanded_nodes": 800,
+        "pushed_nodes": 1600,
+        "commits_applied": 90,
+        "committed_nodes": 180,
+    }
+    assert {name: value(samples, f"specsplit_{name}_total", "standalone") for name in totals} == totals
+    assert value(samples, "specsplit_open_sessions", "standalone") == 3
+    assert value(samples, "specsplit_open_streams", "standalone") == 2
+    assert value(samples, "specsplit_kv_pages_used") == 30
+    assert value(samples, "specsplit_refusals_total", "resource_exhausted") == 1
+    assert value(samples, "specsplit_draft_time_seconds_sum", "standalone") == pytest.approx(0.005)
+
+
+# Histograms
+
+
+@given(
+    observations=st.lists(st.tuples(st.floats(0, 20), st.integers(1, 5)), max_size=30),
+    bounds=st.lists(st.floats(0.001, 10), min_size=1, max_size=8, unique=True).map(sorted),
+)
+def test_a_bucket_holds_what_is_at_or_below_its_bound(
+    observations: list[tuple[float, int]], bounds: list[float]
+) -> None:
+    histogram = Histogram(bounds)
+    for seen, times in observations:
+        histogram.observe(seen, times)
+    for bound, (name, count, *_) in zip([*bounds, float("inf")], histogram.buckets(), strict=True):
+        assert float(name) == bound
+        assert count == sum(times for seen, times in observations if seen <= bound)
+
+
+def test_asking_for_the_wrong_kind_of_instrument_is_an_error() -> None:
+    steps: Metric = next(metric for metric in TABLE if metric.name == "specsplit_steps")
+    with pytest.raises(TypeError, match="a counter, not a gauge"):
+        VerifierMetrics(on=True).instruments.gauge(steps)
+
+
+def test_the_deepest_plan_has_its_place() -> None:
+    metrics = VerifierMetrics(on=True)
+    Plan(num_steps=MOST_STEPS)
+    with pytest.raises(InvalidRequest):
+        Plan(num_steps=MOST_STEPS + 1)
+    metrics.step(Costs(), [Step(drafted=MOST_STEPS, depth=MOST_STEPS, accepted=MOST_STEPS, committed=MOST_STEPS + 1)])
+    assert sum(values(scrape(metrics), "specsplit_accepted_depth_total").values()) == MOST_STEPS
