@@ -5,7 +5,7 @@ An event that is wrong ends its own session and no other. A session that ended h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -19,6 +19,7 @@ from specsplit.wire.common import check_tokens
 from specsplit_drafter.calibration import Calibrations
 from specsplit_drafter.growth import Growth, GrowthLimits, choose
 from specsplit_drafter.proposer import Children, FrontierNode, Proposer, SessionKey
+from specsplit_drafter.rounds import Rounds
 
 SessionEvent: TypeAlias = Open | Commit | Features | Close | InvalidRequest
 """What a stream brings for a session; InvalidRequest stands for an event that could not be read."""
@@ -48,10 +49,17 @@ class Board:
     def __init__(self, proposer: Proposer, limits: GrowthLimits, max_sessions: int, pace: Pace = unpaced) -> None:
         self.proposer = proposer
         self.calibrations = Calibrations()
+        self.rounds = Rounds()
+        """Told of what happens to sessions; to be set before there are any, if some are to be traced."""
+        self.frontier: Sequence[FrontierNode] = ()
+        """Nodes of the latest expansion."""
         self.draining = False
         """True: no new sessions."""
         self.expanded_nodes = 0
         self.pushed_nodes = 0
+        self.commits = 0
+        self.committed_nodes = 0
+        """Nodes that these accepted."""
         self._limits = limits
         self._max_sessions = max_sessions
         self._pace = pace
@@ -78,7 +86,7 @@ class Board:
     def lose(self, stream: int) -> None:
         """A stream is over: so are its sessions."""
         for session in [session for session in self._desks if session[0] == stream]:
-            self._free(session)
+            self._free(session, "the stream of its verifier is over")
         self._ended = {session for session in self._ended if session[0] != stream}
         self._refusals = [refusal for refusal in self._refusals if refusal[0][0] != stream]
 
@@ -93,12 +101,14 @@ class Board:
         if not chosen:
             return 0
         keys = {id(desk.growth): session for session, desk in self._desks.items()}
-        frontier = [
+        frontier = self.frontier = [
             FrontierNode(keys[id(growth)], node.id, node.parent.id if node.parent else 0, node.token, node.position)
             for growth, node in chosen
         ]
+        self.rounds.expanding(frontier, self.proposer.pending)
         with self._pace(len(frontier)):
             expansions = self.proposer.expand(frontier)
+        self.rounds.read(self.proposer.pending)
         grown: dict[int, tuple[Growth, list[tuple[Node, Children]]]] = {}
         for (growth, node), children in zip(chosen, expansions, strict=True):
             if children is None:
@@ -109,6 +119,7 @@ class Board:
         for growth, broods in grown.values():
             growth.expanded(broods)
             self.expanded_nodes += len(broods)
+            self.rounds.expanded(keys[id(growth)], len(broods))
         return len(chosen)
 
     def outgoing(self) -> Outgoing:
@@ -126,6 +137,7 @@ class Board:
         for session, desk in self._desks.items():
             for grow in desk.growth.flush():
                 self.pushed_nodes += len(grow.ids)
+                self.rounds.sent(session, grow)
                 yield session, grow
 
     def _handle(self, session: SessionKey, event: SessionEvent) -> None:
@@ -173,6 +185,7 @@ class Board:
         )
         growth.stalled = self.proposer.stalled(session)
         self._desks[session] = _Desk(growth, event.vocabulary.size, event.features)
+        self.rounds.opened(session, event.traceparent)
 
     def _desk(self, session: SessionKey, event: str) -> _Desk:
         desk = self._desks.get(session)
@@ -188,18 +201,23 @@ class Board:
     def _commit(self, session: SessionKey, event: Commit) -> None:
         desk = self._desk(session, "commit")
         check_tokens("commit.token_ids", event.tokens, desk.vocab_size)
-        self.proposer.commit(session, desk.growth.commit(event))
+        advance = desk.growth.commit(event)
+        self.commits += 1
+        self.committed_nodes += len(advance.accepted)
+        self.rounds.committed(session, event.number)
+        self.proposer.commit(session, advance)
         desk.growth.stalled = self.proposer.stalled(session)
         if desk.growth.original.tree.root.position + 1 >= self.proposer.info.max_context:
             raise Exhausted(f"the session fills the drafter's context of {self.proposer.info.max_context} tokens")
 
     def _end(self, session: SessionKey, error: SpecsplitError) -> None:
-        self._free(session)
+        self._free(session, str(error))
         self._ended.add(session)
         self._refusals.append((session, error))
 
-    def _free(self, session: SessionKey) -> None:
+    def _free(self, session: SessionKey, error: str | None = None) -> None:
         desk = self._desks.pop(session, None)
         if desk is not None:
             self.proposer.close(session)
             desk.growth.original.close()
+            self.rounds.closed(session, error)

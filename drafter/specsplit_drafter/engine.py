@@ -2,32 +2,37 @@
 
 One turn: take every event that has arrived (and wait for one if all sessions rest or are stalled), tell of sessions that rest, expand once,
 tell of what grew. So a commit is followed by an expansion of the new root within one expansion's time, and a verifier gets one
-message per expansion, whatever the number of its sessions.
+message per expansion, whatever the number of its sessions. What the turn has cost leaves with what it has to say.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
+from typing import Protocol
 
 from specsplit.clock import Clock
 from specsplit.errors import Unavailable
 from specsplit.values import DrafterInfo, Load
-from specsplit_drafter.board import Answer, Board, Outgoing, SessionEvent
-from specsplit_drafter.calibration import CalibrationBin
+from specsplit_drafter.board import Board, Outgoing, SessionEvent
+from specsplit_drafter.record import Expansion, Turn
 
 _log = logging.getLogger(__name__)
 
-Send: TypeAlias = Callable[[Sequence[tuple[int, Answer]]], None]
-"""Takes the answers to one stream, on the engine's thread; must not block."""
-
 _NEWEST_WEIGHT = 0.05
 """Of one expansion in the mean duration."""
+
+
+class Outbox(Protocol):
+    """Where the engine's thread puts what it has to say."""
+
+    def deliver(self, outgoing: Outgoing, turn: Turn | None) -> None:
+        """Take the answers to every stream, and what is to be told of a turn that is over. Must not block."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -44,26 +49,29 @@ class DrafterStatistics:
     """Since start, roots included."""
     pushed_nodes: int
     """Since start."""
+    commits: int
+    """Applied since start."""
+    committed_nodes: int
+    """Nodes that these accepted."""
     used_pages: int
     total_pages: int
     """0: the kind keeps no KV."""
     expansion_ms: float
     """Exponentially weighted mean duration of one."""
-    greedy_calibration: tuple[CalibrationBin, ...]
-    sampled_calibration: tuple[CalibrationBin, ...]
 
 
 class Engine:
     """Owns the board. Every public method may be called from any thread; none of them waits but `stop`."""
 
-    def __init__(self, board: Board, clock: Clock, on_failure: Callable[[], None]) -> None:
+    def __init__(self, board: Board, clock: Clock, outbox: Outbox, on_failure: Callable[[], None]) -> None:
         """`on_failure` is called, on the engine's thread, if that thread ends by an error of its own."""
         self.info: DrafterInfo = board.proposer.info
         self._board = board
         self._clock = clock
+        self._outbox = outbox
         self._on_failure = on_failure
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._sends: dict[int, Send] = {}
+        self._streams: set[int] = set()
         self._numbers = count(1)
         self._when_idle: Callable[[], None] | None = None
         self._stopping = False
@@ -76,14 +84,14 @@ class Engine:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after what has arrived, and wait for the end."""
+        """End after what has arrived, and wait for the end. Does nothing the second time."""
         self._inbox.put(self._stop)
         self._thread.join()
 
-    def open_stream(self, send: Send) -> int:
+    def open_stream(self) -> int:
         """A verifier has come: the number of its stream."""
         stream = next(self._numbers)
-        self._inbox.put(lambda: self._sends.update({stream: send}))
+        self._inbox.put(lambda: self._streams.add(stream))
         return stream
 
     def receive(self, stream: int, events: Iterable[tuple[int, SessionEvent]]) -> None:
@@ -108,15 +116,15 @@ class Engine:
         board, pages = self._board, self._board.proposer.pages
         return DrafterStatistics(
             sessions=board.num_sessions,
-            streams=len(self._sends),
+            streams=len(self._streams),
             expansions=self._expansions,
             expanded_nodes=board.expanded_nodes,
             pushed_nodes=board.pushed_nodes,
+            commits=board.commits,
+            committed_nodes=board.committed_nodes,
             used_pages=pages.used,
             total_pages=pages.total,
             expansion_ms=self._expansion_ms,
-            greedy_calibration=board.calibrations.greedy.table(),
-            sampled_calibration=board.calibrations.sampled.table(),
         )
 
     def load(self) -> Load:
@@ -139,8 +147,10 @@ class Engine:
                 self._tell_if_idle()
         except BaseException:
             _log.exception("the drafter's engine failed")
+            self._end_rounds("the drafter's engine failed")
             self._on_failure()
             raise
+        self._end_rounds("the drafter has stopped")
 
     def _take(self, wait: bool) -> None:
         """Everything that has arrived; at least one thing if `wait`."""
@@ -152,33 +162,44 @@ class Engine:
             return
 
     def _turn(self) -> bool:
-        self._tell(
-            self._board.outgoing()
-        )  # a commit may have made more of what is there already: do not keep it for later
+        board = self._board
+        self._tell(board.outgoing())  # a commit may have made more of what is there already: do not keep it for later
         began = self._clock.now()
-        num_nodes = self._board.step()
-        if num_nodes:
-            self._measure((self._clock.now() - began) * 1e3)
-        self._tell(self._board.outgoing())
-        return num_nodes > 0
+        board.rounds.stamp(began)
+        if board.step() == 0:
+            self._tell(board.outgoing(), self._told_of(None))
+            return False
+        ended = self._clock.now()
+        self._measure((ended - began) * 1e3)
+        outgoing = board.outgoing()
+        self._tell(outgoing, self._told_of(Expansion(began, ended, board.frontier, board.rounds.take_shares())))
+        return True
 
     def _measure(self, milliseconds: float) -> None:
         self._expansions += 1
         weight = _NEWEST_WEIGHT if self._expansions > 1 else 1.0
         self._expansion_ms += weight * (milliseconds - self._expansion_ms)
 
-    def _tell(self, outgoing: Outgoing) -> None:
-        for stream, events in outgoing.items():
-            send = self._sends.get(stream)
-            if send is not None:
-                send(events)
+    def _told_of(self, expansion: Expansion | None) -> Turn | None:
+        rounds = self._board.rounds.take_over()
+        return Turn(expansion, rounds) if expansion or rounds else None
+
+    def _tell(self, outgoing: Outgoing, turn: Turn | None = None) -> None:
+        if outgoing or turn:
+            self._outbox.deliver(outgoing, turn)
+
+    def _end_rounds(self, why: str) -> None:
+        rounds = self._board.rounds
+        rounds.close_all(why)
+        rounds.stamp(self._clock.now())
+        self._tell({}, self._told_of(None))
 
     def _handle(self, stream: int, events: list[tuple[int, SessionEvent]]) -> None:
         for session, event in events:
             self._board.handle((stream, session), event)
 
     def _lose(self, stream: int) -> None:
-        self._sends.pop(stream, None)
+        self._streams.discard(stream)
         self._board.lose(stream)
 
     def _drain(self, when_idle: Callable[[], None]) -> None:

@@ -192,6 +192,10 @@ class HeadProposer:
         """True if the root waits for features, and all that have come are read."""
         return self._sessions[session].stalled
 
+    def pending(self, session: SessionKey) -> int:
+        """Committed tokens, the first one apart, without a row in the first step."""
+        return self._sessions[session].maps[0].pending
+
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:
         """See Proposer."""
         read, self._read = self._read, {}

@@ -63,6 +63,10 @@ class NgramProposer(NoFeatures):
         state.contexts.clear()
         state.tree = {node: link for node, link in state.tree.items() if node in advance.survivors}
 
+    def pending(self, session: SessionKey) -> int:
+        """None: they are indexed as they come."""
+        return 0
+
     def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
         """Candidate children of each node; never None."""
         return [self._expand(self._sessions[node.session], node) for node in frontier]

@@ -126,6 +126,10 @@ class Proposer(Protocol):
         """True if nothing can be done for the session before more features arrive."""
         ...
 
+    def pending(self, session: SessionKey) -> int:
+        """Committed tokens of a session that are not read yet; `expand` reads them."""
+        ...
+
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:
         """Open sessions whose features were read since the last call, and the position below which all have been."""
         ...

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +14,7 @@ from specsplit.clock import SystemClock
 from specsplit.errors import LoadError
 from specsplit.membership import Register
 from specsplit.observe import announce, set_up
-from specsplit.rpc import Server, dial
-from specsplit.rpc.member import Membership, member_id_of
+from specsplit.rpc import DRAFTER_SERVICE, Membership, Server, dial, member_id_of
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit_drafter.board import Board, Pace, unpaced
@@ -24,11 +23,10 @@ from specsplit_drafter.growth import GrowthLimits
 from specsplit_drafter.ngram import NgramProposer
 from specsplit_drafter.proposer import Proposer
 from specsplit_drafter.servicer import DrafterServicer
+from specsplit_drafter.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005
-
-_SERVICE_NAME = "specsplit.v1.DrafterService"
 
 
 def main(settings: DrafterSettings) -> int:
@@ -47,19 +45,30 @@ async def serve(
 
     `on_server` is given the server as soon as it listens; with `signals` False only its `leave` ends it.
     """
-    server = Server(settings, "drafter", services=[_SERVICE_NAME], session_methods=["Draft"])
-    servicer = DrafterServicer()
+    server = Server(settings, "drafter", services=[DRAFTER_SERVICE], session_methods=["Draft"])
+    telemetry = Telemetry(settings, server.tracing)
+    servicer = DrafterServicer(telemetry)
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
     await server.start(signals=signals)
     if on_server is not None:
         on_server(server)
-    try:
-        board = await asyncio.to_thread(load_board, settings)
-    except BaseException:
-        await server.stop()
-        raise
-    failures: list[str] = []
-    engine = servicer.engine = Engine(board, SystemClock(), _leaver(server, failures))
+    with ExitStack() as exposed:
+        try:
+            exposed.enter_context(telemetry.expose())
+            board = await asyncio.to_thread(load_board, settings)
+        except BaseException:
+            await server.stop()
+            raise
+        board.rounds = telemetry.rounds()
+        failures: list[str] = []
+        engine = servicer.engine = Engine(board, SystemClock(), servicer, _leaver(server, failures))
+        telemetry.watch(engine.statistics)
+        await _run(settings, server, engine, signals=signals)
+        return 1 if failures else 0
+
+
+async def _run(settings: DrafterSettings, server: Server, engine: Engine, *, signals: bool) -> None:
+    """From ready to left."""
     engine.start()
     try:
         server.ready()
@@ -67,7 +76,6 @@ async def serve(
             await server.run(lambda: _drain(engine, membership), signals=signals)
     finally:
         await asyncio.to_thread(engine.stop)
-    return 1 if failures else 0
 
 
 def load_board(settings: DrafterSettings) -> Board:
@@ -140,7 +148,7 @@ async def _membership(settings: DrafterSettings, server: Server, engine: Engine)
     member_id = member_id_of(settings, "drafter", server.address)
     async with dial(settings.coordinator, settings) as channel:
         register = Register(member_id, server.address, engine.info, settings.max_sessions)
-        membership = Membership(channel, register, engine.load, on_drain=server.leave)
+        membership = Membership(channel, register, engine.load, on_drain=server.leave, on_tracing=server.tracing.apply)
         task = asyncio.create_task(membership.run())
         try:
             yield membership
@@ -160,6 +168,7 @@ async def _drain(engine: Engine, membership: Membership | None) -> None:
         await idle.wait()
     except asyncio.CancelledError:
         engine.hand_back()
+        await asyncio.to_thread(engine.stop)  # their verifiers are told, and their spans made, before the server ends
         raise
 
 

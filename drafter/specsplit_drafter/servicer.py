@@ -1,4 +1,4 @@
-"""The gRPC edge of a drafter: parse, one call, serialise."""
+"""The gRPC edge of a drafter: parse, one call, serialise; and the engine's hand-over to the event loop."""
 
 from __future__ import annotations
 
@@ -13,20 +13,29 @@ from specsplit.rpc import number_of
 from specsplit.sessions import Refuse
 from specsplit.v1 import drafter_pb2_grpc as rpc
 from specsplit.wire import drafter as wire
-from specsplit_drafter.board import Answer
+from specsplit_drafter.board import Answer, Outgoing
 from specsplit_drafter.engine import Engine
+from specsplit_drafter.record import Turn
+from specsplit_drafter.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from specsplit.v1 import drafter_pb2 as pb
 
 _Events: TypeAlias = Sequence[tuple[int, Answer]]
+_Queue: TypeAlias = "asyncio.Queue[_Events | None]"
 
 
 class DrafterServicer(rpc.DrafterServiceServicer):
-    """DrafterService over an engine."""
+    """DrafterService over an engine, whose outbox it is. To be made on the event loop."""
 
     engine: Engine
     """Set when the drafter is loaded; the server answers UNAVAILABLE until then."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._loop = asyncio.get_running_loop()
+        self._queues: dict[int, _Queue] = {}
+        """By stream."""
 
     async def GetDrafterInfo(  # noqa: N802
         self, request: pb.GetDrafterInfoRequest, context: grpc.aio.ServicerContext
@@ -38,32 +47,39 @@ class DrafterServicer(rpc.DrafterServiceServicer):
         self, request_iterator: AsyncIterator[pb.DraftRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.DraftResponse]:
         """One verifier's stream: it ends, and its sessions with it, when the verifier closes its side or is gone."""
-        loop = asyncio.get_running_loop()
-        outbox: asyncio.Queue[_Events | None] = asyncio.Queue()
-        stream = self.engine.open_stream(lambda events: _post(loop, outbox, events))
-        reader = asyncio.create_task(self._read(stream, request_iterator, outbox))
+        stream = self.engine.open_stream()
+        answers = self._queues[stream] = asyncio.Queue()
+        reader = asyncio.create_task(self._read(stream, request_iterator, answers))
         try:
-            while (events := await outbox.get()) is not None:
-                yield wire.draft_response((session, _as_event(event)) for session, event in events)
+            while (events := await answers.get()) is not None:
+                yield wire.draft_response((session, self._as_event(event)) for session, event in events)
             await reader
         finally:
             reader.cancel()
+            del self._queues[stream]
             self.engine.close_stream(stream)
 
-    async def _read(
-        self, stream: int, requests: AsyncIterator[pb.DraftRequest], outbox: asyncio.Queue[_Events | None]
-    ) -> None:
+    def deliver(self, outgoing: Outgoing, turn: Turn | None) -> None:
+        """The engine's hand-over: one hop to the event loop, whatever the number of streams."""
+        self._loop.call_soon_threadsafe(self._hand_out, outgoing, turn)
+
+    async def _read(self, stream: int, requests: AsyncIterator[pb.DraftRequest], answers: _Queue) -> None:
         try:
             async for request in requests:
                 self.engine.receive(stream, wire.draft_request_events(request))
         finally:
-            outbox.put_nowait(None)
+            answers.put_nowait(None)
 
+    def _hand_out(self, outgoing: Outgoing, turn: Turn | None) -> None:
+        for stream, events in outgoing.items():  # first: it is what a verifier may wait for
+            answers = self._queues.get(stream)
+            if answers is not None:
+                answers.put_nowait(events)
+        if turn is not None:
+            self._telemetry.tell(turn)
 
-def _post(loop: asyncio.AbstractEventLoop, outbox: asyncio.Queue[_Events | None], events: _Events) -> None:
-    """From the engine's thread to the event loop's."""
-    loop.call_soon_threadsafe(outbox.put_nowait, events)
-
-
-def _as_event(answer: Answer) -> wire.ToVerifier:
-    return Refuse(number_of(answer), str(answer)) if isinstance(answer, SpecsplitError) else answer
+    def _as_event(self, answer: Answer) -> wire.ToVerifier:
+        if not isinstance(answer, SpecsplitError):
+            return answer
+        self._telemetry.refused(answer)
+        return Refuse(number_of(answer), str(answer))

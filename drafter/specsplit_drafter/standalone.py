@@ -85,6 +85,10 @@ class StandaloneProposer(NoFeatures):
         state.tokens.extend(advance.tokens)
         state.map.commit(advance, len(state.tokens))
 
+    def pending(self, session: SessionKey) -> int:
+        """Committed tokens without KV."""
+        return self._sessions[session].map.pending
+
     def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
         """One forward over all nodes, and over as much pending context as the budget allows."""
         work = self._work(frontier)

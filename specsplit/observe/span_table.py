@@ -267,7 +267,7 @@ SPANS: tuple[SpanRow, ...] = (
         2,
         "verifier internal decode",
         "one per commit round of a request: from the open, or a commit, to the next commit or the end",
-        "The drafter grows the tree of one request while the verifier verifies. It fails, and says why, if the drafter ended the request on its side or lost the verifier.",
+        "The drafter grows the tree of one request while the verifier verifies. It fails, and says why, if the drafter drops or loses it.",
         (
             _text("kind", "the kind of drafter"),
             _number("round", "commits that the drafter had applied when it began: 0 after the open"),

@@ -15,21 +15,30 @@ from specsplit.rpc import dial, wait_until_serving
 from specsplit.sessions import Close, FeaturesRead
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan
-from specsplit_drafter.board import Answer
+from specsplit_drafter.board import Answer, Outgoing
 from specsplit_drafter.engine import Engine
 from specsplit_drafter.heads import HeadProposer
 from specsplit_drafter.proposer import Children, FrontierNode, Proposer
+from specsplit_drafter.record import Turn
 from tests.drafter.head_toys import VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import TableProposer, board_of, open_event
 
 WAIT_S = 20.0
-Messages = SimpleQueue[Sequence[tuple[int, Answer]]]
 
 
-def start(proposer: Proposer, failed: threading.Event | None = None) -> Engine:
-    engine = Engine(board_of(proposer, survival=0.2), SystemClock(), (failed or threading.Event()).set)
+class Messages(SimpleQueue[Sequence[tuple[int, Answer]]]):
+    """An outbox for one stream."""
+
+    def deliver(self, outgoing: Outgoing, turn: Turn | None) -> None:
+        for message in outgoing.values():
+            self.put(message)
+
+
+def start(proposer: Proposer, failed: threading.Event | None = None) -> tuple[Engine, Messages]:
+    messages = Messages()
+    engine = Engine(board_of(proposer, survival=0.2), SystemClock(), messages, (failed or threading.Event()).set)
     engine.start()
-    return engine
+    return engine, messages
 
 
 def until_resting(messages: Messages, sessions: int = 1) -> list[Grow]:
@@ -44,8 +53,8 @@ def until_resting(messages: Messages, sessions: int = 1) -> list[Grow]:
 
 def test_each_expansion_is_told_at_once_in_one_message() -> None:
     proposer = TableProposer(lambda _: {0: 0.5, 1: 0.3})
-    engine, messages = start(proposer), Messages()
-    stream = engine.open_stream(messages.put)
+    engine, messages = start(proposer)
+    stream = engine.open_stream()
     engine.receive(stream, [(1, open_event([2])), (2, open_event([3]))])
     first = messages.get(timeout=WAIT_S)
     assert [session for session, _ in first] == [1, 2]
@@ -57,8 +66,8 @@ def test_each_expansion_is_told_at_once_in_one_message() -> None:
 
 def test_a_commit_wakes_a_resting_session_and_only_the_new_root_is_expanded_after_a_miss() -> None:
     proposer = TableProposer(lambda _: {0: 0.5})
-    engine, messages = start(proposer), Messages()
-    stream = engine.open_stream(messages.put)
+    engine, messages = start(proposer)
+    stream = engine.open_stream()
     engine.receive(stream, [(1, open_event([2]))])
     until_resting(messages)
     before = len(proposer.batches)
@@ -70,8 +79,8 @@ def test_a_commit_wakes_a_resting_session_and_only_the_new_root_is_expanded_afte
 
 
 def test_statistics_count_what_is_open_and_what_was_done() -> None:
-    engine, messages = start(TableProposer(lambda _: {0: 0.5, 1: 0.3})), Messages()
-    stream = engine.open_stream(messages.put)
+    engine, messages = start(TableProposer(lambda _: {0: 0.5, 1: 0.3}))
+    stream = engine.open_stream()
     engine.receive(stream, [(1, open_event([2], plan=Plan(num_steps=1)))])
     grows = until_resting(messages)
     during = engine.statistics()
@@ -89,8 +98,8 @@ def test_statistics_count_what_is_open_and_what_was_done() -> None:
 
 def test_a_session_without_features_is_answered_at_once_and_features_wake_it() -> None:
     head = head_of("eagle3")
-    engine, messages = start(HeadProposer(head, 256, 6)), Messages()
-    stream, prompt = engine.open_stream(messages.put), [1, 2, 3, 4, 5]
+    engine, messages = start(HeadProposer(head, 256, 6))
+    stream, prompt = engine.open_stream(), [1, 2, 3, 4, 5]
     opened = open_event(prompt, vocabulary=VOCABULARY, features=layout_of(head), plan=Plan(num_steps=1))
     engine.receive(stream, [(1, opened)])
     assert messages.get(timeout=WAIT_S) == [(1, Grow(0, resting=True))]
@@ -119,8 +128,8 @@ class Broken(TableProposer):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_that_fails_says_so() -> None:
     failed = threading.Event()
-    engine = start(Broken(lambda _: {}), failed)
-    engine.receive(engine.open_stream(lambda _: None), [(1, open_event([2]))])
+    engine, _ = start(Broken(lambda _: {}), failed)
+    engine.receive(engine.open_stream(), [(1, open_event([2]))])
     assert failed.wait(WAIT_S)
     engine.stop()
 
@@ -130,7 +139,7 @@ import sys
 from specsplit.settings import DrafterSettings
 from specsplit_drafter.service import main
 code = main(DrafterSettings(kind="ngram"))
-assert "torch" not in sys.modules
+assert not {"torch", "opentelemetry"} & sys.modules.keys()
 sys.exit(code)
 """
 

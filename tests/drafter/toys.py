@@ -62,6 +62,10 @@ class TableProposer(NoFeatures):
         self.batches.append(list(frontier))
         return [self._expand(node) for node in frontier]
 
+    def pending(self, session: SessionKey) -> int:
+        """Nothing: there is nothing to read."""
+        return 0
+
     def close(self, session: SessionKey) -> None:
         """Forget."""
         del self.sessions[session]

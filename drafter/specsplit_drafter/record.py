@@ -1,0 +1,70 @@
+"""What the engine's thread tells the edge of its work, for metrics and spans. Times are seconds of the engine's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specsplit.observe import TraceContext
+from specsplit_drafter.proposer import FrontierNode, SessionKey
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One traced session's part in an expansion."""
+
+    session: SessionKey
+    parent: TraceContext
+    """What its verifier hangs it below."""
+    tokens: int
+    """Committed tokens that were read: draft extend."""
+    nodes: int
+    """Nodes expanded, the root included; 0 if its context is not read to the end."""
+    grown: int
+    """Nodes sent to the verifier with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """One expansion of all sessions together."""
+
+    began: float
+    ended: float
+    frontier: Sequence[FrontierNode]
+    """Nodes that were to be expanded."""
+    shares: tuple[Share, ...]
+    """Of the sessions that are traced in so much detail, and only where something was done."""
+
+    @property
+    def num_sessions(self) -> int:
+        """Sessions that took part, traced or not."""
+        return len({node.session for node in self.frontier})
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A commit round of one traced session that is over: from its open, or a commit, to the next commit or its end."""
+
+    session: SessionKey
+    parent: TraceContext
+    """What its verifier hangs it below."""
+    commits: int
+    """Applied when it began."""
+    began: float
+    ended: float
+    expanded: int
+    """Nodes expanded, the root included."""
+    grown: int
+    """Nodes sent to the verifier."""
+    rested: bool
+    """The verifier was last told that nothing more will come."""
+    error: str | None
+    """What ended the session; None if its verifier did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of the engine in which there was anything to tell. The rounds were over before the expansion began."""
+
+    expansion: Expansion | None
+    rounds: tuple[Round, ...]

@@ -1,0 +1,155 @@
+"""The commit rounds of those sessions that are traced, kept on the engine's thread without looking at a clock.
+
+A round begins with the open or a commit and ends with the next commit, or with the session. Whether it is traced is decided when it begins,
+and holds to its end, so that a level that is raised shows from the next commits on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from specsplit.observe import TraceContext
+from specsplit.speculation import Grow
+from specsplit_drafter.proposer import FrontierNode, SessionKey
+from specsplit_drafter.record import Round, Share
+
+Follows: TypeAlias = Callable[[int, TraceContext | None], bool]
+"""Given a level and what a session hangs below: is it traced in so much detail now? `Tracing.follows` is one."""
+Pending: TypeAlias = Callable[[SessionKey], int]
+"""Committed tokens of a session that are not read yet."""
+
+_ROUNDS = 2
+_SHARES = 3
+"""Levels from which on there are spans of each."""
+
+
+@dataclass(slots=True)
+class _Round:
+    session: SessionKey
+    parent: TraceContext
+    commits: int
+    began: float = 0.0
+    expanded: int = 0
+    grown: int = 0
+    rested: bool = False
+    error: str | None = None
+
+    def over(self, ended: float) -> Round:
+        work = (self.expanded, self.grown, self.rested)
+        return Round(self.session, self.parent, self.commits, self.began, ended, *work, self.error)
+
+
+@dataclass(slots=True)
+class _Share:
+    parent: TraceContext
+    pending: int
+    """Before the expansion."""
+    tokens: int = 0
+    nodes: int = 0
+    grown: int = 0
+
+
+class Rounds:
+    """Told of everything that happens to sessions; makes nothing for those that are not traced. Not thread-safe."""
+
+    def __init__(self, follows: Follows | None = None) -> None:
+        """Without `follows` no session is ever traced."""
+        self._follows = follows
+        self._parents: dict[SessionKey, TraceContext] = {}
+        """Of every open session whose verifier traces it, at whatever level."""
+        self._running: dict[SessionKey, _Round] = {}
+        self._begun: list[_Round] = []
+        self._ended: list[_Round] = []
+        """Both: since the last `stamp`."""
+        self._over: list[Round] = []
+        self._shares: dict[SessionKey, _Share] = {}
+        """Of the expansion that is going on, or was just."""
+
+    def opened(self, session: SessionKey, traceparent: str) -> None:
+        """A session was opened."""
+        parent = TraceContext.parse(traceparent) if self._follows is not None else None
+        if parent is not None and parent.sampled:
+            self._parents[session] = parent
+            self._begin(session, commits=0)
+
+    def committed(self, session: SessionKey, commits: int) -> None:
+        """A commit was applied, the `commits`-th."""
+        if session in self._parents:
+            self._end(session, None)
+            self._begin(session, commits)
+
+    def closed(self, session: SessionKey, error: str | None) -> None:
+        """A session is over; `error` says what ended it, if its verifier did not."""
+        if self._parents.pop(session, None) is not None:
+            self._end(session, error)
+
+    def close_all(self, error: str) -> None:
+        """So are all of them."""
+        for session in list(self._parents):
+            self.closed(session, error)
+
+    def expanding(self, frontier: Sequence[FrontierNode], pending: Pending) -> None:
+        """An expansion begins."""
+        sessions = {node.session for node in frontier} & self._running.keys() if self._running else ()
+        parents = ((session, self._running[session].parent) for session in sessions)
+        self._shares = {
+            session: _Share(parent, pending(session)) for session, parent in parents if self._is_traced(_SHARES, parent)
+        }
+
+    def expanded(self, session: SessionKey, num_nodes: int) -> None:
+        """Nodes of a session were expanded."""
+        if session in self._running:
+            self._running[session].expanded += num_nodes
+        if session in self._shares:
+            self._shares[session].nodes += num_nodes
+
+    def read(self, pending: Pending) -> None:
+        """The expansion is over, and the sessions have read what they could."""
+        for session, share in self._shares.items():
+            share.tokens = share.pending - pending(session)
+
+    def sent(self, session: SessionKey, grow: Grow) -> None:
+        """A grow leaves for a session's verifier."""
+        if session in self._running:
+            self._running[session].grown += len(grow.ids)
+            self._running[session].rested = grow.resting
+        if session in self._shares:
+            self._shares[session].grown += len(grow.ids)
+
+    def stamp(self, now: float) -> None:
+        """What began or ended since the last time did so now."""
+        for round_ in self._begun:
+            round_.began = now
+        self._over += [round_.over(now) for round_ in self._ended]
+        self._begun, self._ended = [], []
+
+    def take_over(self) -> tuple[Round, ...]:
+        """Rounds that were over at the last `stamp`; each is told once."""
+        over, self._over = self._over, []
+        return tuple(over)
+
+    def take_shares(self) -> tuple[Share, ...]:
+        """Of the last expansion; each is told once."""
+        shares, self._shares = self._shares, {}
+        return tuple(
+            Share(session, share.parent, share.tokens, share.nodes, share.grown)
+            for session, share in shares.items()
+            if share.tokens or share.nodes
+        )
+
+    def _is_traced(self, level: int, parent: TraceContext) -> bool:
+        return self._follows is not None and self._follows(level, parent)
+
+    def _begin(self, session: SessionKey, commits: int) -> None:
+        parent = self._parents[session]
+        if self._is_traced(_ROUNDS, parent):
+            round_ = self._running[session] = _Round(session, parent, commits)
+            self._begun.append(round_)
+
+    def _end(self, session: SessionKey, error: str | None) -> None:
+        round_ = self._running.pop(session, None)
+        if round_ is not None:
+            round_.error = error
+            self._ended.append(round_)

@@ -1,0 +1,101 @@
+"""What people read of a drafter: its metrics, and the spans of the sessions that are traced, made after the fact. On the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from specsplit.errors import SpecsplitError
+from specsplit.observe import TraceContext, Tracing
+from specsplit.observe.exposition import expose
+from specsplit.observe.metrics import DrafterMetrics, DrafterTotals
+from specsplit.rpc import code_of
+from specsplit.settings import DrafterSettings
+from specsplit_drafter.proposer import SessionKey
+from specsplit_drafter.record import Expansion, Round, Share, Turn
+from specsplit_drafter.rounds import Rounds
+
+
+class Telemetry:
+    """Takes the engine's records and passes them on."""
+
+    def __init__(self, settings: DrafterSettings, tracing: Tracing) -> None:
+        self._kind = settings.kind.value
+        self._tracing = tracing
+        self._listen = settings.metrics_listen
+        self._metrics = DrafterMetrics(settings.kind, on=bool(settings.metrics_listen))
+        self._contexts: dict[SessionKey, TraceContext] = {}
+        """Of rounds whose spans are yet to be made and have children."""
+
+    def expose(self) -> AbstractContextManager[str]:
+        """Serve the metrics, if the settings say where. Raises InvalidRequest if that cannot be bound."""
+        return expose(self._metrics, self._listen)
+
+    def watch(self, read: Callable[[], DrafterTotals]) -> None:
+        """Where the engine's totals are looked up before every scrape."""
+        self._metrics.watch(read)
+
+    def rounds(self) -> Rounds:
+        """For the board: they follow what is traced now, if anything can ever be."""
+        return Rounds(self._tracing.follows if self._tracing.sink else None)
+
+    def refused(self, error: SpecsplitError) -> None:
+        """A session was ended on this side."""
+        self._metrics.refused(code_of(error).name)
+
+    def tell(self, turn: Turn) -> None:
+        """A turn of the engine is over."""
+        for round_ in turn.rounds:
+            self._round(round_)
+        if turn.expansion is not None:
+            self._metrics.expansion(turn.expansion.ended - turn.expansion.began)
+            if turn.expansion.shares:
+                self._expansion(turn.expansion)
+
+    def _round(self, round_: Round) -> None:
+        self._tracing.span(
+            "spec_draft",
+            round_.began,
+            round_.ended,
+            parent=round_.parent,
+            context=self._contexts.pop(round_.session, None),
+            attributes={
+                "kind": self._kind,
+                "round": round_.commits,
+                "expanded": round_.expanded,
+                "grown": round_.grown,
+                "rested": round_.rested,
+            },
+            error=round_.error,
+        )
+
+    def _expansion(self, expansion: Expansion) -> None:
+        attributes = {"kind": self._kind, "sessions": expansion.num_sessions, "nodes": len(expansion.frontier)}
+        batch = self._tracing.batch("expansion", expansion.began, expansion.ended, attributes=attributes)
+        links = [batch] if batch else []
+        for share in expansion.shares:
+            for name, numbers in _parts(share):
+                self._tracing.span(
+                    name,
+                    expansion.began,
+                    expansion.ended,
+                    parent=self._context(share),
+                    attributes=numbers,
+                    links=links,
+                )
+
+    def _context(self, share: Share) -> TraceContext:
+        """That of the round which the share belongs to."""
+        if share.session not in self._contexts:
+            self._contexts[share.session] = self._tracing.below(share.parent)
+        return self._contexts[share.session]
+
+
+def _parts(share: Share) -> list[tuple[str, dict[str, int]]]:
+    """Spans that a share is made into, with their attributes."""
+    parts: list[tuple[str, dict[str, int]]] = []
+    if share.tokens:
+        parts.append(("spec_draft_extend", {"tokens": share.tokens}))
+    if share.nodes:
+        parts.append(("spec_grow", {"nodes": share.nodes, "grown": share.grown}))
+    return parts
