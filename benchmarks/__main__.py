@@ -1,4 +1,4 @@
-"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|all] [--quick]`."""
+"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|telemetry|all] [--quick]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from benchmarks.context import Context
 from benchmarks.machine import describe
 
-NAMES = ("step_overhead", "overlap", "speedup", "acceptance", "drafters", "features")
+NAMES = ("step_overhead", "overlap", "speedup", "acceptance", "drafters", "features", "telemetry")
 
 
 def main() -> None:
@@ -23,13 +23,15 @@ def main() -> None:
         "--quick", action="store_true", help="a small run that shows it works; results go to build/results"
     )
     parser.add_argument("--models", type=Path, default=Path("models/pocket"), help="folder with target and draft")
+    parser.add_argument("--before", type=Path, help="telemetry: a checkout from before there was any, to compare with")
     options = parser.parse_args()
     command = ["python -m benchmarks", options.name, *(["--quick"] if options.quick else [])]
     console = Console() if sys.stdout.isatty() else Console(width=140)
     context = Context(options.models, options.quick, describe(command), console)
     for name in NAMES if options.name == "all" else (options.name,):
         context.console.rule(name)
-        importlib.import_module(f"benchmarks.{name}").run(context)
+        more = {"before": options.before} if name == "telemetry" else {}
+        importlib.import_module(f"benchmarks.{name}").run(context, **more)
 
 
 if __name__ == "__main__":

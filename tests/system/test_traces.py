@@ -1,0 +1,158 @@
+"""The contract of docs/traces.md: what real processes export, for every kind of drafter at every level, against the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from specsplit.cli.folders import drafts_beside
+from specsplit.cli.local import LocalCluster
+from specsplit.client import Result
+from specsplit.observe.span_table import SPANS, SpanRow, problems_of, row, rows_at
+from specsplit.values import DrafterKind, TraceChanges
+from tests.support.otlp import ReceivedSpan, Receiver, receiving
+
+TARGET = Path("models/pocket/target")
+REQUESTS, TOKENS = 3, 24
+BATCHES = {"step", "expansion"}
+SETTLED_S = 0.6
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    with receiving() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def cluster(receiver: Receiver) -> Iterator[LocalCluster]:
+    """A drafter of every kind; all processes export to the receiver."""
+    traced = {"trace_endpoint": receiver.address, "trace_level": 0}
+    paced = {"paced_step_base_ms": 10.0}
+    drafts = drafts_beside(TARGET)
+    kinds = list(DrafterKind)
+    with LocalCluster(
+        TARGET, drafts, drafters=kinds, coordinator=traced, verifier={**traced, **paced}, drafter=traced
+    ) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    tokenizer = AutoTokenizer.from_pretrained(TARGET)
+    return [
+        tokenizer.encode(text)
+        for text in ("def read(path):\n    with", "class Stack:\n    def", "import os\n\ndef main(")
+    ]
+
+
+def at_level(cluster: LocalCluster, level: int) -> None:
+    """Every service traces at `level`, and has been told so before this returns."""
+    with cluster.client() as client:
+        told = client.set_tracing(TraceChanges(level=level))
+    assert told.members == len(DrafterKind) + 1
+    time.sleep(SETTLED_S)  # a directive is on its way to every member
+
+
+def generate(cluster: LocalCluster, prompts: Sequence[list[int]], drafter: str) -> list[Result]:
+    with cluster.client() as client, ThreadPoolExecutor(REQUESTS) as pool:
+        return list(
+            pool.map(lambda p: client.generate(p, max_tokens=TOKENS, ignore_eos=True, drafter=drafter), prompts)
+        )
+
+
+def exported(receiver: Receiver, requests: int, since: int) -> list[ReceivedSpan]:
+    """What came for the last run: complete once every root is there and nothing has come for a while."""
+    root = "/specsplit.v1.CoordinatorService/Generate"
+    receiver.wait_for(lambda spans: sum(span.name == root for span in spans[since:]) >= requests)
+    before = -1
+    while before != len(receiver.spans):
+        before = len(receiver.spans)
+        time.sleep(2 * SETTLED_S)
+    return receiver.spans[since:]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize("kind", list(DrafterKind))
+def test_the_spans_are_those_of_the_table(
+    cluster: LocalCluster, receiver: Receiver, prompts: list[list[int]], kind: DrafterKind, level: int
+) -> None:
+    at_level(cluster, level)
+    since = len(receiver.spans)
+    results = generate(cluster, prompts, kind.value)
+    spans = exported(receiver, REQUESTS, since)
+    at_level(cluster, 0)
+
+    expected = {each.place for each in rows_at(level, kind)}
+    seen = {row_of(span).place for span in spans}
+    # How the threads fell decides whether a step was waited for; everything else is there in every run.
+    assert seen - {"verifier internal spec_wait"} == expected - {"verifier internal spec_wait"}
+    for span in spans:
+        assert problems_of(row_of(span), span.attributes.items()) == [], span
+        assert span.end_ns >= span.start_ns
+        assert not span.failed, span
+    by_id = {(span.trace_id, span.span_id): span for span in spans}
+    assert len(by_id) == len(spans), "every span has an id of its own"
+    for span in spans:
+        check_place(span, by_id)
+    check_counts(spans, results, level)
+
+
+def row_of(span: ReceivedSpan) -> SpanRow:
+    return row(span.service.removeprefix("specsplit-"), span.name, span.kind)
+
+
+def check_place(span: ReceivedSpan, by_id: dict[tuple[str, str], ReceivedSpan]) -> None:
+    """Its parent and its link are those that the table says."""
+    mine = row_of(span)
+    if mine.parent is None:
+        assert span.parent_id == ""
+    else:
+        parent = by_id.get((span.trace_id, span.parent_id))
+        assert parent is not None, f"{mine.place} hangs below nothing that came"
+        assert row_of(parent).place == mine.parent
+    linked = [by_id[link] for link in span.links]
+    assert [row_of(each).place for each in linked] == ([] if mine.link is None else [mine.link])
+
+
+def check_counts(spans: Sequence[ReceivedSpan], results: Sequence[Result], level: int) -> None:
+    """As many as the replies say."""
+    traces = {span.attributes["gen_ai.response.id"]: span.trace_id for span in spans if span.name == "generate"}
+    assert len(traces) == REQUESTS
+    assert len({span.trace_id for span in spans if span.name not in BATCHES}) == REQUESTS, "one trace per request"
+    for result in results:
+        of_request = [span for span in spans if span.trace_id == traces[result.done.request_id]]
+        names = [span.name for span in of_request]
+        for once in ("generate", "tokenize", "queue", "prefill", "decode"):
+            assert names.count(once) == 1
+        verified = [span for span in of_request if span.name == "spec_verify"]
+        if level >= 2:
+            assert len(verified) == result.speculation.steps
+            assert sum(span.attributes["num_correct_drafts"] for span in verified) == result.speculation.accepted
+            assert sum(span.attributes["accepted_tokens"] for span in verified) == result.speculation.accepted
+            assert sum(span.attributes["hit"] for span in verified) == result.speculation.hits
+            assert [span.attributes["step"] for span in sorted(verified, key=lambda s: s.start_ns)] == [
+                *range(1, result.speculation.steps + 1)
+            ]
+        else:
+            assert not verified
+
+
+def test_off_exports_nothing(cluster: LocalCluster, receiver: Receiver, prompts: list[list[int]]) -> None:
+    at_level(cluster, 0)
+    since = len(receiver.spans)
+    generate(cluster, prompts, "ngram")
+    time.sleep(2 * SETTLED_S)
+    assert receiver.spans[since:] == []
+
+
+def test_every_row_of_the_table_is_made_somewhere() -> None:
+    assert {each.place for level in (1, 2, 3) for kind in DrafterKind for each in rows_at(level, kind)} == {
+        each.place for each in SPANS
+    }
