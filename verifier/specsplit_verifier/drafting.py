@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest
 from specsplit.features import FeatureNeed, Features
@@ -25,6 +26,20 @@ RETRY_S = 1.0  # orphans are looked after this often
 ELSEWHERE = (8, 14)  # RESOURCE_EXHAUSTED, UNAVAILABLE: this drafter cannot, another may
 
 
+@dataclass(slots=True)
+class Toll:
+    """What was lost to drafters, and how long they took, since the step before."""
+
+    unverified_nodes: int = 0
+    """Left when a session, or its drafter, went."""
+    late_nodes: int = 0
+    """Came when their place in the tree, or all of it, was gone."""
+    failovers: int = 0
+    """Sessions that were given another drafter."""
+    round_trips_s: list[float] = field(default_factory=list[float])
+    """From a commit to the first grow made after it."""
+
+
 class Drafting:
     """Which drafters are usable, and how each has behaved."""
 
@@ -37,6 +52,31 @@ class Drafting:
         self._retry_at = 0.0
         self.patience: dict[str, Patience] = {}
         """By drafter address."""
+        self._toll = Toll()
+
+    def take_toll(self) -> Toll:
+        """Since this was last asked."""
+        toll, self._toll = self._toll, Toll()
+        return toll
+
+    def admit(self, session: Session, now: float) -> Sends:
+        """A session begins to run: it gets the drafter of its request, if it has use for one now."""
+        if session.request.drafter is None:
+            return []
+        session.orphan = not session.plan.speculates
+        return [] if session.orphan else self.attach(session, session.request.drafter, now)
+
+    def resume(self, session: Session, now: float) -> Sends:
+        """The plan of a running session has changed: if it has use for a drafter now and none yet, it gets one.
+
+        That is the one of its request if possible, so that not all of them go to the first of the roster.
+        """
+        wished = session.request.drafter
+        if not session.orphan or not session.plan.speculates:
+            return []
+        if wished is None or wished.address in session.refused_by:
+            return self._replace(session, now)
+        return self.attach(session, wished, now)
 
     def attach(self, session: Session, drafter: Endpoint, now: float) -> Sends:
         """Let a drafter grow for a session from its present root on; an orphan instead if that one was just lost.
@@ -68,14 +108,17 @@ class Drafting:
         return self._features.feed(need, session.feed, session.kv_length)
 
     def _replace(self, session: Session, now: float) -> Sends:
-        """Another drafter for an orphan, if there is one that has not refused it and was not lost a moment ago."""
+        """Another drafter for an orphan that has use for one, if there is one that has not refused it and was not lost a moment ago."""
         session.orphan = True
+        if not session.plan.speculates:
+            return []
         wished = session.request.drafter
         for drafter in [*self._roster, *([wished] if wished else [])]:
             usable = drafter.address not in session.refused_by
             if usable and self._shunned_until.get(drafter.address, -math.inf) <= now:
                 sends = self.attach(session, drafter, now)
                 if sends:
+                    self._toll.failovers += 1
                     return sends
         return []
 
@@ -93,6 +136,7 @@ class Drafting:
         for session_id, event in message.events:
             session = running.get(session_id)
             if session is None or session.drafter != message.address or session.mirror is None:
+                self._toll.late_nodes += len(event.ids) if isinstance(event, Grow) else 0
                 continue  # crossed with the session's end
             match event:
                 case Grow():
@@ -111,7 +155,7 @@ class Drafting:
     def _grow(self, session: Session, mirror: Mirror, grow: Grow, now: float) -> Sends:
         seen, first = mirror.acknowledged, not mirror.caught_up
         try:
-            mirror.grow(grow)
+            self._toll.late_nodes += len(grow.ids) - mirror.grow(grow)
         except IllegalEvent as error:
             return self._give_up(session, error)
         if _catching_up(session) and not grow.ids:
@@ -158,6 +202,8 @@ class Drafting:
         self, session: Session, mirror: Mirror, patience: Patience, answered: int, first: bool, now: float
     ) -> None:
         made = session.wait.answered(answered)
+        if made is not None:
+            self._toll.round_trips_s.append(now - made)
         if _catching_up(session):
             return  # what it does now says nothing about how it answers a commit
         if not mirror.caught_up:
@@ -205,7 +251,8 @@ class Drafting:
                 self.patience[session.drafter].in_vain(session.wait, now)
 
     def close(self, session: Session) -> Sends:
-        """Tell the drafter, if there is one, that the session is over."""
+        """Tell the drafter, if there is one, that the session is over. What it has grown is lost."""
+        self._toll.unverified_nodes += session.untaken
         return [] if session.drafter is None else [(session.drafter, session.id, Close())]
 
 

@@ -21,7 +21,6 @@ from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.model.pages import PageTable
 from specsplit.settings import VerifierSettings
-from specsplit.speculation import Draft
 from specsplit.values import Plan
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.drafting import Drafting
@@ -30,6 +29,7 @@ from specsplit_verifier.events import (
     DrafterLost,
     FromDrafter,
     Inbound,
+    NewPlan,
     Outbox,
     Output,
     Ran,
@@ -39,11 +39,11 @@ from specsplit_verifier.events import (
     Submit,
 )
 from specsplit_verifier.feed import FeatureSource, FeedLimits
-from specsplit_verifier.meter import Meter
-from specsplit_verifier.record import EngineStatistics, StepRecord
+from specsplit_verifier.meter import Meter, chunk_steps, session_steps
+from specsplit_verifier.record import EngineStatistics, StepRecord, StepReport
 from specsplit_verifier.scheduler import Batch, Scheduler
-from specsplit_verifier.session import Session, Verdict
-from specsplit_verifier.stepper import Forward, Prepared, Stepper
+from specsplit_verifier.session import Session
+from specsplit_verifier.stepper import Forward, Prepared, Stepper, StepResult
 
 _log = logging.getLogger(__name__)
 RECORDS_KEPT = 8192
@@ -57,6 +57,7 @@ class Engine:
         self._stepper = stepper
         self._outbox = outbox
         self._clock = clock
+        self._own_plan: Plan = settings.plan
         self._default_plan: Plan = settings.plan
         self._info = target.info
         self._pool = target.pool
@@ -113,11 +114,12 @@ class Engine:
 
     def _turn(self) -> None:
         self._admit()
-        self._drafts += self._drafting.retry(self._scheduler.running.values(), self._clock.now())
-        choice = self._scheduler.choose(self._clock.now(), self._cost, self._drafting.patience)
+        now = self._clock.now()
+        self._drafts += self._drafting.retry(self._scheduler.running.values(), now)
+        choice = self._scheduler.choose(now, self._cost, self._drafting.patience)
         self._hand_out()
         if isinstance(choice, Batch):
-            self._step(choice)
+            self._step(choice, now)
             return
         self._drain(block_s=choice.seconds)
         if choice.seconds is None:
@@ -154,6 +156,8 @@ class Engine:
                 self._drafts += self._drafting.roster(
                     event.drafters, self._scheduler.running.values(), self._clock.now()
                 )
+            case NewPlan():
+                self._replan(event.plan)
             case Stop():
                 self._stopping = True
             case Ran():
@@ -163,7 +167,8 @@ class Engine:
         request = event.request
         try:
             plan = request.plan.over(self._default_plan)
-            limit = self._scheduler.limit_of(len(request.tokens), request.stopping.max_tokens, plan.num_draft_tokens)
+            room = max(plan.num_draft_tokens, request.plan.over(self._own_plan).num_draft_tokens)
+            limit = self._scheduler.limit_of(len(request.tokens), request.stopping.max_tokens, room)
             own_ends = () if request.stopping.ignore_eos else self._info.eos_token_ids
             session = Session(
                 event.session,
@@ -172,29 +177,47 @@ class Engine:
                 limit,
                 frozenset((*request.stopping.stop_token_ids, *own_ends)),
                 PageTable(self._pool),
+                room=room,
+                traceparent=event.traceparent,
             )
             self._scheduler.submit(session)
         except SpecsplitError as error:
             self._outputs.append((event.session, error))
 
+    def _replan(self, plan: Plan) -> None:
+        """Another default plan: sessions that are here follow it too. No step is in flight."""
+        self._default_plan = plan
+        now, running = self._clock.now(), self._scheduler.running.values()
+        short = sum(session.follow(plan) for session in (*self._scheduler.waiting, *running))
+        for session in running:
+            self._drafts += self._drafting.resume(session, now)
+        _log.info("the default plan is now %s", plan)
+        if short:
+            _log.warning(
+                "%d sessions have no KV pages for num_draft_tokens = %d and go on with what they began with; later ones have them",
+                short,
+                plan.num_draft_tokens,
+            )
+
     def _admit(self) -> None:
         for session in self._scheduler.admit():
-            if session.request.drafter is not None and session.plan.speculates:
-                self._drafts += self._drafting.attach(session, session.request.drafter, self._clock.now())
+            self._drafts += self._drafting.admit(session, self._clock.now())
 
-    def _step(self, batch: Batch) -> None:
-        self._drafting.stepping(batch.decoding, self._clock.now())
+    def _step(self, batch: Batch, began: float) -> None:
+        """One step, from the choice of its `batch`, which was at `began`, to the hand-over."""
+        self._drafting.stepping(batch.decoding, began)
         prepared = self._stepper.prepare(batch)
         forward, put_off = self._run_model(prepared)
         result = self._stepper.conclude(prepared, forward)
-        for verdict in result.verdicts:
-            self._settle(*verdict)
-        for session, features in result.features:
-            self._drafts += self._drafting.computed(session, features, self._clock.now())
-        self._hand_out()
+        watching = self._outbox.watching
+        sessions = session_steps(result) if watching else []
+        self._settle(result, self._clock.now())
         self._steps += 1
+        record = self._meter.record(result, began, self._drafting.take_toll())
+        self.records.append(record)
+        self._hand_out(StepReport(record, sessions, chunk_steps(result)) if watching else None)
+        self._meter.handed_out()
         self._cost.observe(result.tokens, result.forward_s)
-        self.records.append(self._meter.record(result))
         for event in put_off:
             self._handle(event)
 
@@ -210,25 +233,29 @@ class Engine:
                 put_off.append(event)
         return event.forward.result(), put_off
 
-    def _settle(self, session: Session, _: Draft, verdict: Verdict) -> None:
-        if verdict.output is not None:
-            self._outputs.append((session.id, verdict.output))
-        if verdict.finished is not None:
-            self._outputs.append((session.id, verdict.finished))
-            self._end(session)
-        elif verdict.commit is not None and session.drafter is not None:
-            self._drafts.append((session.drafter, session.id, verdict.commit))
-            self._drafting.committed(session, verdict.hit is True, self._clock.now())
+    def _settle(self, result: StepResult, now: float) -> None:
+        """What a step has brought goes to callers and drafters."""
+        for session, _, verdict in result.verdicts:
+            if verdict.output is not None:
+                self._outputs.append((session.id, verdict.output))
+            if verdict.finished is not None:
+                self._outputs.append((session.id, verdict.finished))
+                self._end(session)
+            elif verdict.commit is not None and session.drafter is not None:
+                self._drafts.append((session.drafter, session.id, verdict.commit))
+                self._drafting.committed(session, verdict.hit is True, now)
+        for session, features in result.features:
+            self._drafts += self._drafting.computed(session, features, now)
 
     def _end(self, session: Session) -> None:
         self._drafts += self._drafting.close(session)
         self._scheduler.remove(session)
 
-    def _hand_out(self) -> None:
-        if self._outputs or self._drafts:
+    def _hand_out(self, report: StepReport | None = None) -> None:
+        if self._outputs or self._drafts or report is not None:
             outputs, drafts = self._outputs, self._drafts
             self._outputs, self._drafts = [], []
-            self._outbox.deliver(outputs, drafts)
+            self._outbox.deliver(outputs, drafts, report)
 
 
 def _feed_limits(settings: VerifierSettings) -> FeedLimits:

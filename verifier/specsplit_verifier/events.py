@@ -11,7 +11,8 @@ from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import Features
 from specsplit.sessions import Close, DecodeRequest, FeaturesRead, Finished, Open, Refuse, Tokens
 from specsplit.speculation import Commit, Grow
-from specsplit.values import Endpoint
+from specsplit.values import Endpoint, Plan
+from specsplit_verifier.record import StepReport
 
 if TYPE_CHECKING:
     from specsplit_verifier.stepper import Forward
@@ -30,6 +31,8 @@ class Submit:
 
     session: int
     request: DecodeRequest
+    traceparent: str = ""
+    """What its drafters are told to hang their spans below; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,13 @@ class Roster:
 
 
 @dataclass(frozen=True, slots=True)
+class NewPlan:
+    """The default plan is another one, for sessions that are there already too."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
 class Ran:
     """The model thread is done with the step in flight."""
 
@@ -74,14 +84,27 @@ class Stop:
     """End the engine thread."""
 
 
-Inbound = Submit | Cancel | FromDrafter | DrafterLost | Roster | Ran | Stop
+Inbound = Submit | Cancel | FromDrafter | DrafterLost | Roster | NewPlan | Ran | Stop
 
 
 class Outbox(Protocol):
     """Where the engine thread hands over what it made; must not block, may be called from any thread."""
 
-    def deliver(self, outputs: Sequence[tuple[int, Output]], drafts: Sequence[tuple[str, int, DraftEvent]]) -> None:
-        """`outputs` are (session, what its caller gets); `drafts` are (drafter address, session, what it is told), in order."""
+    @property
+    def watching(self) -> bool:
+        """True if reports of steps are wanted now; asked once per step."""
+        ...
+
+    def deliver(
+        self,
+        outputs: Sequence[tuple[int, Output]],
+        drafts: Sequence[tuple[str, int, DraftEvent]],
+        report: StepReport | None,
+    ) -> None:
+        """`outputs` are (session, what its caller gets); `drafts` are (drafter address, session, what it is told), in order.
+
+        `report` is of the step that brought them about, if there was one and it is wanted.
+        """
         ...
 
     def died(self) -> None:

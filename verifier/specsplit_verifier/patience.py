@@ -38,6 +38,8 @@ class Wait:
     """Expected accept_length now."""
     gained: float = 0.0
     """What the last grow added to it."""
+    held_since: float | None = None
+    """When the engine began to hold the session back for its drafter; None: it has not since the last commit."""
     commits: deque[float] = field(default_factory=deque[float])
     """When each commit was made that the drafter has not answered yet, oldest first."""
 
@@ -51,7 +53,13 @@ class Wait:
         self.hit = hit
         self.before = self.expected = expected
         self.gained = 0.0
+        self.held_since = None
         self.commits.append(now)
+
+    def hold(self, now: float) -> None:
+        """The session is not stepped now, for what its drafter may bring."""
+        if self.held_since is None:
+            self.held_since = now
 
     def answered(self, commits: int) -> float | None:
         """The drafter has now seen that many more commits: when the newest of them was made."""

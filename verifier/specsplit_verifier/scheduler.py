@@ -72,7 +72,7 @@ class Scheduler:
         if pages > self._pool.total_pages:
             raise Exhausted(
                 f"the session needs {pages} KV pages of {self._pool.page_size} tokens ({session.prompt_length} prompt, "
-                f"{session.limit} to generate, {session.plan.num_draft_tokens} drafted); this verifier has "
+                f"{session.limit} to generate, {session.room} drafted); this verifier has "
                 f"{self._pool.total_pages} in all, so it can never fit"
             )
         if len(self.waiting) >= self._max_sessions:
@@ -115,6 +115,9 @@ class Scheduler:
             return self._batch(decoding, self._chunks(prefilling))
         if not decoding:
             return Pause(None)
+        for session, pause in zip(decoding, pauses, strict=True):
+            if pause > 0.0:
+                session.wait.hold(now)
         longest = max(pauses)
         if longest > 0.0 and not _worth_splitting(ready, decoding, longest, cost):
             return Pause(min(pause for pause in pauses if pause > 0.0))
@@ -148,7 +151,7 @@ class Scheduler:
         return chunks
 
     def _tokens(self, session: Session) -> int:
-        return session.prompt_length + session.limit + session.plan.num_draft_tokens
+        return session.prompt_length + session.limit + session.room
 
     def _pages(self, session: Session) -> int:
         return self._pool.pages_for(self._tokens(session))
@@ -156,6 +159,8 @@ class Scheduler:
 
 def _pause(session: Session, now: float, step_s: float, patience: dict[str, Patience]) -> float:
     if session.mirror is None or session.drafter is None or session.mirror.resting or session.starved:
+        return 0.0
+    if not session.plan.speculates:
         return 0.0
     return patience[session.drafter].pause(session.wait, now, step_s, session.plan, session.mirror.caught_up)
 

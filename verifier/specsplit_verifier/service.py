@@ -7,6 +7,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -18,24 +19,25 @@ from specsplit.membership import Register
 from specsplit.membership import Roster as RosterDirective
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import CostCurve, Paced
-from specsplit.observe import announce, fields, set_up
-from specsplit.rpc import Context, Membership, Server, dial, member_id_of
+from specsplit.observe import Tracing, announce, fields, set_up
+from specsplit.rpc import VERIFIER_SERVICE, Context, Membership, Server, dial, member_id_of
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
-from specsplit.values import Load, ModelInfo
+from specsplit.values import Load, ModelInfo, PlanChanges
 from specsplit.wire import verifier as wire
 from specsplit_verifier.engine import Engine
-from specsplit_verifier.events import Cancel, DrafterLost, DraftEvent, FromDrafter, Output, Roster, Submit
+from specsplit_verifier.events import Cancel, DrafterLost, DraftEvent, FromDrafter, NewPlan, Output, Roster, Submit
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.links import Links
+from specsplit_verifier.record import StepReport
 from specsplit_verifier.stepper import Stepper
+from specsplit_verifier.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from specsplit.v1 import verifier_pb2
 
 _log = logging.getLogger(__name__)
-SERVICE = "specsplit.v1.VerifierService"
 SWITCH_INTERVAL_S = 0.0005
 LOSSES_KEPT = 64
 
@@ -61,8 +63,12 @@ def load_stepper(settings: VerifierSettings, clock: Clock) -> Stepper:
 class Verifier:
     """The engine thread, seen from the event loop. Works with or without a gRPC server in front."""
 
-    def __init__(self, settings: VerifierSettings, stepper: Stepper, clock: Clock) -> None:
+    def __init__(
+        self, settings: VerifierSettings, stepper: Stepper, clock: Clock, telemetry: Telemetry | None = None
+    ) -> None:
+        """Without `telemetry` there are no spans."""
         self.info: ModelInfo = stepper.target.info
+        self._own_plan = self._default_plan = settings.plan
         self.engine = Engine(stepper, settings, self, clock)
         self.links = Links(settings, clock, self._from_drafter)
         self.drafters_lost: deque[str] = deque(maxlen=LOSSES_KEPT)
@@ -76,6 +82,8 @@ class Verifier:
         """Set if the engine thread died; nothing can be decoded any more."""
         self.on_lost: Callable[[str], None] = _ignore
         """Called with the address of every drafter that is lost."""
+        self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
+        self._telemetry.watch(self.load, self.links.statistics.values)
         self.engine.start()
 
     async def decode(self, request: DecodeRequest) -> AsyncGenerator[Tokens | Finished, None]:
@@ -85,24 +93,48 @@ class Verifier:
         session = next(self._ids)
         outputs = self._queues[session] = asyncio.Queue()
         self._idle.clear()
-        self.engine.post(Submit(session, request))
+        self.engine.post(Submit(session, request, self._telemetry.submitted(session, request)))
+        failure: SpecsplitError | None = None
         try:
             while True:
                 output = await outputs.get()
                 if isinstance(output, SpecsplitError):
+                    failure = output
                     raise output
                 yield output
                 if isinstance(output, Finished):
                     return
         finally:
             self.engine.post(Cancel(session))
+            self._telemetry.ended(session, failure)
             del self._queues[session]
             if not self._queues:
                 self._idle.set()
 
-    def deliver(self, outputs: Sequence[tuple[int, Output]], drafts: Sequence[tuple[str, int, DraftEvent]]) -> None:
+    def replan(self, changes: PlanChanges) -> None:
+        """From the next step on the default plan is this verifier's own with these changes, for sessions that are running too.
+
+        Raises InvalidRequest for a value out of range.
+        """
+        plan = changes.over(self._own_plan)
+        if plan != self._default_plan:  # the coordinator says it again at every join
+            self._default_plan = plan
+            self.engine.post(NewPlan(plan))
+            self._telemetry.plan_switched()
+
+    @property
+    def watching(self) -> bool:
+        """True if the engine is to report its steps."""
+        return self._telemetry.wanted
+
+    def deliver(
+        self,
+        outputs: Sequence[tuple[int, Output]],
+        drafts: Sequence[tuple[str, int, DraftEvent]],
+        report: StepReport | None,
+    ) -> None:
         """The engine thread's hand-over: one hop to the event loop, whatever the batch."""
-        self._loop.call_soon_threadsafe(self._hand_out, outputs, drafts)
+        self._loop.call_soon_threadsafe(self._hand_out, outputs, drafts, report)
 
     def died(self) -> None:
         """The engine thread is gone: end every session, and let the process leave."""
@@ -113,17 +145,25 @@ class Verifier:
         for queue in self._queues.values():
             queue.put_nowait(Unavailable("the engine of this verifier has died; its log says why"))
 
-    def _hand_out(self, outputs: Sequence[tuple[int, Output]], drafts: Sequence[tuple[str, int, DraftEvent]]) -> None:
+    def _hand_out(
+        self,
+        outputs: Sequence[tuple[int, Output]],
+        drafts: Sequence[tuple[str, int, DraftEvent]],
+        report: StepReport | None,
+    ) -> None:
         self.links.send(drafts)  # first: it is what the next step may wait for
         for session, output in outputs:
             queue = self._queues.get(session)
             if queue is not None:
                 queue.put_nowait(output)
+        if report is not None:
+            self._telemetry.step(report)
 
     def _from_drafter(self, event: FromDrafter | DrafterLost) -> None:
         self.engine.post(event)
         if isinstance(event, DrafterLost):
             self.drafters_lost.append(event.address)
+            self._telemetry.drafter_lost()
             self.on_lost(event.address)
 
     def load(self) -> Load:
@@ -175,7 +215,13 @@ class _Member:
             member_id_of(settings, "verifier", server.address), server.address, verifier.info, settings.max_sessions
         )
         self.membership = Membership(
-            self.channel, register, verifier.load, on_roster=self._on_roster, on_drain=server.leave
+            self.channel,
+            register,
+            verifier.load,
+            on_roster=self._on_roster,
+            on_plan=verifier.replan,
+            on_tracing=server.tracing.apply,
+            on_drain=server.leave,
         )
         verifier.on_lost = self._on_lost
 
@@ -188,22 +234,37 @@ class _Member:
             self.membership.report_lost(self._names[address])
 
 
-async def serve(settings: VerifierSettings) -> int:
-    """Serve until told to leave; returns the exit status."""
+async def serve(
+    settings: VerifierSettings, *, signals: bool = True, on_server: Callable[[Server], None] | None = None
+) -> int:
+    """Serve until told to leave; returns the exit status: 1 if the engine died, else 0.
+
+    `on_server` is given the server as soon as it listens; with `signals` False only its `leave` ends it.
+    """
     clock = SystemClock()
-    server = Server(settings, "verifier", services=[SERVICE], session_methods=["Decode"])
+    server = Server(settings, "verifier", services=[VERIFIER_SERVICE], session_methods=["Decode"])
     servicer = VerifierServicer()
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server.grpc)
-    await server.start(signals=True)
-    try:
-        stepper = await asyncio.to_thread(load_stepper, settings, clock)
-    except BaseException:
-        await server.stop()
-        raise
-    verifier = servicer.verifier = Verifier(settings, stepper, clock)
-    server.ready()
-    info = verifier.info
-    _log.info("serving", extra=fields(model=info.model, vocabulary=info.vocabulary, max_context=info.max_context))
+    await server.start(signals=signals)
+    if on_server is not None:
+        on_server(server)
+    telemetry = Telemetry(settings, server.tracing, clock)
+    with ExitStack() as exposed:
+        try:
+            exposed.enter_context(telemetry.expose())
+            stepper = await asyncio.to_thread(load_stepper, settings, clock)
+        except BaseException:
+            await server.stop()
+            raise
+        verifier = servicer.verifier = Verifier(settings, stepper, clock, telemetry)
+        server.ready()
+        info = verifier.info
+        _log.info("serving", extra=fields(model=info.model, vocabulary=info.vocabulary, max_context=info.max_context))
+        return await _run(settings, server, verifier, signals=signals)
+
+
+async def _run(settings: VerifierSettings, server: Server, verifier: Verifier, *, signals: bool) -> int:
+    """From ready to left."""
     member = _Member(settings, server, verifier) if settings.coordinator else None
     joined = asyncio.create_task(member.membership.run()) if member else None
 
@@ -218,7 +279,7 @@ async def serve(settings: VerifierSettings) -> int:
 
     watch = asyncio.create_task(leave_if_failed())
     try:
-        await server.run(drain)
+        await server.run(drain, signals=signals)
         return 1 if verifier.failed.is_set() else 0
     finally:
         watch.cancel()

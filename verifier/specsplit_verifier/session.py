@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specsplit.features import FeatureLayout
 from specsplit.model.pages import PageTable
 from specsplit.sessions import DecodeRequest, Finished, Open, Tokens
 from specsplit.speculation import Commit, Draft, Mirror
-from specsplit.values import FinishReason, Plan, SpeculationStatistics, Usage, Vocabulary
+from specsplit.values import FinishReason, Miss, Plan, SpeculationStatistics, Usage, Vocabulary
 from specsplit_verifier.feed import Feed
 from specsplit_verifier.patience import Wait
 
@@ -32,20 +32,31 @@ class Tally:
 class Verdict:
     """What one step made of a session."""
 
-    output: Tokens | None
-    """None if the step committed nothing that the caller gets to see."""
-    finished: Finished | None
-    commit: Commit | None
-    """For the drafter; None if the session ended or has none."""
-    hit: bool | None
-    """Whether the bonus was in the speculation; None without a drafter."""
     path: list[int]
     """Indices of the accepted tokens within the draft, root first."""
+    output: Tokens | None
+    """None if the step committed nothing that the caller gets to see."""
+    finished: Finished | None = None
+    commit: Commit | None = None
+    """For the drafter; None if the session ended or has none."""
+    hit: bool | None = None
+    """Whether the bonus was in the speculation; None without a commit."""
+    miss: Miss | None = None
+    """Why it was not, if `hit` is False."""
+    cut: int = 0
+    """Nodes that the commit cut off before any step had taken them."""
 
     @property
     def accepted(self) -> int:
         """num_correct_drafts."""
         return len(self.path) - 1
+
+    @property
+    def totals(self) -> SpeculationStatistics:
+        """Sums up to and including this step."""
+        told = self.output or self.finished
+        assert told is not None, "a session that goes on has got a token"
+        return told.speculation
 
 
 @dataclass(slots=True, eq=False)
@@ -67,13 +78,22 @@ class Session:
     drafter: str | None = None
     """Address of the drafter that holds the original; None without one."""
     orphan: bool = False
-    """True if its drafter was lost and no other has been found yet."""
+    """True if it has no drafter and may get one: its own was lost and no other has been found yet, or its plan did not speculate."""
     refused_by: set[str] = field(default_factory=set[str])
     """Addresses of drafters that would not have it."""
     wait: Wait = field(default_factory=Wait)
     tally: Tally = field(default_factory=Tally)
     feed: Feed | None = None
     """Features for the drafter, and what is kept of them for the next one; None if it needs none."""
+    room: int = 0
+    """Tokens that it has KV pages for in a step, root included; never less than the plan has at first."""
+    traceparent: str = ""
+    """What its drafters hang their spans below; empty: nothing."""
+    in_flight: int = 0
+    """Nodes that the latest step took and no commit has settled."""
+
+    def __post_init__(self) -> None:
+        self.room = max(self.room, self.plan.num_draft_tokens)
 
     @property
     def prompt_length(self) -> int:
@@ -98,12 +118,31 @@ class Session:
     @property
     def width(self) -> int:
         """Tokens it may bring to a step, root included."""
-        return 1 if self.mirror is None else self.plan.num_draft_tokens
+        return 1 if self.mirror is None or not self.plan.speculates else self.plan.num_draft_tokens
 
     @property
     def depth(self) -> int:
         """Levels below the root worth verifying: no deeper than what may still be generated."""
         return min(self.plan.num_steps, self.limit - self.generated - 1)
+
+    @property
+    def untaken(self) -> int:
+        """Nodes of the speculation that no step has taken."""
+        return 0 if self.mirror is None else len(self.mirror.tree) - self.in_flight
+
+    def follow(self, default: Plan) -> bool:
+        """From the next step on the default plan is this, for what the request did not fix. True if it gets less, for want of KV pages.
+
+        Its drafter hears nothing of it and goes on growing under the plan that it was opened with. So `draft_ahead`, which holds for
+        both sides, stays as it is until another drafter is opened, and no node is deeper than the drafter grows.
+        """
+        wanted = self.request.plan.over(default)
+        self.plan = replace(
+            wanted,
+            num_draft_tokens=min(wanted.num_draft_tokens, self.room),
+            draft_ahead=wanted.draft_ahead if self.mirror is None else self.plan.draft_ahead,
+        )
+        return wanted.num_draft_tokens > self.room
 
     def attach(self, address: str, mirror: Mirror, feed: Feed | None = None) -> None:
         """From now on the drafter at `address` grows for this session, and reads `feed` if it needs features."""
@@ -114,6 +153,7 @@ class Session:
         if self.mirror is not None:
             self.mirror.close()
         self.drafter = self.mirror = None
+        self.wait = Wait()
         self.orphan = orphan
         if self.feed is not None:
             self.feed.detach()
@@ -122,7 +162,9 @@ class Session:
     def open_event(self, vocabulary: Vocabulary, max_nodes: int) -> Open:
         """What a drafter needs to begin here."""
         layout = self.feed.recipe.layout if self.feed is not None else FeatureLayout()
-        return Open(tuple(self.tokens), self.request.sampling, self.plan, vocabulary, max_nodes, features=layout)
+        return Open(
+            tuple(self.tokens), self.request.sampling, self.plan, vocabulary, max_nodes, self.traceparent, layout
+        )
 
     def preview(self) -> Draft:
         """What `take` would take."""
@@ -134,7 +176,9 @@ class Session:
         """The tokens this session brings to a step, in flight until `settle`."""
         if self.mirror is None:
             return self.preview()
-        return self.mirror.take(self.plan.num_draft_tokens, self.plan.topk, self.depth)
+        draft = self.mirror.take(self.plan.num_draft_tokens, self.plan.topk, self.depth)
+        self.in_flight = len(draft.tokens) - 1
+        return draft
 
     def settle(self, draft: Draft, path: list[int], bonus: int) -> Verdict:
         """Commit the accepted `path` (indices into `draft`, root first) and the bonus, or finish."""
@@ -145,14 +189,25 @@ class Session:
         correct = min(len(path) - 1, len(kept))
         if reason is not None:
             finished = Finished(reason, stop_token, Usage(self.prompt_length, self.generated), self.tally.frozen())
-            return Verdict(Tokens(kept, correct, self.tally.frozen()) if kept else None, finished, None, None, path)
+            return Verdict(path, Tokens(kept, correct, self.tally.frozen()) if kept else None, finished)
         self.kv_length += len(path)
-        commit, hit = None, None
-        if self.mirror is not None:
-            commit, hit = self.mirror.commit(draft, path, bonus)
-            self.tally.hits += hit
-            self.tally.misses += not hit
-        return Verdict(Tokens(kept, correct, self.tally.frozen()), None, commit, hit, path)
+        if self.mirror is None:
+            self.in_flight = 0
+            return Verdict(path, Tokens(kept, correct, self.tally.frozen()))
+        return self._commit(self.mirror, draft, path, bonus)
+
+    def _commit(self, mirror: Mirror, draft: Draft, path: list[int], bonus: int) -> Verdict:
+        """Reroot, and see what became of the speculation."""
+        deepest = mirror.tree.nodes[draft.ids[path[-1]]] if len(path) > 1 else mirror.tree.root
+        empty = Miss.NONE if mirror.resting else Miss.LATE
+        untaken = self.untaken
+        commit, hit = mirror.commit(draft, path, bonus)
+        self.in_flight = 0
+        self.tally.hits += hit
+        self.tally.misses += not hit
+        miss = None if hit else Miss.WRONG if deepest.children else empty
+        output = Tokens(commit.tokens, len(path) - 1, self.tally.frozen())
+        return Verdict(path, output, None, commit, hit, miss, untaken - hit - len(mirror.tree))
 
     def _count(self, draft: Draft, path: list[int]) -> None:
         self.tally.steps += 1

@@ -54,7 +54,7 @@ class Forward:
     hidden: Hidden
     """Of every token, rows end to end, by layer."""
     started: float
-    """Seconds, time.perf_counter."""
+    """Seconds, time.monotonic."""
     seconds: float
 
 
@@ -64,10 +64,12 @@ class StepResult:
 
     verdicts: list[tuple[Session, Draft, Verdict]]
     forward_started: float
-    """Seconds, time.perf_counter."""
+    """Seconds, time.monotonic."""
     forward_s: float
     tokens: int
-    prefill_tokens: int
+    """In all rows."""
+    prompts: list[tuple[Session, range]]
+    """(session, positions) of every stretch of a prompt that was read."""
     reprefill_tokens: int
     features: list[tuple[Session, Features]]
     """Of tokens whose KV is held from now on, for sessions that go on and have a feed."""
@@ -104,12 +106,12 @@ class Stepper:
 
     def run(self, prepared: Prepared) -> Forward:
         """The forward. Touches no session."""
-        started = time.perf_counter()
+        started = time.monotonic()
         with self._paced.step(prepared.tokens):
             logits, hidden = self.target.forward_capturing(prepared.rows, prepared.layers)
             if logits.is_cuda:
                 torch.cuda.synchronize(logits.device)
-        return Forward(logits, hidden, started, time.perf_counter() - started)
+        return Forward(logits, hidden, started, time.monotonic() - started)
 
     def foresee(self, prepared: Prepared) -> None:
         """Make the noise that picking will need; for the time in which the forward runs."""
@@ -129,9 +131,16 @@ class Stepper:
         picks = pick(forward.logits, prepared.samplings, prepared.positions, self._noise) if prepared.drafts else []
         verdicts = self._verify(prepared.batch.decoding, prepared.drafts, picks)
         features = self.extractor.extract(_wanted(prepared, verdicts), forward.hidden)
-        prefilled = sum(size for _, size in prepared.batch.prefilling)
-        again = sum(len(positions) for _, positions in prepared.batch.reprefilling)
-        return StepResult(verdicts, forward.started, forward.seconds, prepared.tokens, prefilled, again, features)
+        again = prepared.batch.reprefilling
+        return StepResult(
+            verdicts,
+            forward.started,
+            forward.seconds,
+            prepared.tokens,
+            prepared.chunks[len(again) :],
+            sum(len(positions) for _, positions in again),
+            features,
+        )
 
     def _verify(
         self, sessions: list[Session], drafts: list[Draft], picks: list[int]

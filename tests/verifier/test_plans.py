@@ -1,0 +1,143 @@
+"""The default plan is changed while sessions run: they follow between steps, to no drafts at all and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specsplit.features import LAST, FeatureNeed
+from specsplit.model.pages import PagePool, PageTable
+from specsplit.sessions import DecodeRequest, Finished
+from specsplit.speculation import Mirror
+from specsplit.values import Endpoint, FinishReason, Plan, PlanChanges, Stopping
+from specsplit_verifier.service import Verifier
+from specsplit_verifier.session import Session
+from tests.drafter.service_toys import drafter
+from tests.support.toys import alphabet_target
+from tests.verifier.conftest import decode, verifier_over
+from tests.verifier.reader import features_of, reading, three_layers
+
+ALPHABET = b"abcdefghijklmnopqrstuvwxyz"
+PROMPT = ALPHABET + b"abcdefg"
+OWN = {"num_steps": 4, "num_draft_tokens": 5, "draft_ahead": False, "wait_budget_us": 20_000_000}
+"""The verifier waits for every answer, so that nothing depends on how fast the drafter is."""
+
+
+class Running:
+    """A session that goes on, and what its steps bring."""
+
+    def __init__(self, verifier: Verifier, request: DecodeRequest) -> None:
+        self.events = verifier.decode(request)
+        self.written = list(request.tokens)
+        self.drafted = 0
+
+    async def until(self, lowest: int, highest: int) -> None:
+        """Return once three steps in a row have had so many nodes; what was under way when the plan changed comes before them."""
+        row = 0
+        while row < 3:
+            event = await anext(self.events)
+            assert not isinstance(event, Finished), f"it ended, and never had {lowest} to {highest} nodes in a step"
+            self.written += event.tokens
+            row = row + 1 if lowest <= event.speculation.drafted - self.drafted <= highest else 0
+            self.drafted = event.speculation.drafted
+
+
+def follows_the_alphabet(written: Sequence[int]) -> bool:
+    start = ALPHABET.index(written[0])
+    return bytes(written) == (ALPHABET * 300)[start : start + len(written)]
+
+
+def test_a_session_follows_within_its_room_and_what_holds_for_both_sides_waits_for_the_next_open() -> None:
+    request = DecodeRequest("r", (1,), plan=PlanChanges(topk=3))
+    own = Plan(num_steps=5, topk=4, num_draft_tokens=8)
+    session = Session(1, request, request.plan.over(own), 50, frozenset(), PageTable(PagePool(8, 16)), [1], room=16)
+    session.attach("drafter", Mirror(1, 1, 0, 50, 100))
+    wanted = Plan(num_steps=9, topk=8, num_draft_tokens=64, wait_budget_us=5, draft_ahead=False)
+    assert session.follow(wanted), "it gets less"
+    assert session.plan == Plan(num_steps=9, topk=3, num_draft_tokens=16, wait_budget_us=5, draft_ahead=True)
+    session.detach(orphan=True)
+    assert not session.follow(replace(wanted, num_draft_tokens=4))
+    assert session.plan == Plan(num_steps=9, topk=3, num_draft_tokens=4, wait_budget_us=5, draft_ahead=False)
+
+
+@pytest.fixture(scope="module")
+def long_alphabet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a longer context."""
+    return alphabet_target(tmp_path_factory.mktemp("long"), max_context=8192)
+
+
+async def test_the_plan_changes_for_running_sessions_too_and_comes_back(long_alphabet: Path) -> None:
+    async with (
+        drafter() as (server, _, _),
+        verifier_over(long_alphabet, kv_tokens=32768, paced_step_base_ms=3.0, **OWN) as verifier,
+    ):
+        request = DecodeRequest("r", list(PROMPT), stopping=Stopping(6000), drafter=Endpoint("ngram", server.bound))
+        free, fixed = Running(verifier, request), Running(verifier, replace(request, plan=PlanChanges(num_steps=2)))
+        await free.until(4, 4)
+        for off in (PlanChanges(num_steps=0), PlanChanges(num_draft_tokens=1)):
+            verifier.replan(off)
+            await free.until(0, 0)
+            late = Running(verifier, request)
+            await late.until(0, 0)
+            await fixed.until(*((2, 4) if off.num_steps == 0 else (0, 0)))  # it fixed num_steps and nothing else
+            verifier.replan(PlanChanges(num_steps=1))
+            await free.until(1, 2)
+            await late.until(1, 2)
+            await late.events.aclose()
+        verifier.replan(PlanChanges())
+        await free.until(4, 4)
+        await fixed.until(2, 4)
+        for session in (free, fixed):
+            assert follows_the_alphabet(session.written)
+            await session.events.aclose()
+
+
+async def test_a_larger_plan_takes_no_more_than_a_session_has_pages_for(
+    alphabet: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with drafter() as (server, _, _), verifier_over(alphabet, paced_step_base_ms=5.0, **OWN) as verifier:
+        endpoint = Endpoint("ngram", server.bound)
+        request = DecodeRequest("r", list(PROMPT), stopping=Stopping(200), drafter=endpoint)
+        early = asyncio.create_task(decode(verifier, request))
+        while not verifier.engine.records:
+            await asyncio.sleep(0.001)
+        with caplog.at_level("INFO"):
+            verifier.replan(PlanChanges(num_steps=8, num_draft_tokens=64))
+            tokens, _ = await early
+        most = max(record.drafted for record in verifier.engine.records)
+        _, late = await decode(verifier, request)
+        more = max(record.drafted for record in verifier.engine.records)
+    assert follows_the_alphabet([*PROMPT, *tokens])
+    assert "1 sessions have no KV pages for num_draft_tokens = 64" in caplog.text
+    assert most <= 4 < more and late.reason is FinishReason.LENGTH
+
+
+async def test_a_head_is_not_opened_where_nothing_is_drafted_and_is_fed_all_it_missed_when_it_is(
+    tmp_path: Path,
+) -> None:
+    target, need = three_layers(tmp_path), FeatureNeed(layers=(1, LAST), hidden_size=32)
+    prompt = [(7 * i * i) % 16 for i in range(40)]
+    request = DecodeRequest("r", prompt, stopping=Stopping(200, ignore_eos=True))
+    async with verifier_over(target) as verifier:
+        text = prompt + (await decode(verifier, request))[0]
+    paced = {"num_draft_tokens": 9, "paced_step_base_ms": 3.0, "step_token_budget": 16}
+    async with reading(need, [text]) as (reader, endpoint), verifier_over(target, **OWN | paced) as verifier:
+        verifier.replan(PlanChanges(num_steps=0))
+        running = Running(verifier, replace(request, drafter=endpoint))
+        await running.until(0, 0)
+        assert not reader.sessions and not any(record.reprefill_tokens for record in verifier.engine.records)
+        verifier.replan(PlanChanges())
+        await running.until(5, 8)
+        verifier.replan(PlanChanges(num_steps=0))
+        await running.until(0, 0)
+        assert not reader.sessions[1].closed, "once it is open it stays so, and is fed"
+        verifier.replan(PlanChanges())
+        await running.until(5, 8)
+        await running.events.aclose()
+        await reader.all_closed()
+    assert running.written == text[: len(running.written)]
+    reader.check(1, text, features_of(target, text, need))

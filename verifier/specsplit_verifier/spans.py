@@ -1,0 +1,188 @@
+"""The spans of those sessions that are traced, made after the fact from what the engine reports. On the event loop.
+
+Whether a session is traced is decided when it is submitted, and holds to its end; in how much detail, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specsplit.clock import Clock
+from specsplit.errors import SpecsplitError
+from specsplit.observe import TraceContext, Tracing
+from specsplit.sessions import DecodeRequest
+from specsplit.values import SpeculationStatistics
+from specsplit_verifier.record import ChunkStep, SessionStep, StepRecord, StepReport
+
+_STAGES, _STEPS, _PARTS = 1, 2, 3
+"""Levels from which on there are spans of each."""
+
+
+@dataclass(slots=True)
+class _Traced:
+    """One session, and what has been seen of it."""
+
+    request_id: str
+    prompt_tokens: int
+    submitted: float
+    call: TraceContext
+    """The parent of the next two, whose spans are made when they are over."""
+    prefill: TraceContext
+    decode: TraceContext
+    chunks: int = 0
+    read: float | None = None
+    """When the prefill was over; None until then."""
+    committed: float | None = None
+    """When the last commit was made."""
+    totals: SpeculationStatistics = field(default_factory=SpeculationStatistics)
+
+
+class Spans:
+    """Of every session that is traced."""
+
+    def __init__(self, tracing: Tracing, clock: Clock) -> None:
+        self._tracing = tracing
+        self._clock = clock
+        self._sessions: dict[int, _Traced] = {}
+
+    @property
+    def wanted(self) -> bool:
+        """True while a session is traced. Any thread may ask."""
+        return bool(self._sessions)
+
+    def submitted(self, session: int, request: DecodeRequest) -> str:
+        """A session begins, in the task of its call: the `traceparent` for its drafters."""
+        call = self._tracing.current()
+        if call is None:
+            return ""
+        if not self._tracing.follows(_STAGES, call):
+            return call.traceparent
+        prefill, decode = self._tracing.below(call), self._tracing.below(call)
+        self._sessions[session] = _Traced(
+            request.request_id, len(request.tokens), self._clock.now(), call, prefill, decode
+        )
+        return decode.traceparent
+
+    def step(self, report: StepReport) -> None:
+        """A step is over."""
+        chunks = [(traced, chunk) for chunk in report.chunks if (traced := self._sessions.get(chunk.session))]
+        parts = [(traced, part) for part in report.sessions if (traced := self._sessions.get(part.session))]
+        if not chunks and not parts:
+            return
+        links = self._step(report.record) if self._tracing.wants(_STEPS) else []
+        for traced, chunk in chunks:
+            self._chunk(traced, chunk, report.record, links)
+        for traced, part in parts:
+            self._part(traced, part, report.record, links)
+
+    def ended(self, session: int, error: SpecsplitError | None) -> None:
+        """A session is over; `error` says why it failed, if it did. Again has no effect."""
+        traced = self._sessions.pop(session, None)
+        if traced is None:
+            return
+        failure = None if error is None else str(error)
+        read = self._prefilled(traced, self._clock.now(), failure) if traced.read is None else traced.read
+        totals = traced.totals
+        self._tracing.span(
+            "decode",
+            read,
+            traced.committed or read,
+            parent=traced.call,
+            context=traced.decode,
+            attributes={
+                "request_id": traced.request_id,
+                "steps": totals.steps,
+                "drafted": totals.drafted,
+                "accepted": totals.accepted,
+                "hits": totals.hits,
+                "misses": totals.misses,
+            },
+            error=failure,
+        )
+
+    def _step(self, record: StepRecord) -> list[TraceContext]:
+        """The span of the step itself, for others to link to."""
+        context = self._tracing.batch(
+            "step",
+            record.began,
+            record.ended,
+            attributes={
+                "sessions": record.sessions,
+                "tokens": record.tokens,
+                "prefill_tokens": record.prefill_tokens,
+                "drafted": record.drafted,
+                "accepted": record.accepted,
+                "committed": record.committed,
+                "forward_us": record.forward_us,
+                "host_us": record.host_us,
+                "waited_us": record.waited_us,
+            },
+        )
+        return [] if context is None else [context]
+
+    def _chunk(self, traced: _Traced, chunk: ChunkStep, record: StepRecord, links: Sequence[TraceContext]) -> None:
+        traced.chunks += 1
+        if self._tracing.wants(_PARTS):
+            attributes = {"first": chunk.first, "tokens": chunk.tokens}
+            self._tracing.span(
+                "prefill_chunk", record.began, record.ended, parent=traced.prefill, attributes=attributes, links=links
+            )
+        if chunk.first + chunk.tokens >= traced.prompt_tokens - 1:  # the last token of the prompt is the first root
+            self._prefilled(traced, record.ended)
+
+    def _prefilled(self, traced: _Traced, now: float, failure: str | None = None) -> float:
+        """The prefill is over, at `now`."""
+        self._tracing.span(
+            "prefill",
+            traced.submitted,
+            now,
+            parent=traced.call,
+            context=traced.prefill,
+            attributes={
+                "request_id": traced.request_id,
+                "prompt_tokens": traced.prompt_tokens,
+                "chunks": traced.chunks,
+            },
+            error=failure,
+        )
+        traced.read = now
+        return now
+
+    def _part(self, traced: _Traced, part: SessionStep, record: StepRecord, links: Sequence[TraceContext]) -> None:
+        if traced.read is None:  # there was nothing to read
+            self._prefilled(traced, record.began)
+        traced.committed, traced.totals = record.ended, part.totals
+        if part.held_since is not None and self._tracing.wants(_PARTS):
+            self._tracing.span(
+                "spec_wait",
+                part.held_since,
+                record.began,
+                parent=traced.decode,
+                attributes={"step": part.totals.steps, "wait_budget_us": part.plan.wait_budget_us},
+                links=links,
+            )
+        if self._tracing.wants(_STEPS):
+            self._tracing.span(
+                "spec_verify",
+                record.began,
+                record.ended,
+                parent=traced.decode,
+                attributes=_verified(part, record.sessions),
+                links=links,
+            )
+
+
+def _verified(part: SessionStep, batch_size: int) -> dict[str, int | bool]:
+    return {
+        "step": part.totals.steps,
+        "num_draft_tokens": part.drafted + 1,
+        "num_correct_drafts": part.accepted,
+        "accepted_tokens": part.accepted,
+        "hit": part.hit is True,
+        "plan.num_steps": part.plan.num_steps,
+        "plan.topk": part.plan.topk,
+        "plan.num_draft_tokens": part.plan.num_draft_tokens,
+        "batch_size": batch_size,
+        "idle": part.drafted == 0,
+    }

@@ -1,0 +1,62 @@
+"""What people read of a verifier: its metrics and its spans, fed from the engine's reports. On the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+
+from specsplit.clock import Clock
+from specsplit.errors import SpecsplitError
+from specsplit.observe import Tracing
+from specsplit.observe.exposition import expose
+from specsplit.observe.metrics import LinkTotals, VerifierMetrics
+from specsplit.sessions import DecodeRequest
+from specsplit.settings import VerifierSettings
+from specsplit.values import Load
+from specsplit_verifier.record import StepReport
+from specsplit_verifier.spans import Spans
+
+
+class Telemetry:
+    """Takes what the engine reports, and what happens to sessions, and passes it on."""
+
+    def __init__(self, settings: VerifierSettings, tracing: Tracing, clock: Clock) -> None:
+        self._listen = settings.metrics_listen
+        self._metrics = VerifierMetrics(on=bool(settings.metrics_listen))
+        self._spans = Spans(tracing, clock)
+
+    @property
+    def wanted(self) -> bool:
+        """True if reports of steps are of use now. Any thread may ask."""
+        return self._metrics.on or self._spans.wanted
+
+    def expose(self) -> AbstractContextManager[str]:
+        """Serve the metrics, if the settings say where. Raises InvalidRequest if that cannot be bound."""
+        return expose(self._metrics, self._listen)
+
+    def watch(self, load: Callable[[], Load], links: Callable[[], Iterable[LinkTotals]]) -> None:
+        """Where the engine's and the streams' totals are looked up before every scrape."""
+        self._metrics.watch(load)
+        self._metrics.watch_links(links)
+
+    def submitted(self, session: int, request: DecodeRequest) -> str:
+        """A session begins, in the task of its call: the `traceparent` for its drafters."""
+        self._metrics.session(len(request.tokens))
+        return self._spans.submitted(session, request)
+
+    def step(self, report: StepReport) -> None:
+        """A step is over."""
+        self._metrics.step(report.record, report.sessions)
+        self._spans.step(report)
+
+    def ended(self, session: int, error: SpecsplitError | None) -> None:
+        """A session is over; `error` says why it failed, if it did."""
+        self._spans.ended(session, error)
+
+    def plan_switched(self) -> None:
+        """Sessions step under another default plan."""
+        self._metrics.plan_switched()
+
+    def drafter_lost(self) -> None:
+        """The stream to a drafter is gone."""
+        self._metrics.drafter_lost()
