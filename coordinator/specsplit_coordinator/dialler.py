@@ -14,6 +14,7 @@ from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import TransportSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.wire.verifier import decode_event, decode_to_wire
+from specsplit.wire.watching import Watched, watch_event, watch_to_wire
 from specsplit_coordinator.registry import Seat
 
 
@@ -42,9 +43,38 @@ class Dialler:
         with self._tracing.within(trace):
             call = stub.Decode(decode_to_wire(request), timeout=timeout_s)
         seat.on_lost.append(call.cancel)
+        finished: Finished | None = None
         try:
             async for message in call:
-                yield decode_event(message)
+                event = decode_event(message)
+                if isinstance(event, Finished):
+                    finished = event  # held until the call is over too: a call that is left at its end counts as cancelled
+                else:
+                    yield event
+            if finished is not None:
+                yield finished
+        except grpc.aio.AioRpcError as error:
+            _require_alive(seat)
+            raise from_rpc_error(error, f"verifier {seat.member_id}") from error
+        except asyncio.CancelledError:
+            if not _is_caller_cancelled():
+                _require_alive(seat)
+            raise
+        finally:
+            seat.on_lost.remove(call.cancel)
+            call.cancel()
+
+    async def watch(self, seat: Seat, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
+        """What happens to the speculation of a session on a verifier until the session ends, and how many events were left out before each.
+
+        Raises NotFound if there is no such session there, Unsupported if the verifier does not know this call, else as `decode`.
+        """
+        _require_alive(seat)
+        call = verifier_pb2_grpc.VerifierServiceStub(self._channel(seat)).Watch(watch_to_wire(request_id))
+        seat.on_lost.append(call.cancel)
+        try:
+            async for message in call:
+                yield watch_event(message)
         except grpc.aio.AioRpcError as error:
             _require_alive(seat)
             raise from_rpc_error(error, f"verifier {seat.member_id}") from error

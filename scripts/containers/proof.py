@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -64,7 +65,9 @@ class Proof:
         result, plain = self._generate(), self._generate(drafter="none")
         self._check_same(result, plain)
         _expect(result.speculation.accepted > 0, f"nothing of what {result.done.drafter!r} drafted was accepted")
-        return f"{_speed(result)} with {result.done.drafter}; {plain.speculation.steps} without, and the same text"
+        with urllib.request.urlopen(f"http://{self.stack.page}/", timeout=10) as page:
+            _expect(b"<html" in page.read(), "the coordinator's page is no HTML")
+        return f"{_speed(result)} with {result.done.drafter}; {plain.speculation.steps} without, and the same text; the page is there"
 
     def survives_the_drafter(self, kill: Callable[[str], object]) -> str:
         """The drafter's container is killed amid a request, and the text does not change; brought back, it drafts again."""
@@ -103,7 +106,7 @@ class Proof:
         lines = 0
         for service in SERVICES:
             for container in self.stack.containers(service):
-                lines += sum(1 for _ in _records(service, self.stack.log(container)))
+                lines += sum(1 for _ in records_of(service, self.stack.log(container)))
         (coordinator,) = self.stack.containers("coordinator")
         series = 0
         for service in SERVICES:
@@ -142,7 +145,7 @@ class Proof:
             time.sleep(0.2)
 
 
-def _records(service: str, log: str) -> Iterator[dict[str, object]]:
+def records_of(service: str, log: str) -> Iterator[dict[str, object]]:
     """What a service logged; what it prints on purpose, when it listens, is left out."""
     for line in log.splitlines():
         if line.startswith(f"specsplit {service} listening on "):

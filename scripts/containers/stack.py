@@ -26,7 +26,9 @@ class Stack:
         self._project = f"specsplit-proof-{os.getpid()}"
         self.address = f"127.0.0.1:{_free_port()}"
         """Where the coordinator is published."""
-        self._env = {**engine.env, "SPECSPLIT_PUBLISH": self.address}
+        self.page = f"127.0.0.1:{_free_port()}"
+        """Where its page is."""
+        self._env = {**engine.env, "SPECSPLIT_PUBLISH": self.address, "SPECSPLIT_PUBLISH_PAGE": self.page}
         self._builds = folder / "builds.yml"
         self._builds.write_text(json.dumps({"services": {name: {"build": {"network": "host"}} for name in SERVICES}}))
 

@@ -1,0 +1,83 @@
+# The three services from one build. Nothing of BuildKit is needed:
+#
+#     docker build --target coordinator --tag specsplit-coordinator .
+#     docker build --target verifier --tag specsplit-verifier .
+#     docker build --target drafter --tag specsplit-drafter --build-arg VARIANT=gpu .
+#
+# Models are not in the images; mount them. docker-compose.yml puts it all together.
+
+ARG PYTHON=3.11
+
+# -- what every image stands on: a user without rights, and a venv on the path
+FROM python:${PYTHON}-slim-bookworm AS base
+ENV PATH=/opt/specsplit/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_ROOT_USER_ACTION=ignore
+RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin specsplit \
+    && python -m venv --without-pip /opt/specsplit
+WORKDIR /srv
+
+# -- pyproject.toml's requirements, a file for each extra: packages are installed again only if these change
+FROM base AS requirements
+COPY pyproject.toml .
+RUN python -c 'import tomllib; \
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+wanted = {"base": project["dependencies"], **project["optional-dependencies"]}; \
+[open(f"{name}.txt", "w").write("\n".join(lines) + "\n") for name, lines in wanted.items()]'
+
+# -- specsplit itself, without what it requires
+FROM base AS package
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY specsplit specsplit
+COPY coordinator coordinator
+COPY verifier verifier
+COPY drafter drafter
+RUN PIP_CONSTRAINT=constraints.txt pip --python /opt/specsplit/bin/python install --no-deps .
+
+# -- the packages of a coordinator: no torch
+FROM base AS rails
+COPY --from=requirements /srv/base.txt /srv/otel.txt ./
+COPY constraints.txt ./
+RUN pip --python /opt/specsplit/bin/python install -c constraints.txt -r base.txt -r otel.txt
+
+FROM rails AS coordinator
+COPY --from=package /opt/specsplit /opt/specsplit
+ENV SPECSPLIT_COORDINATOR_LISTEN=0.0.0.0:50050
+EXPOSE 50050
+USER 10001:10001
+HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 CMD ["specsplit", "health", "127.0.0.1:50050"]
+ENTRYPOINT ["specsplit", "serve", "coordinator"]
+
+# -- and those of a service that runs a model
+FROM rails AS engine
+# cpu or gpu. PyPI's torch for Linux carries CUDA; builds without it are on an index of their own.
+ARG VARIANT=cpu
+RUN case "$VARIANT" in \
+        cpu) index="--extra-index-url https://download.pytorch.org/whl/cpu" ;; \
+        gpu) index="" ;; \
+        *) echo "VARIANT is '$VARIANT', expected cpu or gpu" >&2; exit 1 ;; \
+    esac \
+    && pip --python /opt/specsplit/bin/python install --no-compile --no-deps $index -c constraints.txt torch
+COPY --from=requirements /srv/engine.txt ./
+# Compiled at the end, on all cores; torch carries files for newer Pythons, which do not compile on this one.
+RUN pip --python /opt/specsplit/bin/python install --no-compile -c constraints.txt -r engine.txt \
+    && { python -m compileall -q -j 0 /opt/specsplit/lib >/dev/null || true; }
+
+# A member says where the others reach it: unless told, at the name that its container has in the network.
+FROM engine AS verifier
+COPY --from=package /opt/specsplit /opt/specsplit
+ENV SPECSPLIT_VERIFIER_LISTEN=0.0.0.0:50051
+EXPOSE 50051
+USER 10001:10001
+HEALTHCHECK --interval=10s --timeout=10s --start-period=600s --retries=3 CMD ["specsplit", "health", "127.0.0.1:50051"]
+ENTRYPOINT ["/bin/sh", "-c", "export SPECSPLIT_VERIFIER_ADVERTISE=${SPECSPLIT_VERIFIER_ADVERTISE:-$(hostname):50051}; exec specsplit serve verifier \"$@\"", "verifier"]
+
+FROM engine AS drafter
+COPY --from=package /opt/specsplit /opt/specsplit
+ENV SPECSPLIT_DRAFTER_LISTEN=0.0.0.0:50052
+EXPOSE 50052
+USER 10001:10001
+HEALTHCHECK --interval=10s --timeout=10s --start-period=600s --retries=3 CMD ["specsplit", "health", "127.0.0.1:50052"]
+ENTRYPOINT ["/bin/sh", "-c", "export SPECSPLIT_DRAFTER_ADVERTISE=${SPECSPLIT_DRAFTER_ADVERTISE:-$(hostname):50052}; exec specsplit serve drafter \"$@\"", "drafter"]

@@ -1,0 +1,73 @@
+"""The profile `observability`: what one container is told of another is where that other one is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specsplit.cli.serve import SETTINGS
+from tests.cli.test_commands import run
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+
+
+def load(file: Path) -> Any:
+    return yaml.safe_load(file.read_text())
+
+
+SERVICES = load(ROOT / "docker-compose.yml")["services"]
+COLLECTOR, STORE = load(DEPLOY / "otel" / "collector.yaml"), load(DEPLOY / "otel" / "tempo.yaml")
+
+
+def port_of(address: str) -> str:
+    return address.rpartition(":")[2]
+
+
+def test_every_service_sends_its_spans_to_the_collector() -> None:
+    takes = port_of(COLLECTOR["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"])
+    for name in SETTINGS:
+        sends = SERVICES[name]["environment"][f"SPECSPLIT_{name.upper()}_TRACE_ENDPOINT"]
+        assert sends == f"collector:{takes}"
+    assert "collector" in SERVICES
+
+
+def test_the_collector_sends_them_on_to_the_store() -> None:
+    takes = port_of(STORE["distributor"]["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"])
+    (pipeline,) = COLLECTOR["service"]["pipelines"].values()
+    (exporter,) = pipeline["exporters"]
+    assert COLLECTOR["exporters"][exporter]["endpoint"] == f"traces:{takes}"
+    assert set(pipeline["receivers"]) <= set(COLLECTOR["receivers"])
+    assert set(pipeline["processors"]) <= set(COLLECTOR["processors"])
+    assert "traces" in SERVICES
+    (data,) = SERVICES["traces"]["tmpfs"]
+    assert STORE["storage"]["trace"]["local"]["path"].startswith(f"{data}/")
+    assert STORE["storage"]["trace"]["wal"]["path"].startswith(f"{data}/")
+
+
+def test_prometheus_looks_for_every_service_at_the_port_of_its_metrics() -> None:
+    jobs = load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"]
+    found = {name: look["port"] for job in jobs for look in job["dns_sd_configs"] for name in look["names"]}
+    listens = {name: SERVICES[name]["environment"][f"SPECSPLIT_{name.upper()}_METRICS_LISTEN"] for name in SETTINGS}
+    assert {name: f"0.0.0.0:{port}" for name, port in found.items()} == listens
+
+
+def test_grafana_finds_its_sources_and_dashboards_where_they_are() -> None:
+    grafana = SERVICES["grafana"]
+    assert port_of(grafana["environment"]["PROMETHEUS_URL"]) == port_of(SERVICES["prometheus"]["ports"][0])
+    assert grafana["environment"]["TRACES_URL"] == f"http://traces:{STORE['server']['http_listen_port']}"
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    (provider,) = load(next((provisioning / "dashboards").iterdir()))["providers"]
+    mounts = dict(volume.split(":")[:2] for volume in grafana["volumes"])
+    assert mounts["./deploy/grafana/dashboards"] == provider["options"]["path"]
+    sources = (provisioning / "datasources" / "specsplit.yml").read_text()
+    assert all(f"${{{variable}}}" in sources for variable in ("PROMETHEUS_URL", "TRACES_URL"))
+
+
+def test_what_turns_tracing_on_is_a_command_that_there_is() -> None:
+    program, *arguments = SERVICES["tracing"]["entrypoint"]
+    assert program == "specsplit"
+    assert arguments[-2:] == ["--address", "coordinator:50050"]
+    assert run(*arguments[:-1], "127.0.0.1:9") == 1, "nobody listens there; a wrong option would be 2"
