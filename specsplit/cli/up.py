@@ -46,22 +46,24 @@ def up(
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where the coordinator listens.")
     ] = ADDRESS,
+    web_listen: Annotated[
+        str, typer.Option("--web-listen", metavar="HOST:PORT", help="Where the coordinator serves its page.")
+    ] = "",
 ) -> None:
     """Run a coordinator, verifiers and drafters on this machine until Ctrl-C. It goes on without a drafter that dies."""
     target = pocket("--model") / TARGET if model is None else check_folder("--model", model)
     chosen = choose_drafters(drafter or (), draft_model or (), target)
     # What is wrong with them is said here, not by a child that ends.
-    load_settings(CoordinatorSettings, model=target, listen=listen)
-    readable = {
-        "log_format": "text" if sys.stderr.isatty() else "json"
-    }  # a child sees a pipe, whoever reads at its end
+    load_settings(CoordinatorSettings, model=target, listen=listen, web_listen=web_listen)
+    # A child sees a pipe, whoever reads at its end.
+    readable: dict[str, object] = {"log_format": "text" if sys.stderr.isatty() else "json"}
     cluster = LocalCluster(
         target,
         chosen.models,
         verifiers=verifiers,
         drafters=chosen.kinds * drafters,
         listen=listen,
-        coordinator=readable,
+        coordinator={**readable, "web_listen": web_listen or None},
         verifier=readable,
         drafter=readable,
         listener=forward,

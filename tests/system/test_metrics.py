@@ -1,0 +1,175 @@
+"""A real cluster under load: its plan is changed while it runs, its numbers are scraped, and a real Prometheus has data for everything."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from scripts.dashboards.expressions import check_expressions
+from specsplit.cli.folders import drafts_beside
+from specsplit.cli.local import LocalCluster
+from specsplit.errors import SpecsplitError
+from specsplit.values import PlanChanges
+from tests.deploy.live import needs_prometheus, prometheus
+
+TARGET = Path("models/pocket/target")
+KINDS = ("eagle3", "ngram")
+_METRICS = re.compile(r"http://([\d.]+:\d+)/metrics")
+
+
+class Places:
+    """Where each process serves its metrics, by name."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def hear(self, name: str, line: str) -> None:
+        if place := _METRICS.search(line):
+            self.found[name] = place[1]
+
+    def scraped(self, name: str) -> Callable[[str], float]:
+        """The values of one process now: the sum over the series of a sample's name."""
+        with urlopen(f"http://{self.found[name]}/metrics", timeout=10) as reply:
+            families = text_string_to_metric_families(reply.read().decode())
+        samples = [sample for family in families for sample in family.samples]
+        return lambda wanted: sum(sample.value for sample in samples if sample.name == wanted)
+
+
+@pytest.fixture(scope="module")
+def places() -> Places:
+    return Places()
+
+
+@pytest.fixture(scope="module")
+def cluster(places: Places) -> Iterator[LocalCluster]:
+    on: dict[str, object] = {"metrics_listen": "127.0.0.1:0"}
+    paced = {**on, "paced_step_base_ms": 20.0}  # time for the drafters, whatever this machine is doing
+    with LocalCluster(
+        TARGET, drafts_beside(TARGET), drafters=KINDS, coordinator=on, verifier=paced, drafter=on, listener=places.hear
+    ) as started:
+        yield started
+
+
+@contextmanager
+def load(cluster: LocalCluster) -> Iterator[None]:
+    """Two requests of each kind of drafter at any time, and now and then one that fails."""
+    over = threading.Event()
+
+    def ask(kind: str) -> None:
+        with cluster.client() as client:
+            while not over.is_set():
+                client.generate("def main(argv):\n    for", max_tokens=64, ignore_eos=True, drafter=kind)
+
+    def fail() -> None:
+        with cluster.client() as client:
+            while not over.wait(0.3):
+                with pytest.raises(SpecsplitError):
+                    client.generate("x", max_tokens=100_000)
+
+    with ThreadPoolExecutor(5) as pool:
+        asked = [pool.submit(ask, kind) for kind in (*KINDS, *KINDS)] + [pool.submit(fail)]
+        try:
+            yield
+        finally:
+            over.set()
+    for future in asked:
+        future.result()
+
+
+def accept_length(places: Places, for_s: float = 2.0) -> float:
+    """Mean over the steps of the next seconds."""
+    before = places.scraped("verifier-0")
+    time.sleep(for_s)
+    after = places.scraped("verifier-0")
+    tokens, steps = (
+        after(f"specsplit_accept_length_{part}") - before(f"specsplit_accept_length_{part}")
+        for part in ("sum", "count")
+    )
+    return tokens / steps if steps else 0.0
+
+
+def eventually(holds: Callable[[], bool], what: str, within_s: float = 20.0) -> None:
+    until = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < until, what
+        time.sleep(0.2)
+
+
+def test_a_plan_that_changes_under_load_is_seen_in_the_metrics(cluster: LocalCluster, places: Places) -> None:
+    def plan_is(num_steps: float, num_draft_tokens: float) -> bool:
+        now = places.scraped("verifier-0")
+        return (now("specsplit_spec_num_steps"), now("specsplit_spec_num_draft_tokens")) == (
+            num_steps,
+            num_draft_tokens,
+        )
+
+    with load(cluster), cluster.client() as client:
+        eventually(lambda: plan_is(5, 16), "the verifier's own plan is in force")
+        usual = accept_length(places)
+        switches = places.scraped("verifier-0")("specsplit_plan_switches_total")
+
+        client.set_plan(PlanChanges(num_steps=1, num_draft_tokens=2))
+        eventually(lambda: plan_is(1, 2), "the new plan is in force")
+        short = accept_length(places)
+
+        client.set_plan(PlanChanges(num_draft_tokens=1))
+        eventually(lambda: plan_is(0, 0), "0 drafts is a plan")
+        drafted = places.scraped("verifier-0")("specsplit_drafted_tokens_total")
+        time.sleep(1)
+        assert places.scraped("verifier-0")("specsplit_drafted_tokens_total") == drafted
+
+        client.set_plan(reset=True)
+        eventually(lambda: plan_is(5, 16), "the verifier's own plan is in force again")
+        again = accept_length(places)
+        assert places.scraped("verifier-0")("specsplit_plan_switches_total") == switches + 3
+    assert 1.0 <= short <= 2.0
+    assert min(usual, again) > short
+
+
+def test_the_numbers_are_those_of_the_replies(cluster: LocalCluster, places: Places) -> None:
+    with cluster.client() as client:
+        time.sleep(0.5)
+        before = {name: places.scraped(name) for name in ("coordinator", "verifier-0", "eagle3-0")}
+        result = client.generate("import os\n\ndef", max_tokens=48, ignore_eos=True, drafter="eagle3")
+        time.sleep(0.5)
+        after = {name: places.scraped(name) for name in before}
+
+    def gained(name: str, metric: str) -> float:
+        return after[name](metric) - before[name](metric)
+
+    assert gained("coordinator", "specsplit_requests_finished_total") == 1
+    assert gained("coordinator", "specsplit_time_to_first_token_seconds_count") == 1
+    assert gained("verifier-0", "specsplit_generated_tokens_total") == 48
+    assert gained("verifier-0", "specsplit_session_steps_total") == result.speculation.steps
+    assert gained("verifier-0", "specsplit_drafted_tokens_total") == result.speculation.drafted
+    assert gained("verifier-0", "specsplit_accepted_tokens_total") == result.speculation.accepted
+    assert gained("verifier-0", "specsplit_hits_total") == result.speculation.hits
+    assert gained("verifier-0", "specsplit_misses_total") == result.speculation.misses
+    assert gained("eagle3-0", "specsplit_expansions_total") > 0
+
+
+@needs_prometheus
+@pytest.mark.timeout(180)
+def test_every_expression_of_every_panel_and_rule_has_data(
+    cluster: LocalCluster, places: Places, tmp_path: Path
+) -> None:
+    jobs = {
+        f"specsplit-{service}": [place for name, place in places.found.items() if name.split("-")[0] in names]
+        for service, names in (("coordinator", ["coordinator"]), ("verifier", ["verifier"]), ("drafter", KINDS))
+    }
+    problems = ["nothing was asked yet"]
+    with load(cluster), prometheus(jobs, tmp_path) as url:
+        until = time.monotonic() + 90
+        while problems and time.monotonic() < until:
+            time.sleep(3)
+            problems = check_expressions(url, window="10s")
+    assert problems == []
