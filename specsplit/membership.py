@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings.address import split
-from specsplit.values import DrafterInfo, Endpoint, Load, ModelInfo, PlanChanges, TraceChanges
+from specsplit.values import DrafterInfo, Endpoint, Load, ModelInfo, Plan, PlanChanges, TraceChanges
 
 Role = ModelInfo | DrafterInfo
 """What a member is: a verifier rank (its target), or a drafter."""
@@ -42,6 +42,8 @@ class Heartbeat:
     load: Load = field(default_factory=Load)
     lost_drafters: tuple[str, ...] = ()
     """Member ids of drafters it lost since the last heartbeat (verifiers only)."""
+    plan: Plan | None = None
+    """What it steps under where a request does not say otherwise (verifiers only); None: not told."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Member:
     draining: bool = False
     silent_ms: int = 0
     """Time since its last report."""
+    plan: Plan | None = None
+    """In force on a verifier where a request does not say otherwise; None for a drafter, and until the verifier has said it."""
 
 
 @dataclass(frozen=True)

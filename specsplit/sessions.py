@@ -1,4 +1,4 @@
-"""What is said about one session: between coordinator and verifier (decode), and between verifier and drafter (open, refuse)."""
+"""What is said about one session: between coordinator and verifier (decode, watch), and between verifier and drafter (open, refuse)."""
 
 from __future__ import annotations
 
@@ -52,6 +52,33 @@ class Finished:
     stop_token: int | None
     usage: Usage
     speculation: SpeculationStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedStep:
+    """One step as people see it who look on. The first five are the whole speculation, in parallel: root first, parents before children."""
+
+    ids: Sequence[int]
+    """0 for a root that was no node."""
+    parents: Sequence[int]
+    """Indices into these sequences; -1 for the root."""
+    tokens: Sequence[int]
+    scores: Sequence[float]
+    """Log-survival, counted from the last root that was no node."""
+    verified: Sequence[bool]
+    """Whether the step verified it; True for the root."""
+    accepted: Sequence[int]
+    """The accepted path as indices into these sequences, root first."""
+    bonus: int
+    """The target's own token behind that path; the next root if the session goes on."""
+    committed: int
+    """Tokens that the caller gets of the accepted ones and the bonus, from the front."""
+    root_position: int
+    commits: int
+    """Commits made on this drafter's stream for the session, this one included; says to which root a grow belongs. 0: no drafter."""
+    plan: Plan
+    speculation: SpeculationStatistics
+    """Sums up to and including this step."""
 
 
 @dataclass(frozen=True)

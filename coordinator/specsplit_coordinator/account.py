@@ -1,43 +1,69 @@
-"""What is told of one request: a line in the log when it is over, and its spans if it is traced."""
+"""What is told of one request: to the metrics, to the ledger, a line in the log when it is over, and its spans if it is traced."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
 
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.observe import TraceContext, Tracing, fields
+from specsplit.observe.metrics import CoordinatorMetrics
 from specsplit.requests import ChatPrompt, Delta, Done, GenerateRequest
 from specsplit.rpc import code_of
+from specsplit.sessions import Finished, Tokens
 from specsplit.values import Sampling
+from specsplit_coordinator.admission import Lease
+from specsplit_coordinator.ledger import Ledger
 
 _log = logging.getLogger(__name__)
-
-_CANCELLED = "CANCELLED"
-"""How a request ended that neither finished nor failed: its caller went away, or the time was up."""
 
 Value = str | int | float | list[str]
 Note = Callable[[str, Value], None]
 """Takes an attribute of a span that is not over yet."""
 
 
+@dataclass(frozen=True)
+class Books:
+    """Where accounts are kept."""
+
+    tracing: Tracing
+    metrics: CoordinatorMetrics
+    ledger: Ledger
+    clock: Clock
+
+    def open(self, request: GenerateRequest, remaining_s: Callable[[], float | None]) -> Account:
+        """A request came. To be asked in the task of its call; `remaining_s` tells the time left to the caller (None: no limit)."""
+        return Account(request, self, remaining_s)
+
+    def refused(self, error: SpecsplitError) -> None:
+        """A request came that could not even be read."""
+        self.metrics.failed(code_of(error).name)
+
+
 class Account:
     """Of one request, from when it came. Whatever happens to it, `close` comes last."""
 
-    def __init__(self, request: GenerateRequest, tracing: Tracing, clock: Clock) -> None:
+    def __init__(self, request: GenerateRequest, books: Books, remaining_s: Callable[[], float | None]) -> None:
         """Made in the task of the call, whose span is the parent of all."""
-        self._tracing = tracing
-        self._clock = clock
-        self._began = clock.now()
+        self._tracing = tracing = books.tracing
+        self._clock = books.clock
+        self._ledger = books.ledger
+        self._remaining_s = remaining_s
+        self._began = self._clock.now()
         self._parent = tracing.current()
         self._followed = tracing.follows(1, self._parent)
         self._own = tracing.below(self._parent) if self._followed and self._parent is not None else None
         self._attributes: dict[str, Value] = _asked(request) if self._followed else {}
         self._request_id = request.request_id
+        self._times = books.metrics.request(self._began, _trace_id(self.context))
+        self._entry = self._ledger.open(request.request_id, self._began)
         self._done: Done | None = None
-        self._failure: SpecsplitError | None = None
+        self._failure: Exception | None = None
         self._first_token_at: float | None = None
         self._closed = False
 
@@ -61,11 +87,26 @@ class Account:
                 now = self._clock.now()
                 self._tracing.span(name, began, now, parent=self._own, attributes=attributes, error=failure)
 
-    def prepared(self, request_id: str, model: str, sampling: Sampling) -> None:
-        """The request has its name, its model, and its seed."""
-        self._request_id = request_id
+    def prepared(self, request_id: str, model: str, sampling: Sampling, prompt_tokens: int) -> None:
+        """The request has its name, its model, its seed and its tokens."""
+        self._request_id = self._entry.request_id = request_id
+        self._entry.prompt_tokens = prompt_tokens
         if self._followed:
             self._attributes |= {"gen_ai.request.model": model, "gen_ai.request.seed": _wire_int(sampling.seed)}
+
+    def entered(self) -> None:
+        """It has a place on a verifier."""
+        self._times.placed(self._clock.now())
+
+    def placed(self, lease: Lease) -> None:
+        """It has a drafter too, or does without."""
+        self._ledger.placed(self._entry, lease.verifier, lease.drafter, self._clock.now())
+
+    def received(self, event: Tokens | Finished) -> None:
+        """This came from the verifier."""
+        if isinstance(event, Tokens):
+            self._times.tokens(len(event.tokens), self._clock.now())
+        self._ledger.received(self._entry, event)
 
     def streamed(self, event: Delta | Done) -> None:
         """This goes to the caller."""
@@ -74,7 +115,7 @@ class Account:
         elif self._first_token_at is None and event.tokens:
             self._first_token_at = self._clock.now()
 
-    def failed(self, error: SpecsplitError) -> None:
+    def failed(self, error: Exception) -> None:
         """The caller gets this instead of an end."""
         self._failure = error
 
@@ -84,6 +125,7 @@ class Account:
             return
         self._closed = True
         self._write()
+        self._count()
         if self._followed and self._parent is not None:
             self._tracing.span(
                 "generate",
@@ -101,18 +143,37 @@ class Account:
             values = fields(request=done.request_id, reason=done.reason.value, verifier=done.verifier)
             _log.info("request done", extra=values)
         elif self._failure is not None:
-            values = fields(request=self._request_id, code=code_of(self._failure).name, why=str(self._failure))
+            values = fields(request=self._request_id, code=self._code().name, why=str(self._failure))
             _log.info("request failed", extra=values)
         else:
             _log.info("request left by its caller", extra=fields(request=self._request_id))
+
+    def _count(self) -> None:
+        now = self._clock.now()
+        if self._done is not None:
+            self._times.finished(self._done.reason, now)
+            self._ledger.close(self._entry, self._done.reason.value, now)
+        else:
+            code = self._code().name.lower()
+            self._times.failed(code)
+            self._ledger.close(self._entry, code, now)
+
+    def _code(self) -> grpc.StatusCode:
+        """The status that stands for an end other than Done; the caller sees it unless it is gone."""
+        if isinstance(self._failure, SpecsplitError):
+            return code_of(self._failure)
+        if self._failure is not None:
+            return grpc.StatusCode.INTERNAL
+        remaining_s = self._remaining_s()
+        late = remaining_s is not None and remaining_s <= 0
+        return grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
 
     def _outcome(self) -> dict[str, Value]:
         outcome: dict[str, Value] = {}
         if self._first_token_at is not None:
             outcome["gen_ai.response.time_to_first_chunk"] = self._first_token_at - self._began
         if self._done is None:
-            code = _CANCELLED if self._failure is None else code_of(self._failure).name
-            return outcome | {"error.type": code}
+            return outcome | {"error.type": self._code().name}
         return outcome | _answered(self._done, self._attributes["gen_ai.request.model"])
 
 
@@ -150,3 +211,8 @@ def _answered(done: Done, model: Value) -> dict[str, Value]:
 def _wire_int(seed: int) -> int:
     """The seed as a signed 64-bit number, the only kind of integer that OTLP has."""
     return seed if seed < 2**63 else seed - 2**64
+
+
+def _trace_id(context: TraceContext | None) -> str:
+    """What an exemplar leads to; empty if nobody records the trace."""
+    return f"{context.trace_id:032x}" if context is not None and context.sampled else ""

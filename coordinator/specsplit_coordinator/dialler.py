@@ -48,7 +48,8 @@ class Dialler:
             async for message in call:
                 event = decode_event(message)
                 if isinstance(event, Finished):
-                    finished = event  # held until the call is over too: a call that is left at its end counts as cancelled
+                    # Held until the call is over too: a call that is left at its end counts as cancelled.
+                    finished = event
                 else:
                     yield event
             if finished is not None:

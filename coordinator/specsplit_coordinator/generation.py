@@ -10,15 +10,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
-from specsplit.observe import TraceContext, Tracing
+from specsplit.observe import TraceContext
 from specsplit.requests import Delta, Done, GenerateRequest
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import FinishReason, Plan, Sampling, SpeculationStatistics, Usage
-from specsplit_coordinator.account import Account
+from specsplit_coordinator.account import Account, Books
 from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.output import Output
 from specsplit_coordinator.placement import check_wish, choose_drafter
@@ -71,16 +70,14 @@ class Generator:
         admission: Admission,
         decoder: Decoder,
         draws: Draws,
-        tracing: Tracing,
-        clock: Clock,
+        books: Books,
     ) -> None:
         self._tokenizer = tokenizer
         self._registry = registry
         self._admission = admission
         self._decoder = decoder
         self._draws = draws
-        self._tracing = tracing
-        self._clock = clock
+        self._books = books
 
     async def generate(
         self,
@@ -93,18 +90,22 @@ class Generator:
         `remaining_s` tells the time left to the caller (None: no limit). `at_end` is given what must happen when the call is over,
         even if nobody closes this generator.
         """
-        account = Account(request, self._tracing, self._clock)
+        account = self._books.open(request, remaining_s)
         at_end(account.close)
         try:
             async with aclosing(self._run(request, remaining_s, at_end, account)) as events:
                 async for event in events:
                     account.streamed(event)
                     yield event
-        except SpecsplitError as error:
+        except Exception as error:
             account.failed(error)
             raise
         finally:
             account.close()
+
+    def refused(self, error: SpecsplitError) -> None:
+        """A request could not even be read."""
+        self._books.refused(error)
 
     async def _run(
         self,
@@ -119,12 +120,14 @@ class Generator:
             lease = await self._admission.enter()
             note("verifier", lease.verifier.member_id)
         at_end(lease.release)
+        account.entered()
         try:
             self._place_drafter(lease, request.drafter)
+            account.placed(lease)
             output = Output(self._tokenizer.detokenizer(prepared.tokens), prepared.scanner)
             session = _decode_request(prepared, lease)
             events = self._decoder.decode(lease.verifier, session, remaining_s(), account.context)
-            async with aclosing(events), aclosing(_stream(events, output)) as stream:
+            async with aclosing(events), aclosing(_stream(events, output, account)) as stream:
                 async for event in stream:
                     yield _done(prepared, lease, output, event) if isinstance(event, _End) else event
         finally:
@@ -145,7 +148,7 @@ class Generator:
         check_prompt(request.prompt, tokens, vocabulary.size, target.max_context)
         choose_drafter(self._registry.drafters, request.drafter, vocabulary)
         prepared = _Prepared(request, target.model, tokens, self._seeded(request), scanner)
-        account.prepared(request.request_id, prepared.model, prepared.sampling)
+        account.prepared(request.request_id, prepared.model, prepared.sampling, len(tokens))
         return prepared
 
     def _seeded(self, request: GenerateRequest) -> Sampling:
@@ -167,9 +170,12 @@ class _End:
     speculation: SpeculationStatistics
 
 
-async def _stream(events: AsyncIterator[Tokens | Finished], output: Output) -> AsyncGenerator[Delta | _End, None]:
+async def _stream(
+    events: AsyncIterator[Tokens | Finished], output: Output, account: Account
+) -> AsyncGenerator[Delta | _End, None]:
     """Deltas and the end, made of a verifier's events. Raises SpecsplitError if the verifier stops short."""
     async for event in events:
+        account.received(event)
         if isinstance(event, Tokens):
             for delta in output.feed(event.tokens, event.num_correct_drafts):
                 yield delta

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from specsplit.clock import Clock
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.membership import Heartbeat, Member, Register, Roster
-from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
+from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Plan, Vocabulary
 
 KIND_ORDER = (
     DrafterKind.EAGLE3,
@@ -37,6 +37,8 @@ class Seat:
     """Called once, when the member is lost or leaves."""
     shunned: dict[str, float] = field(default_factory=dict[str, float])
     """Drafters that this verifier could not reach, and until when they are its last choice."""
+    plan: Plan | None = None
+    """In force on a verifier where a request does not say otherwise, as it said last."""
 
     @property
     def member_id(self) -> str:
@@ -63,6 +65,8 @@ class Registry:
         self._lost_after_s = lost_after_s
         self._seats: dict[str, Seat] = {}
         self._watchers: list[Callable[[], None]] = []
+        self.on_gone: list[Callable[[Seat], None]] = []
+        """Called with every member that has left or was lost."""
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` whenever somebody comes, goes or drains; what is returned ends that."""
@@ -85,6 +89,7 @@ class Registry:
         """Note how a member fares."""
         seat.heard_at = self._clock.now()
         seat.load = report.load
+        seat.plan = report.plan
         seat.shunned = {drafter: until for drafter, until in seat.shunned.items() if until > seat.heard_at}
         seat.shunned |= dict.fromkeys(report.lost_drafters, seat.heard_at + _SHUNNED_FOR_S)
 
@@ -102,6 +107,8 @@ class Registry:
         del self._seats[seat.member_id]
         for callback in [*seat.on_lost]:
             callback()
+        for told in self.on_gone:
+            told(seat)
         self._changed()
 
     def sweep(self) -> tuple[Seat, ...]:
@@ -135,6 +142,7 @@ class Registry:
                 load=seat.load,
                 draining=seat.draining,
                 silent_ms=round((now - seat.heard_at) * 1000),
+                plan=seat.plan,
             )
             for seat in self._seats.values()
         )

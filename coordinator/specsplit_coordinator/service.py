@@ -6,19 +6,29 @@ import asyncio
 import logging
 import secrets
 import uuid
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 
 from specsplit.clock import SystemClock
+from specsplit.membership import Cluster
 from specsplit.observe import announce, fields, set_up
-from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, Server
+from specsplit.observe.exposition import expose
+from specsplit.observe.metrics import CoordinatorMetrics
+from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, Phase, Server
 from specsplit.settings import CoordinatorSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
+from specsplit_coordinator.account import Books
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.dialler import Dialler
 from specsplit_coordinator.generation import Draws, Generator
+from specsplit_coordinator.ledger import Ledger
 from specsplit_coordinator.orders import Orders
-from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.picture import ClusterPicture
+from specsplit_coordinator.registry import Registry, Seat
 from specsplit_coordinator.servicers import ClusterServicer, CoordinatorServicer
+from specsplit_coordinator.watching import Picture, Watch
+from specsplit_coordinator.web import Web
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +55,15 @@ class Coordinator:
         self.registry = Registry(self._tokenizer.vocabulary, self._clock, settings.lost_after_ms / 1000)
         self.admission = Admission(self.registry, settings.max_queue, settings.retry_after_s)
         self.orders = Orders()
+        self.ledger = Ledger()
+        self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen))
+        self.metrics_address = ""
+        """host:port of the metrics as bound; empty if nobody can scrape them."""
+        self._exposed = ExitStack()
+        picture = ClusterPicture(
+            self._tokenizer.model, self.registry, self.admission, self.ledger, self.orders, self._clock
+        )
+        self.web = Web(settings.web_listen, picture.now, self._watch)
         self._members = ClusterServicer(self.registry, self.orders, settings.heartbeat_ms)
         self._dialler: Dialler | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -61,12 +80,15 @@ class Coordinator:
         tracing = server.tracing
         self.orders.watch(lambda: tracing.apply(self.orders.tracing))
         self._dialler = Dialler(self._settings, tracing)
-        generator = Generator(
-            self._tokenizer, self.registry, self.admission, self._dialler, self._draws, tracing, self._clock
-        )
+        self.metrics.watch(self._cluster)
+        self.registry.on_gone.append(self._gone)
+        books = Books(tracing, self.metrics, self.ledger, self._clock)
+        generator = Generator(self._tokenizer, self.registry, self.admission, self._dialler, self._draws, books)
         front = CoordinatorServicer(generator, self.registry, self.admission, self.orders)
         coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(front, server.grpc)
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, server.grpc)
+        self.metrics_address = self._exposed.enter_context(expose(self.metrics, self._settings.metrics_listen))
+        await self.web.start()
         address = await server.start()
         self._sweeper = asyncio.create_task(self._sweep())
         server.ready()
@@ -104,7 +126,24 @@ class Coordinator:
         finally:
             self._members.dismiss()
 
+    def _cluster(self) -> Cluster:
+        return Cluster(self.registry.members, self.admission.queued, self.admission.running)
+
+    def _watch(self, number: int) -> AsyncGenerator[Picture, None] | None:
+        """The pictures of a request for the page."""
+        entry = self.ledger.find(number)
+        if entry is None or self._dialler is None:
+            return None
+        return Watch(self._tokenizer, self._dialler, entry).pictures()
+
+    def _gone(self, seat: Seat) -> None:
+        """A member that went without a word is lost, unless it is this process that leaves."""
+        if not seat.draining and self._server is not None and self._server.phase is Phase.SERVING:
+            self.metrics.member_lost(seat.who.role)
+
     async def _tidy(self) -> None:
+        await self.web.stop()
+        await asyncio.to_thread(self._exposed.close)
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._dialler is not None:

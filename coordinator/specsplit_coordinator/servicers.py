@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from specsplit.errors import InvalidRequest, Unavailable
+from specsplit.errors import InvalidRequest, SpecsplitError, Unavailable
 from specsplit.membership import (
     Cluster,
     Directive,
@@ -26,6 +26,7 @@ from specsplit.membership import (
     TracingTold,
 )
 from specsplit.observe import fields
+from specsplit.requests import GenerateRequest
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
 from specsplit.values import ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import cluster as cluster_wire
@@ -54,10 +55,17 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> AsyncGenerator[wire.GenerateEventMessage, None]:
         """Deltas, then the end."""
         at_end = partial(_at_end, context)
-        events = self._generator.generate(wire.generate_from_wire(request), context.time_remaining, at_end)
+        events = self._generator.generate(self._asked(request), context.time_remaining, at_end)
         async with contextlib.aclosing(events):
             async for event in events:
                 yield wire.generate_response(event)
+
+    def _asked(self, request: wire.GenerateMessage) -> GenerateRequest:
+        try:
+            return wire.generate_from_wire(request)
+        except SpecsplitError as error:
+            self._generator.refused(error)
+            raise
 
     async def GetModelInfo(  # noqa: N802
         self, request: wire.ModelInfoQuestion, context: Context

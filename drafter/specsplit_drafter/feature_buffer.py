@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureLayout, Features
-from specsplit.model.feature_codec import decode
+from specsplit.model.feature_codec import decode, saturated
 
 
 class FeatureBuffer:
@@ -25,7 +25,8 @@ class FeatureBuffer:
     def add(self, features: Features, layout: FeatureLayout, root: int) -> None:
         """Take features in; `root` is the position of the root, before which they must end.
 
-        Raises InvalidRequest naming the field, and takes nothing, unless they are the next ones, laid out as said, and finite.
+        What `dtype` cannot hold becomes its largest number of that sign. Raises InvalidRequest naming the field, and takes nothing,
+        unless they are the next ones, laid out as said, and finite.
         """
         if features.first != self.arrived:
             raise InvalidRequest(
@@ -37,10 +38,10 @@ class FeatureBuffer:
                 f"is {features.count} from position {features.first} on, expected at most {root - features.first}: "
                 f"the root is at position {root}, and the target has yet to read it",
             )
-        rows = decode(features, layout, dtype=self._dtype)
-        if not rows.isfinite().all():  # attention weighs hidden slots with 0, and 0 times NaN is NaN, in every session
+        rows = decode(features, layout, dtype=torch.float32)
+        if not rows.isfinite().all():  # it would spread to every row of the session behind it
             raise InvalidRequest("features.data", "holds NaN or infinity, expected finite numbers")
-        self._unread.append(rows)
+        self._unread.append(saturated(rows, self._dtype))
         self.arrived = features.end
 
     def take(self, count: int) -> list[Tensor]:

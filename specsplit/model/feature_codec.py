@@ -41,7 +41,7 @@ def encode(rows: Tensor, layout: FeatureLayout) -> tuple[bytes, bytes]:
     packed = (
         _scaled(rows, _DTYPES[layout.format])
         if layout.format.scaled
-        else _bytes(_saturated(rows, _DTYPES[layout.format]))
+        else _bytes(saturated(rows, _DTYPES[layout.format]))
     )
     host = packed.cpu().numpy()
     return host[:, : layout.data_bytes].tobytes(), host[:, layout.data_bytes :].tobytes()
@@ -63,10 +63,11 @@ def _scaled(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """[n, width] -> uint8 [n, width + 4]: every token's scale stands behind its numbers."""
     rows = rows.float()
     scales = (rows.abs().amax(dim=1, keepdim=True) / torch.finfo(dtype).max).clamp_min(_SMALLEST_SCALE)
-    return torch.cat([_bytes(_saturated(rows / scales, dtype)), _bytes(scales)], dim=1)
+    return torch.cat([_bytes(saturated(rows / scales, dtype)), _bytes(scales)], dim=1)
 
 
-def _saturated(rows: Tensor, dtype: torch.dtype) -> Tensor:
+def saturated(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """As `dtype`; what that cannot hold becomes its largest number of that sign."""
     largest = torch.finfo(dtype).max
     return rows.to(dtype) if torch.finfo(rows.dtype).max <= largest else rows.clamp(-largest, largest).to(dtype)
 

@@ -28,7 +28,7 @@ class _Bucket:
     queries: Tensor | None
     """[B * Q] index into T of each query, padding repeats the row's first; None if that is all of T in order."""
     slots: Tensor
-    """[B * L] slot of each visible token, padding is slot 0."""
+    """[B * L] slot of each visible token, padding is the row's first: another session's KV may hold NaN, and 0 times NaN is NaN."""
     bias: Tensor | None
     """[B, 1, G * Q, L] 0 where a query sees a slot, the lowest finite number where not; None if all see all.
 
@@ -86,7 +86,7 @@ class TorchAttention:
     def _bucket(self, rows: list[Row], queries: Ints | None) -> _Bucket:
         most_queries = max(row.num_tokens for row in rows)
         most_slots = max(len(row.kv_slots) for row in rows)
-        slots = np.zeros((len(rows), most_slots), dtype=np.int64)
+        slots = np.empty((len(rows), most_slots), dtype=np.int64)
         hidden = np.ones((len(rows), most_queries, most_slots), dtype=np.bool_)
         for index, row in enumerate(rows):
             _place(row, slots[index], hidden[index])
@@ -121,10 +121,11 @@ def _query_index(starts: Ints, lengths: Ints) -> tuple[Ints, NDArray[np.bool_]]:
 
 
 def _place(row: Row, slots: Ints, hidden: NDArray[np.bool_]) -> None:
-    """Write one row's slots [L] into zeros, and what each of its queries sees of them [Q, L] into ones."""
+    """Write one row's slots [L], padded, and into ones what each of its queries sees of them [Q, L]."""
     queries, tail = row.tail_mask.shape
     length = len(row.kv_slots)
     slots[:length] = row.kv_slots
+    slots[length:] = row.kv_slots[0]
     hidden[:queries, : length - tail] = False
     np.logical_not(row.tail_mask, out=hidden[:queries, length - tail : length])
 

@@ -25,7 +25,7 @@ from specsplit.observe import fields
 from specsplit.rpc.catalogue import from_rpc_error
 from specsplit.settings import MemberSettings
 from specsplit.v1 import cluster_pb2_grpc
-from specsplit.values import Load, PlanChanges, TraceChanges
+from specsplit.values import Load, Plan, PlanChanges, TraceChanges
 from specsplit.wire.cluster import directive_from_wire, report_to_wire
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def member_id_of(settings: MemberSettings, service: str, address: str) -> str:
 class Membership:
     """Keeps one member in the cluster for as long as `run` runs.
 
-    `load` is asked before every report. The others are called on the event loop as directives arrive. `on_plan` and `on_tracing` get
-    all that now differs from the member's own settings, at every join too.
+    `load`, and `plan` if it is given, are asked before every report. The others are called on the event loop as directives arrive.
+    `on_plan` and `on_tracing` get all that now differs from the member's own settings, at every join too.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Membership:
         register: Register,
         load: Callable[[], Load],
         *,
+        plan: Callable[[], Plan] | None = None,
         on_roster: Callable[[Roster], None] | None = None,
         on_plan: Callable[[PlanChanges], None] | None = None,
         on_tracing: Callable[[TraceChanges], None] | None = None,
@@ -64,6 +65,7 @@ class Membership:
         self._stub = cluster_pb2_grpc.ClusterServiceStub(channel)
         self._register = register
         self._load = load
+        self._plan = plan
         self._on_roster = on_roster
         self._on_plan = on_plan
         self._on_tracing = on_tracing
@@ -129,7 +131,8 @@ class Membership:
                 told_draining = True
                 yield report_to_wire(Draining())
             lost, self._lost = tuple(dict.fromkeys(self._lost)), []
-            yield report_to_wire(Heartbeat(self._load(), lost))
+            plan = None if self._plan is None else self._plan()
+            yield report_to_wire(Heartbeat(self._load(), lost, plan))
             await self._pause(interval_s)
 
     async def _pause(self, interval_s: float) -> None:

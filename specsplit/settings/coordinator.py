@@ -29,6 +29,13 @@ class CoordinatorSettings(ServiceSettings):
     """A member silent for this long is lost."""
     retry_after_s: float = Field(default=1.0, ge=0)
     """The hint given with a refusal for want of room."""
+    web_listen: str = ""
+    """host:port of a page that shows the cluster at work, texts included, over plain HTTP; port 0 takes any free one. Empty: no page."""
+
+    @model_validator(mode="after")
+    def _check_web(self) -> Self:
+        self._check_plain("web_listen", self.web_listen, "the page is")
+        return self
 
     @model_validator(mode="after")
     def _check_heartbeat(self) -> Self:

@@ -57,16 +57,20 @@ class ServiceSettings(TransportSettings):
         _ = self.trace_scope
         if self.trace_endpoint:
             address.split("trace_endpoint", self.trace_endpoint)
-        if not self.metrics_listen:
-            return self
-        host, _ = address.split("metrics_listen", self.metrics_listen)
+        self._check_plain("metrics_listen", self.metrics_listen, "metrics are")
+        return self
+
+    def _check_plain(self, field: str, listen: str, what: str) -> None:
+        """Raise InvalidRequest for an address without TLS that others reach, unless that is allowed."""
+        if not listen:
+            return
+        host, _ = address.split(field, listen)
         if not self.insecure and not address.is_loopback(host):
             raise InvalidRequest(
-                "metrics_listen",
-                f"{self.metrics_listen} can be reached from other machines, and metrics are served without TLS; "
+                field,
+                f"{listen} can be reached from other machines, and {what} served without TLS; "
                 "listen on this machine alone, or allow it with insecure (--insecure)",
             )
-        return self
 
     @model_validator(mode="after")
     def _check_listen(self) -> Self:

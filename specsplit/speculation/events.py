@@ -31,7 +31,7 @@ class Grow:
     tokens: Sequence[int] = ()
     scores: Sequence[float] = ()
     resting: bool = False
-    """True if nothing more will come before the next commit."""
+    """True if nothing more will come before the next commit or, for a head, before more features."""
 
     @staticmethod
     def merge(grows: Sequence[Grow]) -> Grow:

@@ -78,6 +78,12 @@ class Tokenizer:
         """Text of token ids; special tokens are left out."""
         return self._inner.decode(list(tokens), skip_special_tokens=True)
 
+    def piece(self, token: int) -> str:
+        """Text of one token by itself, for people to read: special tokens by name, bytes that are no whole character as U+FFFD."""
+        if self._byte_table is not None and (known := self._byte_table(token)):
+            return known.decode("utf-8", errors="replace")
+        return (self._inner.id_to_token(token) or f"<{token}>").replace("\u2581", " ")
+
     def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
         """A fresh incremental detokeniser for output that follows the tokens in `context`."""
         if self._byte_table is not None:

@@ -33,12 +33,14 @@ class RegisterReport(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., max_sessions: _Optional[int] = ...) -> None: ...
 
 class HeartbeatReport(_message.Message):
-    __slots__ = ("load", "lost_drafters")
+    __slots__ = ("load", "lost_drafters", "plan")
     LOAD_FIELD_NUMBER: _ClassVar[int]
     LOST_DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     load: _common_pb2.Load
     lost_drafters: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., lost_drafters: _Optional[_Iterable[str]] = ...) -> None: ...
+    plan: _common_pb2.Plan
+    def __init__(self, load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., lost_drafters: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ...) -> None: ...
 
 class DrainingReport(_message.Message):
     __slots__ = ()

@@ -40,6 +40,11 @@ class VerifierServiceStub(object):
                 request_serializer=specsplit_dot_v1_dot_verifier__pb2.DecodeRequest.SerializeToString,
                 response_deserializer=specsplit_dot_v1_dot_verifier__pb2.DecodeResponse.FromString,
                 _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/specsplit.v1.VerifierService/Watch',
+                request_serializer=specsplit_dot_v1_dot_verifier__pb2.WatchRequest.SerializeToString,
+                response_deserializer=specsplit_dot_v1_dot_verifier__pb2.WatchResponse.FromString,
+                _registered_method=True)
 
 
 class VerifierServiceServicer(object):
@@ -53,6 +58,14 @@ class VerifierServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Watch(self, request, context):
+        """For people who look on: the speculation of one session, step by step, until the session ends. A watcher that reads too slowly
+        misses events, never the session a step.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_VerifierServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +73,11 @@ def add_VerifierServiceServicer_to_server(servicer, server):
                     servicer.Decode,
                     request_deserializer=specsplit_dot_v1_dot_verifier__pb2.DecodeRequest.FromString,
                     response_serializer=specsplit_dot_v1_dot_verifier__pb2.DecodeResponse.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=specsplit_dot_v1_dot_verifier__pb2.WatchRequest.FromString,
+                    response_serializer=specsplit_dot_v1_dot_verifier__pb2.WatchResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +108,33 @@ class VerifierService(object):
             '/specsplit.v1.VerifierService/Decode',
             specsplit_dot_v1_dot_verifier__pb2.DecodeRequest.SerializeToString,
             specsplit_dot_v1_dot_verifier__pb2.DecodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/specsplit.v1.VerifierService/Watch',
+            specsplit_dot_v1_dot_verifier__pb2.WatchRequest.SerializeToString,
+            specsplit_dot_v1_dot_verifier__pb2.WatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

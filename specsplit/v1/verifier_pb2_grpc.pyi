@@ -35,6 +35,10 @@ class VerifierServiceStub:
     def __new__(cls, channel: _aio.Channel) -> VerifierServiceAsyncStub: ...
     Decode: _grpc.UnaryStreamMultiCallable[_verifier_pb2.DecodeRequest, _verifier_pb2.DecodeResponse]
     """One call per session: cancelling the call frees the session, the call's deadline is the session's."""
+    Watch: _grpc.UnaryStreamMultiCallable[_verifier_pb2.WatchRequest, _verifier_pb2.WatchResponse]
+    """For people who look on: the speculation of one session, step by step, until the session ends. A watcher that reads too slowly
+    misses events, never the session a step.
+    """
 
 @_typing.type_check_only
 class VerifierServiceAsyncStub(VerifierServiceStub):
@@ -43,6 +47,10 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Decode: _aio.UnaryStreamMultiCallable[_verifier_pb2.DecodeRequest, _verifier_pb2.DecodeResponse]  # type: ignore[assignment]
     """One call per session: cancelling the call frees the session, the call's deadline is the session's."""
+    Watch: _aio.UnaryStreamMultiCallable[_verifier_pb2.WatchRequest, _verifier_pb2.WatchResponse]  # type: ignore[assignment]
+    """For people who look on: the speculation of one session, step by step, until the session ends. A watcher that reads too slowly
+    misses events, never the session a step.
+    """
 
 class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
     """Decodes sessions with the target model."""
@@ -54,5 +62,15 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_verifier_pb2.DecodeResponse], _abc.AsyncIterator[_verifier_pb2.DecodeResponse]]:
         """One call per session: cancelling the call frees the session, the call's deadline is the session's."""
+
+    @_abc_1.abstractmethod
+    def Watch(
+        self,
+        request: _verifier_pb2.WatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_verifier_pb2.WatchResponse], _abc.AsyncIterator[_verifier_pb2.WatchResponse]]:
+        """For people who look on: the speculation of one session, step by step, until the session ends. A watcher that reads too slowly
+        misses events, never the session a step.
+        """
 
 def add_VerifierServiceServicer_to_server(servicer: VerifierServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -19,7 +19,7 @@ from specsplit.membership import (
     TracingOrder,
 )
 from specsplit.v1 import cluster_pb2 as pb
-from specsplit.values import ModelInfo
+from specsplit.values import ModelInfo, Plan
 from specsplit.wire import common, verifier
 from specsplit.wire.limits import check_text
 
@@ -33,8 +33,7 @@ def report_to_wire(report: Report) -> pb.JoinRequest:
         case Register():
             return pb.JoinRequest(register=_register_to_wire(report))
         case Heartbeat():
-            load = common.load_to_wire(report.load)
-            return pb.JoinRequest(heartbeat=pb.HeartbeatReport(load=load, lost_drafters=report.lost_drafters))
+            return pb.JoinRequest(heartbeat=_heartbeat_to_wire(report))
         case Draining():
             return pb.JoinRequest(draining=pb.DrainingReport())
 
@@ -104,9 +103,18 @@ def _register_from_wire(message: pb.RegisterReport) -> Register:
     return Register(member_id, address, _role_from_wire(message), message.max_sessions)
 
 
+def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:
+    return pb.HeartbeatReport(
+        load=common.load_to_wire(report.load),
+        lost_drafters=report.lost_drafters,
+        plan=None if report.plan is None else common.plan_to_wire(report.plan),
+    )
+
+
 def _heartbeat_from_wire(message: pb.HeartbeatReport) -> Heartbeat:
     lost = (check_text(f"heartbeat.lost_drafters[{i}]", each) for i, each in enumerate(message.lost_drafters))
-    return Heartbeat(common.load_from_wire(message.load), tuple(lost))
+    plan = common.plan_from_wire(message.plan).over(Plan()) if message.HasField("plan") else None
+    return Heartbeat(common.load_from_wire(message.load), tuple(lost), plan)
 
 
 def _role_from_wire(message: pb.RegisterReport) -> Role:

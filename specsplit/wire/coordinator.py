@@ -9,7 +9,7 @@ from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.membership import Cluster, Member, PlanTold, Role, TracingTold
 from specsplit.requests import ChatMessage, ChatPrompt, Delta, Done, GenerateRequest, Prompt, TextPrompt, TokenPrompt
 from specsplit.v1 import coordinator_pb2 as pb
-from specsplit.values import ModelInfo, PlanChanges, TraceChanges
+from specsplit.values import ModelInfo, Plan, PlanChanges, TraceChanges
 from specsplit.wire import common
 from specsplit.wire.limits import MAX_STOP_STRING, MAX_STOP_STRINGS, check_count, check_text
 from specsplit.wire.unknown import refuse_unknown
@@ -254,6 +254,7 @@ def _member_to_wire(member: Member) -> pb.Member:
         draining=member.draining,
         silent_ms=member.silent_ms,
         max_sessions=member.max_sessions,
+        plan=None if member.plan is None else common.plan_to_wire(member.plan),
     )
 
 
@@ -266,6 +267,7 @@ def _member_from_wire(message: pb.Member) -> Member:
         load=common.load_from_wire(message.load),
         draining=message.draining,
         silent_ms=message.silent_ms,
+        plan=common.plan_from_wire(message.plan).over(Plan()) if message.HasField("plan") else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ from specsplit.values import (
     Usage,
 )
 from specsplit.wire.verifier import decode_from_wire, decode_response
+from specsplit.wire.watching import Watched, watch_response
 from specsplit_coordinator.generation import Draws
 from specsplit_coordinator.service import Coordinator
 
@@ -51,6 +52,9 @@ class Verifier(verifier_pb2_grpc.VerifierServiceServicer):
     traceparents: list[str] = field(default_factory=list[str])
     """What each call said of its trace; empty: nothing."""
     open: int = 0
+    watched: Sequence[tuple[Watched, int]] = ()
+    """What Watch tells of every request, and how many events it left out before each; then it waits until `ended`."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def Decode(  # noqa: N802 (the name is the protocol's)
         self, request: verifier_pb2.DecodeRequest, context: grpc.aio.ServicerContext[object, object]
@@ -65,6 +69,15 @@ class Verifier(verifier_pb2_grpc.VerifierServiceServicer):
                 yield decode_response(event)
         finally:
             self.open -= 1
+
+    async def Watch(  # noqa: N802
+        self, request: verifier_pb2.WatchRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> AsyncIterator[verifier_pb2.WatchResponse]:
+        if not any(each.request_id == request.request_id for each in self.asked):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no session of request {request.request_id!r} is here")
+        for event, missed in self.watched:
+            yield watch_response(event, missed)
+        await self.ended.wait()
 
 
 @dataclass

@@ -161,6 +161,17 @@ def test_a_tree_grown_by_expansions_matches_every_path(pair: Pair) -> None:
     table.release()
 
 
+def test_nan_in_the_kv_of_others_does_not_reach_a_shorter_row(llama: CausalLM) -> None:
+    rng = np.random.default_rng(6)
+    short, long = (Sequence(llama, random_tokens(llama, rng, length)) for length in (6, 30))
+    llama.forward([long.chunk(24)])
+    rows = [short.chunk(6), long.chunk(6)]
+    expected = llama.forward(rows)
+    own = np.concatenate([row.kv_slots for row in rows])
+    llama.kv.data[:, :, np.setdiff1d(np.arange(llama.pool.num_slots), own)] = torch.nan
+    torch.testing.assert_close(llama.forward(rows), expected)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_row_gives_the_same_logits_whatever_else_is_in_the_batch(llama: CausalLM, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -107,6 +107,11 @@ class Decoding(verifier_pb2_grpc.VerifierServiceServicer):
             case "fail":
                 raise errors.Unavailable("the engine has died")
 
+    def Watch(  # noqa: N802
+        self, request: verifier_pb2.WatchRequest, context: Context
+    ) -> AsyncIterator[verifier_pb2.WatchResponse]:
+        raise AssertionError("nobody watches here")
+
 
 class Pair:
     """A verifier, and a coordinator's channel to it, each with spans of its own."""

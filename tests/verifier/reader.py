@@ -35,6 +35,8 @@ class Reading:
     told: list[str] = field(default_factory=list[str])
     """Names of the events, in order."""
     closed: bool = False
+    acknowledged: int = 0
+    """It has said that it read everything below this position."""
 
     @property
     def blocked(self) -> bool:
@@ -49,14 +51,25 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
     lie side by side in the verifier's batch.
     """
 
-    def __init__(self, truth: Sequence[Sequence[int]], *, reads: bool = True, leaves_after: int | None = None) -> None:
+    def __init__(
+        self,
+        truth: Sequence[Sequence[int]],
+        *,
+        lag: int = 0,
+        reads_to: int | None = None,
+        leaves_after: int | None = None,
+    ) -> None:
         self.truth = truth
-        self.reads = reads
+        self.lag = lag
+        """As long as it lacks features it does not say of so many that it has read them."""
+        self.reads_to = reads_to
+        """It never says of later positions that it has read them; None: of all."""
         self.leaves_after = leaves_after
         """Commits after which it breaks the stream; None: never."""
         self.commits = 0
         self.sessions: dict[int, Reading] = {}
         self.most_unread = 0
+        """Tokens that came beyond what it had said it read."""
         self.failure: AssertionError | None = None
 
     async def Draft(  # noqa: N802
@@ -123,8 +136,14 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
         assert features.first == len(reading.rows), "gapless and in order"
         assert features.end <= len(reading.tokens) - 1, "of tokens before the root only"
         reading.rows += decode(features, reading.layout, dtype=torch.float32).split(1)
-        self.most_unread = max(self.most_unread, features.count if self.reads else features.end)
-        return [FeaturesRead(features.end)] if self.reads else []
+        self.most_unread = max(self.most_unread, features.end - reading.acknowledged)
+        position = features.end - (self.lag if reading.blocked else 0)
+        if self.reads_to is not None:
+            position = min(position, self.reads_to)
+        if position <= reading.acknowledged:
+            return []
+        reading.acknowledged = position
+        return [FeaturesRead(position)]
 
     def answer(self, reading: Reading) -> Grow:
         """The true tokens behind the root as far as they are not there yet; nothing while features are missing."""
@@ -165,10 +184,15 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
 
 @asynccontextmanager
 async def reading(
-    need: FeatureNeed, truth: Sequence[Sequence[int]], *, reads: bool = True, leaves_after: int | None = None
+    need: FeatureNeed,
+    truth: Sequence[Sequence[int]],
+    *,
+    lag: int = 0,
+    reads_to: int | None = None,
+    leaves_after: int | None = None,
 ) -> AsyncIterator[tuple[Reader, Endpoint]]:
     """A reader that serves, and where."""
-    reader = Reader(truth, reads=reads, leaves_after=leaves_after)
+    reader = Reader(truth, lag=lag, reads_to=reads_to, leaves_after=leaves_after)
     server = grpc.aio.server()
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(reader, server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -156,22 +156,23 @@ async def test_an_address_that_cannot_be_dialled_harms_nobody_else(alphabet: Pat
     assert [len(tokens) for tokens, _ in results] == [30, 30]
 
 
-async def test_a_session_that_a_full_drafter_refuses_goes_to_another(alphabet: Path) -> None:
+@pytest.mark.parametrize("code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.FAILED_PRECONDITION])
+async def test_a_session_that_a_drafter_cannot_take_goes_to_another(alphabet: Path, code: grpc.StatusCode) -> None:
     def refuse(event: drafter_pb2.DraftRequestEvent) -> drafter_pb2.DraftResponseEvent | None:
         if event.WhichOneof("event") != "open":
             return None
-        full = drafter_pb2.RefuseEvent(code=grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], message="full")
-        return drafter_pb2.DraftResponseEvent(session_id=event.session_id, refuse=full)
+        cannot = drafter_pb2.RefuseEvent(code=code.value[0], message="cannot")
+        return drafter_pb2.DraftResponseEvent(session_id=event.session_id, refuse=cannot)
 
     async with (
-        scripted(refuse) as (full, first),
+        scripted(refuse) as (unable, first),
         scripted(lambda event: None) as (other, second),
         verifier_over(alphabet, paced_step_base_ms=20.0) as verifier,
     ):
         verifier.engine.post(Roster([first, second]))
         await decode(verifier, DecodeRequest("r", list(b"a"), stopping=Stopping(100), drafter=first))
         await asyncio.sleep(0.1)
-    assert full.closed() == other.closed() == {1}
+    assert unable.closed() == other.closed() == {1}
     assert other.seen[0].WhichOneof("event") == "open"
     assert other.seen[0].open.token_ids[0] == letter("a"), "it is opened on everything committed so far"
 

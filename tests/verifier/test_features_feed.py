@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureFormat, FeatureLayout, Features
+from specsplit.wire.limits import MAX_FEATURE_TOKENS
 from specsplit_verifier.feed import Feed, FeedLimits, Overrun, Recipe
 
 LAYOUT = FeatureLayout(3, FeatureFormat.FP8_E4M3)
@@ -150,11 +151,36 @@ def test_a_late_joiner_is_not_overrun_before_it_was_sent_all_there_was() -> None
 
 def test_a_drafter_that_does_not_read_is_overrun_when_the_first_unsent_position_would_be_dropped() -> None:
     it = feed()
-    it.attach(root=30)
+    it.attach(root=0)
     it.add(rows(0, 16))
     it.add(rows(16, 8))  # drops 0..7, which were sent
     with pytest.raises(Overrun, match="has read the features of 0 tokens of 25, and more than 16 are not kept"):
         it.add(rows(24, 1))
+
+
+def test_a_drafter_slower_than_prefill_gets_the_prompt_by_re_prefill_and_is_overrun_only_behind_it() -> None:
+    it = feed(event_bytes=1000)
+    it.attach(root=60)
+    got = 0
+    for first in range(0, 60, 4):
+        got += sum(event.count for event in it.add(rows(first, 4)))
+    assert (got, it.live) == (8, False) and it.missing == range(8, 8)
+    while it.catching_up:
+        events = it.acknowledge(it.sent)
+        if it.missing:
+            events += it.add(rows(it.missing.start, len(it.missing)))
+        for event in events:
+            assert event == rows(got, event.count)
+            got = event.end
+    assert got == 60 and it.live
+    with pytest.raises(Overrun):
+        it.add(rows(60, 25))
+
+
+def test_an_event_has_no_more_tokens_than_a_peer_accepts() -> None:
+    limits = FeedLimits(10**6, 10**6, 2**31)
+    assert limits.event_tokens(LAYOUT) == MAX_FEATURE_TOKENS
+    assert limits.event_tokens(FeatureLayout(2**30)) == 1
 
 
 def test_features_that_nobody_lacks_any_more_are_let_go() -> None:

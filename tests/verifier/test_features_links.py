@@ -13,8 +13,8 @@ from specsplit_verifier.claims import READING_S, Claims
 from specsplit_verifier.links import packed
 
 
-def opened(tokens: int) -> Open:
-    return Open((1,) * tokens, Sampling(), Plan(), Vocabulary(16), 8, features=FeatureLayout(2))
+def opened(tokens: int, width: int = 2) -> Open:
+    return Open((1,) * tokens, Sampling(), Plan(), Vocabulary(16), 8, features=FeatureLayout(width))
 
 
 def features(first: int, count: int) -> Features:
@@ -30,8 +30,38 @@ def test_a_drafter_that_says_nothing_is_overdue_whatever_else_it_is_told() -> No
     for step in range(100):
         claims.told(1, Commit(step + 1, 0, (3,)), step * 0.05)
         claims.told(1, features(step * 20, 20), step * 0.05)
-    assert not claims.overdue(6.0)
-    assert claims.overdue(6.01), "5 s, and 1 s for the 200 tokens of its prompt"
+    assert not claims.overdue(5.0)
+    assert claims.overdue(5.01), "a head answers an open at once"
+
+
+def test_a_drafter_without_features_gets_time_for_the_longest_prompt_since_it_was_last_heard() -> None:
+    claims = Claims(5.0)
+    claims.told(1, opened(200, width=0), 0.0)
+    claims.told(2, opened(400, width=0), 1.0)
+    claims.told(3, opened(100, width=0), 2.0)
+    assert not claims.overdue(7.0)
+    assert claims.overdue(7.01), "5 s, and 2 s for the 400 tokens"
+
+
+def test_that_features_were_read_is_no_answer_to_a_commit() -> None:
+    claims = Claims(5.0)
+    claims.told(1, opened(1), 0.0)
+    claims.heard([(1, RESTING)], 0.0)
+    claims.told(1, features(0, 10), 1.0)
+    claims.told(1, Commit(1, 0, (3,)), 1.0)
+    claims.heard([(1, FeaturesRead(10))], 2.0)
+    assert not claims.overdue(7.0)
+    assert claims.overdue(7.01)
+    claims.heard([(1, RESTING)], 7.0)
+    assert not claims.overdue(1e6)
+
+
+def test_features_to_sessions_that_owe_none_do_not_put_off_for_ever_what_another_owes() -> None:
+    claims = Claims(5.0)
+    claims.told(1, opened(1), 0.0)
+    for step in range(100):
+        claims.told(2, features(step, 1), step * 0.1)
+    assert claims.overdue(5.0 + 100 * READING_S + 0.01)
 
 
 def test_a_drafter_that_has_answered_gets_time_to_read_the_prompt() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specsplit.features import FeatureLayout
+from specsplit.features import FeatureLayout, Features
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
@@ -10,7 +10,7 @@ from specsplit.values import ModelInfo, Plan, Vocabulary
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.patience import Patience
-from specsplit_verifier.scheduler import REPREFILL_TOKENS, Batch, Scheduler
+from specsplit_verifier.scheduler import REPREFILL_TOKENS, Batch, Pause, Scheduler
 from specsplit_verifier.session import Session
 
 BUDGET = 100
@@ -73,7 +73,29 @@ def test_real_prefill_comes_first() -> None:
     assert batch.reprefilling == [(lacking, range(10))]
 
 
-def test_several_share_the_budget_in_order_of_arrival() -> None:
+def test_several_share_the_budget_in_equal_parts_and_what_one_leaves_goes_to_the_others() -> None:
     world = World()
-    first, second = world.session(300, read=299, gap=30), world.session(300, read=299, gap=250)
-    assert world.choose().reprefilling == [(first, range(30)), (second, range(70))]
+    long, short, other = (world.session(300, read=299, gap=gap) for gap in (250, 20, 200))
+    assert world.choose().reprefilling == [(short, range(20)), (other, range(40)), (long, range(40))]
+
+
+def test_beside_a_session_that_lacks_nothing_each_gets_as_much_as_one_would() -> None:
+    world = World()
+    lacking = [world.session(300, read=299, gap=250) for _ in range(3)]
+    world.session(50, read=49).detach(orphan=False)
+    assert world.choose().reprefilling == [(session, range(REPREFILL_TOKENS)) for session in lacking]
+
+
+def test_a_drafter_that_still_catches_up_is_waited_for_before_its_first_commit_and_no_more() -> None:
+    world = World()
+    late = world.session(300, read=299)
+    feed = Feed(Recipe((1,), "", FeatureLayout(2)), 0, FeedLimits(1000, 1000, 10_000))
+    feed.add(Features(0, 299, bytes(299 * 8)))
+    feed.attach(299)
+    late.feed = feed
+    assert feed.complete and feed.catching_up
+    assert isinstance(world.scheduler.choose(0.0, StepCost(), {"drafter": Patience()}), Pause)
+    late.settle(late.take(), [0], bonus=1)
+    assert world.choose().decoding == [late]
+    feed.acknowledge(299)
+    assert isinstance(world.scheduler.choose(0.0, StepCost(), {"drafter": Patience()}), Pause)

@@ -21,6 +21,7 @@ from specsplit.values import (
     FinishReason,
     Load,
     ModelInfo,
+    Plan,
     PlanChanges,
     Sampling,
     SpeculationStatistics,
@@ -46,7 +47,10 @@ loads = st.builds(Load, U32, U32, U32, U32, U64, st.floats(0, 1e9))
 ADDRESS = st.sampled_from(["127.0.0.1:0", "[::1]:65535", "host.example:50051"])
 endpoints = st.builds(Endpoint, NAME, ADDRESS, needs)
 registers = st.builds(membership.Register, NAME, ADDRESS, roles, st.integers(1, 2**32 - 1))
-heartbeats = st.builds(membership.Heartbeat, loads, st.lists(NAME, max_size=3).map(tuple))
+plans = st.builds(
+    Plan, st.integers(0, 64), st.integers(1, 64), st.integers(1, 256), st.integers(0, 60_000_000), st.booleans()
+)
+heartbeats = st.builds(membership.Heartbeat, loads, st.lists(NAME, max_size=3).map(tuple), st.none() | plans)
 reports = registers | heartbeats | st.just(membership.Draining())
 plan_changes = st.builds(
     PlanChanges, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | st.booleans()
@@ -60,7 +64,7 @@ directives = (
     | st.builds(membership.TracingOrder, trace_changes)
     | st.just(membership.Drain())
 )
-members = st.builds(membership.Member, TEXT, TEXT, roles, U32, loads, st.booleans(), U32)
+members = st.builds(membership.Member, TEXT, TEXT, roles, U32, loads, st.booleans(), U32, st.none() | plans)
 clusters = st.builds(membership.Cluster, st.lists(members, max_size=3).map(tuple), U32, U32)
 
 chats = st.builds(requests.ChatPrompt, st.lists(st.builds(requests.ChatMessage, TEXT, TEXT), max_size=3).map(tuple))

@@ -23,7 +23,7 @@ from specsplit_verifier.session import Session
 _log = logging.getLogger(__name__)
 SHUNNED_S = 5.0  # a lost drafter is not tried again for so long
 RETRY_S = 1.0  # orphans are looked after this often
-ELSEWHERE = (8, 14)  # RESOURCE_EXHAUSTED, UNAVAILABLE: this drafter cannot, another may
+ELSEWHERE = (8, 9, 14)  # RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNAVAILABLE: this drafter cannot, another may
 
 
 @dataclass(slots=True)
@@ -79,12 +79,16 @@ class Drafting:
         return self.attach(session, wished, now)
 
     def attach(self, session: Session, drafter: Endpoint, now: float) -> Sends:
-        """Let a drafter grow for a session from its present root on; an orphan instead if that one was just lost.
+        """Let a drafter grow for a session from its present root on; if it cannot, another; an orphan if there is none.
 
-        A drafter whose need for features cannot be met is not attached, and the log says why.
+        One that was just lost cannot, nor one whose need for features cannot be met: the log says why.
         """
+        return self._open(session, drafter, now) or self._replace(session, now)
+
+    def _open(self, session: Session, drafter: Endpoint, now: float) -> Sends:
+        """Nothing if it cannot be attached."""
         if self._shunned_until.get(drafter.address, -math.inf) > now:
-            return self._replace(session, now)
+            return []
         try:
             feed = self._feed(session, drafter.features)
         except Incompatible as error:
@@ -114,12 +118,10 @@ class Drafting:
             return []
         wished = session.request.drafter
         for drafter in [*self._roster, *([wished] if wished else [])]:
-            usable = drafter.address not in session.refused_by
-            if usable and self._shunned_until.get(drafter.address, -math.inf) <= now:
-                sends = self.attach(session, drafter, now)
-                if sends:
-                    self._toll.failovers += 1
-                    return sends
+            sends = [] if drafter.address in session.refused_by else self._open(session, drafter, now)
+            if sends:
+                self._toll.failovers += 1
+                return sends
         return []
 
     def retry(self, running: Iterable[Session], now: float) -> Sends:
@@ -158,7 +160,7 @@ class Drafting:
             self._toll.late_nodes += len(grow.ids) - mirror.grow(grow)
         except IllegalEvent as error:
             return self._give_up(session, error)
-        if _catching_up(session) and not grow.ids:
+        if session.catching_up and not grow.ids:
             mirror.stir()  # it rests for want of features, which are on their way
         if session.drafter is not None:
             self._learn(session, mirror, self.patience[session.drafter], mirror.acknowledged - seen, first, now)
@@ -204,7 +206,7 @@ class Drafting:
         made = session.wait.answered(answered)
         if made is not None:
             self._toll.round_trips_s.append(now - made)
-        if _catching_up(session):
+        if session.catching_up:
             return  # what it does now says nothing about how it answers a commit
         if not mirror.caught_up:
             if made is not None:
@@ -245,7 +247,7 @@ class Drafting:
     def stepping(self, sessions: Iterable[Session], now: float) -> None:
         """These sessions are about to step: note for whom waiting brought nothing."""
         for session in sessions:
-            if session.mirror is None or session.drafter is None or _catching_up(session):
+            if session.mirror is None or session.drafter is None or session.catching_up:
                 continue
             if not session.mirror.caught_up:
                 self.patience[session.drafter].in_vain(session.wait, now)
@@ -254,7 +256,3 @@ class Drafting:
         """Tell the drafter, if there is one, that the session is over. What it has grown is lost."""
         self._toll.unverified_nodes += session.untaken
         return [] if session.drafter is None else [(session.drafter, session.id, Close())]
-
-
-def _catching_up(session: Session) -> bool:
-    return session.feed is not None and session.feed.catching_up

@@ -44,6 +44,7 @@ from specsplit_verifier.record import EngineStatistics, StepRecord, StepReport
 from specsplit_verifier.scheduler import Batch, Scheduler
 from specsplit_verifier.session import Session
 from specsplit_verifier.stepper import Forward, Prepared, Stepper, StepResult
+from specsplit_verifier.watching import watched_steps, watched_trees
 
 _log = logging.getLogger(__name__)
 RECORDS_KEPT = 8192
@@ -208,6 +209,7 @@ class Engine:
         self._drafting.stepping(batch.decoding, began)
         prepared = self._stepper.prepare(batch)
         forward, put_off = self._run_model(prepared)
+        trees = watched_trees(prepared, self._outbox.watched)
         result = self._stepper.conclude(prepared, forward)
         watching = self._outbox.watching
         sessions = session_steps(result) if watching else []
@@ -215,7 +217,8 @@ class Engine:
         self._steps += 1
         record = self._meter.record(result, began, self._drafting.take_toll())
         self.records.append(record)
-        self._hand_out(StepReport(record, sessions, chunk_steps(result)) if watching else None)
+        watched = watched_steps(result, trees)
+        self._hand_out(StepReport(record, sessions, chunk_steps(result), watched) if watching else None)
         self._meter.handed_out()
         self._cost.observe(result.tokens, result.forward_s)
         for event in put_off:

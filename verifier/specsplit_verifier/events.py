@@ -95,6 +95,11 @@ class Outbox(Protocol):
         """True if reports of steps are wanted now; asked once per step."""
         ...
 
+    @property
+    def watched(self) -> frozenset[int]:
+        """Sessions whose trees are to be in the reports; asked once per step."""
+        ...
+
     def deliver(
         self,
         outputs: Sequence[tuple[int, Output]],

@@ -6,8 +6,9 @@
 
 The drafter gets every position once, in order, from 0. It is never sent more than the window beyond what it has read, and no more
 than the retention is kept: the oldest are dropped. A drafter that comes late has to be sent what was there before it; what is
-dropped until then is computed again. Once it was sent all there was it is live, and has to keep up: if it reads so slowly that
-positions are dropped unsent, it is given up (Overrun).
+dropped until then is computed again, and so is what prefill computes faster than it reads. Once it has read all that lay before the
+root when it came, and was sent the rest, it is live, and has to keep up: if it reads so slowly that positions are dropped unsent,
+it is given up (Overrun).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, FeatureNeed, Features
+from specsplit.wire.limits import MAX_FEATURE_TOKENS
 
 
 class Overrun(SpecsplitError):
@@ -43,8 +45,8 @@ class FeedLimits:
     event_bytes: int
 
     def event_tokens(self, layout: FeatureLayout) -> int:
-        """Tokens of one event; at least one."""
-        return max(1, self.event_bytes // layout.bytes_per_token)
+        """Tokens of one event; at least one, and no more than a peer accepts."""
+        return min(max(1, self.event_bytes // layout.bytes_per_token), MAX_FEATURE_TOKENS)
 
 
 class Rows:
@@ -97,7 +99,7 @@ class Feed:
         self.attached = False
         """True while there is a drafter to send to."""
         self.live = False
-        """True once it was sent all there was."""
+        """True once it had caught up and was sent all there was."""
         self.sent = 0
         """The present drafter was sent every position below this."""
         self.read = 0
@@ -134,7 +136,7 @@ class Feed:
         """A drafter begins at a session whose root has position `root`: what it is to be sent now."""
         self.attached = True
         self.sent = self.read = 0
-        self.live = self.complete
+        self.live = False
         self._backlog = root
         return self._take()
 
@@ -179,13 +181,14 @@ class Feed:
     def _take(self) -> list[Features]:
         if not self.attached or self.sent < self._kept.first:
             return []
-        return self._send(self._kept, min(self.end, self.read + self._limits.window))
+        events = self._send(self._kept, min(self.end, self.read + self._limits.window))
+        self.live |= self.complete and not self.catching_up
+        return events
 
     def _send(self, rows: Rows, end: int) -> list[Features]:
         step = self._event_tokens
         events = [rows.cut(first, min(first + step, end)) for first in range(self.sent, end, step)]
         self.sent = max(self.sent, end)
-        self.live |= self.complete
         return events
 
 

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specsplit.sessions import WatchedStep
 from specsplit.values import Miss, Plan, SpeculationStatistics
 
 
@@ -99,6 +100,8 @@ class StepReport:
     record: StepRecord
     sessions: Sequence[SessionStep]
     chunks: Sequence[ChunkStep]
+    watched: Sequence[tuple[int, WatchedStep]] = ()
+    """Sessions that somebody looks at, with the tree that each brought."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from specsplit_verifier.cost import StepCost
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.session import Session
 
-REPREFILL_TOKENS = 32  # in one step beside other sessions: about as much as two sessions bring to it
+REPREFILL_TOKENS = 32  # of one session in a step beside others: about as much as two sessions bring to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +128,18 @@ class Scheduler:
         return Batch(decoding, prefilling, self._again(self._budget - sum(size for _, size in prefilling)))
 
     def _again(self, left: int) -> list[tuple[Session, range]]:
-        """Re-prefill within `left` tokens: few beside sessions that lack nothing, as much as fits otherwise."""
+        """Re-prefill within `left` tokens: few each beside sessions that lack nothing, as much as fits otherwise. In equal parts."""
         lacking = [(s, s.feed.missing) for s in self.running.values() if s.feed is not None and s.feed.missing]
         if len(lacking) < len(self.running):
-            left = min(left, REPREFILL_TOKENS)
+            left = min(left, REPREFILL_TOKENS * len(lacking))
+        lacking.sort(key=lambda pair: len(pair[1]))  # what a short one leaves of its part goes to those behind it
         chunks: list[tuple[Session, range]] = []
-        for session, missing in lacking:
-            if left <= 0:
+        for number, (session, missing) in enumerate(lacking):
+            part = missing[: math.ceil(left / (len(lacking) - number))]
+            if not part:
                 break
-            chunks.append((session, missing[:left]))
-            left -= len(missing)
+            chunks.append((session, part))
+            left -= len(part)
         return chunks
 
     def _chunks(self, prefilling: Iterable[Session]) -> list[tuple[Session, int]]:
@@ -160,7 +163,7 @@ class Scheduler:
 def _pause(session: Session, now: float, step_s: float, patience: dict[str, Patience]) -> float:
     if session.mirror is None or session.drafter is None or session.mirror.resting or session.starved:
         return 0.0
-    if not session.plan.speculates:
+    if not session.plan.speculates or (session.catching_up and session.mirror.commits > 0):
         return 0.0
     return patience[session.drafter].pause(session.wait, now, step_s, session.plan, session.mirror.caught_up)
 

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -24,8 +24,9 @@ from specsplit.rpc import VERIFIER_SERVICE, Context, Membership, Server, dial, m
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
-from specsplit.values import Load, ModelInfo, PlanChanges
+from specsplit.values import Load, ModelInfo, Plan, PlanChanges
 from specsplit.wire import verifier as wire
+from specsplit.wire.watching import Watched, watch_from_wire, watch_response
 from specsplit_verifier.engine import Engine
 from specsplit_verifier.events import Cancel, DrafterLost, DraftEvent, FromDrafter, NewPlan, Output, Roster, Submit
 from specsplit_verifier.extraction import Extractor, Projection
@@ -127,6 +128,20 @@ class Verifier:
         """True if the engine is to report its steps."""
         return self._telemetry.wanted
 
+    @property
+    def watched(self) -> frozenset[int]:
+        """Sessions that somebody looks at."""
+        return self._telemetry.watching.watched
+
+    @property
+    def plan(self) -> Plan:
+        """What it steps under where a request does not say otherwise."""
+        return self._default_plan
+
+    def watch(self, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
+        """What happens to a session, for people who look on; see `Watching.watch`."""
+        return self._telemetry.watching.watch(request_id)
+
     def deliver(
         self,
         outputs: Sequence[tuple[int, Output]],
@@ -161,6 +176,8 @@ class Verifier:
 
     def _from_drafter(self, event: FromDrafter | DrafterLost) -> None:
         self.engine.post(event)
+        if isinstance(event, FromDrafter):
+            self._telemetry.watching.grown(event)
         if isinstance(event, DrafterLost):
             self.drafters_lost.append(event.address)
             self._telemetry.drafter_lost()
@@ -203,6 +220,14 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         finally:
             await events.aclose()
 
+    async def Watch(  # noqa: N802
+        self, request: verifier_pb2.WatchRequest, context: Context
+    ) -> AsyncIterator[verifier_pb2.WatchResponse]:
+        """What happens to one session."""
+        async with aclosing(self.verifier.watch(watch_from_wire(request))) as events:
+            async for event, missed in events:
+                yield watch_response(event, missed)
+
 
 class _Member:
     """The verifier's place in a cluster: drafters it may use come in, drafters it lost go out."""
@@ -218,6 +243,7 @@ class _Member:
             self.channel,
             register,
             verifier.load,
+            plan=lambda: verifier.plan,
             on_roster=self._on_roster,
             on_plan=verifier.replan,
             on_tracing=server.tracing.apply,

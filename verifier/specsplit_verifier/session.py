@@ -34,6 +34,8 @@ class Verdict:
 
     path: list[int]
     """Indices of the accepted tokens within the draft, root first."""
+    bonus: int
+    """The target's own token behind them."""
     output: Tokens | None
     """None if the step committed nothing that the caller gets to see."""
     finished: Finished | None = None
@@ -116,6 +118,11 @@ class Session:
         return self.feed is not None and not self.feed.complete
 
     @property
+    def catching_up(self) -> bool:
+        """True while its drafter has yet to read features of what lay before the root when it came."""
+        return self.feed is not None and self.feed.catching_up
+
+    @property
     def width(self) -> int:
         """Tokens it may bring to a step, root included."""
         return 1 if self.mirror is None or not self.plan.speculates else self.plan.num_draft_tokens
@@ -189,11 +196,11 @@ class Session:
         correct = min(len(path) - 1, len(kept))
         if reason is not None:
             finished = Finished(reason, stop_token, Usage(self.prompt_length, self.generated), self.tally.frozen())
-            return Verdict(path, Tokens(kept, correct, self.tally.frozen()) if kept else None, finished)
+            return Verdict(path, bonus, Tokens(kept, correct, self.tally.frozen()) if kept else None, finished)
         self.kv_length += len(path)
         if self.mirror is None:
             self.in_flight = 0
-            return Verdict(path, Tokens(kept, correct, self.tally.frozen()))
+            return Verdict(path, bonus, Tokens(kept, correct, self.tally.frozen()))
         return self._commit(self.mirror, draft, path, bonus)
 
     def _commit(self, mirror: Mirror, draft: Draft, path: list[int], bonus: int) -> Verdict:
@@ -207,7 +214,7 @@ class Session:
         self.tally.misses += not hit
         miss = None if hit else Miss.WRONG if deepest.children else empty
         output = Tokens(commit.tokens, len(path) - 1, self.tally.frozen())
-        return Verdict(path, output, None, commit, hit, miss, untaken - hit - len(mirror.tree))
+        return Verdict(path, bonus, output, None, commit, hit, miss, untaken - hit - len(mirror.tree))
 
     def _count(self, draft: Draft, path: list[int]) -> None:
         self.tally.steps += 1

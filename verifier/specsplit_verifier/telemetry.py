@@ -1,4 +1,4 @@
-"""What people read of a verifier: its metrics and its spans, fed from the engine's reports. On the event loop."""
+"""What people read of a verifier: its metrics, its spans and the trees they watch, fed from the engine's reports. On the event loop."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from specsplit.settings import VerifierSettings
 from specsplit.values import Load
 from specsplit_verifier.record import StepReport
 from specsplit_verifier.spans import Spans
+from specsplit_verifier.watching import Watching
 
 
 class Telemetry:
@@ -24,11 +25,12 @@ class Telemetry:
         self._listen = settings.metrics_listen
         self._metrics = VerifierMetrics(on=bool(settings.metrics_listen))
         self._spans = Spans(tracing, clock)
+        self.watching = Watching()
 
     @property
     def wanted(self) -> bool:
         """True if reports of steps are of use now. Any thread may ask."""
-        return self._metrics.on or self._spans.wanted
+        return self._metrics.on or self._spans.wanted or bool(self.watching.watched)
 
     def expose(self) -> AbstractContextManager[str]:
         """Serve the metrics, if the settings say where. Raises InvalidRequest if that cannot be bound."""
@@ -42,16 +44,19 @@ class Telemetry:
     def submitted(self, session: int, request: DecodeRequest) -> str:
         """A session begins, in the task of its call: the `traceparent` for its drafters."""
         self._metrics.session(len(request.tokens))
+        self.watching.began(session, request.request_id)
         return self._spans.submitted(session, request)
 
     def step(self, report: StepReport) -> None:
         """A step is over."""
         self._metrics.step(report.record, report.sessions)
         self._spans.step(report)
+        self.watching.stepped(report.watched)
 
     def ended(self, session: int, error: SpecsplitError | None) -> None:
         """A session is over; `error` says why it failed, if it did."""
         self._spans.ended(session, error)
+        self.watching.ended(session)
 
     def plan_switched(self) -> None:
         """Sessions step under another default plan."""

@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 from transformers import PretrainedConfig
 
 from specsplit.errors import LoadError
-from specsplit.features import FeatureNeed
+from specsplit.features import FeatureFormat, FeatureNeed
 from specsplit.model.attention import NAME
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layer import Layer
@@ -62,7 +62,7 @@ class Eagle3Head(Head):
             width,
         )
         self.norm_before_residual: Final = norm_before_residual
-        self.fc = nn.Linear(len(layers) * target.hidden_size, width, bias=bias)
+        self.fc = nn.Linear(need.layout(target.hidden_size, FeatureFormat.FLOAT32).width, width, bias=bias)
         self.layer = Layer(config, attn_implementation)
         self.norm = self.layer.new_norm()
         self.layer.block = _Block(self.layer, width, norm_before_residual)

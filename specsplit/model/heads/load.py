@@ -49,7 +49,7 @@ def load_head(
 ) -> Head:
     """The head in `folder`, with the ends that it borrows read from the folder of its target.
 
-    kind eagle on a folder of one MTP layer runs that layer recurrently (SGLang's NEXTN). attn_implementation: other than ours to
+    kind eagle on a folder of one MTP layer runs that layer recurrently (SGLang's NEXTN) on its normed states. attn_implementation: other than ours to
     train. Raises LoadError for what cannot be loaded, naming every tensor that is missing, left over or misshapen.
     """
     for each in (folder, target):
@@ -177,6 +177,11 @@ def _mtp(source: _Source) -> tuple[Head, Layout]:
         )
     deepseek = source.family is Family.DEEPSEEK
     ends = source.ends()
+    if deepseek and layers.start != ends.num_layers:
+        raise LoadError(
+            f"model folder {source.folder} has its first MTP layer at {layers.start}, expected it behind the target's "
+            f"{ends.num_layers} layers, at {ends.num_layers}"
+        )
     config = source.config(ends, width=architecture(source.facts).hidden_size)
     if hasattr(
         config, "first_k_dense_replace"
@@ -188,7 +193,7 @@ def _mtp(source: _Source) -> tuple[Head, Layout]:
             ends,
             num_steps=len(layers),
             embedding_first=deepseek,
-            normed_states=not deepseek,
+            normed_states=recurrent or not deepseek,
             recurrent=recurrent,
             **source.common(),
         )

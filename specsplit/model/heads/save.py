@@ -48,9 +48,10 @@ def _layout(head: Head) -> Layout:
         return eagle3_layout(["midlayer."])
     if not isinstance(head, MtpHead):
         return eagle_layout([])
-    if head.embedding_first == head.normed_states:
+    if head.normed_states != (head.shape.recurrent or not head.embedding_first):
         raise ValueError(
-            "an MTP head is published with the embedding first and plain states (DeepSeek), or neither (MiMo)"
+            "an MTP head is published with the embedding first and plain states (DeepSeek), or neither (MiMo); states are normed "
+            "wherever they are fed back to the same layer"
         )
     if head.embedding_first:
         return deepseek_layout(head.target.num_layers, head.shape.num_steps)

@@ -13,7 +13,8 @@ class HeadShape:
     """A draft head as its engine and its peers see it.
 
     A head has `num_steps` layers. Layer k (from 1) makes of a token u and the state that its parent left in layer k - 1 the state of
-    u in layer k; in layer 0 a token's state is its fused feature. A recurrent head has one layer and feeds it its own states.
+    u in layer k; in layer 0 a token's state is its fused feature. A recurrent head has one layer and feeds it its own states. Code
+    counts the same layers as steps, from 0: step s is layer s + 1.
     """
 
     kind: DrafterKind

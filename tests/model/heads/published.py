@@ -158,7 +158,7 @@ def mimo(num_layers: int, kind: DrafterKind = DrafterKind.MULTI_LAYER_EAGLE) -> 
     return Published(kind, facts, shapes, inside_target=True)
 
 
-def deepseek(num_layers: int, experts: int = 4) -> Published:
+def deepseek(num_layers: int, kind: DrafterKind = DrafterKind.MULTI_LAYER_EAGLE, experts: int = 4) -> Published:
     """Behind the target's layers; multi-head latent attention, and experts."""
     nope, rope, value, rank, inner = 8, 4, 6, 16, 16
     facts = {
@@ -205,7 +205,7 @@ def deepseek(num_layers: int, experts: int = 4) -> Published:
         shapes |= mlp(f"{prefix}.mlp.shared_experts", inner)
         for expert in range(experts):
             shapes |= mlp(f"{prefix}.mlp.experts.{expert}", inner)
-    return Published(DrafterKind.MULTI_LAYER_EAGLE, facts, shapes, inside_target=True)
+    return Published(kind, facts, shapes, inside_target=True)
 
 
 EVERYBODY: dict[str, Published] = {
@@ -218,6 +218,7 @@ EVERYBODY: dict[str, Published] = {
     "mimo": mimo(2),
     "mimo, one layer as eagle": mimo(1, DrafterKind.EAGLE),
     "deepseek": deepseek(2),
+    "deepseek, one layer as eagle": deepseek(1, DrafterKind.EAGLE),
 }
 
 

@@ -141,7 +141,9 @@ def _deepseek(published: Published, tensors: Tensors, target: Tensors) -> Refere
         layer = DeepseekV3DecoderLayer(config, 0)
         layer.load_state_dict(_fused_experts(mine, published.facts["n_routed_experts"]))
         hidden = _last(layer, rotary, projected, positions)
-        return linear(_normed(final, hidden), target["lm_head.weight"]), hidden
+        normed = _normed(final, hidden)
+        # SGLang's DeepseekModelNextN, which feeds its layer its own states, ends in shared_head.norm.
+        return linear(normed, target["lm_head.weight"]), normed if published.kind is DrafterKind.EAGLE else hidden
 
     return run
 

@@ -83,7 +83,7 @@ def test_every_node_of_a_tree_matches_its_path(load: Load, name: str) -> None:
 
 def test_a_head_that_feeds_itself_matches_its_path(load: Load) -> None:
     """Three tokens ahead on its own states, as between commits."""
-    for name in ("eagle", "eagle3", "mimo, one layer as eagle"):
+    for name in ("eagle", "eagle3", "mimo, one layer as eagle", "deepseek, one layer as eagle"):
         loaded = load(name)
         reference = last_of_chain(loaded.published, loaded.tensors, loaded.target)
         tree = Tree([-1, 0, 1], loaded.head.shape.state_width, seed=3)

@@ -53,7 +53,7 @@ def test_every_layout_loads_in_every_form(load: Load, name: str, form: str) -> N
     assert shape.recurrent is (published.kind is not DrafterKind.MULTI_LAYER_EAGLE)
     assert shape.vocabulary == Vocabulary(VOCAB)
     assert shape.max_context == 512
-    assert loaded.head.geometry == (Geometry(1, 4, 4, 12) if name == "deepseek" else Geometry(1, 4, 2, 8))
+    assert loaded.head.geometry == (Geometry(1, 4, 4, 12) if name.startswith("deepseek") else Geometry(1, 4, 2, 8))
     assert numbers(loaded.head) == pytest.approx(numbers(load(name).head))
 
 
@@ -249,6 +249,15 @@ class TestKinds:
     def test_layers_with_a_gap_are_refused(self, tmp_path: Path, target: Path) -> None:
         tensors = {name.replace("mtp_layers.1.", "mtp_layers.2."): tensor for name, tensor in mimo(2).tensors().items()}
         refused(tmp_path, mimo(2), tensors, target, r"MTP layers \[0, 2\]: expected consecutive ones from 0")
+
+    def test_layers_that_do_not_follow_the_targets_are_refused(self, tmp_path: Path, target: Path) -> None:
+        tensors = {
+            name.replace("layers.9.", "layers.10.").replace("layers.8.", "layers.9."): tensor
+            for name, tensor in deepseek(2).tensors().items()
+        }
+        refused(
+            tmp_path, deepseek(2), tensors, target, "first MTP layer at 9, expected it behind the target's 8 layers"
+        )
 
     def test_a_plain_model_is_no_head(self, tmp_path: Path, target: Path) -> None:
         plain = replace(eagle(), facts=TARGET_FACTS)

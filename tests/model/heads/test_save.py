@@ -51,6 +51,7 @@ def heads(ends: TargetEnds) -> dict[str, Head]:
         "mimo": MtpHead(config(), ends, num_steps=3),
         "deepseek": MtpHead(config(), ends, num_steps=2, embedding_first=True, normed_states=False),
         "recurrent": MtpHead(config(), ends, num_steps=1, recurrent=True),
+        "recurrent, embedding first": MtpHead(config(), ends, num_steps=1, embedding_first=True, recurrent=True),
     }
 
 
@@ -59,7 +60,10 @@ def ends(target: Path) -> TargetEnds:
     return TargetEnds.load(target)
 
 
-@pytest.mark.parametrize("name", ["eagle", "eagle3", "eagle3, whole vocabulary", "mimo", "deepseek", "recurrent"])
+@pytest.mark.parametrize(
+    "name",
+    ["eagle", "eagle3", "eagle3, whole vocabulary", "mimo", "deepseek", "recurrent", "recurrent, embedding first"],
+)
 def test_a_saved_head_comes_back(tmp_path: Path, target: Path, ends: TargetEnds, name: str) -> None:
     torch.manual_seed(5)
     head = heads(ends)[name]

@@ -1,0 +1,115 @@
+"""The cluster as values ready for JSON: who is there, what runs, and the sums from which rates are made."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from specsplit.clock import Clock
+from specsplit.values import DrafterInfo, ModelInfo, Plan
+from specsplit_coordinator.admission import Admission
+from specsplit_coordinator.ledger import Entry, Ledger
+from specsplit_coordinator.orders import Orders
+from specsplit_coordinator.registry import Registry, Seat
+
+GONE_SHOWN_S = 30.0
+"""How long a member is shown that is no longer there."""
+GONE_KEPT = 8
+
+
+class ClusterPicture:
+    """Looks the cluster up when asked."""
+
+    def __init__(
+        self, model: str, registry: Registry, admission: Admission, ledger: Ledger, orders: Orders, clock: Clock
+    ) -> None:
+        self._model = model
+        self._registry = registry
+        self._admission = admission
+        self._ledger = ledger
+        self._orders = orders
+        self._clock = clock
+        self._gone: deque[tuple[Seat, float]] = deque(maxlen=GONE_KEPT)
+        registry.on_gone.append(lambda seat: self._gone.append((seat, clock.now())))
+
+    def now(self) -> dict[str, Any]:
+        """As it is now. Times are seconds of a clock that only differences mean something of."""
+        now = self._clock.now()
+        present = {member.member_id for member in self._registry.members}
+        late = {seat.member_id: seat for seat, at in self._gone if now - at < GONE_SHOWN_S}
+        gone = [seat for name, seat in late.items() if name not in present]
+        verifiers = [*self._registry.verifiers, *(seat for seat in gone if isinstance(seat.who.role, ModelInfo))]
+        drafters = [*self._registry.drafters, *(seat for seat in gone if isinstance(seat.who.role, DrafterInfo))]
+        ledger = self._ledger
+        return {
+            "now": now,
+            "model": self._model,
+            "queued": self._admission.queued,
+            "running": self._admission.running,
+            "verifiers": [_verifier(seat, now) for seat in verifiers],
+            "drafters": [_drafter(seat, now) for seat in drafters],
+            "plan_changes": _said(vars(self._orders.plan)),
+            "requests": [_request(entry, now) for entry in ledger.entries],
+            "totals": {
+                "requests": ledger.asked,
+                "tokens": ledger.tokens,
+                "steps": ledger.steps,
+                "accepted": ledger.accepted,
+            },
+        }
+
+
+def _verifier(seat: Seat, now: float) -> dict[str, Any]:
+    assert isinstance(seat.who.role, ModelInfo)
+    plan: Plan | None = seat.plan
+    return _member(seat, now) | {"model": seat.who.role.model, "plan": None if plan is None else vars(plan)}
+
+
+def _drafter(seat: Seat, now: float) -> dict[str, Any]:
+    assert isinstance(seat.who.role, DrafterInfo)
+    return _member(seat, now) | {"model": seat.who.role.model, "kind": seat.who.role.kind.value}
+
+
+def _member(seat: Seat, now: float) -> dict[str, Any]:
+    load = seat.load
+    return {
+        "name": seat.member_id,
+        "address": seat.who.address,
+        "state": _state(seat),
+        "why": seat.lost_because or "",
+        "silent_s": round(now - seat.heard_at, 2),
+        "sessions": load.sessions,
+        "waiting": load.waiting,
+        "max_sessions": seat.who.max_sessions,
+        "used_pages": load.total_pages - load.free_pages,
+        "total_pages": load.total_pages,
+        "steps": load.steps,
+        "step_ms": load.step_ms,
+    }
+
+
+def _state(seat: Seat) -> str:
+    if seat.lost_because is not None:
+        return "left" if seat.draining else "lost"
+    return "draining" if seat.draining else "serving"
+
+
+def _request(entry: Entry, now: float) -> dict[str, Any]:
+    ended = now if entry.ended_at is None else entry.ended_at
+    return {
+        "number": entry.number,
+        "id": entry.request_id,
+        "state": entry.state,
+        "ended": entry.ended_at is not None,
+        "verifier": "" if entry.verifier is None else entry.verifier.member_id,
+        "drafter": entry.drafter,
+        "prompt_tokens": entry.prompt_tokens,
+        "tokens": entry.tokens,
+        "steps": entry.speculation.steps,
+        "accept_length": round(entry.speculation.accept_length, 3),
+        "seconds": round(ended - entry.asked_at, 2),
+    }
+
+
+def _said(changes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in changes.items() if value is not None}

@@ -1,0 +1,108 @@
+"""verifier.proto: what a verifier tells those who watch a session."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TypeAlias
+
+from specsplit.errors import InvalidRequest
+from specsplit.sessions import WatchedStep
+from specsplit.speculation import Grow
+from specsplit.v1 import verifier_pb2 as pb
+from specsplit.values import Plan
+from specsplit.wire import common
+from specsplit.wire.drafter import grow_from_wire, grow_to_wire
+from specsplit.wire.limits import MAX_NODES, check_count, check_text
+
+WatchMessage: TypeAlias = pb.WatchRequest
+WatchEventMessage: TypeAlias = pb.WatchResponse
+Watched: TypeAlias = Grow | WatchedStep
+"""What happened to a speculation."""
+
+
+def watch_to_wire(request_id: str) -> pb.WatchRequest:
+    """The question."""
+    return pb.WatchRequest(request_id=request_id)
+
+
+def watch_from_wire(message: pb.WatchRequest) -> str:
+    """The request id. Raises InvalidRequest if it is too long."""
+    return check_text("request_id", message.request_id)
+
+
+def watch_response(event: Watched, missed: int) -> pb.WatchResponse:
+    """One event, and how many were left out before it, as one message."""
+    if isinstance(event, Grow):
+        return pb.WatchResponse(grown=grow_to_wire(event), missed=missed)
+    return pb.WatchResponse(step=_step_to_wire(event), missed=missed)
+
+
+def watch_event(message: pb.WatchResponse) -> tuple[Watched, int]:
+    """The event, and how many were left out before it. Raises InvalidRequest for one that is absent or contradicts itself."""
+    match message.WhichOneof("event"):
+        case "grown":
+            return grow_from_wire(message.grown), message.missed
+        case "step":
+            return _step_from_wire(message.step), message.missed
+        case _:
+            raise InvalidRequest("event", "is absent, expected grown or step")
+
+
+def _step_to_wire(step: WatchedStep) -> pb.WatchedStep:
+    return pb.WatchedStep(
+        node_ids=step.ids,
+        parents=step.parents,
+        token_ids=step.tokens,
+        scores=step.scores,
+        verified=step.verified,
+        accepted=step.accepted,
+        bonus_token_id=step.bonus,
+        committed=step.committed,
+        root_position=step.root_position,
+        commits=step.commits,
+        plan=common.plan_to_wire(step.plan),
+        speculation=common.speculation_to_wire(step.speculation),
+    )
+
+
+def _step_from_wire(message: pb.WatchedStep) -> WatchedStep:
+    _check_tree(message)
+    if not message.HasField("plan") or not message.HasField("speculation"):
+        raise InvalidRequest("step", "has no plan or no speculation, expected both")
+    return WatchedStep(
+        tuple(message.node_ids),
+        tuple(message.parents),
+        tuple(message.token_ids),
+        tuple(message.scores),
+        tuple(message.verified),
+        tuple(message.accepted),
+        message.bonus_token_id,
+        message.committed,
+        message.root_position,
+        message.commits,
+        common.plan_from_wire(message.plan).over(Plan()),
+        common.speculation_from_wire(message.speculation),
+    )
+
+
+def _check_tree(message: pb.WatchedStep) -> None:
+    count = len(message.node_ids)
+    check_count("step.node_ids", message.node_ids, MAX_NODES + 1)
+    for name, column in (
+        ("parents", message.parents),
+        ("token_ids", message.token_ids),
+        ("scores", message.scores),
+        ("verified", message.verified),
+    ):
+        if len(column) != count:
+            raise InvalidRequest(f"step.{name}", f"has {len(column)} entries, expected as many as node_ids: {count}")
+    if not count or message.parents[0] != -1 or not all(0 <= up < i for i, up in enumerate(message.parents) if i):
+        raise InvalidRequest("step.parents", "are no tree, expected -1 for the first and earlier indices for the rest")
+    if not all(map(math.isfinite, message.scores)):
+        raise InvalidRequest("step.scores", "holds NaN or infinity, expected finite numbers")
+    path = message.accepted
+    if not path or path[0] != 0 or any(i >= count or message.parents[i] != up for up, i in pairwise(path)):
+        raise InvalidRequest("step.accepted", "is no path, expected indices from the root on, each one below the last")
+    if message.committed > len(path):
+        raise InvalidRequest("step.committed", f"is {message.committed}, expected at most {len(path)}")

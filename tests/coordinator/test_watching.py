@@ -1,0 +1,194 @@
+"""From what a verifier tells about every step to pictures: the worked example of docs/tree.md, and laws over any tree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.errors import Unavailable
+from specsplit.sessions import WatchedStep
+from specsplit.speculation import Grow
+from specsplit.values import Plan, SpeculationStatistics
+from specsplit_coordinator import watching
+from specsplit_coordinator.watching import NODES_SHOWN, Picture, Speculation, Watch
+from tests.wire.test_watching import steps
+
+if TYPE_CHECKING:
+    from .conftest import Cluster, Script
+
+Say = Callable[..., "Script"]
+WORDS = dict(enumerate(("cat", "sat", "is", "on", "in", "the", "a", "mat", "mouse")))
+IDS = {word: token for token, word in WORDS.items()}
+
+
+def step(bonus: str, accepted: tuple[int, ...], committed: int = 3, number: int = 1) -> WatchedStep:
+    """The tree of docs/tree.md below `cat`; all but `a` and `mat` were verified."""
+    tokens = [IDS[word] for word in ("cat", "sat", "is", "on", "in", "the", "a", "mat")]
+    scores = (0.0, -0.1, -2.0, -0.3, -1.5, -0.6, -2.2, -0.9)
+    verified = (True,) * 6 + (False, False)
+    sums = SpeculationStatistics(steps=number, drafted=5 * number, accepted=2 * number)
+    return WatchedStep(
+        (0, 1, 2, 3, 4, 5, 6, 7), (-1, 0, 0, 1, 1, 3, 2, 5), tokens, scores, verified, accepted, IDS[bonus], committed,
+        1, number, Plan(), sums,
+    )  # fmt: skip
+
+
+def states(picture: Picture) -> dict[str, str]:
+    return {node["text"]: node["state"] for node in picture["nodes"]}
+
+
+def test_a_hit_shows_what_became_of_every_node_and_what_survives() -> None:
+    speculation = Speculation(WORDS.__getitem__)
+    picture = speculation.step(step("the", (0, 1, 3)))
+    assert states(picture) == {
+        "cat": "root",
+        "sat": "accepted",
+        "on": "accepted",
+        "the": "bonus",
+        "is": "rejected",
+        "in": "rejected",
+        "a": "drafted",
+        "mat": "drafted",
+    }
+    survivals = {node["text"]: node["survival"] for node in picture["nodes"]}
+    assert survivals["sat"] == pytest.approx(0.9048, abs=1e-4)
+    below = speculation.growing()
+    assert states(below) == {"the": "root", "mat": "drafted"}
+    assert [node["key"] for node in below["nodes"]] == ["n5", "n7"], "the same node keeps its key"
+    assert below["nodes"][1]["survival"] == pytest.approx(0.7408, abs=1e-4), "counted from the root"
+
+
+def test_a_miss_leaves_the_bonus_alone_under_a_key_that_stays() -> None:
+    speculation = Speculation(WORDS.__getitem__)
+    picture = speculation.step(step("mouse", (0, 1, 3)))
+    (bonus,) = [node for node in picture["nodes"] if node["state"] == "bonus"]
+    assert (bonus["text"], bonus["survival"]) == ("mouse", None)
+    assert picture["nodes"][bonus["parent"]]["text"] == "on"
+    (root,) = speculation.growing()["nodes"]
+    assert (root["key"], root["state"], root["survival"]) == (bonus["key"], "root", 1.0)
+
+
+def test_what_is_grown_finds_its_place_or_waits_for_the_next_step() -> None:
+    speculation = Speculation(WORDS.__getitem__)
+    assert speculation.grown(Grow(0, (1,), (0,), (1,), (-0.1,))) == 0, "nothing is known yet"
+    speculation.step(step("the", (0, 1, 3)))
+    grow = Grow(1, (8, 9, 10), (0, 7, 4), (IDS["a"], IDS["mouse"], IDS["is"]), (-0.7, -1.2, -3.0))
+    assert speculation.grown(grow) == 2, "node 4 was rejected, so what hangs below it has no place"
+    assert speculation.grown(grow) == 0
+    assert speculation.grown(Grow(0, (11,), (0,), (IDS["is"],), (-0.7,))) == 0, "this root is not the one meant"
+    below = speculation.growing()["nodes"]
+    assert {(node["text"], below[node["parent"]]["text"]) for node in below[1:]} == {
+        ("mat", "the"),
+        ("a", "the"),
+        ("mouse", "mat"),
+    }
+
+
+def distinct(of: WatchedStep) -> WatchedStep:
+    """With ids and tokens as a verifier has them: ids are unique, and so are the tokens below one parent; no child outscores its parent."""
+    scores = [0.0]
+    for parent in of.parents[1:]:
+        scores.append(scores[parent] - 0.5)
+    return WatchedStep(
+        tuple(range(len(of.ids))), of.parents, tuple(range(len(of.ids))), scores, of.verified, of.accepted, of.bonus,
+        of.committed, of.root_position, of.commits, of.plan, of.speculation,
+    )  # fmt: skip
+
+
+@given(steps())
+def test_a_picture_is_a_whole_tree_whatever_the_step(drawn: WatchedStep) -> None:
+    of = distinct(drawn)
+    speculation = Speculation(str)
+    for picture in (speculation.step(of), speculation.growing()):
+        nodes = picture["nodes"]
+        assert [node["parent"] < i for i, node in enumerate(nodes)] == [True] * len(nodes)
+        assert [node["parent"] for node in nodes].count(-1) == 1
+        assert len({node["key"] for node in nodes}) == len(nodes)
+        assert picture["hidden"] == 0
+    found = [node["state"] for node in Speculation(str).step(of)["nodes"]]
+    assert (found.count("root"), found.count("bonus")) == (1, 1)
+    heir = any(of.parents[i] == of.accepted[-1] and of.tokens[i] == of.bonus for i in range(1, len(of.ids)))
+    assert found.count("accepted") == len(of.accepted) - 1
+    assert len(found) == len(of.ids) + (not heir)
+
+
+@given(st.integers(NODES_SHOWN, 3 * NODES_SHOWN))
+def test_of_many_nodes_the_likeliest_are_shown_and_the_others_counted(size: int) -> None:
+    parents = (-1, *(i // 3 for i in range(size)))
+    chain = WatchedStep(
+        tuple(range(size + 1)), parents, tuple(range(size + 1)), tuple(-0.1 * i for i in range(size + 1)),
+        (True,) * 4 + (False,) * (size - 3), (0,), 10**6, 1, 0, 1, Plan(), SpeculationStatistics(1),
+    )  # fmt: skip
+    picture = Speculation(str).step(chain)
+    assert len(picture["nodes"]) == NODES_SHOWN
+    assert picture["hidden"] == size + 2 - NODES_SHOWN
+    assert [node["state"] for node in picture["nodes"]].count("rejected") == 3
+
+
+async def pictures(cluster: Cluster, number: int) -> list[Picture]:
+    entry = cluster.coordinator.ledger.find(number)
+    assert entry is not None
+    dialler = cluster.coordinator._dialler  # pyright: ignore[reportPrivateUsage]
+    assert dialler is not None
+    async with aclosing(Watch(cluster.tokenizer, dialler, entry).pictures()) as stream:
+        return [picture async for picture in stream]
+
+
+async def test_a_request_is_watched_from_its_queue_to_its_end_and_no_token_is_left_out(
+    cluster: Cluster, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "HOLD_S", 0.11)
+    grow = Grow(2, (8,), (7,), (IDS["is"],), (-1.0,))
+    running = asyncio.create_task(_generate(cluster))
+    while not cluster.coordinator.ledger.entries:
+        await asyncio.sleep(0.01)
+    seen = asyncio.create_task(pictures(cluster, 1))
+    await asyncio.sleep(0.1)
+    verifier = await cluster.add_verifier(say((5,), then_wait=True))
+    verifier.watched = [(step("the", (0, 1, 3), number=1), 0), (step("the", (0, 1, 3), number=2), 3), (grow, 0)]
+    second = asyncio.create_task(_generate(cluster))  # the first found no verifier, and has ended
+    first = await seen
+    assert first == [{"kind": "end", "text": []}]
+    while not (entry := cluster.coordinator.ledger.find(2)) or not entry.running:
+        await asyncio.sleep(0.01)
+    seen = asyncio.create_task(pictures(cluster, 2))
+    await asyncio.sleep(0.4)
+    second.cancel()
+    verifier.ended.set()
+    shown = await seen
+    await asyncio.gather(running, second, return_exceptions=True)
+    steps_shown = [picture for picture in shown if picture["kind"] == "step"]
+    assert steps_shown[-1]["step"] == 2
+    assert sum(picture["left_out"] for picture in steps_shown) + len(steps_shown) == 2 + 3
+    text = [piece for picture in shown for piece in picture.get("text", [])]
+    expected = [cluster.tokenizer.piece(IDS[word]) for word in ("sat", "on", "the")] * 2
+    assert "".join(piece for piece, _ in text) == "".join(expected)
+    assert [draft for _, draft in text] == [True, True, False] * 2
+    assert shown[-1]["kind"] == "end"
+
+
+async def _generate(cluster: Cluster) -> None:
+    try:
+        await cluster.client.generate("x", timeout_s=30)
+    except Unavailable:
+        return
+
+
+async def test_a_verifier_that_is_lost_ends_the_watch_with_a_sentence(cluster: Cluster, say: Say) -> None:
+    verifier = await cluster.add_verifier(say((5,), then_wait=True))
+    request = asyncio.create_task(_generate(cluster))
+    while not verifier.asked:
+        await asyncio.sleep(0.01)
+    seen = asyncio.create_task(pictures(cluster, 1))
+    await asyncio.sleep(0.1)
+    registry = cluster.coordinator.registry
+    registry.remove(registry.verifiers[0], "it was silent for 3.0 s")
+    with pytest.raises(Unavailable, match="verifier v1 was lost: it was silent"):
+        await seen
+    await asyncio.gather(request, return_exceptions=True)

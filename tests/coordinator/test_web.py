@@ -1,0 +1,202 @@
+"""The page's server over real HTTP: what it serves, what it refuses, and to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specsplit.errors import InvalidRequest
+from specsplit.settings import CoordinatorSettings
+from specsplit.values import DrafterKind, PlanChanges
+from specsplit_coordinator import web
+
+from .conftest import POCKET
+from .test_watching import step
+
+if TYPE_CHECKING:
+    from .conftest import Cluster, Script, StartCluster
+
+Say = Callable[..., "Script"]
+
+
+@pytest.fixture
+async def cluster(start_cluster: StartCluster) -> Cluster:
+    return await start_cluster(web_listen="127.0.0.1:0")
+
+
+async def ask(cluster: Cluster, head: str) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of one request, whose `head` is given without its last empty line."""
+    host, _, port = cluster.coordinator.web.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write((head + "\r\n\r\n").encode("latin-1"))
+        async with asyncio.timeout(10):
+            answer = await reader.read()
+    finally:
+        writer.close()
+    lines, _, body = answer.partition(b"\r\n\r\n")
+    status, *headers = lines.decode("latin-1").split("\r\n")
+    return int(status.split()[1]), dict(line.split(": ", 1) for line in headers), body
+
+
+async def get(cluster: Cluster, path: str, host: str = "localhost") -> tuple[int, dict[str, str], bytes]:
+    return await ask(cluster, f"GET {path} HTTP/1.1\r\nHost: {host}")
+
+
+async def state(cluster: Cluster) -> dict[str, Any]:
+    status, headers, body = await get(cluster, "/cluster.json")
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    return json.loads(body)
+
+
+async def test_the_page_is_one_file_that_asks_nobody_else_for_anything(cluster: Cluster) -> None:
+    status, headers, body = await get(cluster, "/")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert int(headers["Content-Length"]) == len(body) < 60_000
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    text = body.decode()
+    assert not re.search(r"(?:src|href)=[\"'](?!data:)", text)
+    assert set(re.findall(r"https?://[\w./]+", text)) == {"http://www.w3.org/2000/svg"}, (
+        "names of a format, not fetched"
+    )
+
+
+async def test_the_cluster_is_told_as_it_is(cluster: Cluster, say: Say) -> None:
+    empty = await state(cluster)
+    assert (empty["verifiers"], empty["drafters"], empty["requests"]) == ([], [], [])
+    await cluster.add_verifier(say((5, 6), (7,)))
+    await cluster.add_drafter(DrafterKind.NGRAM, "d1")
+    await cluster.client.generate("x", request_id="mine")
+    cluster.coordinator.orders.change_plan(PlanChanges(num_steps=2))
+    now = await state(cluster)
+    (verifier,), (drafter,), (request,) = now["verifiers"], now["drafters"], now["requests"]
+    assert (verifier["name"], verifier["model"], verifier["state"]) == ("v1", "toy", "serving")
+    assert (drafter["name"], drafter["kind"], drafter["max_sessions"]) == ("d1", "ngram", 4)
+    assert (request["id"], request["state"], request["ended"], request["tokens"]) == ("mine", "stop", True, 3)
+    assert (request["verifier"], request["drafter"], request["accept_length"]) == ("v1", "d1", 1.5)
+    assert now["totals"] == {"requests": 1, "tokens": 3, "steps": 2, "accepted": 1}
+    assert now["plan_changes"] == {"num_steps": 2}
+
+
+async def test_a_member_that_went_is_shown_for_a_while_with_the_reason(cluster: Cluster, say: Say) -> None:
+    await cluster.add_verifier(say((5,)))
+    registry = cluster.coordinator.registry
+    registry.remove(registry.verifiers[0], "it was silent for 3.0 s")
+    (verifier,) = (await state(cluster))["verifiers"]
+    assert (verifier["state"], verifier["why"]) == ("lost", "it was silent for 3.0 s")
+    await cluster.add_verifier(say((5,)))
+    (verifier,) = (await state(cluster))["verifiers"]
+    assert verifier["state"] == "serving", "it is back under its name"
+    registry.drain(registry.verifiers[0])
+    registry.remove(registry.verifiers[0], "its stream ended")
+    (verifier,) = (await state(cluster))["verifiers"]
+    assert verifier["state"] == "left"
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "sentence"),
+    [
+        ("GET /other HTTP/1.1\r\nHost: localhost", 404, "the page is at /"),
+        ("GET /watch/77 HTTP/1.1\r\nHost: localhost", 404, "no request has the number 77"),
+        ("GET /watch/x HTTP/1.1\r\nHost: localhost", 404, "no request has the number x"),
+        ("POST / HTTP/1.1\r\nHost: localhost", 405, "nothing here but to look at"),
+        ("GET / HTTP/1.1\r\nHost: evil.example:80", 403, "open the page as localhost"),
+        ("GET / HTTP/1.1", 403, "open the page as localhost"),
+        ("hello", 400, "no request of HTTP/1.1"),
+    ],
+)
+async def test_what_it_does_not_do_is_said_in_a_sentence(
+    cluster: Cluster, head: str, status: int, sentence: str
+) -> None:
+    found, headers, body = await ask(cluster, head)
+    assert (found, headers["Content-Type"]) == (status, "text/plain; charset=utf-8")
+    assert sentence in body.decode()
+
+
+@pytest.mark.parametrize("host", ["localhost:50080", "127.0.0.1", "[::1]:80"])
+async def test_this_machine_may_be_called_by_any_of_its_names(cluster: Cluster, host: str) -> None:
+    assert (await get(cluster, "/?from=here", host))[0] == 200
+
+
+async def test_a_head_without_end_is_cut_off(cluster: Cluster) -> None:
+    host, _, port = cluster.coordinator.web.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 10_000)
+    async with asyncio.timeout(10):
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+    writer.close()
+    assert (await get(cluster, "/"))[0] == 200
+
+
+async def stream(cluster: Cluster, path: str) -> AsyncIterator[dict[str, Any]]:
+    """The pictures of an event stream."""
+    host, _, port = cluster.coordinator.web.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"200 OK" in head and b"Content-Type: text/event-stream" in head
+        while line := await reader.readline():
+            if line.startswith(b"data: "):
+                yield json.loads(line.removeprefix(b"data: "))
+    finally:
+        writer.close()
+
+
+async def test_a_running_request_is_watched_as_server_sent_events(
+    cluster: Cluster, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "QUIET_S", 0.05)  # lines without meaning in between do no harm
+    verifier = await cluster.add_verifier(say((5,), then_wait=True))
+    verifier.watched = [(step("the", (0, 1, 3)), 0)]
+    request = asyncio.create_task(cluster.client.generate("x", timeout_s=30))
+    while not verifier.asked:
+        await asyncio.sleep(0.01)
+    kinds: list[str] = []
+    async with asyncio.timeout(20):
+        async for picture in stream(cluster, "/watch/1"):
+            kinds.append(picture["kind"])
+            if picture["kind"] == "step":
+                assert (picture["verified"], picture["accepted"], picture["committed"]) == (5, 2, 3)
+                assert picture["plan"]["num_draft_tokens"] == 16
+                request.cancel()
+                verifier.ended.set()
+    assert (kinds[0], kinds[-1]) == ("step", "end")
+    await asyncio.gather(request, return_exceptions=True)
+
+
+async def test_a_coordinator_that_stops_ends_the_streams(cluster: Cluster, say: Say) -> None:
+    verifier = await cluster.add_verifier(say((5,), then_wait=True))
+    verifier.watched = [(step("the", (0, 1, 3)), 0)]
+    request = asyncio.create_task(cluster.client.generate("x", timeout_s=30))
+    while not verifier.asked:
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(20):
+        async for _ in stream(cluster, "/watch/1"):
+            await cluster.coordinator.web.stop()
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
+
+
+async def test_there_is_no_page_unless_told_where(start_cluster: StartCluster) -> None:
+    assert (await start_cluster()).coordinator.web.address == ""
+
+
+async def test_an_address_that_is_taken_is_named(cluster: Cluster, start_cluster: StartCluster) -> None:
+    with pytest.raises(InvalidRequest, match="web_listen: cannot bind"):
+        await start_cluster(web_listen=cluster.coordinator.web.address)
+
+
+def test_beyond_this_machine_it_must_be_allowed() -> None:
+    with pytest.raises(InvalidRequest, match=r"web_listen: .* the page is served without TLS"):
+        CoordinatorSettings(model=POCKET, web_listen="0.0.0.0:8080")
+    assert CoordinatorSettings(model=POCKET, web_listen="0.0.0.0:8080", insecure=True).web_listen == "0.0.0.0:8080"

@@ -1,0 +1,229 @@
+"""Verifier and drafters with heads joined by a wire that delays, crosses the two directions and drops peers, on a seed.
+
+As test_loopback, with features: prompts are prefilled in chunks, windows and retention are small, drafters are of different kinds (so that
+one that takes over needs other features, by re-prefill), and every child that a head proposes is compared with what transformers computes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsplit.errors import SpecsplitError
+from specsplit.features import FeatureFormat, FeatureNeed, Features
+from specsplit.model.feature_codec import encode
+from specsplit.model.pages import PagePool, PageTable
+from specsplit.rpc import number_of
+from specsplit.sessions import DecodeRequest, Refuse
+from specsplit.speculation import Draft
+from specsplit.v1 import drafter_pb2
+from specsplit.values import Endpoint, Plan, Stopping
+from specsplit.wire import drafter as wire
+from specsplit_drafter.board import Board
+from specsplit_drafter.growth import GrowthLimits
+from specsplit_verifier.drafting import SHUNNED_S, Drafting, Sends
+from specsplit_verifier.events import FromDrafter
+from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
+from specsplit_verifier.session import Session
+from tests.drafter.head_toys import HEADS, VOCABULARY, features_of, head_of
+from tests.drafter.test_heads import Checked
+
+MAX_NODES = 30
+LIMIT = 40
+HIDDEN = 32
+ADDRESSES = ("drafter:1", "drafter:2")
+
+
+def recipe_of(need: FeatureNeed) -> Recipe:
+    return Recipe(need.layers, "", need.layout(HIDDEN, FeatureFormat.FLOAT32))
+
+
+class World:
+    """One verifier, two drafters with heads that may be dropped, and the wires between them."""
+
+    def __init__(self, heads: Sequence[str], prompts: Sequence[int], limits: FeedLimits, chance: random.Random) -> None:
+        """prompts: how long each is."""
+        self.now = 0.0
+        self.chance = chance
+        self.limits = limits
+        self.endpoints = [
+            Endpoint(address, address, head_of(name).shape.need) for address, name in zip(ADDRESSES, heads, strict=True)
+        ]
+        self.drafting = Drafting(VOCABULARY, MAX_NODES, FeatureSource(recipe_of, limits))
+        budget, pages = chance.choice([1, 3, 512]), PagePool(256, 4)
+        self.boards = {
+            address: Board(Checked(name, budget, 1024), GrowthLimits(chance.choice([4, 32])), 16)
+            for address, name in zip(ADDRESSES, heads, strict=True)
+        }
+        self.streams = dict.fromkeys(ADDRESSES, 1)
+        self.to_drafter: dict[str, deque[bytes]] = {address: deque() for address in ADDRESSES}
+        self.to_verifier: dict[str, deque[bytes]] = {address: deque() for address in ADDRESSES}
+        self.sessions: dict[int, Session] = {}
+        plan = Plan(num_steps=chance.choice([1, 3]), topk=2, num_draft_tokens=5, draft_ahead=chance.random() < 0.7)
+        for number, length in enumerate(prompts, start=1):
+            prompt = [chance.randrange(VOCABULARY.size) for _ in range(length)]
+            request = DecodeRequest(str(number), tuple(prompt), stopping=Stopping(LIMIT))
+            session = Session(number, request, plan, LIMIT, frozenset(), PageTable(pages), prompt)
+            self.sessions[number] = session
+            self.send(self.drafting.attach(session, self.endpoints[number % 2], self.now))
+        self.send(self.drafting.roster(self.endpoints, (), self.now))
+
+    def send(self, sends: Sends) -> None:
+        for address, session, event in sends:
+            self.to_drafter[address].append(wire.draft_request([(session, event)]).SerializeToString())
+
+    def step(self, session: Session, chunk: int) -> None:
+        """One step of a session, prefill of `chunk` tokens or verification; as many are re-prefilled if its drafter lacks them."""
+        again = session.feed.missing[:chunk] if session.feed is not None else range(0)
+        first = session.kv_length
+        if session.prefilling:
+            count = min(chunk, len(session.tokens) - 1 - first)
+            session.kv_length += count
+        else:
+            count = self.verify(session)
+        if session.id in self.sessions:
+            self.computed(session, again.start, len(again))
+            self.computed(session, first, count)
+
+    def verify(self, session: Session) -> int:
+        """Tokens whose features it computed."""
+        taken = session.take()
+        for _ in range(self.chance.randrange(3)):
+            self.deliver_to_verifier(self.chance.choice(ADDRESSES))  # while the step runs
+        picks = self.picks(taken)
+        path = taken.accept(picks)
+        verdict = session.settle(taken, path, picks[path[-1]])
+        if verdict.finished is not None:
+            self.send(self.drafting.close(session))
+            del self.sessions[session.id]
+        elif verdict.commit is not None and session.drafter is not None:
+            self.send([(session.drafter, session.id, verdict.commit)])
+            self.drafting.committed(session, verdict.hit is True, self.now)
+        return len(path)
+
+    def picks(self, taken: Draft) -> list[int]:
+        """What the target picks behind each token: one of its children, more often than not."""
+        children: dict[int, list[int]] = {}
+        for token, parent in zip(taken.tokens, taken.parents, strict=True):
+            children.setdefault(parent, []).append(token)
+        return [
+            self.chance.choice(children[node])
+            if node in children and self.chance.random() < 0.7
+            else self.chance.randrange(VOCABULARY.size)
+            for node in range(len(taken.tokens))
+        ]
+
+    def computed(self, session: Session, first: int, count: int) -> None:
+        if session.feed is not None and count:
+            recipe = session.feed.recipe
+            rows = features_of(session.tokens[: first + count], recipe.layers)[first:]
+            self.send(self.drafting.computed(session, Features(first, count, *encode(rows, recipe.layout)), self.now))
+
+    def deliver_to_drafter(self, address: str) -> None:
+        if self.to_drafter[address]:
+            message = drafter_pb2.DraftRequest.FromString(self.to_drafter[address].popleft())
+            for session, event in wire.draft_request_events(message):
+                self.boards[address].handle((self.streams[address], session), event)
+
+    def expand(self, address: str) -> int:
+        expanded = self.boards[address].step()
+        for stream, events in self.boards[address].outgoing().items():
+            assert stream == self.streams[address]
+            told = [(s, Refuse(number_of(e), str(e)) if isinstance(e, SpecsplitError) else e) for s, e in events]
+            self.to_verifier[address].append(wire.draft_response(told).SerializeToString())
+        return expanded
+
+    def deliver_to_verifier(self, address: str) -> None:
+        if self.to_verifier[address]:
+            message = drafter_pb2.DraftResponse.FromString(self.to_verifier[address].popleft())
+            events = list(wire.draft_response_events(message))
+            assert not any(isinstance(event, Refuse | SpecsplitError) for _, event in events), events
+            self.send(self.drafting.grown(FromDrafter(address, events), self.sessions, self.now))
+
+    def drop(self, address: str) -> None:
+        """The stream breaks with everything on it; a later open finds a new one."""
+        self.boards[address].lose(self.streams[address])
+        self.streams[address] += 1
+        self.to_drafter[address].clear()
+        self.to_verifier[address].clear()
+        self.send(self.drafting.lost(address, self.sessions.values(), self.now))
+
+    def drain(self) -> None:
+        """Prefill, re-prefill and deliver everything, and let the drafters grow until they rest."""
+        for _ in range(2000):
+            busy = False
+            for address in ADDRESSES:
+                while self.to_drafter[address]:
+                    self.deliver_to_drafter(address)
+                busy |= self.expand(address) > 0
+                while self.to_verifier[address]:
+                    busy = True
+                    self.deliver_to_verifier(address)
+            for session in self.sessions.values():
+                if session.prefilling:
+                    busy = True
+                    self.step(session, 3)
+                elif session.feed is not None and session.feed.missing:
+                    busy = True
+                    missing = session.feed.missing[:3]
+                    self.computed(session, missing.start, len(missing))
+            if not busy and not any(self.to_drafter.values()):
+                return
+        raise AssertionError("the drafters never rest")
+
+    def check(self) -> None:
+        for session in self.sessions.values():
+            assert session.mirror is None or len(session.mirror.tree) <= MAX_NODES
+            feed = session.feed
+            assert feed is None or feed.retained <= self.limits.retention
+            assert feed is None or feed.sent - feed.read <= self.limits.window
+
+    def check_at_rest(self) -> None:
+        for session in self.sessions.values():
+            if session.mirror is None or session.drafter is None:
+                continue
+            key = (self.streams[session.drafter], session.id)
+            original = self.boards[session.drafter].growth_of(key).original
+            assert session.mirror.tree.snapshot() == original.tree.snapshot()
+            assert session.mirror.resting
+            assert session.feed is not None and session.feed.complete
+            assert session.feed.read == len(session.tokens) - 1, "everything before the root"
+            assert len(session.tokens) == 1 or len(session.mirror.tree) > 0, "a head that has read everything drafts"
+        drafted = sum(session.drafter is not None for session in self.sessions.values())
+        assert sum(board.num_sessions for board in self.boards.values()) == drafted
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_whatever_the_wire_does_heads_draft_what_transformers_would_from_all_features(data: st.DataObject) -> None:
+    heads = data.draw(st.lists(st.sampled_from(list(HEADS)), min_size=2, max_size=2))
+    prompts = data.draw(st.lists(st.sampled_from([1, 2, 5, 15]), min_size=1, max_size=3))
+    window, event_bytes = data.draw(st.sampled_from([1, 3, 8, 100])), data.draw(st.sampled_from([1, 600, 10**6]))
+    limits = FeedLimits(window, data.draw(st.sampled_from([8, 12, 100])), event_bytes)
+    world = World(heads, prompts, limits, random.Random(data.draw(st.integers(0, 2**16))))
+    for _ in range(data.draw(st.integers(5, 60))):
+        address = data.draw(st.sampled_from(ADDRESSES))
+        match data.draw(
+            st.sampled_from(["step", "to drafter", "expand", "to verifier", "step", "to verifier", "drop", "time"])
+        ):
+            case "step" if world.sessions:
+                session = data.draw(st.sampled_from(list(world.sessions.values())))
+                world.step(session, data.draw(st.integers(1, 4)))
+            case "to drafter":
+                world.deliver_to_drafter(address)
+            case "expand":
+                world.expand(address)
+            case "to verifier":
+                world.deliver_to_verifier(address)
+            case "drop" if data.draw(st.integers(0, 3)) == 0:
+                world.drop(address)
+            case _:
+                world.now += SHUNNED_S
+                world.send(world.drafting.retry(world.sessions.values(), world.now))
+        world.check()
+    world.drain()
+    world.check_at_rest()

@@ -1,0 +1,209 @@
+"""The page in a real browser, over a real cluster: members, the tree of a watched request, keys, colours, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from specsplit.cli.local import LocalCluster
+from specsplit.values import PlanChanges
+from tests.support.toys import alphabet_target
+
+from .browser import CHROMIUM, NOT_HERE, Tab, browsing
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=NOT_HERE), pytest.mark.timeout(300)]
+
+STATES = ("root", "accepted", "rejected", "drafted", "bonus")
+
+
+class Shown:
+    """A cluster whose coordinator has a page."""
+
+    def __init__(self, folder: Path) -> None:
+        erring = alphabet_target(folder / "erring", wrong={"m": "x"})
+        self._lines: list[str] = []
+        self.cluster = LocalCluster(
+            alphabet_target(folder / "alphabet"),
+            erring,
+            drafters=["standalone", "ngram"],
+            coordinator={"web_listen": "127.0.0.1:0"},
+            verifier={"paced_step_base_ms": 60.0},
+            listener=lambda name, line: self._lines.append(line),
+        )
+
+    @property
+    def url(self) -> str:
+        return next(found[1] for line in self._lines if (found := re.search(r"page on (http://\S+/)", line)))
+
+    @contextmanager
+    def request(self, request_id: str) -> Iterator[None]:
+        """While in here a request runs."""
+        left = threading.Event()
+        plan = PlanChanges(num_steps=3, topk=3, num_draft_tokens=6)
+
+        def run() -> None:
+            with self.cluster.client() as client:
+                for _ in client.stream("abc", request_id=request_id, max_tokens=480, drafter="standalone", plan=plan):
+                    if left.is_set():
+                        return
+
+        thread = threading.Thread(target=run, name=request_id)
+        thread.start()
+        try:
+            yield
+        finally:
+            left.set()
+            thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    shown = Shown(tmp_path_factory.mktemp("models"))
+    with shown.cluster:
+        yield shown
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Tab]:
+    with browsing() as tab:
+        yield tab
+
+
+@pytest.fixture
+def tab(browser: Tab, shown: Shown) -> Iterator[Tab]:
+    """The page, opened anew; it must not have complained when the test is over."""
+    browser.errors.clear()
+    browser.prefer(prefers_color_scheme="light")
+    browser.open(shown.url)
+    browser.until("document.querySelector('#connection').textContent === 'live'")
+    yield browser
+    assert browser.errors == []
+
+
+def test_members_and_the_plan_in_force_are_shown(tab: Tab) -> None:
+    members = tab.until(
+        "[...document.querySelectorAll('[data-member]')].map(each => each.dataset.member)",
+        lambda found: len(found) == 4,
+    )
+    assert members == ["coordinator", "verifier-0", "ngram-1", "standalone-0"]
+    text = tab.evaluate("document.querySelector('#cluster').innerText")
+    assert "drafter · standalone" in text and "drafter · ngram" in text and "verifier · alphabet" in text
+    assert "sessions" in text and "KV" in text and "steps/s" in text
+    plan = tab.until("document.querySelector('#plan').innerText", lambda text: "depth 5" in text)
+    assert "tokens a step 16" in plan
+
+
+def test_the_tree_of_a_request_is_drawn_with_every_kind_of_node(tab: Tab, shown: Shown) -> None:
+    has_all = f"{json.dumps(STATES)}.every(state => pictures.some(p => p.nodes?.some(node => node.state === state)))"
+    with shown.request("letters"):
+        tab.until(has_all)
+        tab.until("document.querySelector('#requests').innerText.includes('letters')")
+        assert "letters" in tab.evaluate("document.querySelector('#caption').textContent")
+        text = tab.until("document.querySelector('#text').textContent", lambda text: len(text) > 30)
+        tab.evaluate("pause(true)")
+        for state in STATES:
+            tab.evaluate(f"show(pictures.findIndex(p => p.nodes.some(node => node.state === '{state}')))")
+            node = tab.until(f"document.querySelectorAll('.node[data-state={state}]').length")
+            assert node >= 1
+    assert text in "abcdefghijklmnopqrstuvwxyz" * 30
+    assert tab.evaluate("document.querySelectorAll('#text .draft').length") > 0
+    assert tab.until("document.querySelector('#length').textContent", lambda text: text == "–" or float(text) > 1)
+
+
+def test_kinds_of_nodes_are_told_apart_by_shape_and_mark_and_not_by_colour_alone(tab: Tab, shown: Shown) -> None:
+    with shown.request("shapes"):
+        tab.until("pictures.some(p => p.nodes?.some(node => node.state === 'rejected'))")
+        looks = tab.evaluate(
+            f"""(() => {{
+              pause(true);
+              return {json.dumps(STATES)}.map(state => {{
+                show(pictures.findLastIndex(p => p.nodes.some(node => node.state === state)));
+                const node = document.querySelector(`.node[data-state=${{state}}]`), box = node.querySelector('.box');
+                const style = getComputedStyle(box);
+                return [style.strokeDasharray, style.strokeWidth, box.getAttribute('rx'),
+                        node.querySelector('.mark').textContent, node.querySelector('title').textContent];
+              }});
+            }})()"""
+        )
+    shapes = [tuple(look[:4]) for look in looks]
+    assert len(set(shapes)) == len(STATES)
+    assert len({(dash, width, corner) for dash, width, corner, _ in shapes}) == len(STATES), "even without the marks"
+    for state, look in zip(STATES, looks, strict=True):
+        assert f": {state}" in look[4]
+
+
+def test_keys_alone_pause_and_go_back_through_the_steps(tab: Tab, shown: Shown) -> None:
+    with shown.request("keys"):
+        tab.until("pictures.length > 8")
+        tab.evaluate("document.querySelector('#pause').focus()")
+        tab.press(" ", " ")
+        assert tab.until("document.querySelector('#pause').getAttribute('aria-pressed')", lambda said: said == "true")
+        at = tab.evaluate("shown")
+        assert tab.evaluate("(document.querySelector('#history').focus(), document.activeElement.id)") == "history"
+        for _ in range(3):
+            tab.press("ArrowLeft")
+        assert tab.until("shown", lambda now: now == at - 3) == at - 3
+        before = tab.evaluate("document.querySelector('#caption').textContent")
+        time.sleep(0.3)
+        assert tab.evaluate("document.querySelector('#caption').textContent") == before, "paused is paused"
+        assert tab.evaluate("getComputedStyle(document.querySelector('#history')).outlineStyle") == "solid"
+        tab.evaluate("document.querySelector('#pause').focus()")
+        tab.press(" ", " ")
+        tab.until("shown === pictures.length - 1")
+
+
+def test_a_request_is_chosen_and_the_choice_holds(tab: Tab, shown: Shown) -> None:
+    with shown.request("one"):
+        tab.until("watched?.id === 'one'")
+        with shown.request("two"):
+            tab.until("[...document.querySelectorAll('[data-watch]')].length >= 2")
+            tab.evaluate(
+                "[...document.querySelectorAll('[data-watch]')].find(b => b.ariaLabel === 'watch request two').click()"
+            )
+            tab.until("watched.id === 'two' && pictures.length > 0")
+        tab.until("document.querySelector('#caption').textContent.endsWith('over')")
+        assert tab.evaluate("watched.id") == "two"
+
+
+def test_the_tree_is_a_table_for_those_who_want_it_read_out(tab: Tab, shown: Shown) -> None:
+    with shown.request("table"):
+        tab.until("pictures.length > 3")
+        tab.evaluate("document.querySelector('#listing summary').click()")
+        tab.evaluate("pause(true)")
+        rows = tab.until("[...document.querySelectorAll('#listing tbody tr')].map(row => row.innerText.split('\\t'))")
+    assert rows[0][0] == "0" and rows[0][2] == "root"
+    assert {row[2] for row in rows} <= set(STATES)
+
+
+def test_it_follows_the_colours_that_the_system_prefers(tab: Tab) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = tab.evaluate(ground)
+    tab.prefer(prefers_color_scheme="dark", prefers_reduced_motion="reduce")
+    assert tab.evaluate(ground) != light
+
+
+def test_nothing_is_asked_of_anybody_but_the_coordinator(tab: Tab, shown: Shown) -> None:
+    with shown.request("quiet"):
+        tab.until("pictures.length > 2")
+        asked = tab.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
+    assert asked and all(name.startswith(shown.url) for name in asked)
+
+
+def test_a_drafter_that_dies_is_shown_as_lost(tab: Tab, shown: Shown) -> None:
+    (ngram,) = [child for child in shown.cluster.drafters if child.name == "ngram-1"]
+    ngram.kill()
+    tab.until("document.querySelector('[data-member=\"ngram-1\"]')?.dataset.state", lambda state: state == "lost")
+    assert "lost" in tab.evaluate("document.querySelector('[data-member=\"ngram-1\"]').innerText")
+
+
+def test_a_coordinator_that_leaves_is_said_and_not_hidden(tab: Tab, shown: Shown) -> None:
+    shown.cluster.coordinator.kill()
+    tab.until("document.querySelector('#connection').textContent", lambda said: "does not answer" in said)
+    tab.errors[:] = [error for error in tab.errors if "ERR_CONNECTION_REFUSED" not in error]
