@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -27,7 +27,7 @@ from benchmarks.report import Row
 from benchmarks.spread import Spread, spread
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
-from specsplit.features import FeatureFormat, FeatureLayout, Features
+from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.model.feature_codec import decode, encode
 from specsplit.rpc.options import channel_options, server_options
 from specsplit.sessions import FeaturesRead, Open
@@ -61,7 +61,10 @@ class Way:
 
     def layout(self, hidden_size: int) -> FeatureLayout:
         """Of a row of three layers."""
-        return FeatureLayout((1 if self.projected else LAYERS) * hidden_size, self.format)
+        need = FeatureNeed(tuple(range(LAYERS)), hidden_size, self.format)
+        if self.projected:
+            need = replace(need, projection="fc", projected_size=hidden_size)
+        return need.layout(hidden_size, self.format)
 
 
 WAYS = [Way(each, projected) for projected in (False, True) for each in FORMATS]
@@ -87,6 +90,7 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
 
 
 async def _serve() -> None:
+    torch.set_num_threads(1)  # as the services do
     server = grpc.aio.server(options=server_options(TransportSettings()))
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(Reader(), server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -150,6 +154,7 @@ def _acceptance(context: Context, way: Way, prompts: list[list[int]], new: int) 
 
 def run(context: Context) -> None:
     """Measure, print, write."""
+    torch.set_num_threads(1)
     repeats, new, count = (3, 32, 2) if context.quick else (40, NEW, PROMPTS)
     prompts = held_out(context.target, PROMPT, count).tolist()
     with context.progress("features", repeats + 1 + len(WAYS)) as advance:

@@ -6,8 +6,9 @@ life; if it is accepted, the slot is appended to the context's table, and if it 
     context   the committed tokens from position `first` on, root included; `computed` of them, from the front, have their KV
     tree      expanded nodes below the root; all of them have their KV but those that are `missing`
 
-A node has its KV only if its parent has (where it has a row here). So of an accepted path the part with KV comes first and is taken over, and the rest (the
-bonus at the latest) is pending and computed with the next forward: that is draft extend. A prompt is pending in the same way.
+A node has its KV only if its parent has (where it has a row here). So of an accepted path the part with KV comes first and is taken
+over, and the rest (the bonus at the latest) is pending and computed with the next forward: that is draft extend. A prompt is pending
+in the same way.
 """
 
 from __future__ import annotations

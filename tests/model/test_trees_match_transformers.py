@@ -163,11 +163,10 @@ def test_a_tree_grown_by_expansions_matches_every_path(pair: Pair) -> None:
 
 def test_nan_in_the_kv_of_others_does_not_reach_a_shorter_row(llama: CausalLM) -> None:
     rng = np.random.default_rng(6)
-    short, long = (Sequence(llama, random_tokens(llama, rng, length)) for length in (6, 30))
-    llama.forward([long.chunk(24)])
-    rows = [short.chunk(6), long.chunk(6)]
+    tokens, own = random_tokens(llama, rng, 36), np.arange(100, 136)
+    llama.forward([Row.chunk(tokens[6:30], own[6:30])])
+    rows = [Row.chunk(tokens[:6], own[:6], logits_at=[5]), Row.chunk(tokens[30:], own[6:], logits_at=[5])]
     expected = llama.forward(rows)
-    own = np.concatenate([row.kv_slots for row in rows])
     llama.kv.data[:, :, np.setdiff1d(np.arange(llama.pool.num_slots), own)] = torch.nan
     torch.testing.assert_close(llama.forward(rows), expected)
 

@@ -49,8 +49,9 @@ def load_head(
 ) -> Head:
     """The head in `folder`, with the ends that it borrows read from the folder of its target.
 
-    kind eagle on a folder of one MTP layer runs that layer recurrently (SGLang's NEXTN) on its normed states. attn_implementation: other than ours to
-    train. Raises LoadError for what cannot be loaded, naming every tensor that is missing, left over or misshapen.
+    kind eagle on a folder of one MTP layer runs that layer recurrently (SGLang's NEXTN) on its normed states.
+    attn_implementation: other than ours to train. Raises LoadError for what cannot be loaded, naming every tensor that is missing, left
+    over or misshapen.
     """
     for each in (folder, target):
         check_folder(each)
