@@ -139,7 +139,7 @@ async def start_cluster() -> AsyncGenerator[StartCluster, None]:
                 "listen": "127.0.0.1:0",
                 "model": POCKET,
                 "heartbeat_ms": 50,
-                "lost_after_ms": 400,
+                "lost_after_ms": 3000,
             } | settings
             coordinator = Coordinator(CoordinatorSettings(**values), Draws(seed=lambda: 77, request_id=lambda: "drawn"))
             address = await coordinator.start()

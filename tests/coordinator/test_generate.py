@@ -222,7 +222,7 @@ async def test_more_than_runs_and_waits_is_refused_with_a_hint(start_cluster: St
     assert (seen.queued, seen.running) == (1, 1)
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks)
+    await asyncio.gather(*tasks, return_exceptions=True)
     await eventually(lambda: cluster.coordinator.admission.running == 0 and verifier.open == 0)
     assert cluster.coordinator.admission.queued == 0
 
@@ -276,7 +276,7 @@ async def test_sessions_spread_over_verifiers(cluster: Cluster, say: Say) -> Non
     await eventually(lambda: (one.open, two.open) == (2, 2))
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_what_the_verifier_refuses_reaches_the_caller(cluster: Cluster, say: Say) -> None:

@@ -130,9 +130,10 @@ async def test_a_member_that_falls_silent_is_lost_and_told_so(cluster: Cluster, 
     assert cluster.coordinator.registry.members == ()
 
 
-async def test_a_member_that_reports_stays(cluster: Cluster) -> None:
+async def test_a_member_that_reports_stays(start_cluster: StartCluster) -> None:
+    cluster = await start_cluster(lost_after_ms=800)
     await cluster.join("d1", "127.0.0.1:8", NGRAM)
-    await asyncio.sleep(0.8)
+    await asyncio.sleep(1.2)
     assert [seat.member_id for seat in cluster.coordinator.registry.drafters] == ["d1"]
 
 
