@@ -28,7 +28,7 @@ from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo
 from specsplit.wire.cluster import directive_from_wire, report_to_wire
 
 if TYPE_CHECKING:
-    from .conftest import Cluster, Script
+    from .conftest import Cluster, Script, StartCluster
 
 Say = Callable[..., "Script"]
 NGRAM = DrafterInfo(DrafterKind.NGRAM, "", None, 512)
