@@ -85,8 +85,8 @@ async def test_a_window_is_never_exceeded_and_all_arrives_all_the_same(target: P
         reading(NEED, truth, lag=3) as (reader, endpoint),
         verifier_over(target, step_token_budget=16, feature_window=5) as verifier,
     ):
-        tokens, end = await decode(verifier, request(PROMPTS[0], endpoint))
-    assert written(truth[0], tokens, 40) and end.speculation.accepted > 0
+        tokens, _ = await decode(verifier, request(PROMPTS[0], endpoint))
+    assert written(truth[0], tokens, 40)
     assert reader.most_unread == 5
     reader.check(1, truth[0], features_of(target, truth[0], NEED))
 
