@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
+from typing import Protocol
 
 import grpc
 
@@ -42,9 +44,8 @@ class Dialler:
         stub = verifier_pb2_grpc.VerifierServiceStub(self._channel(seat))
         with self._tracing.within(trace):
             call = stub.Decode(decode_to_wire(request), timeout=timeout_s)
-        seat.on_lost.append(call.cancel)
         finished: Finished | None = None
-        try:
+        with _bound(seat, call):
             async for message in call:
                 event = decode_event(message)
                 if isinstance(event, Finished):
@@ -54,16 +55,6 @@ class Dialler:
                     yield event
             if finished is not None:
                 yield finished
-        except grpc.aio.AioRpcError as error:
-            _require_alive(seat)
-            raise from_rpc_error(error, f"verifier {seat.member_id}") from error
-        except asyncio.CancelledError:
-            if not _is_caller_cancelled():
-                _require_alive(seat)
-            raise
-        finally:
-            seat.on_lost.remove(call.cancel)
-            call.cancel()
 
     async def watch(self, seat: Seat, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
         """What happens to the speculation of a session on a verifier until the session ends, and how many events were left out before each.
@@ -72,20 +63,9 @@ class Dialler:
         """
         _require_alive(seat)
         call = verifier_pb2_grpc.VerifierServiceStub(self._channel(seat)).Watch(watch_to_wire(request_id))
-        seat.on_lost.append(call.cancel)
-        try:
+        with _bound(seat, call):
             async for message in call:
                 yield watch_event(message)
-        except grpc.aio.AioRpcError as error:
-            _require_alive(seat)
-            raise from_rpc_error(error, f"verifier {seat.member_id}") from error
-        except asyncio.CancelledError:
-            if not _is_caller_cancelled():
-                _require_alive(seat)
-            raise
-        finally:
-            seat.on_lost.remove(call.cancel)
-            call.cancel()
 
     async def close(self) -> None:
         """Close every channel."""
@@ -106,6 +86,28 @@ class Dialler:
             task = asyncio.get_running_loop().create_task(channel.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+
+class _Call(Protocol):
+    def cancel(self) -> bool: ...
+
+
+@contextmanager
+def _bound(seat: Seat, call: _Call) -> Generator[None]:
+    """The call ends with the block, and with the verifier; what it fails with is told as `Dialler.decode` says."""
+    seat.on_lost.append(call.cancel)
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        _require_alive(seat)
+        raise from_rpc_error(error, f"verifier {seat.member_id}") from error
+    except asyncio.CancelledError:
+        if not _is_caller_cancelled():
+            _require_alive(seat)
+        raise
+    finally:
+        seat.on_lost.remove(call.cancel)
+        call.cancel()
 
 
 def _require_alive(seat: Seat) -> None:

@@ -1,8 +1,4 @@
-"""What each service tells its metrics. All methods run on the event loop; with `on` False what happens often costs one test.
-
-Engines know nothing of this: the edge feeds it from the records that they hand out anyway. The records are described here by the
-attributes that are read of them (`StepCosts`, `SessionStep`, `DrafterTotals`, ...), so that no service has to convert its own.
-"""
+"""Steps and what they brought, as a verifier counts them."""
 
 from __future__ import annotations
 
@@ -10,133 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from specsplit.membership import Cluster
 from specsplit.observe import metric_table as table
 from specsplit.observe.instruments import Instruments
 from specsplit.observe.metric_table import DEEPEST, DEPTH, Metric, Service
-from specsplit.values import DrafterKind, FinishReason, Load, Miss, ModelInfo, Plan
+from specsplit.observe.metrics.base import Metrics
+from specsplit.values import Load, Miss, Plan
 
 MOST_STEPS = 64
 """Deepest node below the root that a plan allows to be verified."""
-
-
-class Metrics:
-    """The instruments of one process, and who brings them up to date before they are read."""
-
-    def __init__(self, service: Service, *, on: bool, fixed: dict[str, str] | None = None) -> None:
-        self.on = on
-        """False: nobody will read them."""
-        self.instruments = Instruments(service, fixed)
-        self._watchers: list[Callable[[], None]] = []
-
-    def refresh(self) -> None:
-        """Read what is not told but looked up: gauges, and counts that others keep. On the event loop."""
-        for watcher in self._watchers:
-            watcher()
-
-
-class CoordinatorMetrics(Metrics):
-    """Requests and members."""
-
-    def __init__(self, *, on: bool) -> None:
-        super().__init__(Service.COORDINATOR, on=on)
-        made = self.instruments
-        self._finished = {reason: made.counter(table.REQUESTS_FINISHED, reason.value) for reason in FinishReason}
-        self._failed = {code: made.counter(table.REQUESTS_FAILED, code) for code in table.CODE.values}
-        self._lost = {role: made.counter(table.MEMBERS_LOST, role) for role in table.ROLE.values}
-        self._first_token = made.histogram(table.TIME_TO_FIRST_TOKEN)
-        self._between_tokens = made.histogram(table.INTER_TOKEN_LATENCY)
-        self._duration = made.histogram(table.REQUEST_DURATION)
-        self._queue_time = made.histogram(table.QUEUE_TIME)
-
-    def request(self, arrived: float, trace_id: str = "") -> RequestTimes:
-        """A request arrived at `arrived` (the clock's seconds). `trace_id`: 32 hex digits if it is traced and sampled."""
-        return RequestTimes(self, arrived, trace_id)
-
-    def member_lost(self, role: object) -> None:
-        """A member with this `ModelInfo` or `DrafterInfo` went without draining."""
-        self._lost[_role(role)].add()
-
-    def watch(self, read: Callable[[], Cluster]) -> None:
-        """Where to look the cluster up, on the event loop, before every scrape."""
-        made = self.instruments
-        running, queued = made.gauge(table.RUNNING_REQUESTS), made.gauge(table.QUEUED_REQUESTS)
-
-        def look() -> None:
-            cluster = read()
-            running.set(cluster.running)
-            queued.set(cluster.queued)
-            present = [(_role(member.role), "draining" if member.draining else "serving") for member in cluster.members]
-            for role in table.ROLE.values:
-                for state in table.STATE.values:
-                    made.gauge(table.MEMBERS, role, state).set(present.count((role, state)))
-
-        self._watchers.append(look)
-
-    def first_token(self, seconds: float, trace_id: str) -> None:
-        """For `RequestTimes`."""
-        self._first_token.observe(seconds, trace_id=trace_id)
-
-    def intervals(self, seconds: float, tokens: int, trace_id: str) -> None:
-        """For `RequestTimes`: `tokens` came `seconds` after those before."""
-        self._between_tokens.observe(seconds / tokens, tokens, trace_id)
-
-    def placed(self, seconds: float, trace_id: str) -> None:
-        """For `RequestTimes`."""
-        self._queue_time.observe(seconds, trace_id=trace_id)
-
-    def finished(self, reason: FinishReason, seconds: float, trace_id: str) -> None:
-        """For `RequestTimes`."""
-        self._finished[reason].add()
-        self._duration.observe(seconds, trace_id=trace_id)
-
-    def failed(self, code: str) -> None:
-        """For `RequestTimes`; also for a request that ends before it has any, with a gRPC status by name."""
-        self._failed.get(code.lower(), self._failed["unknown"]).add()
-
-
-def _role(role: object) -> str:
-    return Service.VERIFIER.value if isinstance(role, ModelInfo) else Service.DRAFTER.value
-
-
-class RequestTimes:
-    """One request on its way; every `now` is the clock's seconds. It ends once: what is told of an end after the first is ignored."""
-
-    __slots__ = ("_arrived", "_ended", "_latest", "_metrics", "_trace_id")
-
-    def __init__(self, metrics: CoordinatorMetrics, arrived: float, trace_id: str) -> None:
-        self._metrics = metrics
-        self._arrived = arrived
-        self._latest: float | None = None
-        self._trace_id = trace_id
-        self._ended = False
-
-    def placed(self, now: float) -> None:
-        """It has a place on a verifier."""
-        if self._metrics.on:
-            self._metrics.placed(now - self._arrived, self._trace_id)
-
-    def tokens(self, count: int, now: float) -> None:
-        """A burst of tokens came from the verifier."""
-        if not self._metrics.on or not count:
-            return
-        if self._latest is None:
-            self._metrics.first_token(now - self._arrived, self._trace_id)
-        else:
-            self._metrics.intervals(now - self._latest, count, self._trace_id)
-        self._latest = now
-
-    def finished(self, reason: FinishReason, now: float) -> None:
-        """It ended with a text."""
-        if not self._ended:
-            self._ended = True
-            self._metrics.finished(reason, now - self._arrived, self._trace_id)
-
-    def failed(self, code: str) -> None:
-        """It ended with a gRPC status, by name in either case."""
-        if not self._ended:
-            self._ended = True
-            self._metrics.failed(code)
 
 
 class StepCosts(Protocol):
@@ -394,96 +271,5 @@ class VerifierMetrics(Metrics):
             bytes_received.stand_at(sum(link.bytes_received for link in links))
             feature_bytes.stand_at(sum(link.feature_bytes_sent for link in links))
             nodes.stand_at(sum(link.nodes_received for link in links))
-
-        self._watchers.append(look)
-
-
-class DrafterTotals(Protocol):
-    """What is read of a drafter's statistics; counts are since the start of the process."""
-
-    @property
-    def sessions(self) -> int:
-        """Open now."""
-        ...
-
-    @property
-    def streams(self) -> int:
-        """Open now."""
-        ...
-
-    @property
-    def expansions(self) -> int:
-        """Forward passes."""
-        ...
-
-    @property
-    def expanded_nodes(self) -> int:
-        """Roots included."""
-        ...
-
-    @property
-    def pushed_nodes(self) -> int:
-        """Nodes sent."""
-        ...
-
-    @property
-    def commits(self) -> int:
-        """Commits applied."""
-        ...
-
-    @property
-    def committed_nodes(self) -> int:
-        """Nodes that they accepted."""
-        ...
-
-    @property
-    def used_pages(self) -> int:
-        """Of KV."""
-        ...
-
-    @property
-    def total_pages(self) -> int:
-        """Of KV; 0 if it keeps none."""
-        ...
-
-
-class DrafterMetrics(Metrics):
-    """Expansions and sessions of one drafter of one kind."""
-
-    def __init__(self, kind: DrafterKind, *, on: bool) -> None:
-        super().__init__(Service.DRAFTER, on=on, fixed={table.KIND.name: kind.value})
-        self._kind = kind.value
-        self._draft_time = self.instruments.histogram(table.DRAFT_TIME, self._kind)
-        self._refused = {code: self.instruments.counter(table.REFUSALS, code) for code in table.CODE.values}
-
-    def expansion(self, seconds: float) -> None:
-        """An expansion is over."""
-        if self.on:
-            self._draft_time.observe(seconds)
-
-    def refused(self, code: str) -> None:
-        """A session was ended on this side, with a gRPC status by name."""
-        self._refused.get(code.lower(), self._refused["unknown"]).add()
-
-    def watch(self, read: Callable[[], DrafterTotals]) -> None:
-        """Where to look up what the engine has done and holds, on the event loop, before every scrape."""
-        made, kind = self.instruments, self._kind
-        sessions, streams = made.gauge(table.OPEN_SESSIONS, kind), made.gauge(table.OPEN_STREAMS, kind)
-        pages, used = made.gauge(table.KV_PAGES), made.gauge(table.KV_PAGES_USED)
-        expansions, expanded = made.counter(table.EXPANSIONS, kind), made.counter(table.EXPANDED_NODES, kind)
-        pushed = made.counter(table.PUSHED_NODES, kind)
-        commits, committed = made.counter(table.COMMITS_APPLIED, kind), made.counter(table.COMMITTED_NODES, kind)
-
-        def look() -> None:
-            totals = read()
-            sessions.set(totals.sessions)
-            streams.set(totals.streams)
-            expansions.stand_at(totals.expansions)
-            expanded.stand_at(totals.expanded_nodes)
-            pushed.stand_at(totals.pushed_nodes)
-            commits.stand_at(totals.commits)
-            committed.stand_at(totals.committed_nodes)
-            pages.set(totals.total_pages)
-            used.set(totals.used_pages)
 
         self._watchers.append(look)

@@ -1,0 +1,102 @@
+"""Expansions and sessions, as a drafter counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from specsplit.observe import metric_table as table
+from specsplit.observe.metric_table import Service
+from specsplit.observe.metrics.base import Metrics
+from specsplit.values import DrafterKind
+
+
+class DrafterTotals(Protocol):
+    """What is read of a drafter's statistics; counts are since the start of the process."""
+
+    @property
+    def sessions(self) -> int:
+        """Open now."""
+        ...
+
+    @property
+    def streams(self) -> int:
+        """Open now."""
+        ...
+
+    @property
+    def expansions(self) -> int:
+        """Forward passes."""
+        ...
+
+    @property
+    def expanded_nodes(self) -> int:
+        """Roots included."""
+        ...
+
+    @property
+    def pushed_nodes(self) -> int:
+        """Nodes sent."""
+        ...
+
+    @property
+    def commits(self) -> int:
+        """Commits applied."""
+        ...
+
+    @property
+    def committed_nodes(self) -> int:
+        """Nodes that they accepted."""
+        ...
+
+    @property
+    def used_pages(self) -> int:
+        """Of KV."""
+        ...
+
+    @property
+    def total_pages(self) -> int:
+        """Of KV; 0 if it keeps none."""
+        ...
+
+
+class DrafterMetrics(Metrics):
+    """Expansions and sessions of one drafter of one kind."""
+
+    def __init__(self, kind: DrafterKind, *, on: bool) -> None:
+        super().__init__(Service.DRAFTER, on=on, fixed={table.KIND.name: kind.value})
+        self._kind = kind.value
+        self._draft_time = self.instruments.histogram(table.DRAFT_TIME, self._kind)
+        self._refused = {code: self.instruments.counter(table.REFUSALS, code) for code in table.CODE.values}
+
+    def expansion(self, seconds: float) -> None:
+        """An expansion is over."""
+        if self.on:
+            self._draft_time.observe(seconds)
+
+    def refused(self, code: str) -> None:
+        """A session was ended on this side, with a gRPC status by name."""
+        self._refused.get(code.lower(), self._refused["unknown"]).add()
+
+    def watch(self, read: Callable[[], DrafterTotals]) -> None:
+        """Where to look up what the engine has done and holds, on the event loop, before every scrape."""
+        made, kind = self.instruments, self._kind
+        sessions, streams = made.gauge(table.OPEN_SESSIONS, kind), made.gauge(table.OPEN_STREAMS, kind)
+        pages, used = made.gauge(table.KV_PAGES), made.gauge(table.KV_PAGES_USED)
+        expansions, expanded = made.counter(table.EXPANSIONS, kind), made.counter(table.EXPANDED_NODES, kind)
+        pushed = made.counter(table.PUSHED_NODES, kind)
+        commits, committed = made.counter(table.COMMITS_APPLIED, kind), made.counter(table.COMMITTED_NODES, kind)
+
+        def look() -> None:
+            totals = read()
+            sessions.set(totals.sessions)
+            streams.set(totals.streams)
+            expansions.stand_at(totals.expansions)
+            expanded.stand_at(totals.expanded_nodes)
+            pushed.stand_at(totals.pushed_nodes)
+            commits.stand_at(totals.commits)
+            committed.stand_at(totals.committed_nodes)
+            pages.set(totals.total_pages)
+            used.set(totals.used_pages)
+
+        self._watchers.append(look)
