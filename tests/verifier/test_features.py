@@ -83,10 +83,11 @@ async def test_a_drafter_reads_what_transformers_computes_of_accepted_tokens(
 async def test_a_window_is_never_exceeded_and_all_arrives_all_the_same(target: Path, truth: list[list[int]]) -> None:
     async with (
         reading(NEED, truth, lag=3) as (reader, endpoint),
-        verifier_over(target, step_token_budget=16, feature_window=5) as verifier,
+        # Steps long enough that a drafter which lags by three messages still drafts.
+        verifier_over(target, step_token_budget=16, feature_window=5, paced_step_base_ms=20.0) as verifier,
     ):
-        tokens, _ = await decode(verifier, request(PROMPTS[0], endpoint))
-    assert written(truth[0], tokens, 40)
+        tokens, end = await decode(verifier, request(PROMPTS[0], endpoint))
+    assert written(truth[0], tokens, 40) and end.speculation.accepted > 0
     assert reader.most_unread == 5
     reader.check(1, truth[0], features_of(target, truth[0], NEED))
 
