@@ -44,9 +44,9 @@ drift: $(STAMP) ## is the generated code what the protos give?
 	@echo "drift: specsplit/v1 against protos/specsplit/v1"
 	@$(BIN)/python scripts/generate_protos.py --check
 
-unit: $(STAMP) ## pytest
+unit: $(STAMP) ## pytest, a process per core
 	@echo "unit: pytest"
-	@$(BIN)/pytest
+	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 format: $(STAMP) ## let ruff put imports and layout right
 	@$(BIN)/ruff check --quiet --fix $(SOURCES) || true

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 # No deadline: a busy machine is no reason to fail.
 settings.register_profile("specsplit", deadline=None, print_blob=True)
 settings.load_profile("specsplit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole clusters first: they take longest, and the other process of a parallel run has the rest to do meanwhile."""
+    items.sort(key=lambda item: "system" not in item.path.parts)

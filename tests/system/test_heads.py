@@ -12,13 +12,15 @@ from transformers import AutoTokenizer
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Delta
-from specsplit.values import DrafterInfo, DrafterKind
+from specsplit.values import DrafterInfo, DrafterKind, PlanChanges
 from tests.system.conftest import empty, eventually
 
 TARGET = Path("models/pocket/target")
 HEADS = ["eagle3", "multi_layer_eagle", "eagle"]
 PACED = {"paced_step_base_ms": 10.0, "drafter_lost_after_s": 2.0}
 NEW_TOKENS = 160
+SERIAL = PlanChanges(draft_ahead=False, wait_budget_us=2_000_000)
+"""Every step has a full tree: what is accepted is a matter of the head and not of how busy the machine is."""
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +65,9 @@ def test_a_head_drafts_what_the_target_accepts(
     cluster: LocalCluster, prompt: list[int], plain: tuple[int, ...], drafter: str
 ) -> None:
     with cluster.client() as client:
-        result = client.generate(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter=drafter)
+        result = client.generate(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter=drafter, plan=SERIAL)
     assert result.tokens == plain
-    assert result.speculation.accept_length > 1.5
+    assert result.speculation.accept_length > 2.5
     assert result.done.drafter.startswith(drafter)
 
 
@@ -160,10 +162,11 @@ def test_a_head_that_sleeps_never_stalls_a_session(
                 child.resume()
 
 
-@pytest.mark.parametrize("encoding", ["float32", "bfloat16", "fp8_e4m3", "projected"])
+@pytest.mark.parametrize("encoding", ["bfloat16", "fp8_e4m3", "projected"])
 def test_features_travel_in_any_format(
     cluster: LocalCluster, prompt: list[int], plain: tuple[int, ...], encoding: str
 ) -> None:
+    """The others; the tests before have them in the target's own dtype, float32."""
     projected = encoding == "projected"
     options = {"feature_projection": True} if projected else {"feature_format": encoding}
     folder = drafts_beside(TARGET)[DrafterKind.EAGLE3]
@@ -176,6 +179,23 @@ def test_features_travel_in_any_format(
     for child in old:
         child.kill()
     with cluster.client() as client:
-        result = client.generate(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter="eagle3")
+        result = client.generate(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter="eagle3", plan=SERIAL)
     assert result.tokens == plain
-    assert result.speculation.accept_length > 1.5
+    assert result.speculation.accept_length > 2.5
+
+
+@pytest.mark.parametrize("drafter", HEADS)
+def test_a_head_that_is_told_to_leave_leaves_with_zero_and_the_text_goes_on(
+    cluster: LocalCluster, prompt: list[int], plain: tuple[int, ...], drafter: str
+) -> None:
+    (leaving,) = [child for child in cluster.drafters if child.name.startswith(f"{drafter}-") and child.alive]
+    tokens: list[int] = []
+    with cluster.client() as client:
+        for event in client.stream(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter=drafter):
+            if isinstance(event, Delta):
+                if not tokens:
+                    leaving.terminate()
+                tokens += event.tokens
+        assert tuple(tokens) == plain
+        assert leaving.wait(15) == 0
+        eventually(lambda: empty(client.cluster()))

@@ -13,11 +13,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client
+from specsplit.values import PlanChanges
 
 POCKET = Path("models/pocket")
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 50, 24, 128
 DRAFTERS = ["eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram"]
 KINDS = ["none", *DRAFTERS]
+SERIAL = PlanChanges(draft_ahead=False, wait_budget_us=2_000_000)
+"""Every step has a full tree, however busy the machine."""
+AHEAD = PlanChanges(draft_ahead=True)
+"""As usual."""
 SEEDED = {"temperature": 0.9, "top_k": 200, "top_p": 0.95, "min_p": 0.01, "seed": 2024}
 
 
@@ -64,19 +69,31 @@ def references(prompts: list[list[int]]) -> list[tuple[int, ...]]:
     return [tuple(row[PROMPT_TOKENS:]) for row in output.tolist()]
 
 
-def write(client: Client, prompt: list[int], drafter: str, **options: float) -> tuple[tuple[int, ...], int]:
-    """(tokens, accepted drafts)."""
-    result = client.generate(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter=drafter, timeout_s=120, **options)  # pyright: ignore[reportArgumentType]
-    return result.tokens, result.speculation.accepted
+def write(
+    client: Client, prompt: list[int], drafter: str, plan: PlanChanges, **options: float
+) -> tuple[tuple[int, ...], int, str]:
+    """(tokens, accepted drafts, name of the verifier)."""
+    result = client.generate(
+        prompt,
+        max_tokens=NEW_TOKENS,
+        ignore_eos=True,
+        drafter=drafter,
+        plan=plan,
+        timeout_s=120,
+        **options,  # pyright: ignore[reportArgumentType]
+    )
+    return result.tokens, result.speculation.accepted, result.done.verifier
 
 
 def write_all(
     cluster: LocalCluster, prompts: list[list[int]], drafter: str, in_flight: int, **options: float
 ) -> tuple[list[tuple[int, ...]], int]:
-    """(tokens per prompt, accepted drafts in all)."""
+    """(tokens per prompt, accepted drafts in all). Every verifier takes part, so that one drafter serves two where there are two."""
+    plan = AHEAD if in_flight == 8 else SERIAL
     with cluster.client() as client, ThreadPoolExecutor(in_flight) as pool:
-        written = list(pool.map(lambda prompt: write(client, prompt, drafter, **options), prompts))
-    return [tokens for tokens, _ in written], sum(accepted for _, accepted in written)
+        written = list(pool.map(lambda prompt: write(client, prompt, drafter, plan, **options), prompts))
+    assert {name for _, _, name in written} == {child.name for child in cluster.verifiers if child.alive}
+    return [tokens for tokens, _, _ in written], sum(accepted for _, accepted, _ in written)
 
 
 @pytest.fixture(scope="module")
