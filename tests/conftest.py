@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
+
+# The suite runs in a process per core: threads of one forward would only wait for one another. Before torch is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No deadline: a busy machine is no reason to fail.
 settings.register_profile("specsplit", deadline=None, print_blob=True)
