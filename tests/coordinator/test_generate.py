@@ -254,7 +254,7 @@ async def test_a_deadline_ends_the_request_everywhere_and_travels_to_the_verifie
     with pytest.raises(DeadlineExceeded):
         await cluster.client.generate("x", timeout_s=0.3)
     assert verifier.timeouts[0] is not None
-    assert verifier.timeouts[0] <= 0.3
+    assert verifier.timeouts[0] < 0.31, "gRPC counts in milliseconds and rounds up"
     await eventually(lambda: verifier.open == 0 and cluster.coordinator.admission.running == 0)
 
 

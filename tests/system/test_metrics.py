@@ -59,6 +59,10 @@ def cluster(places: Places) -> Iterator[LocalCluster]:
         yield started
 
 
+FULL = PlanChanges(draft_ahead=False, wait_budget_us=2_000_000)
+"""Steps take full trees, however busy the machine."""
+
+
 @contextmanager
 def load(cluster: LocalCluster) -> Iterator[None]:
     """Two requests of each kind of drafter at any time, and now and then one that fails."""
@@ -112,10 +116,15 @@ def test_a_plan_that_changes_under_load_is_seen_in_the_metrics(cluster: LocalClu
             num_draft_tokens,
         )
 
+    def switches() -> float:
+        return places.scraped("verifier-0")("specsplit_plan_switches_total")
+
     with load(cluster), cluster.client() as client:
         eventually(lambda: plan_is(5, 16), "the verifier's own plan is in force")
+        before = switches()
+        client.set_plan(FULL)
+        eventually(lambda: switches() == before + 1, "every step waits for a full tree")
         usual = accept_length(places)
-        switches = places.scraped("verifier-0")("specsplit_plan_switches_total")
 
         client.set_plan(PlanChanges(num_steps=1, num_draft_tokens=2))
         eventually(lambda: plan_is(1, 2), "the new plan is in force")
@@ -127,10 +136,11 @@ def test_a_plan_that_changes_under_load_is_seen_in_the_metrics(cluster: LocalClu
         time.sleep(1)
         assert places.scraped("verifier-0")("specsplit_drafted_tokens_total") == drafted
 
-        client.set_plan(reset=True)
-        eventually(lambda: plan_is(5, 16), "the verifier's own plan is in force again")
+        client.set_plan(FULL, reset=True)
+        eventually(lambda: plan_is(5, 16), "the trees are full again")
         again = accept_length(places)
-        assert places.scraped("verifier-0")("specsplit_plan_switches_total") == switches + 3
+        client.set_plan(reset=True)
+        eventually(lambda: switches() == before + 5, "the verifier's own plan is in force again")
     assert 1.0 <= short <= 2.0
     assert min(usual, again) > short
 
