@@ -71,7 +71,9 @@ class TokenTree:
 
     def reroot(self, deepest: Node, bonus: int) -> bool:
         """Make the child of `deepest` with token `bonus` the root; a fresh root if there is none. True if there was one (a hit)."""
-        heir = deepest.children.get(bonus)
+        heir = deepest.children.pop(bonus, None)
+        for node in self.root.descendants():
+            node.parent = None  # without a way back up they are free at once, and none waits for the garbage collector
         if heir is None:
             self.root = Node(0, bonus, 0.0, deepest.position + 1)
             self.nodes = {}

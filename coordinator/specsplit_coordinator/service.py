@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import ExitStack
 
 from specsplit.clock import SystemClock
+from specsplit.interpreter import freeze_heap
 from specsplit.membership import Cluster
 from specsplit.observe import announce, fields, set_up
 from specsplit.observe.exposition import expose
@@ -91,6 +92,7 @@ class Coordinator:
         await self.web.start()
         address = await server.start()
         self._sweeper = asyncio.create_task(self._sweep())
+        freeze_heap()
         server.ready()
         return address
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from specsplit.clock import SystemClock
 from specsplit.errors import LoadError
+from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.membership import Register
 from specsplit.observe import announce, set_up
 from specsplit.rpc import DRAFTER_SERVICE, Membership, Server, dial, member_id_of
@@ -26,13 +26,11 @@ from specsplit_drafter.servicer import DrafterServicer
 from specsplit_drafter.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
-SWITCH_INTERVAL_S = 0.0005
 
 
 def main(settings: DrafterSettings) -> int:
     """Run one drafter until SIGTERM; the exit status. Raises SpecsplitError if it cannot start."""
-    # As in the verifier: two threads hand each other small things all the time, and 5 ms is a long time to wait for the other.
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    switch_often()  # two threads hand each other small things all the time
     set_up("drafter", settings.log_level, settings.log_format)
     announce("drafter", settings)
     return asyncio.run(serve(settings))
@@ -81,7 +79,9 @@ async def _run(settings: DrafterSettings, server: Server, engine: Engine, *, sig
 def load_board(settings: DrafterSettings) -> Board:
     """The proposer of these settings with no sessions yet. Takes as long as loading the model does. Raises LoadError."""
     limits = GrowthLimits(settings.expand_width, settings.expand_survival, settings.push_survival)
-    return Board(_load_proposer(settings), limits, settings.max_sessions, _pace(settings))
+    board = Board(_load_proposer(settings), limits, settings.max_sessions, _pace(settings))
+    freeze_heap()
+    return board
 
 
 def _load_proposer(settings: DrafterSettings) -> Proposer:

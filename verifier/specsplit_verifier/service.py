@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, aclosing
@@ -15,6 +14,7 @@ import torch
 
 from specsplit.clock import Clock, SystemClock
 from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.membership import Register
 from specsplit.membership import Roster as RosterDirective
 from specsplit.model.causal_lm import CausalLM
@@ -39,15 +39,13 @@ if TYPE_CHECKING:
     from specsplit.v1 import verifier_pb2
 
 _log = logging.getLogger(__name__)
-SWITCH_INTERVAL_S = 0.0005
 LOSSES_KEPT = 64
 
 
 def load_stepper(settings: VerifierSettings, clock: Clock) -> Stepper:
     """Load the target, and set this process up to run it. Raises LoadError, saying why, if it cannot be served."""
     torch.set_num_threads(settings.threads)
-    # Three threads hand each other small things in every step; with the default of 5 ms one could wait that long for another.
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    switch_often()  # three threads hand each other small things in every step
     target = CausalLM.load(
         settings.model,
         num_pages=settings.kv_tokens // settings.page_size,
@@ -58,7 +56,9 @@ def load_stepper(settings: VerifierSettings, clock: Clock) -> Stepper:
     )
     projection = Projection.load(settings.feature_projection, target) if settings.feature_projection else None
     paced = Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock)
-    return Stepper(target, paced, Extractor(target, projection))
+    stepper = Stepper(target, paced, Extractor(target, projection))
+    freeze_heap()
+    return stepper
 
 
 class Verifier:

@@ -1,0 +1,24 @@
+"""The Python interpreter of a process with small steps and a large heap: settings that keep its own housekeeping out of a step."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Final
+
+SWITCH_INTERVAL_S: Final = 0.0005
+
+
+def switch_often() -> None:
+    """Let threads that hand each other small things wait 0.5 ms for one another, and not the usual 5 ms, which is a step."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
+def freeze_heap() -> None:
+    """Leave all objects of this moment out of garbage collection for good. For the moment in which everything is loaded.
+
+    torch and transformers make half a million objects that live as long as the process; a full collection walks through them with
+    all threads stopped, for up to a second (docs/log.md, 2026-11-21).
+    """
+    gc.collect()
+    gc.freeze()

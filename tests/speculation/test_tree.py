@@ -1,0 +1,47 @@
+"""What a tree leaves behind when it is rerooted: nothing that only the garbage collector could free."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.tree import TokenTree
+
+
+@pytest.fixture(autouse=True)
+def nothing_collected_unasked() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def grown(parents: list[int]) -> TokenTree:
+    """Node i hangs below node parents[i - 1] modulo i, and has token 100 + i."""
+    tree = TokenTree(0, 7)
+    for number, parent in enumerate(parents, start=1):
+        above = tree.nodes.get(parent % number, tree.root)
+        tree.add(above, number, 100 + number, above.score - 1.0)
+    return tree
+
+
+@given(st.lists(st.integers(0, 30), max_size=30), st.integers(0, 30), st.integers(0, 30))
+def test_dead_nodes_are_free_at_once(parents: list[int], deepest: int, bonus: int) -> None:
+    tree = grown(parents)
+    gc.collect()
+
+    accepted = tree.nodes.get(deepest, tree.root)
+    path = accepted.path()
+    heir = accepted.children.get(100 + bonus)
+    below = set() if heir is None else {node.id for node in heir.descendants()}
+    hit = tree.reroot(accepted, 100 + bonus)
+
+    assert hit == (heir is not None) and tree.nodes.keys() == below
+    assert tree.root.position == 8 + len(path) and tree.root.parent is None
+    assert all(node.path()[-1] is node for node in tree.nodes.values())
+    del accepted, path, heir
+    assert gc.collect() == 0
