@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -32,6 +33,8 @@ class Node:
     parent: Node | None = None
     children: dict[int, Node] = field(default_factory=dict["int", "Node"])
     """By token: a parent never has the same token twice."""
+    ranked: list[Node] = field(default_factory=list["Node"])
+    """The children, likeliest first; of equals the first to come."""
 
     def path(self) -> list[Node]:
         """The nodes from below the root down to this one; empty for the root."""
@@ -66,6 +69,10 @@ class TokenTree:
         """Hang a node below `parent`, which must be live and must not have a child with that token yet."""
         node = Node(node_id, token, score, parent.position + 1, parent)
         parent.children[token] = node
+        if parent.ranked and parent.ranked[-1].score < score:
+            insort(parent.ranked, node, key=lambda child: -child.score)
+        else:  # children come likeliest first
+            parent.ranked.append(node)
         self.nodes[node_id] = node
         return node
 
@@ -95,16 +102,18 @@ class TokenTree:
         """
         taken = [self.root]
         limit = self.root.position + depth
-        frontier: list[tuple[float, int, Node]] = []
+        frontier: list[tuple[float, int, list[Node], int]] = []
         newest = self.root
         while len(taken) < count:
-            if newest.position < limit and newest.children:
-                for ranked in _likeliest(newest, topk):
-                    heapq.heappush(frontier, ranked)
+            if newest.position < limit and newest.ranked:
+                _offer(frontier, newest.ranked, 0)
             if not frontier:
                 break
-            newest = heapq.heappop(frontier)[2]
+            _, _, siblings, place = heapq.heappop(frontier)
+            newest = siblings[place]
             taken.append(newest)
+            if place + 1 < min(topk, len(siblings)):
+                _offer(frontier, siblings, place + 1)
         return taken
 
     def snapshot(self) -> tuple[int, int, dict[int, tuple[int, int, float]]]:
@@ -113,10 +122,10 @@ class TokenTree:
         return self.root.id, self.root.token, described
 
 
-def _likeliest(node: Node, topk: int) -> list[tuple[float, int, Node]]:
-    """(-score, id, child) of the best children, likeliest first where some were left out."""
-    ranked = [(-child.score, child.id, child) for child in node.children.values()]
-    return ranked if len(ranked) <= topk else sorted(ranked)[:topk]
+def _offer(frontier: list[tuple[float, int, list[Node], int]], siblings: list[Node], place: int) -> None:
+    """Put one child on the heap; the next likeliest of its siblings follows when it is taken."""
+    node = siblings[place]
+    heapq.heappush(frontier, (-node.score, node.id, siblings, place))
 
 
 def expected_drafts(survivals: list[float]) -> float:

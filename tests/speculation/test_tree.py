@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit.tree import TokenTree
+from specsplit.tree import Node, TokenTree
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +45,33 @@ def test_dead_nodes_are_free_at_once(parents: list[int], deepest: int, bonus: in
     assert all(node.path()[-1] is node for node in tree.nodes.values())
     del accepted, path, heir
     assert gc.collect() == 0
+
+
+SCORES = st.sampled_from([0.0, -0.5, -1.0, -1.5])
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), SCORES), max_size=40), *3 * [st.integers(1, 9)])
+def test_the_best_are_taken_one_at_a_time_whatever_the_order_in_which_they_came(
+    grown: list[tuple[int, float]], count: int, topk: int, depth: int
+) -> None:
+    tree = TokenTree(0, 7)
+    for number, (parent, loss) in enumerate(grown, start=1):
+        above = tree.nodes.get(parent % number, tree.root)
+        tree.add(above, number, 100 + number, above.score + loss)
+
+    def rank(node: Node) -> tuple[float, int]:
+        return -node.score, node.id
+
+    wanted = [tree.root]
+    while len(wanted) < count:
+        open_ = [
+            child
+            for node in wanted
+            if node.position < 7 + depth
+            for child in sorted(node.children.values(), key=rank)[:topk]
+            if child not in wanted
+        ]
+        if not open_:
+            break
+        wanted.append(min(open_, key=rank))
+    assert tree.best(count, topk, depth) == wanted
