@@ -17,24 +17,27 @@ import heapq
 import math
 from bisect import insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 
-@dataclass(slots=True, eq=False)
 class Node:
-    """One drafted token, or the root. `id` is 0 for a root that was never a node."""
+    """One drafted token, or the root."""
 
-    id: int
-    token: int
-    score: float
-    """Log-survival, <= the parent's."""
-    position: int
-    """Index of the token in the session's whole sequence, from 0."""
-    parent: Node | None = None
-    children: dict[int, Node] = field(default_factory=dict["int", "Node"])
-    """By token: a parent never has the same token twice."""
-    ranked: list[Node] = field(default_factory=list["Node"])
-    """The children, likeliest first; of equals the first to come."""
+    # By hand, and not as a dataclass: a verifier makes a few hundred in every step.
+    __slots__ = ("children", "id", "parent", "position", "ranked", "score", "token")
+
+    def __init__(self, id: int, token: int, score: float, position: int, parent: Node | None = None) -> None:  # noqa: A002
+        self.id = id
+        """0 for a root that was never a node."""
+        self.token = token
+        self.score = score
+        """Log-survival, <= the parent's."""
+        self.position = position
+        """Index of the token in the session's whole sequence, from 0."""
+        self.parent = parent
+        self.children: dict[int, Node] = {}
+        """By token: a parent never has the same token twice."""
+        self.ranked: list[Node] = []
+        """The children, likeliest first; of equals the first to come."""
 
     def path(self) -> list[Node]:
         """The nodes from below the root down to this one; empty for the root."""

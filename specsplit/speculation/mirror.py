@@ -9,6 +9,7 @@ that survives; a late node that leaves the trail is dropped without a word. Afte
 from __future__ import annotations
 
 import math
+from typing import NoReturn
 
 from specsplit.speculation.events import Commit, Draft, Grow
 from specsplit.speculation.states import Event, Protocol, Side, State
@@ -59,23 +60,39 @@ class Mirror:
             return 0
         self._acknowledge(grow.commits)
         self._preview = None
-        live_before = len(self.tree)
-        for node_id, parent, token, score in zip(grow.ids, grow.parents, grow.tokens, grow.scores, strict=True):
-            self._check(node_id, parent, token)
+        nodes, live_before = self.tree.nodes, len(self.tree)
+        for node_id, parent_id, token, score in zip(grow.ids, grow.parents, grow.tokens, grow.scores, strict=True):
+            if not self._last_id < node_id > parent_id >= 0 or not 0 <= token < self.vocab_size:
+                self._refuse_number(node_id, parent_id, token)
             self._last_id = node_id
-            self._place(node_id, parent, token, score, grow.commits)
+            parent = nodes.get(parent_id) or self._join(node_id, parent_id, token, score)
+            if parent is None:
+                continue
+            if (
+                token in parent.children
+                or not -math.inf < score <= parent.score + SCORE_SLACK
+                or len(nodes) >= self.max_nodes
+            ):
+                self._refuse_node(parent, token, score)
+            self.tree.add(parent, node_id, token, min(score, parent.score))
         if grow.commits == self.commits:
             self.caught_up = True
             self.resting = grow.resting
         return len(self.tree) - live_before
 
-    def _check(self, node_id: int, parent: int, token: int) -> None:
+    def _refuse_number(self, node_id: int, parent: int, token: int) -> NoReturn:
         if node_id <= self._last_id:
             self._protocol.refuse(Event.GROW, f"ids: {node_id} is not above {self._last_id}")
         if not 0 <= parent < node_id:
             self._protocol.refuse(Event.GROW, f"parents: {parent} is not 0 or an id below {node_id}")
-        if not 0 <= token < self.vocab_size:
-            self._protocol.refuse(Event.GROW, f"token_ids: {token} is outside the vocabulary of {self.vocab_size}")
+        self._protocol.refuse(Event.GROW, f"token_ids: {token} is outside the vocabulary of {self.vocab_size}")
+
+    def _refuse_node(self, parent: Node, token: int, score: float) -> NoReturn:
+        if token in parent.children:
+            self._protocol.refuse(Event.GROW, f"node {parent.id} already has a child with token {token}")
+        if not -math.inf < score <= parent.score + SCORE_SLACK:
+            self._protocol.refuse(Event.GROW, f"scores: {score} is not a number at most its parent's {parent.score}")
+        self._protocol.refuse(Event.GROW, f"more than {self.max_nodes} live nodes")
 
     def _acknowledge(self, commits: int) -> None:
         """The drafter has seen commit number `commits`: forget the trail before that commit's root."""
@@ -90,33 +107,24 @@ class Mirror:
         self._trail_ids = {node.id: i for i, node in enumerate(self._trail) if node.id}
         self._trail_commits = commits
 
-    def _place(self, node_id: int, parent_id: int, token: int, score: float, commits: int) -> None:
-        live = self.tree.nodes.get(parent_id)
-        if live is not None:
-            self._hang(live, node_id, token, score)
-            return
+    def _join(self, node_id: int, parent_id: int, token: int, score: float) -> Node | None:
+        """What a node hangs below whose parent is no live node: the root, or nothing if it is late.
+
+        A late one that follows the committed path gives the token there its id and score.
+        """
         index = 0 if parent_id == 0 else self._trail_ids.get(parent_id)
         if index is None:
-            return  # its parent is gone
+            return None  # its parent is gone
         if index == len(self._trail) - 1:
-            self._hang(self.tree.root, node_id, token, score)
-            return
+            return self.tree.root
         follower = self._trail[index + 1]
         if follower.token != token:
-            return  # it left the committed path
+            return None  # it left the committed path
         if follower.id:
             self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
         follower.id, follower.score = node_id, score
         self._trail_ids[node_id] = index + 1
-
-    def _hang(self, parent: Node, node_id: int, token: int, score: float) -> None:
-        if token in parent.children:
-            self._protocol.refuse(Event.GROW, f"node {parent.id} already has a child with token {token}")
-        if not math.isfinite(score) or score > parent.score + SCORE_SLACK:
-            self._protocol.refuse(Event.GROW, f"scores: {score} is not a number at most its parent's {parent.score}")
-        if len(self.tree) >= self.max_nodes:
-            self._protocol.refuse(Event.GROW, f"more than {self.max_nodes} live nodes")
-        self.tree.add(parent, node_id, token, min(score, parent.score))
+        return None
 
     def stir(self) -> None:
         """The drafter was sent what it lacked (features): if it said that it rests, that holds no longer, and its answer is to come."""
