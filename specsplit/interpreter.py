@@ -8,7 +8,8 @@ from typing import Final
 
 SWITCH_INTERVAL_S: Final = 0.0005
 YOUNG: Final = 50_000
-"""New objects between two collections of the young; Python's own 700 come together several times a step, for nothing: dead trees free themselves."""
+"""New objects between two collections of the young. Python's own 700 come together several times a step, for nothing: dead trees
+free themselves."""
 
 
 def switch_often() -> None:
@@ -17,8 +18,9 @@ def switch_often() -> None:
 
 
 def freeze_heap() -> None:
-    """Leave all objects of this moment out of garbage collection for good, and collect new ones less often. To be called once all is loaded.
+    """Leave all objects of this moment out of garbage collection for good, and collect new ones less often.
 
+    For the moment in which everything is loaded:
     torch and transformers make half a million objects that live as long as the process; a full collection walks through them with
     all threads stopped, for up to a second (docs/log.md, 2026-11-21).
     """

@@ -49,12 +49,10 @@ class Node:
         return found[::-1]
 
     def descendants(self) -> Iterator[Node]:
-        """Every node below this one, parents before children."""
-        stack: list[Node] = [self]
-        while stack:
-            for child in stack.pop().children.values():
-                yield child
-                stack.append(child)
+        """Every node below this one, level by level."""
+        level = [self]
+        while level := [child for node in level for child in node.ranked]:
+            yield from level
 
 
 class TokenTree:
@@ -82,8 +80,9 @@ class TokenTree:
     def reroot(self, deepest: Node, bonus: int) -> bool:
         """Make the child of `deepest` with token `bonus` the root; a fresh root if there is none. True if there was one (a hit)."""
         heir = deepest.children.pop(bonus, None)
-        for node in self.root.descendants():
-            node.parent = None  # without a way back up they are free at once, and none waits for the garbage collector
+        if heir is not None:
+            deepest.ranked.remove(heir)
+        _uproot(self.root)
         if heir is None:
             self.root = Node(0, bonus, 0.0, deepest.position + 1)
             self.nodes = {}
@@ -123,6 +122,16 @@ class TokenTree:
         """(root id, root token, {id: (parent id, token, score)}): equal for equal trees."""
         described = {n.id: (n.parent.id if n.parent else 0, n.token, n.score) for n in self.nodes.values()}
         return self.root.id, self.root.token, described
+
+
+def _uproot(root: Node) -> None:
+    """Take a dead tree apart: free of cycles its nodes are free at once, and none waits for the garbage collector."""
+    inner = [root]
+    while inner:
+        below = [child for node in inner for child in node.ranked if child.ranked]
+        for node in inner:
+            node.children, node.ranked = {}, []
+        inner = below
 
 
 def _offer(frontier: list[tuple[float, int, list[Node], int]], siblings: list[Node], place: int) -> None:
