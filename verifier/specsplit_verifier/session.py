@@ -207,14 +207,14 @@ class Session:
         """Reroot, and see what became of the speculation."""
         deepest = mirror.tree.nodes[draft.ids[path[-1]]] if len(path) > 1 else mirror.tree.root
         empty = Miss.NONE if mirror.resting else Miss.LATE
+        cause = Miss.WRONG if deepest.children else empty
         untaken = self.untaken
         commit, hit = mirror.commit(draft, path, bonus)
         self.in_flight = 0
         self.tally.hits += hit
         self.tally.misses += not hit
-        miss = None if hit else Miss.WRONG if deepest.children else empty
         output = Tokens(commit.tokens, len(path) - 1, self.tally.frozen())
-        return Verdict(path, bonus, output, None, commit, hit, miss, untaken - hit - len(mirror.tree))
+        return Verdict(path, bonus, output, None, commit, hit, None if hit else cause, untaken - hit - len(mirror.tree))
 
     def _count(self, draft: Draft, path: list[int]) -> None:
         self.tally.steps += 1
