@@ -20,9 +20,9 @@ PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 50, 24, 128
 DRAFTERS = ["eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram"]
 KINDS = ["none", *DRAFTERS]
 SERIAL = PlanChanges(draft_ahead=False, wait_budget_us=2_000_000)
-"""Every step has a full tree, however busy the machine."""
+"""Every step has a full tree, however busy the machine: some drafts must be accepted."""
 AHEAD = PlanChanges(draft_ahead=True)
-"""As usual."""
+"""As usual. How much is drafted in time is a matter of the machine, and what is written is not."""
 SEEDED = {"temperature": 0.9, "top_k": 200, "top_p": 0.95, "min_p": 0.01, "seed": 2024}
 
 
@@ -86,10 +86,9 @@ def write(
 
 
 def write_all(
-    cluster: LocalCluster, prompts: list[list[int]], drafter: str, in_flight: int, **options: float
+    cluster: LocalCluster, prompts: list[list[int]], drafter: str, in_flight: int, plan: PlanChanges, **options: float
 ) -> tuple[list[tuple[int, ...]], int]:
     """(tokens per prompt, accepted drafts in all). Every verifier takes part, so that one drafter serves two where there are two."""
-    plan = AHEAD if in_flight == 8 else SERIAL
     with cluster.client() as client, ThreadPoolExecutor(in_flight) as pool:
         written = list(pool.map(lambda prompt: write(client, prompt, drafter, plan, **options), prompts))
     assert {name for _, _, name in written} == {child.name for child in cluster.verifiers if child.alive}
@@ -99,7 +98,7 @@ def write_all(
 @pytest.fixture(scope="module")
 def seeded(cluster: LocalCluster, prompts: list[list[int]]) -> list[tuple[int, ...]]:
     """What the target alone, one session at a time, writes with a seed."""
-    return write_all(cluster, prompts[:8], "none", 2, **SEEDED)[0]
+    return write_all(cluster, prompts[:8], "none", 2, AHEAD, **SEEDED)[0]
 
 
 # In this order: the two narrow verifiers are gone once the wide one is there.
@@ -110,7 +109,7 @@ def seeded(cluster: LocalCluster, prompts: list[list[int]]) -> list[tuple[int, .
 def test_greedy_text_is_what_transformers_writes(
     cluster: LocalCluster, prompts: list[list[int]], references: list[tuple[int, ...]], drafter: str
 ) -> None:
-    written, accepted = write_all(cluster, prompts, drafter, in_flight=2)
+    written, accepted = write_all(cluster, prompts, drafter, in_flight=2, plan=SERIAL)
     assert written == references
     assert accepted == 0 if drafter == "none" else accepted > PROMPTS
 
@@ -120,9 +119,8 @@ def test_greedy_text_is_what_transformers_writes(
 def test_seeded_text_is_the_same_with_any_drafter(
     cluster: LocalCluster, prompts: list[list[int]], seeded: list[tuple[int, ...]], drafter: str
 ) -> None:
-    written, accepted = write_all(cluster, prompts[:4], drafter, in_flight=2, **SEEDED)
+    written, _ = write_all(cluster, prompts[:4], drafter, in_flight=2, plan=AHEAD, **SEEDED)
     assert written == seeded[:4]
-    assert drafter == "ngram" or accepted > 0
 
 
 @pytest.mark.timeout(300)
@@ -130,9 +128,9 @@ def test_seeded_text_is_the_same_with_any_drafter(
 def test_greedy_text_is_the_same_in_a_batch_of_eight(
     wide: LocalCluster, prompts: list[list[int]], references: list[tuple[int, ...]], drafter: str
 ) -> None:
-    written, accepted = write_all(wide, prompts, drafter, in_flight=8)
+    written, accepted = write_all(wide, prompts, drafter, in_flight=8, plan=AHEAD)
     assert written == references
-    assert accepted == 0 if drafter == "none" else accepted > PROMPTS
+    assert drafter != "none" or accepted == 0
 
 
 @pytest.mark.timeout(300)
@@ -140,6 +138,6 @@ def test_greedy_text_is_the_same_in_a_batch_of_eight(
 def test_seeded_text_is_the_same_in_a_batch_of_eight(
     wide: LocalCluster, prompts: list[list[int]], seeded: list[tuple[int, ...]], drafter: str
 ) -> None:
-    written, accepted = write_all(wide, prompts[:8], drafter, in_flight=8, **SEEDED)
+    written, accepted = write_all(wide, prompts[:8], drafter, in_flight=8, plan=SERIAL, **SEEDED)
     assert written == seeded
     assert drafter in ("none", "ngram") or accepted > 0
