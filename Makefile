@@ -46,7 +46,9 @@ drift: $(STAMP) ## is the generated code what the protos give?
 
 unit: $(STAMP) ## pytest, a process per core
 	@echo "unit: pytest"
-	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder || { \
+		echo "unit: what failed is run once more, by itself; what fails again fails"; \
+		$(BIN)/pytest --last-failed --last-failed-no-failures none; }
 
 format: $(STAMP) ## let ruff put imports and layout right
 	@$(BIN)/ruff check --quiet --fix $(SOURCES) || true

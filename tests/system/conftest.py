@@ -10,10 +10,13 @@ import pytest
 
 from specsplit.cli.local import LocalCluster
 from specsplit.membership import Cluster
+from specsplit.values import PlanChanges
 from tests.support.toys import alphabet_target
 
 # Steps of 5 ms, as on a real accelerator, give the drafter the time to be ahead, whatever this machine is doing.
 PACED = {"paced_step_base_ms": 5.0, "drafter_lost_after_s": 1.0}
+WAITING = PlanChanges(draft_ahead=False, wait_budget_us=500_000)
+"""Steps wait for their drafts, so that what is accepted is no matter of how busy this machine is."""
 ERRING = {"m": "x"}
 
 

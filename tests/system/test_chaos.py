@@ -12,7 +12,7 @@ import pytest
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Delta
 from specsplit.errors import Unavailable
-from tests.system.conftest import PACED, empty, eventually, letters
+from tests.system.conftest import PACED, WAITING, empty, eventually, letters
 
 
 def test_a_drafter_killed_in_mid_generation_costs_speed_and_nothing_else(alphabet: Path, erring: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_lost_drafter_is_replaced_by_another(alphabet: Path, erring: Path) -> 
     cluster = LocalCluster(alphabet, erring, drafters=["standalone", "standalone"], verifier=PACED)
     with cluster, cluster.client() as client:
         text, accepted_after = "", 0
-        for event in client.stream("a", max_tokens=400):
+        for event in client.stream("a", max_tokens=400, plan=WAITING):
             if isinstance(event, Delta):
                 text += event.text
                 busy = [
@@ -49,7 +49,7 @@ def test_a_lost_drafter_is_replaced_by_another(alphabet: Path, erring: Path) -> 
 
 def test_a_drafter_that_sleeps_never_stalls_a_session(alphabet: Path, erring: Path) -> None:
     with LocalCluster(alphabet, erring, drafters=["standalone"], verifier=PACED) as cluster, cluster.client() as client:
-        assert client.generate("a", max_tokens=30).speculation.accepted > 0
+        assert client.generate("a", max_tokens=30, plan=WAITING).speculation.accepted > 0
         cluster.drafters[0].suspend()
         try:
             began = time.monotonic()
@@ -95,7 +95,8 @@ def test_one_drafter_serves_two_verifiers_and_one_verifier_uses_two_drafters(alp
         # Four at a time go to both verifiers; after one turn of the alphabet the text itself is a draft.
         for kind in kinds:
             started = [
-                pool.submit(client.generate, letter, max_tokens=80, drafter=kind, timeout_s=60) for letter in "abcd"
+                pool.submit(client.generate, letter, max_tokens=80, drafter=kind, plan=WAITING, timeout_s=60)
+                for letter in "abcd"
             ]
             results = [each.result() for each in started]
             assert [result.text for result in results] == [letters(letter, 80) for letter in "abcd"]

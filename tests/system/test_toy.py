@@ -19,13 +19,13 @@ from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Delta, Done
 from specsplit.errors import DeadlineExceeded, InvalidRequest
 from specsplit.values import DrafterInfo, DrafterKind, FinishReason
-from tests.system.conftest import empty, eventually, letters
+from tests.system.conftest import WAITING, empty, eventually, letters
 
 
 @pytest.mark.parametrize("drafter", ["none", "ngram", "standalone"])
 def test_the_alphabet_is_written_exactly_whatever_the_drafter(trio: LocalCluster, drafter: str) -> None:
     with trio.client() as client:
-        result = client.generate("hello a", max_tokens=60, drafter=drafter)
+        result = client.generate("hello a", max_tokens=60, drafter=drafter, plan=WAITING)
     assert result.text == letters("a", 60)
     assert result.tokens == tuple(letters("a", 60).encode())
     assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (7, 60)

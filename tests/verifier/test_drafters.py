@@ -99,7 +99,7 @@ async def test_a_malformed_grow_ends_drafting_for_its_own_session_only(alphabet:
 
     async with (
         scripted(answer) as (drafter, endpoint),
-        verifier_over(alphabet, max_nodes=32, paced_step_base_ms=3.0, wait_budget_us=50_000) as verifier,
+        verifier_over(alphabet, max_nodes=32, draft_ahead=False, wait_budget_us=300_000) as verifier,
     ):
         broken, sound = await asyncio.gather(
             decode(verifier, DecodeRequest("broken", list(b"a"), stopping=Stopping(20), drafter=endpoint)),
