@@ -94,12 +94,9 @@ class Account:
         if self._followed:
             self._attributes |= {"gen_ai.request.model": model, "gen_ai.request.seed": _wire_int(sampling.seed)}
 
-    def entered(self) -> None:
-        """It has a place on a verifier."""
-        self._times.placed(self._clock.now())
-
     def placed(self, lease: Lease) -> None:
-        """It has a drafter too, or does without."""
+        """It has a place on a verifier, and a drafter or none; on another verifier if the one before failed."""
+        self._times.placed(self._clock.now())
         self._ledger.placed(self._entry, lease.verifier, lease.drafter, self._clock.now())
 
     def received(self, event: Tokens | Finished) -> None:

@@ -1,12 +1,19 @@
-"""The bounded queue before the verifiers: first come, first served, and a clear refusal when it is full."""
+"""The bounded queue before the verifiers: first come, first served, and a clear refusal when it is full.
+
+A request takes its ticket before anything is done for it, so that what all of them hold is bounded, too.
+
+    ticket ──(the prompt is read)──> enter ──> lease ──(no token yet, and the verifier failed)──> enter, ahead of the others
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 
 from specsplit.errors import Exhausted, SpecsplitError
-from specsplit_coordinator.placement import choose_verifier
+from specsplit_coordinator.placement import candidates, choose_verifier
 from specsplit_coordinator.registry import Registry, Seat
 
 
@@ -18,6 +25,7 @@ class Lease:
         self.verifier = verifier
         self._drafter: Seat | None = None
         self._released = False
+        self._on_trial = verifier.breaker.begin()
         verifier.running += 1
 
     @property
@@ -31,15 +39,26 @@ class Lease:
         if seat is not None:
             seat.running += 1
 
+    def succeeded(self) -> None:
+        """The verifier has answered; again has no effect."""
+        self._end_trial()
+        self.verifier.breaker.succeeded()
+
     def release(self) -> None:
         """Give the places back; again has no effect."""
         if self._released:
             return
         self._released = True
+        self._end_trial()
         self.verifier.running -= 1
         if self._drafter is not None:
             self._drafter.running -= 1
         self._admission.released()
+
+    def _end_trial(self) -> None:
+        if self._on_trial:
+            self._on_trial = False
+            self.verifier.breaker.end_trial()
 
 
 class Admission:
@@ -50,10 +69,11 @@ class Admission:
         self._max_queue = max_queue
         self._retry_after_s = retry_after_s
         self._waiting: deque[asyncio.Future[Lease]] = deque()
+        self._preparing = 0
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        registry.watch(self._serve_waiting)
+        registry.watch(self.serve_waiting)
 
     @property
     def queued(self) -> int:
@@ -65,37 +85,73 @@ class Admission:
         """Leases held."""
         return self._running
 
-    async def enter(self) -> Lease:
-        """A place on the least busy verifier, as soon as one is free.
+    def ticket(self) -> AbstractContextManager[None]:
+        """While a request is prepared it counts as waiting. To be taken before its prompt is looked at, and left before `enter`.
 
-        Raises Exhausted, with a hint when to retry, if the queue is full; Unavailable if no verifier takes sessions.
-        Cancelling gives the place in the queue back.
+        Raises Exhausted, with a hint when to retry, if as many requests wait as may; Unavailable if no verifier takes sessions.
         """
-        seat = choose_verifier(self._registry.verifiers)
-        if seat is not None and not self._waiting:
-            return self._lease(seat)
-        if len(self._waiting) >= self._max_queue:
+        free = sum(seat.free_places for seat in candidates(self._registry.verifiers))
+        ahead = len(self._waiting) + self._preparing
+        if ahead >= self._max_queue + free:
             raise Exhausted(
-                f"{self._running} requests run and {len(self._waiting)} wait, which is all there is room for; "
+                f"{self._running} requests run and {ahead} wait, which is all there is room for; "
                 f"try again in {self._retry_after_s:g} s",
                 self._retry_after_s,
             )
-        return await self._wait()
+        return self._prepared()
+
+    @contextmanager
+    def _prepared(self) -> Generator[None]:
+        self._preparing += 1
+        try:
+            yield
+        finally:
+            self._preparing -= 1
+            self._note_idle()
+
+    async def enter(self, *, again: bool = False) -> Lease:
+        """A place on the least busy verifier, as soon as one is free; ahead of the others if the request had one `again`.
+
+        Raises Unavailable if no verifier takes sessions. Cancelling gives the place in the queue back.
+        """
+        seat = choose_verifier(self._registry.verifiers)
+        if seat is not None and (again or not self._waiting):
+            return self._lease(seat)
+        return await self._wait(first=again)
 
     async def idle(self) -> None:
-        """Return when nothing runs and nothing waits."""
-        while self._running or self._waiting:
+        """Return when nothing runs, waits or is prepared."""
+        while self._busy:
             self._idle.clear()
             await self._idle.wait()
 
     def released(self) -> None:
         """A lease was given back (called by it)."""
         self._running -= 1
-        self._serve_waiting()
+        self.serve_waiting()
 
-    async def _wait(self) -> Lease:
+    def serve_waiting(self) -> None:
+        """Give those who wait what places there are; to be asked now and then, since a verifier's cool-down ends without a word."""
+        while self._waiting:
+            try:
+                seat = choose_verifier(self._registry.verifiers)
+            except SpecsplitError as error:
+                self._refuse_waiting(error)
+                break
+            if seat is None:
+                break
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(self._lease(seat))
+        self._note_idle()
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._running or self._waiting or self._preparing)
+
+    async def _wait(self, *, first: bool) -> Lease:
         place: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
+        (self._waiting.appendleft if first else self._waiting.append)(place)
         try:
             return await place
         except asyncio.CancelledError:
@@ -111,20 +167,6 @@ class Admission:
         self._running += 1
         return Lease(self, seat)
 
-    def _serve_waiting(self) -> None:
-        while self._waiting:
-            try:
-                seat = choose_verifier(self._registry.verifiers)
-            except SpecsplitError as error:
-                self._refuse_waiting(error)
-                break
-            if seat is None:
-                break
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_result(self._lease(seat))
-        self._note_idle()
-
     def _refuse_waiting(self, error: SpecsplitError) -> None:
         while self._waiting:
             place = self._waiting.popleft()
@@ -132,5 +174,5 @@ class Admission:
                 place.set_exception(error)
 
     def _note_idle(self) -> None:
-        if not self._running and not self._waiting:
+        if not self._busy:
             self._idle.set()

@@ -1,28 +1,34 @@
 """The life of one request, from prompt to last message. Works on values; the servicer is its edge.
 
-1. number and seed  2. prompt to tokens  3. check  4. wait for a verifier  5. choose a drafter  6. decode  7. tokens to text
+1. check  2. ticket  3. name and seed  4. prompt to tokens  5. wait for a verifier  6. choose a drafter  7. decode  8. tokens to text
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from specsplit.errors import SpecsplitError
-from specsplit.observe import TraceContext
+from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError, Unavailable
+from specsplit.observe import TraceContext, fields
 from specsplit.requests import Delta, Done, GenerateRequest
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import FinishReason, Plan, Sampling, SpeculationStatistics, Usage
+from specsplit.values import FinishReason, ModelInfo, Plan, Sampling, SpeculationStatistics, Usage
 from specsplit_coordinator.account import Account, Books
 from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.output import Output
-from specsplit_coordinator.placement import check_wish, choose_drafter
-from specsplit_coordinator.prompt import check_in_vocabulary, check_prompt, tokens_of
+from specsplit_coordinator.placement import check_wish, choose_drafter, has_other
+from specsplit_coordinator.prompt import PromptReader, check_in_vocabulary
 from specsplit_coordinator.registry import Registry, Seat, endpoint_of
+
+_log = logging.getLogger(__name__)
+
+MAX_PLACEMENTS = 3
+"""Verifiers that one request is tried on, at most: a request that brings verifiers down must not meet all of them."""
 
 
 class Decoder(Protocol):
@@ -57,7 +63,6 @@ class _Prepared:
     model: str
     tokens: tuple[int, ...]
     sampling: Sampling
-    scanner: StopScanner
 
 
 class Generator:
@@ -73,6 +78,7 @@ class Generator:
         books: Books,
     ) -> None:
         self._tokenizer = tokenizer
+        self._reader = PromptReader(tokenizer)
         self._registry = registry
         self._admission = admission
         self._decoder = decoder
@@ -80,20 +86,15 @@ class Generator:
         self._books = books
 
     async def generate(
-        self,
-        request: GenerateRequest,
-        remaining_s: Callable[[], float | None],
-        at_end: Callable[[Callable[[], None]], None],
+        self, request: GenerateRequest, remaining_s: Callable[[], float | None]
     ) -> AsyncGenerator[Delta | Done, None]:
-        """Deltas, then one Done. Raises SpecsplitError.
+        """Deltas, then one Done. Whoever asks closes the generator, at the end too. Raises SpecsplitError.
 
-        `remaining_s` tells the time left to the caller (None: no limit). `at_end` is given what must happen when the call is over,
-        even if nobody closes this generator.
+        `remaining_s` tells the time left to the caller (None: no limit).
         """
         account = self._books.open(request, remaining_s)
-        at_end(account.close)
         try:
-            async with aclosing(self._run(request, remaining_s, at_end, account)) as events:
+            async with aclosing(self._run(request, remaining_s, account)) as events:
                 async for event in events:
                     account.streamed(event)
                     yield event
@@ -107,47 +108,84 @@ class Generator:
         """A request could not even be read."""
         self._books.refused(error)
 
-    async def _run(
-        self,
-        request: GenerateRequest,
-        remaining_s: Callable[[], float | None],
-        at_end: Callable[[Callable[[], None]], None],
-        account: Account,
-    ) -> AsyncGenerator[Delta | Done, None]:
-        """Every step of it."""
-        prepared = await self._prepare(request, account)
-        with account.stage("queue") as note:
-            lease = await self._admission.enter()
-            note("verifier", lease.verifier.member_id)
-        at_end(lease.release)
-        account.entered()
-        try:
-            self._place_drafter(lease, request.drafter)
-            account.placed(lease)
-            output = Output(self._tokenizer.detokenizer(prepared.tokens), prepared.scanner)
-            session = _decode_request(prepared, lease)
-            events = self._decoder.decode(lease.verifier, session, remaining_s(), account.context)
-            async with aclosing(events), aclosing(_stream(events, output, account)) as stream:
-                async for event in stream:
-                    yield _done(prepared, lease, output, event) if isinstance(event, _End) else event
-        finally:
-            lease.release()
+    def close(self) -> None:
+        """No more requests will come."""
+        self._reader.close()
 
-    async def _prepare(self, request: GenerateRequest, account: Account) -> _Prepared:
-        """Steps 1 to 3."""
-        request = replace(request, request_id=request.request_id or self._draws.request_id())
+    async def _run(
+        self, request: GenerateRequest, remaining_s: Callable[[], float | None], account: Account
+    ) -> AsyncGenerator[Delta | Done, None]:
+        """Every step of it. A verifier that fails before its first event is left for another, if there is one."""
+        target = self._check(request)
+        with self._ticket(account):
+            prepared = await self._prepare(request, target, account)
+        for attempt in range(1, MAX_PLACEMENTS + 1):
+            with account.stage("queue") as note:
+                lease = await self._admission.enter(again=attempt > 1)
+                note("verifier", lease.verifier.member_id)
+            try:
+                async with aclosing(self._decode(prepared, lease, remaining_s, account)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except _Unanswered as failure:
+                if not self._goes_elsewhere(lease.verifier, failure.error) or attempt == MAX_PLACEMENTS:
+                    raise failure.error from failure
+            finally:
+                lease.release()
+
+    def _goes_elsewhere(self, verifier: Seat, error: SpecsplitError) -> bool:
+        """A verifier let a session down before its first event: it cools down. True if there is another that the session may go to."""
+        verifier.breaker.failed()
+        others = has_other(self._registry.verifiers, verifier)
+        told = fields(
+            member_id=verifier.member_id,
+            why=str(error),
+            cool_down_s=round(verifier.breaker.cool_down_s, 1),
+            elsewhere=others,
+        )
+        _log.warning("verifier failed a session before its first token", extra=told)
+        return others
+
+    async def _decode(
+        self, prepared: _Prepared, lease: Lease, remaining_s: Callable[[], float | None], account: Account
+    ) -> AsyncGenerator[Delta | Done, None]:
+        """The session on the verifier of `lease`. Raises _Unanswered if the verifier fails before its first event."""
+        self._place_drafter(lease, prepared.request.drafter)
+        account.placed(lease)
+        output = Output(self._tokenizer.detokenizer(prepared.tokens), StopScanner(prepared.request.stop))
+        session = _decode_request(prepared, lease)
+        events = _answered(self._decoder.decode(lease.verifier, session, remaining_s(), account.context), lease)
+        async with aclosing(events), aclosing(_stream(events, output, account)) as stream:
+            async for event in stream:
+                yield _done(prepared, lease, output, event) if isinstance(event, _End) else event
+
+    def _check(self, request: GenerateRequest) -> ModelInfo:
+        """What can be told at a glance. Returns what the verifiers serve."""
         check_wish(request.drafter)
         request.plan.over(Plan())
-        scanner = StopScanner(request.stop)
+        StopScanner(request.stop)  # raises for a stop string that cannot be
         vocabulary = self._tokenizer.vocabulary
         check_in_vocabulary("stopping.stop_token_ids", request.stopping.stop_token_ids, vocabulary.size)
-        with account.stage("tokenize") as note:
-            tokens = await tokens_of(request.prompt, self._tokenizer)
-            note("tokens", len(tokens))
         target = self._registry.model()
-        check_prompt(request.prompt, tokens, vocabulary.size, target.max_context)
         choose_drafter(self._registry.drafters, request.drafter, vocabulary)
-        prepared = _Prepared(request, target.model, tokens, self._seeded(request), scanner)
+        return target
+
+    def _ticket(self, account: Account) -> AbstractContextManager[None]:
+        try:
+            return self._admission.ticket()
+        except SpecsplitError:
+            with account.stage("queue"):  # that is where it ended
+                raise
+
+    async def _prepare(self, request: GenerateRequest, target: ModelInfo, account: Account) -> _Prepared:
+        """Name, seed and tokens."""
+        request = replace(request, request_id=request.request_id or self._draws.request_id())
+        with account.stage("tokenize") as note:
+            tokens = await self._reader.read(request.prompt, target.max_context)
+            note("tokens", len(tokens))
+        _check_max_tokens(request.stopping.max_tokens, len(tokens), target.max_context)
+        prepared = _Prepared(request, target.model, tokens, self._seeded(request))
         account.prepared(request.request_id, prepared.model, prepared.sampling, len(tokens))
         return prepared
 
@@ -159,6 +197,42 @@ class Generator:
     def _place_drafter(self, lease: Lease, wish: str | None) -> None:
         shunned = tuple(lease.verifier.shunned)
         lease.take_drafter(choose_drafter(self._registry.drafters, wish, self._tokenizer.vocabulary, shunned))
+
+
+def _check_max_tokens(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
+    """Raise InvalidRequest, with the numbers, for more output than the context has room for: no verifier need be asked, nor waited for."""
+    room = max_context - prompt_tokens
+    if max_tokens is not None and max_tokens > room:
+        raise InvalidRequest(
+            "max_tokens",
+            f"is {max_tokens}, which with {prompt_tokens} prompt tokens exceeds the context of {max_context}; at most {room} fit",
+        )
+
+
+class _Unanswered(Exception):
+    """A verifier failed a session before its first event, so that another may take the session over."""
+
+    def __init__(self, error: SpecsplitError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+async def _answered(
+    events: AsyncGenerator[Tokens | Finished, None], lease: Lease
+) -> AsyncGenerator[Tokens | Finished, None]:
+    """The same events; the first one speaks well of the verifier. Raises _Unanswered where none came for a reason that is its own."""
+    answered = False
+    try:
+        async with aclosing(events):
+            async for event in events:
+                if not answered:
+                    answered = True
+                    lease.succeeded()
+                yield event
+    except (Unavailable, Exhausted) as error:
+        if answered:
+            raise
+        raise _Unanswered(error) from error
 
 
 @dataclass(frozen=True)

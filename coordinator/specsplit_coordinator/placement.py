@@ -20,14 +20,28 @@ def check_wish(wish: str | None) -> None:
         raise InvalidRequest("drafter", f"is {wish!r}, expected one of {', '.join(known)}")
 
 
-def choose_verifier(verifiers: Sequence[Seat]) -> Seat | None:
-    """The least busy verifier with room; None if all are full. Raises Unavailable if none takes sessions at all."""
+def candidates(verifiers: Sequence[Seat]) -> list[Seat]:
+    """Those that may be given a session, full ones included. Raises Unavailable if there are none.
+
+    One that has just failed is a candidate only if all of them have.
+    """
     if not verifiers:
         raise Unavailable("no verifier has joined the cluster; start one, or try again when it has loaded its model")
-    if all(seat.draining for seat in verifiers):
+    staying = [seat for seat in verifiers if not seat.draining]
+    if not staying:
         names = ", ".join(seat.member_id for seat in verifiers)
         raise Unavailable(f"every verifier is draining ({names}); try again when another has joined")
-    return min((seat for seat in verifiers if seat.has_room), key=lambda seat: seat.busy, default=None)
+    return [seat for seat in staying if seat.breaker.admits] or staying
+
+
+def choose_verifier(verifiers: Sequence[Seat]) -> Seat | None:
+    """The least busy candidate with room; None if all are full. Raises Unavailable if none takes sessions at all."""
+    return min((seat for seat in candidates(verifiers) if seat.has_room), key=lambda seat: seat.busy, default=None)
+
+
+def has_other(verifiers: Sequence[Seat], failed: Seat) -> bool:
+    """True if a session that `failed` has let down may be given to another verifier, at once or later."""
+    return any(seat is not failed and not seat.draining and seat.breaker.admits for seat in verifiers)
 
 
 def choose_drafter(

@@ -1,41 +1,84 @@
-"""From a request to the tokens that a verifier gets, with everything checked that can be checked before one is asked."""
+"""From a request to the tokens that a verifier gets, with everything checked that can be checked before one is asked.
+
+A text is refused by its length before it is tokenized: tokenizing takes about 200 bytes of memory for each of its characters. Long
+texts and conversations are read on threads of their own, a few at a time, so that neither the event loop nor the memory depends on
+what one caller sends.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from specsplit.errors import InvalidRequest
 from specsplit.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from specsplit.text.tokenizer import Tokenizer
 
-_LONG_TEXT = 20_000
-"""Characters above which tokenizing leaves the event loop's thread."""
+SHORT_TEXT: Final = 2_000
+"""Characters up to which a plain text is tokenized on the event loop: about a millisecond."""
+READERS: Final = 2
+"""Prompts read at a time."""
+_USUAL_TOKEN: Final = 8
+"""Characters. A text with more of them per token is rare: so much of a long one is looked at first."""
+_CUT: Final = 64
+"""Tokens by which a text may seem longer than it is when it is cut off in the middle of a word."""
 
 
-async def tokens_of(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Token ids of the prompt. Raises InvalidRequest or Unsupported, naming the field."""
-    if _length(prompt) > _LONG_TEXT:
-        return await asyncio.to_thread(_tokens_of, prompt, tokenizer)
-    return _tokens_of(prompt, tokenizer)
+class PromptReader:
+    """Makes tokens of prompts."""
 
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._threads = ThreadPoolExecutor(READERS, "prompt")
 
-def check_prompt(prompt: Prompt, tokens: Sequence[int], vocab_size: int, max_context: int) -> None:
-    """Raise InvalidRequest, with the numbers, for a prompt that is empty, too long or outside the vocabulary."""
-    field = field_of(prompt)
-    if not tokens:
-        raise InvalidRequest(field, "is empty, expected at least one token")
-    if len(tokens) >= max_context:
-        problem = f"is {len(tokens)} tokens long; the context holds {max_context}, of which one must be left for output"
-        raise InvalidRequest(field, problem)
-    check_in_vocabulary(field, tokens, vocab_size)
+    async def read(self, prompt: Prompt, max_context: int) -> tuple[int, ...]:
+        """Token ids of the prompt. Raises InvalidRequest, with the numbers, for one that is empty, too long or outside the vocabulary.
+
+        Raises Unsupported for a conversation if the model has no chat template.
+        """
+        _check_length(prompt, max_context * self._tokenizer.longest_token, max_context)
+        if isinstance(prompt, TokenPrompt) or (isinstance(prompt, TextPrompt) and len(prompt.text) <= SHORT_TEXT):
+            tokens = self._tokens_of(prompt, max_context)
+        else:
+            loop = asyncio.get_running_loop()
+            tokens = await loop.run_in_executor(self._threads, self._tokens_of, prompt, max_context)
+        _check_tokens(field_of(prompt), tokens, self._tokenizer.vocabulary.size, max_context)
+        return tokens
+
+    def close(self) -> None:
+        """Let the threads go; what they have begun they finish."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _tokens_of(self, prompt: Prompt, max_context: int) -> tuple[int, ...]:
+        match prompt:
+            case TokenPrompt():
+                return prompt.tokens
+            case TextPrompt():
+                self._check_beginning("text", prompt.text, max_context)
+                return self._tokenizer.encode(prompt.text)
+            case ChatPrompt():
+                text = self._tokenizer.render_chat([(turn.role, turn.content) for turn in prompt.messages])
+                self._check_beginning("chat.messages", text, max_context)
+                return self._tokenizer.encode_rendered(text)
+
+    def _check_beginning(self, field: str, text: str, max_context: int) -> None:
+        """Raise InvalidRequest for a text whose beginning alone is too long. So a text that cannot fit costs no more than one that does."""
+        size = _USUAL_TOKEN * max_context
+        while size < len(text):
+            count = len(self._tokenizer.encode(text[:size]))
+            if count > max_context + _CUT:
+                problem = f"has {len(text):,} characters, of which the first {size:,} are {count:,} tokens already"
+                raise InvalidRequest(field, f"{problem}; the context holds {max_context:,}")
+            size *= 2
 
 
 def check_in_vocabulary(field: str, tokens: Sequence[int], vocab_size: int) -> None:
     """Raise InvalidRequest naming the first token outside the vocabulary."""
-    for index, token in enumerate(tokens):
-        if token >= vocab_size:
-            raise InvalidRequest(f"{field}[{index}]", f"is {token}, outside the vocabulary of {vocab_size} tokens")
+    if tokens and max(tokens) >= vocab_size:
+        index, token = next((i, token) for i, token in enumerate(tokens) if token >= vocab_size)
+        raise InvalidRequest(f"{field}[{index}]", f"is {token}, outside the vocabulary of {vocab_size} tokens")
 
 
 def field_of(prompt: Prompt) -> str:
@@ -49,17 +92,25 @@ def field_of(prompt: Prompt) -> str:
             return "tokens.token_ids"
 
 
-def _tokens_of(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, ...]:
-    match prompt:
-        case TextPrompt():
-            return tokenizer.encode(prompt.text)
-        case ChatPrompt():
-            return tokenizer.encode_chat([(turn.role, turn.content) for turn in prompt.messages])
-        case TokenPrompt():
-            return prompt.tokens
+def _check_length(prompt: Prompt, most: int, max_context: int) -> None:
+    """Raise InvalidRequest for a text of more than `most` characters: that is too long for the context, whatever its tokens are."""
+    length = _length(prompt)
+    if length > most:
+        problem = f"has {length:,} characters; the context holds {max_context:,} tokens, and no text of more than {most:,} characters"
+        raise InvalidRequest(field_of(prompt), problem)
+
+
+def _check_tokens(field: str, tokens: Sequence[int], vocab_size: int, max_context: int) -> None:
+    if not tokens:
+        raise InvalidRequest(field, "is empty, expected at least one token")
+    if len(tokens) >= max_context:
+        problem = f"is {len(tokens)} tokens long; the context holds {max_context}, of which one must be left for output"
+        raise InvalidRequest(field, problem)
+    check_in_vocabulary(field, tokens, vocab_size)
 
 
 def _length(prompt: Prompt) -> int:
+    """Characters."""
     match prompt:
         case TextPrompt():
             return len(prompt.text)

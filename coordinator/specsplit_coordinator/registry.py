@@ -9,6 +9,7 @@ from specsplit.clock import Clock
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.membership import Heartbeat, Member, Register, Roster
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Plan, Vocabulary
+from specsplit_coordinator.breaker import Breaker
 
 KIND_ORDER = (
     DrafterKind.EAGLE3,
@@ -28,6 +29,7 @@ class Seat:
 
     who: Register
     heard_at: float
+    breaker: Breaker
     load: Load = field(default_factory=Load)
     draining: bool = False
     running: int = 0
@@ -51,9 +53,14 @@ class Seat:
         return max(self.running, self.load.sessions) / self.who.max_sessions
 
     @property
+    def free_places(self) -> int:
+        """Sessions that may still be placed on it."""
+        return 0 if self.draining else max(0, self.who.max_sessions - self.running)
+
+    @property
     def has_room(self) -> bool:
         """True if one more session may be placed on it."""
-        return not self.draining and self.running < self.who.max_sessions
+        return self.free_places > 0
 
 
 class Registry:
@@ -81,7 +88,7 @@ class Registry:
             raise InvalidRequest("register.member_id", problem)
         if isinstance(who.role, ModelInfo):
             self._require_same_vocabulary(who.member_id, who.role)
-        seat = self._seats[who.member_id] = Seat(who, self._clock.now())
+        seat = self._seats[who.member_id] = Seat(who, self._clock.now(), Breaker(self._clock))
         self._changed()
         return seat
 
@@ -111,9 +118,15 @@ class Registry:
             told(seat)
         self._changed()
 
-    def sweep(self) -> tuple[Seat, ...]:
-        """Remove and return the members that have been silent for too long."""
+    def sweep(self, late_s: float = 0.0) -> tuple[Seat, ...]:
+        """Remove and return the members that have been silent for too long.
+
+        `late_s` is how much later than it meant to this process came to look: in that time it could not have heard anybody, since
+        what they sent waited in its sockets. So nobody's silence counts it.
+        """
         now = self._clock.now()
+        for seat in self._seats.values():
+            seat.heard_at = min(now, seat.heard_at + late_s)
         silent = tuple(seat for seat in self._seats.values() if now - seat.heard_at > self._lost_after_s)
         for seat in silent:
             self.remove(seat, f"it was silent for {now - seat.heard_at:.1f} s")

@@ -67,6 +67,8 @@ class Coordinator:
         self.web = Web(settings.web_listen, picture.now, self._watch)
         self._members = ClusterServicer(self.registry, self.orders, settings.heartbeat_ms)
         self._dialler: Dialler | None = None
+        self._generator: Generator | None = None
+        self._programs: CoordinatorServicer | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._server: Server | None = None
 
@@ -84,9 +86,16 @@ class Coordinator:
         self.metrics.watch(self._cluster)
         self.registry.on_gone.append(self._gone)
         books = Books(tracing, self.metrics, self.ledger, self._clock)
-        generator = Generator(self._tokenizer, self.registry, self.admission, self._dialler, self._draws, books)
-        front = CoordinatorServicer(generator, self.registry, self.admission, self.orders)
-        coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(front, server.grpc)
+        self._generator = Generator(self._tokenizer, self.registry, self.admission, self._dialler, self._draws, books)
+        self._programs = CoordinatorServicer(
+            self._generator,
+            self.registry,
+            self.admission,
+            self.orders,
+            max_unread_bytes=self._settings.max_unread_bytes,
+            unread_s=self._settings.unread_s,
+        )
+        coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(self._programs, server.grpc)
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, server.grpc)
         self.metrics_address = self._exposed.enter_context(expose(self.metrics, self._settings.metrics_listen))
         await self.web.start()
@@ -122,9 +131,11 @@ class Coordinator:
         await self._tidy()
 
     async def _drain(self) -> None:
-        """Waiting and running requests finish; then the members are told."""
+        """Waiting and running requests finish, and their answers are read; then the members are told."""
         try:
             await self.admission.idle()
+            if self._programs is not None:
+                await self._programs.delivered()
         finally:
             self._members.dismiss()
 
@@ -150,10 +161,14 @@ class Coordinator:
             self._sweeper.cancel()
         if self._dialler is not None:
             await self._dialler.close()
+        if self._generator is not None:
+            self._generator.close()
 
     async def _sweep(self) -> None:
-        """Look for silent members, several times within the time one may be silent."""
+        """Look for silent members, several times within the time one may be silent, and for verifiers that have cooled down."""
         while True:
-            await asyncio.sleep(self._settings.lost_after_ms / 5000)
-            for seat in self.registry.sweep():
+            due = self._clock.now() + self._settings.lost_after_ms / 5000
+            await asyncio.sleep(due - self._clock.now())
+            for seat in self.registry.sweep(late_s=max(0.0, self._clock.now() - due)):
                 _log.warning("member lost", extra=fields(member_id=seat.member_id, why=seat.lost_because))
+            self.admission.serve_waiting()

@@ -34,6 +34,7 @@ from specsplit.wire import coordinator as wire
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.generation import Generator
 from specsplit_coordinator.orders import Orders
+from specsplit_coordinator.outflow import Outflow
 from specsplit_coordinator.registry import Registry, Seat
 
 _log = logging.getLogger(__name__)
@@ -44,21 +45,51 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     """For programs."""
 
-    def __init__(self, generator: Generator, registry: Registry, admission: Admission, orders: Orders) -> None:
+    def __init__(
+        self,
+        generator: Generator,
+        registry: Registry,
+        admission: Admission,
+        orders: Orders,
+        *,
+        max_unread_bytes: int,
+        unread_s: float,
+    ) -> None:
         self._generator = generator
         self._registry = registry
         self._admission = admission
         self._orders = orders
+        self._max_unread_bytes = max_unread_bytes
+        self._unread_s = unread_s
+        self._unread: set[Outflow] = set()
+        self._read = asyncio.Event()
+        self._read.set()
+
+    async def delivered(self) -> None:
+        """Return when no answer is on its way to a caller."""
+        await self._read.wait()
 
     async def Generate(  # noqa: N802 (the name is the protocol's)
         self, request: wire.GenerateMessage, context: Context
     ) -> AsyncGenerator[wire.GenerateEventMessage, None]:
         """Deltas, then the end."""
-        at_end = partial(_at_end, context)
-        events = self._generator.generate(self._asked(request), context.time_remaining, at_end)
-        async with contextlib.aclosing(events):
-            async for event in events:
-                yield wire.generate_response(event)
+        events = self._generator.generate(self._asked(request), context.time_remaining)
+        outflow = Outflow(events, self._max_unread_bytes, self._unread_s, _cutting(asyncio.current_task()))
+        self._unread.add(outflow)
+        self._read.clear()
+        _at_end(context, partial(self._close, outflow))
+        try:
+            async with contextlib.aclosing(outflow.read()) as messages:
+                async for message in messages:
+                    yield message
+        finally:
+            self._close(outflow)
+
+    def _close(self, outflow: Outflow) -> None:
+        outflow.close()
+        self._unread.discard(outflow)
+        if not self._unread:
+            self._read.set()
 
     def _asked(self, request: wire.GenerateMessage) -> GenerateRequest:
         try:
@@ -140,6 +171,17 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
 def _said(changes: PlanChanges | TraceChanges) -> dict[str, object]:
     """What differs, for the log."""
     return {name: value for name, value in vars(changes).items() if value is not None}
+
+
+def _cutting(call: asyncio.Task[Any] | None) -> Callable[[], None]:
+    """Ends a call whose caller reads nothing, so that it cannot be told why either."""
+
+    def cut() -> None:
+        _log.warning("a caller has stopped reading its answer; its call ends")
+        if call is not None:
+            call.cancel()
+
+    return cut
 
 
 def _at_end(context: Context, callback: Callable[[], None]) -> None:

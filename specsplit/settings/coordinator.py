@@ -29,6 +29,10 @@ class CoordinatorSettings(ServiceSettings):
     """A member silent for this long is lost."""
     retry_after_s: float = Field(default=1.0, ge=0)
     """The hint given with a refusal for want of room."""
+    max_unread_bytes: int = Field(default=2**20, ge=1024)
+    """Bytes of an answer that are kept for a caller that does not read; with more, its request ends with RESOURCE_EXHAUSTED."""
+    unread_s: float = Field(default=30.0, gt=0)
+    """A caller that takes nothing of its answer for this long has its call ended."""
     web_listen: str = ""
     """host:port of a page that shows the cluster at work, texts included, over plain HTTP; port 0 takes any free one. Empty: no page."""
 

@@ -32,6 +32,7 @@ class Tokenizer:
         self._inner = inner
         self._template = template
         self._byte_table = _ByteTable(inner) if byte_level else None
+        self._longest_token = max(map(len, inner.get_vocab(with_added_tokens=True)), default=1)
 
     @classmethod
     def load(cls, folder: Path, now: Callable[[], datetime] = datetime.now) -> Tokenizer:
@@ -57,17 +58,32 @@ class Tokenizer:
         """Size and digest of the table."""
         return self._vocabulary
 
+    @property
+    def longest_token(self) -> int:
+        """Characters of the longest token as the table spells it (a byte-level one writes one for each byte).
+
+        No text of more than n times as many characters fits into n tokens, as far as the tokenizer leaves no characters out.
+        """
+        return self._longest_token
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of plain text, with the tokens that the model expects around one (its beginning-of-text token, say)."""
         return self._ids(_encodable("text", text), add_special_tokens=True)
 
     def encode_chat(self, messages: Sequence[tuple[str, str]]) -> tuple[int, ...]:
-        """Token ids of (role, content) messages under the chat template, which writes every special token itself.
+        """Token ids of (role, content) messages under the chat template; see `render_chat`."""
+        return self.encode_rendered(self.render_chat(messages))
+
+    def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
+        """The text that the chat template makes of (role, content) messages.
 
         Raises Unsupported if the model has no template, InvalidRequest if the template refuses the messages.
         """
-        text = require_template(self._template, self._model).render(messages)
-        return self._ids(_encodable("chat.messages", text), add_special_tokens=False)
+        return _encodable("chat.messages", require_template(self._template, self._model).render(messages))
+
+    def encode_rendered(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text that a chat template has written, special tokens included."""
+        return self._ids(text, add_special_tokens=False)
 
     def _ids(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
         # The batch call alone lets other threads run meanwhile.

@@ -16,6 +16,7 @@ from specsplit.client import AsyncClient
 from specsplit.features import FeatureNeed
 from specsplit.membership import Register, Role
 from specsplit.rpc import dial
+from specsplit.rpc.edge import Edge
 from specsplit.rpc.member import Membership
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import CoordinatorSettings
@@ -93,7 +94,7 @@ class Cluster:
     async def add_verifier(self, script: Script, name: str = "v1", max_sessions: int = 4) -> Verifier:
         """Start a verifier and let it join."""
         verifier = Verifier(script)
-        server = grpc.aio.server()
+        server = grpc.aio.server(interceptors=[Edge("verifier", lambda method: None)])
         verifier_pb2_grpc.add_VerifierServiceServicer_to_server(verifier, server)
         verifier.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()

@@ -23,6 +23,13 @@ def join(registry: Registry, name: str, max_sessions: int = 1) -> Seat:
     return registry.register(Register(name, "a:1", ModelInfo("toy", Vocabulary(50), 512), max_sessions))
 
 
+async def enter(admission: Admission) -> Lease:
+    """As a request does."""
+    with admission.ticket():
+        pass
+    return await admission.enter()
+
+
 async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
@@ -31,12 +38,12 @@ async def settle() -> None:
 async def test_requests_wait_in_order_and_are_refused_with_a_hint_when_the_queue_is_full(registry: Registry) -> None:
     join(registry, "v1")
     admission = Admission(registry, max_queue=2, retry_after_s=1.5)
-    first = await admission.enter()
-    waiting = [asyncio.create_task(admission.enter()) for _ in range(2)]
+    first = await enter(admission)
+    waiting = [asyncio.create_task(enter(admission)) for _ in range(2)]
     await settle()
     assert (admission.running, admission.queued) == (1, 2)
     with pytest.raises(Exhausted, match=r"1 requests run and 2 wait") as caught:
-        await admission.enter()
+        await enter(admission)
     assert caught.value.retry_after_s == 1.5
     first.release()
     second = await waiting[0]
@@ -49,27 +56,27 @@ async def test_requests_wait_in_order_and_are_refused_with_a_hint_when_the_queue
 async def test_a_queue_of_none_refuses_at_once(registry: Registry) -> None:
     join(registry, "v1")
     admission = Admission(registry, max_queue=0, retry_after_s=1)
-    await admission.enter()
+    await enter(admission)
     with pytest.raises(Exhausted):
-        await admission.enter()
+        await enter(admission)
 
 
 async def test_a_newcomer_does_not_overtake_and_a_new_verifier_serves_who_waits(registry: Registry) -> None:
     join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1)
-    await admission.enter()
-    waiting = asyncio.create_task(admission.enter())
+    await enter(admission)
+    waiting = asyncio.create_task(enter(admission))
     await settle()
     join(registry, "v2", max_sessions=2)
     assert (await waiting).verifier.member_id == "v2"
-    assert (await admission.enter()).verifier.member_id == "v2"
+    assert (await enter(admission)).verifier.member_id == "v2"
 
 
 async def test_who_waits_is_told_when_the_last_verifier_goes(registry: Registry) -> None:
     seat = join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1)
-    await admission.enter()
-    waiting = asyncio.create_task(admission.enter())
+    await enter(admission)
+    waiting = asyncio.create_task(enter(admission))
     await settle()
     registry.remove(seat, "it left")
     with pytest.raises(Unavailable):
@@ -80,8 +87,8 @@ async def test_who_waits_is_told_when_the_last_verifier_goes(registry: Registry)
 async def test_who_gives_up_waiting_leaves_the_queue(registry: Registry) -> None:
     seat = join(registry, "v1")
     admission = Admission(registry, max_queue=1, retry_after_s=1)
-    lease = await admission.enter()
-    waiting = asyncio.create_task(admission.enter())
+    lease = await enter(admission)
+    waiting = asyncio.create_task(enter(admission))
     await settle()
     waiting.cancel()
     await asyncio.wait({waiting})
@@ -93,8 +100,8 @@ async def test_who_gives_up_waiting_leaves_the_queue(registry: Registry) -> None
 async def test_a_place_given_in_the_very_moment_of_giving_up_goes_back(registry: Registry) -> None:
     seat = join(registry, "v1")
     admission = Admission(registry, max_queue=1, retry_after_s=1)
-    lease = await admission.enter()
-    waiting = asyncio.create_task(admission.enter())
+    lease = await enter(admission)
+    waiting = asyncio.create_task(enter(admission))
     await settle()
     lease.release()
     waiting.cancel()
@@ -105,7 +112,7 @@ async def test_a_place_given_in_the_very_moment_of_giving_up_goes_back(registry:
 async def test_releasing_twice_gives_one_place_back(registry: Registry) -> None:
     seat = join(registry, "v1", max_sessions=2)
     admission = Admission(registry, max_queue=1, retry_after_s=1)
-    one, two = await admission.enter(), await admission.enter()
+    one, two = await enter(admission), await enter(admission)
     one.release()
     one.release()
     assert (admission.running, seat.running) == (1, 1)
@@ -116,8 +123,8 @@ async def test_idle_returns_once_nothing_runs_or_waits(registry: Registry) -> No
     join(registry, "v1")
     admission = Admission(registry, max_queue=1, retry_after_s=1)
     await admission.idle()
-    first = await admission.enter()
-    waiting: asyncio.Task[Lease] = asyncio.create_task(admission.enter())
+    first = await enter(admission)
+    waiting: asyncio.Task[Lease] = asyncio.create_task(enter(admission))
     idle = asyncio.create_task(admission.idle())
     await settle()
     first.release()
@@ -126,3 +133,50 @@ async def test_idle_returns_once_nothing_runs_or_waits(registry: Registry) -> No
     assert not idle.done()
     second.release()
     await asyncio.wait_for(idle, 1)
+
+
+async def test_requests_whose_prompts_are_being_read_count_as_waiting(registry: Registry) -> None:
+    join(registry, "v1", max_sessions=2)
+    admission = Admission(registry, max_queue=1, retry_after_s=1)
+    with admission.ticket(), admission.ticket(), admission.ticket():
+        with pytest.raises(Exhausted, match="0 requests run and 3 wait"), admission.ticket():
+            pass
+        idle = asyncio.create_task(admission.idle())
+        await settle()
+        assert not idle.done()
+    await asyncio.wait_for(idle, 1)
+    with admission.ticket():
+        pass
+
+
+async def test_no_prompt_is_read_while_no_verifier_takes_sessions(registry: Registry) -> None:
+    with pytest.raises(Unavailable, match="no verifier has joined"), Admission(registry, 4, 1).ticket():
+        pass
+
+
+async def test_a_request_that_a_verifier_let_down_goes_ahead_of_the_others(registry: Registry) -> None:
+    join(registry, "v1")
+    admission = Admission(registry, max_queue=4, retry_after_s=1)
+    first = await enter(admission)
+    waiting = asyncio.create_task(enter(admission))
+    await settle()
+    again = asyncio.create_task(admission.enter(again=True))
+    await settle()
+    first.release()
+    await settle()
+    assert again.done() and not waiting.done()
+    (await again).release()
+    (await waiting).release()
+
+
+async def test_a_trial_ends_with_the_first_event_or_with_the_lease(registry: Registry) -> None:
+    seat = join(registry, "v1", max_sessions=3)
+    admission = Admission(registry, max_queue=4, retry_after_s=1)
+    seat.breaker.failed()
+    trial = await enter(admission)  # there is no other, so it is tried at once
+    trial.release()
+    trial = await enter(admission)
+    trial.succeeded()
+    assert seat.breaker.admits
+    trial.release()
+    assert (admission.running, seat.running) == (0, 0)

@@ -335,3 +335,15 @@ async def test_draining_finishes_what_runs_and_refuses_what_is_new(start_cluster
     go_on.set()
     assert (await running).tokens == (5,)
     assert await asyncio.wait_for(draining, 10) == 0
+
+
+async def test_more_output_than_the_context_holds_is_refused_without_waiting_for_a_place(
+    cluster: Cluster, say: Say
+) -> None:
+    await cluster.add_verifier(say((5,), then_wait=True), max_sessions=1)
+    running = asyncio.create_task(cluster.client.generate("x"))
+    await eventually(lambda: cluster.coordinator.admission.running == 1)
+    with pytest.raises(InvalidRequest, match="is 4000000000, which with 1 prompt tokens exceeds the context of 512"):
+        await cluster.client.generate("x", max_tokens=4_000_000_000)
+    running.cancel()
+    await asyncio.wait({running})

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from specsplit.clock import ManualClock
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import Register
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Vocabulary
-from specsplit_coordinator.placement import choose_drafter, choose_verifier
+from specsplit_coordinator.breaker import FIRST_COOL_DOWN_S, Breaker
+from specsplit_coordinator.placement import choose_drafter, choose_verifier, has_other
 from specsplit_coordinator.registry import Seat
 
 TARGET = Vocabulary(50, "aa")
 
 
-def verifier(name: str, running: int = 0, reported: int = 0, draining: bool = False) -> Seat:
+def verifier(
+    name: str, running: int = 0, reported: int = 0, draining: bool = False, breaker: Breaker | None = None
+) -> Seat:
     who = Register(name, "a:1", ModelInfo("toy", TARGET, 512), 4)
-    return Seat(who, 0.0, Load(sessions=reported), draining, running)
+    return Seat(who, 0.0, breaker or Breaker(ManualClock()), Load(sessions=reported), draining, running)
 
 
 def drafter(
@@ -25,7 +29,8 @@ def drafter(
     vocabulary: Vocabulary | None = TARGET,
     draining: bool = False,
 ) -> Seat:
-    return Seat(Register(name, "a:1", DrafterInfo(kind, "", vocabulary, 512), 4), 0.0, Load(), draining, running)
+    who = Register(name, "a:1", DrafterInfo(kind, "", vocabulary, 512), 4)
+    return Seat(who, 0.0, Breaker(ManualClock()), Load(), draining, running)
 
 
 NGRAM, STANDALONE, EAGLE3 = DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKind.EAGLE3
@@ -112,3 +117,24 @@ def test_a_known_kind_that_is_not_there_is_refused_with_what_is_there() -> None:
         chosen([], "ngram")
     with pytest.raises(Unavailable, match=r"no standalone drafter .* has 1 ngram, 1 standalone \(another vocabulary\)"):
         chosen([drafter("n", NGRAM), drafter("s", STANDALONE, vocabulary=Vocabulary(9))], "standalone")
+
+
+def test_a_verifier_that_has_just_failed_gets_nothing_while_another_is_sound_even_if_that_is_full() -> None:
+    clock = ManualClock()
+    bad, good = verifier("bad", breaker=Breaker(clock)), verifier("good", running=3)
+    assert choose_verifier([bad, good]) is bad
+    assert has_other([bad, good], bad)
+    bad.breaker.failed()
+    assert choose_verifier([bad, good]) is good
+    good.running = 4
+    assert choose_verifier([bad, good]) is None
+    clock.advance(FIRST_COOL_DOWN_S)
+    assert choose_verifier([bad, good]) is bad
+
+
+def test_verifiers_that_have_all_failed_are_tried_all_the_same() -> None:
+    one, two = verifier("one", running=1), verifier("two")
+    for seat in (one, two):
+        seat.breaker.failed()
+    assert choose_verifier([one, two]) is two
+    assert not has_other([one, two], one)

@@ -125,3 +125,23 @@ def test_a_drafter_that_a_verifier_lost_is_shunned_by_it_for_a_while(registry: R
     clock.advance(6)
     registry.hear(seat, Heartbeat())
     assert not seat.shunned
+
+
+def test_a_coordinator_that_stood_still_blames_nobody_for_its_own_silence(
+    registry: Registry, clock: ManualClock
+) -> None:
+    seat = registry.register(verifier("v1"))
+    clock.advance(0.5)
+    registry.hear(seat, Heartbeat())
+    clock.advance(2.6)  # stopped: heartbeats wait in its sockets
+    assert registry.sweep(late_s=2.2) == ()
+    clock.advance(1.7)  # and the member really is silent now
+    assert registry.sweep() == (seat,)
+
+
+def test_nobody_is_heard_in_the_future(registry: Registry, clock: ManualClock) -> None:
+    seat = registry.register(verifier("v1"))
+    registry.hear(seat, Heartbeat())
+    registry.sweep(late_s=5.0)
+    clock.advance(2.1)
+    assert registry.sweep() == (seat,)

@@ -105,3 +105,18 @@ def test_one_drafter_serves_two_verifiers_and_one_verifier_uses_two_drafters(alp
     pairs = {(verifier.name, drafter.name) for verifier in cluster.verifiers for drafter in cluster.drafters}
     assert set(accepted) == pairs
     assert all(count > 0 for count in accepted.values()), accepted
+
+
+def test_a_coordinator_that_stands_still_loses_nobody(alphabet: Path) -> None:
+    with LocalCluster(alphabet, drafters=["ngram"], verifier=PACED) as cluster, cluster.client() as client:
+        stream = client.stream("a", max_tokens=300)
+        text = ""
+        for event in stream:
+            if not text:
+                cluster.coordinator.suspend()
+                time.sleep(3.5)  # longer than a member may be silent; what members say meanwhile waits in sockets
+                cluster.coordinator.resume()
+            text += event.text if isinstance(event, Delta) else ""
+        assert text == letters("a", 300)
+        assert len(client.cluster().members) == 2
+        assert client.generate("b", max_tokens=5).text == letters("b", 5)

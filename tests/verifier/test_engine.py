@@ -93,9 +93,9 @@ async def test_what_exceeds_the_context_is_refused_with_the_numbers(alphabet: Pa
 async def test_a_session_that_can_never_fit_is_refused_with_the_numbers(alphabet: Path) -> None:
     async with verifier_over(alphabet, kv_tokens=64) as verifier:
         numbers = r"needs 8 KV pages of 16 tokens \(10 prompt, 100 to generate, 16 drafted\).* has 4 in all"
-        with pytest.raises(Exhausted, match=numbers) as caught:
+        with pytest.raises(InvalidRequest, match=numbers) as caught:
             await decode(verifier, DecodeRequest("r", ids("a" * 10), stopping=Stopping(100)))
-    assert caught.value.retry_after_s is None
+    assert caught.value.field == "max_tokens", "a status that says: do not try again"
 
 
 async def test_a_session_that_does_not_fit_now_waits_its_turn(alphabet: Path) -> None:

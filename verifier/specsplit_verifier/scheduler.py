@@ -68,13 +68,14 @@ class Scheduler:
         return max(1, min(room, self._pool.num_slots - prompt_tokens - num_draft_tokens))
 
     def submit(self, session: Session) -> None:
-        """Queue a session. Raises Exhausted, with the numbers, if it can never fit or too many wait already."""
+        """Queue a session. Raises, with the numbers, InvalidRequest if it can never fit and Exhausted if too many wait already."""
         pages = self._pages(session)
         if pages > self._pool.total_pages:
-            raise Exhausted(
-                f"the session needs {pages} KV pages of {self._pool.page_size} tokens ({session.prompt_length} prompt, "
+            raise InvalidRequest(
+                "token_ids" if session.request.stopping.max_tokens is None else "max_tokens",
+                f"asks for too much: the session needs {pages} KV pages of {self._pool.page_size} tokens ({session.prompt_length} prompt, "
                 f"{session.limit} to generate, {session.room} drafted); this verifier has "
-                f"{self._pool.total_pages} in all, so it can never fit"
+                f"{self._pool.total_pages} in all, so it can never fit; send a shorter prompt, or ask for less",
             )
         if len(self.waiting) >= self._max_sessions:
             raise Exhausted(

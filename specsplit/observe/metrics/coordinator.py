@@ -78,18 +78,20 @@ def _role(role: object) -> str:
 class RequestTimes:
     """One request on its way; every `now` is the clock's seconds. It ends once: what is told of an end after the first is ignored."""
 
-    __slots__ = ("_arrived", "_ended", "_latest", "_metrics", "_trace_id")
+    __slots__ = ("_arrived", "_ended", "_latest", "_metrics", "_placed", "_trace_id")
 
     def __init__(self, metrics: CoordinatorMetrics, arrived: float, trace_id: str) -> None:
         self._metrics = metrics
         self._arrived = arrived
         self._latest: float | None = None
         self._trace_id = trace_id
+        self._placed = False
         self._ended = False
 
     def placed(self, now: float) -> None:
-        """It has a place on a verifier."""
-        if self._metrics.on:
+        """It has a place on a verifier; only the first counts, should there be several."""
+        if self._metrics.on and not self._placed:
+            self._placed = True
             self._metrics.placed(now - self._arrived, self._trace_id)
 
     def tokens(self, count: int, now: float) -> None:

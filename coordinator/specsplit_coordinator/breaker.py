@@ -1,0 +1,60 @@
+"""A circuit breaker for one verifier (M. Nygard, "Release It!", 2007): one that fails at once looks idle, and would draw every request.
+
+    closed ── a session fails before its first event ──> open ── the cool-down is over ──> half open ── a session's first event ──> closed
+                                                           ^                                  │
+                                                           └──────── a session fails ─────────┘
+
+Half open, the verifier is tried with one session at a time. Each failure in a row doubles the cool-down.
+"""
+
+from __future__ import annotations
+
+import math
+
+from specsplit.clock import Clock
+
+FIRST_COOL_DOWN_S = 0.5
+LAST_COOL_DOWN_S = 30.0
+_MOST_DOUBLINGS = 16  # more than the last cool-down needs, and far from what a float cannot hold
+
+
+class Breaker:
+    """What the sessions placed on one verifier say of it. Pure: time is the clock's."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._until = -math.inf
+        self._trial = False
+
+    @property
+    def cool_down_s(self) -> float:
+        """Seconds until the verifier is tried again; 0 unless the breaker is open."""
+        return max(0.0, self._until - self._clock.now())
+
+    @property
+    def admits(self) -> bool:
+        """False if other verifiers are to be preferred: this one cools down, or is being tried."""
+        return self.cool_down_s == 0.0 and not self._trial
+
+    def begin(self) -> bool:
+        """A session is placed on the verifier. True if it is a trial; then `end_trial` has to be called when it is over."""
+        trial = self._failures > 0 and not self._trial
+        self._trial |= trial
+        return trial
+
+    def end_trial(self) -> None:
+        """The session that was tried is over, or has got its first event."""
+        self._trial = False
+
+    def failed(self) -> None:
+        """A session failed before its first event. Failures while the verifier cools down belong to the one that opened the breaker."""
+        if self.cool_down_s:
+            return
+        self._failures += 1
+        doublings = min(self._failures - 1, _MOST_DOUBLINGS)
+        self._until = self._clock.now() + min(FIRST_COOL_DOWN_S * 2**doublings, LAST_COOL_DOWN_S)
+
+    def succeeded(self) -> None:
+        """A session got its first event: the verifier is well."""
+        self._failures, self._until = 0, -math.inf

@@ -1,0 +1,88 @@
+"""What a caller has not read yet of its answer.
+
+The events of a request are taken as they come, whether the caller reads or not: so the verifier's place goes back when the verifier is
+done, and a caller that stops reading holds nothing but its own unread bytes. Those are bounded, and so is the time that one message may
+wait to be taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from specsplit.errors import Exhausted
+from specsplit.requests import Delta, Done
+from specsplit.wire.coordinator import GenerateEventMessage, generate_response
+
+
+class Outflow:
+    """One answer on its way out. Lives in one event loop; `close` has to be called when the call is over."""
+
+    def __init__(
+        self,
+        events: AsyncGenerator[Delta | Done, None],
+        max_bytes: int,
+        patience_s: float,
+        on_stalled: Callable[[], object],
+    ) -> None:
+        """`on_stalled` is called once, if a message has been on its way to the caller for `patience_s` and is not taken."""
+        self._events = events
+        self._max_bytes = max_bytes
+        self._patience_s = patience_s
+        self._on_stalled = on_stalled
+        self._unread: deque[GenerateEventMessage] = deque()
+        self._bytes = 0
+        self._more = asyncio.Event()
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._pump = asyncio.create_task(self._fill())
+        self._pump.add_done_callback(self._filled)
+
+    async def read(self) -> AsyncGenerator[GenerateEventMessage, None]:
+        """The messages in order. Raises what ended them, after the last: Exhausted if more than `max_bytes` were left unread."""
+        while True:
+            while self._unread:
+                message = self._unread.popleft()
+                self._bytes -= message.ByteSize()
+                self._watch()
+                yield message
+                self._unwatch()
+            if self._pump.done():
+                break
+            self._more.clear()
+            await self._more.wait()
+        self._pump.result()
+
+    def close(self) -> None:
+        """The call is over, however it ended."""
+        self._unwatch()
+        self._pump.cancel()
+
+    async def _fill(self) -> None:
+        async with aclosing(self._events):
+            async for event in self._events:
+                message = generate_response(event)
+                self._bytes += message.ByteSize()
+                self._unread.append(message)
+                self._more.set()
+                if self._bytes > self._max_bytes:
+                    await self._events.athrow(self._too_much())
+
+    def _too_much(self) -> Exhausted:
+        return Exhausted(
+            f"the answer was given up with {self._bytes:,} bytes of it unread; at most {self._max_bytes:,} are kept for a caller"
+        )
+
+    def _filled(self, pump: asyncio.Task[None]) -> None:
+        self._more.set()
+        if not pump.cancelled():
+            pump.exception()  # looked at, so that nobody complains if the caller is gone and `read` does not raise it
+
+    def _watch(self) -> None:
+        self._watchdog = asyncio.get_running_loop().call_later(self._patience_s, self._on_stalled)
+
+    def _unwatch(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None

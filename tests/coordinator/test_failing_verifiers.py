@@ -1,0 +1,105 @@
+"""A verifier that has joined, says that it is idle, and fails every session at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specsplit.errors import InvalidRequest, Unavailable
+from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.values import ModelInfo, SpeculationStatistics
+
+if TYPE_CHECKING:
+    from .conftest import Cluster, Script
+
+Say = Callable[..., "Script"]
+
+
+async def join_unreachable(cluster: Cluster, name: str = "bad", max_sessions: int = 64) -> None:
+    """A member at an address where nobody listens, as after a wrong `advertise` or behind a firewall."""
+    await cluster.join(name, "127.0.0.1:9", ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)), max_sessions)
+
+
+async def test_requests_go_to_the_verifier_that_works_and_none_of_them_fails(cluster: Cluster, say: Say) -> None:
+    await join_unreachable(cluster)
+    await cluster.add_verifier(say((5,)), "good", max_sessions=16)
+    results = [await cluster.client.generate("x") for _ in range(10)]
+    results += await asyncio.gather(*(cluster.client.generate("x") for _ in range(30)))
+    assert Counter(result.done.verifier for result in results) == {"good": 40}
+
+
+async def test_a_request_waits_for_a_sound_verifier_rather_than_fail_on_one_that_has_failed(
+    cluster: Cluster, say: Say
+) -> None:
+    await join_unreachable(cluster)
+    good = await cluster.add_verifier(say((5,), then_wait=True), "good", max_sessions=1)
+    first = asyncio.create_task(cluster.client.generate("x"))
+    second = asyncio.create_task(cluster.client.generate("x"))
+    async with asyncio.timeout(10):
+        while not (good.open == 1 and cluster.coordinator.admission.queued == 1):
+            await asyncio.sleep(0.01)
+    assert not first.done() and not second.done()
+    for task in (first, second):
+        task.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+
+
+async def test_with_no_other_verifier_the_caller_hears_at_once_what_is_wrong(cluster: Cluster) -> None:
+    await join_unreachable(cluster)
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="verifier bad: "):
+            await cluster.client.generate("x")
+    assert cluster.coordinator.admission.running == 0
+
+
+async def test_a_verifier_that_works_again_gets_requests_again(cluster: Cluster, say: Say) -> None:
+    well = asyncio.Event()
+
+    async def moody(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+        if not well.is_set():
+            raise Unavailable("not today")
+        async for event in say((5,))(request):
+            yield event
+
+    await cluster.add_verifier(moody, "moody", max_sessions=64)
+    await cluster.add_verifier(say((5,)), "good", max_sessions=1)
+    assert (await cluster.client.generate("x")).done.verifier == "good"
+    well.set()
+    async with asyncio.timeout(10):
+        while (await cluster.client.generate("x")).done.verifier != "moody":
+            await asyncio.sleep(0.05)
+    assert [(await cluster.client.generate("x")).done.verifier for _ in range(4)] == ["moody"] * 4
+
+
+async def test_after_the_first_token_a_failure_is_told_and_the_request_is_not_begun_again(
+    cluster: Cluster, say: Say
+) -> None:
+    async def breaks_off(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+        yield Tokens((5,), 0, SpeculationStatistics(steps=1))
+        raise Unavailable("gone")
+
+    await cluster.add_verifier(breaks_off, "a", max_sessions=64)
+    good = await cluster.add_verifier(say((5,)), "b", max_sessions=1)
+    with pytest.raises(Unavailable, match="gone"):
+        await cluster.client.generate("x")
+    assert good.asked == []
+    assert cluster.coordinator.registry.verifiers[0].breaker.admits, (
+        "it has answered: it is no verifier that fails at once"
+    )
+
+
+async def test_what_is_wrong_with_the_request_is_not_held_against_the_verifier(cluster: Cluster, say: Say) -> None:
+    async def picky(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+        raise InvalidRequest("token_ids", "are not to my taste")
+        yield
+
+    await cluster.add_verifier(picky, "picky", max_sessions=64)
+    good = await cluster.add_verifier(say((5,)), "good", max_sessions=1)
+    with pytest.raises(InvalidRequest, match="not to my taste"):
+        await cluster.client.generate("x")
+    assert good.asked == []
+    assert cluster.coordinator.registry.verifiers[0].breaker.admits
