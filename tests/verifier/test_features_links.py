@@ -34,6 +34,14 @@ def test_a_drafter_that_says_nothing_is_overdue_whatever_else_it_is_told() -> No
     assert claims.overdue(5.01), "a head answers an open at once"
 
 
+def test_time_in_which_this_process_stood_still_is_nobody_elses_silence() -> None:
+    claims = Claims(5.0)
+    claims.told(1, opened(1), 0.0)
+    claims.excuse(3.0)
+    assert not claims.overdue(8.0)
+    assert claims.overdue(8.01)
+
+
 def test_a_drafter_without_features_gets_time_for_the_longest_prompt_since_it_was_last_heard() -> None:
     claims = Claims(5.0)
     claims.told(1, opened(200, width=0), 0.0)

@@ -53,6 +53,11 @@ class Claims:
         self._since = self._due_at = now
         self._grant(self._num_unread)
 
+    def excuse(self, late_s: float) -> None:
+        """This process stood still for so long, while what the drafter said waited in its sockets: that is not the drafter's silence."""
+        self._since += late_s
+        self._due_at += late_s
+
     def overdue(self, now: float) -> bool:
         """True if an answer is due and it is time to give up."""
         return bool(self._unanswered) and now > self._due_at

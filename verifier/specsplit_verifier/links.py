@@ -164,7 +164,9 @@ class Links:
         """A drafter that leaves an open or a commit unanswered is as good as dead."""
         patience_s = self._settings.drafter_lost_after_s
         while True:
-            await asyncio.sleep(patience_s / 4)
+            due = self._clock.now() + patience_s / 4
+            await asyncio.sleep(due - self._clock.now())
+            link.claims.excuse(max(0.0, self._clock.now() - due))
             if link.claims.overdue(self._clock.now()):
                 return f"silent for {patience_s} s and more with an answer due"
 
