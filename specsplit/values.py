@@ -5,10 +5,9 @@ Words are those of docs/design.md; tokens are vocabulary ids (ints >= 0), positi
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from specsplit.errors import Incompatible, InvalidRequest
 from specsplit.features import FeatureNeed
@@ -24,12 +23,16 @@ def _said(changes: PlanChanges | TraceChanges) -> dict[str, Any]:
     return {name: value for name, value in vars(changes).items() if value is not None}
 
 
+MAX_TEMPERATURE: Final = 10_000.0
+"""Logits that lie 1,000 apart are all but equally likely at it; a bound keeps logits divided by it within float32."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the target picks a token. Raises InvalidRequest for a value out of range."""
 
     temperature: float = 0.0
-    """0 means argmax; otherwise logits are divided by it."""
+    """0 means argmax; otherwise logits are divided by it. At most MAX_TEMPERATURE."""
     top_k: int = 0
     """Keep the k likeliest tokens; 0 keeps all."""
     top_p: float = 1.0
@@ -41,9 +44,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         _require(
-            math.isfinite(self.temperature) and self.temperature >= 0,
+            0 <= self.temperature <= MAX_TEMPERATURE,
             "temperature",
-            f"is {self.temperature}, expected a finite number >= 0",
+            f"is {self.temperature}, expected a number in [0, {MAX_TEMPERATURE:,.0f}]",
         )
         _require(self.top_k >= 0, "top_k", f"is {self.top_k}, expected 0 (all) or a positive count")
         _require(0 < self.top_p <= 1, "top_p", f"is {self.top_p}, expected a number in (0, 1]")

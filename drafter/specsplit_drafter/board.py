@@ -5,6 +5,7 @@ An event that is wrong ends its own session and no other. A session that ended h
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,8 +19,11 @@ from specsplit.tree import Node
 from specsplit.wire.common import check_tokens
 from specsplit_drafter.calibration import Calibrations
 from specsplit_drafter.growth import Growth, GrowthLimits, choose
+from specsplit_drafter.isolation import error_of
 from specsplit_drafter.proposer import Children, FrontierNode, Proposer, SessionKey
 from specsplit_drafter.rounds import Rounds
+
+_log = logging.getLogger(__name__)
 
 SessionEvent: TypeAlias = Open | Commit | Features | Close | InvalidRequest
 """What a stream brings for a session; InvalidRequest stands for an event that could not be read."""
@@ -82,6 +86,9 @@ class Board:
             self._handle(session, event)
         except SpecsplitError as error:
             self._end(session, error)
+        except Exception as error:  # noqa: BLE001 (an event belongs to one session, and so does what it breaks)
+            _log.exception("session %d of stream %d: an event of it failed", session[1], session[0])
+            self._end(session, error_of(error))
 
     def lose(self, stream: int) -> None:
         """A stream is over: so are its sessions."""
@@ -96,7 +103,10 @@ class Board:
             self._end(session, error)
 
     def step(self) -> int:
-        """One expansion of the likeliest nodes of all sessions; how many nodes it had. 0: every session rests."""
+        """One expansion of the likeliest nodes of all sessions; how many nodes it had. 0: every session rests.
+
+        A session for which it failed ends.
+        """
         chosen = choose((desk.growth for desk in self._desks.values()), self._limits.expand_width, self.proposer.room)
         if not chosen:
             return 0
@@ -110,16 +120,21 @@ class Board:
             expansions = self.proposer.expand(frontier)
         self.rounds.read(self.proposer.pending)
         grown: dict[int, tuple[Growth, list[tuple[Node, Children]]]] = {}
+        failed: dict[SessionKey, SpecsplitError] = {}
         for (growth, node), children in zip(chosen, expansions, strict=True):
             if children is None:
                 growth.postponed(node)
                 growth.stalled = self.proposer.stalled(keys[id(growth)])
+            elif isinstance(children, SpecsplitError):
+                failed[keys[id(growth)]] = children
             else:
                 grown.setdefault(id(growth), (growth, []))[1].append((node, children))
         for growth, broods in grown.values():
             growth.expanded(broods)
             self.expanded_nodes += len(broods)
             self.rounds.expanded(keys[id(growth)], len(broods))
+        for session, error in failed.items():
+            self._end(session, error)
         return len(chosen)
 
     def outgoing(self) -> Outgoing:
@@ -171,7 +186,6 @@ class Board:
             raise InvalidRequest(
                 "open.token_ids", f"has {len(event.tokens)} tokens; the drafter's context is {info.max_context}"
             )
-        self.proposer.open(session, event.tokens, event.sampling)
         original = Original(session[1], event.tokens[-1], len(event.tokens) - 1, event.max_nodes)
         calibration = self.calibrations.of(event.sampling.greedy)
         growth = Growth(
@@ -183,6 +197,9 @@ class Board:
             max_depth=self.proposer.max_depth,
             renews_root=self.proposer.renews_root,
         )
+        self.proposer.open(
+            session, event.tokens, event.sampling
+        )  # last: nothing must fail that would have to close it again
         growth.stalled = self.proposer.stalled(session)
         self._desks[session] = _Desk(growth, event.vocabulary.size, event.features)
         self.rounds.opened(session, event.traceparent)

@@ -37,10 +37,11 @@ from specsplit.model.heads import Head, HeadRunner
 from specsplit.model.pages import Slots
 from specsplit.values import DrafterInfo, Sampling
 from specsplit_drafter.feature_buffer import FeatureBuffer
+from specsplit_drafter.isolation import Found, Isolation
 from specsplit_drafter.proposer import (
     UNBOUNDED,
     Advance,
-    Children,
+    Expanded,
     FrontierNode,
     ProposerPages,
     SessionKey,
@@ -81,7 +82,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _Pass:
-    """What one expansion asks of one step. Rows fed with features come before those that draw on the state of another row."""
+    """What one expansion asks of one step, for one session or for some. Rows fed with features come before those that draw on states."""
 
     rows: list[Row] = field(default_factory=list[Row])
     fed: list[Tensor] = field(default_factory=list[Tensor])
@@ -100,6 +101,19 @@ class _Pass:
         self.wanted.extend(wanted)
         self.at.extend(self.num_tokens + i for i in at)
         self.num_tokens += row.num_tokens
+
+    @staticmethod
+    def joined(passes: Sequence[_Pass]) -> _Pass:
+        """One that does what all of these do, in order; of several sessions, those that are fed come first."""
+        whole = _Pass()
+        for part in passes:
+            whole.rows += part.rows
+            whole.fed += part.fed
+            whole.drawn += part.drawn
+            whole.wanted += part.wanted
+            whole.at += [whole.num_tokens + i for i in part.at]
+            whole.num_tokens += part.num_tokens
+        return whole
 
     @property
     def write_slots(self) -> Slots:
@@ -138,6 +152,7 @@ class HeadProposer:
         self._no_features = torch.empty(0, width, dtype=head.dtype)
         self._budget = context_budget
         self._ranking = Ranking(children, shape.vocabulary.size)
+        self._isolation = Isolation()
         self._sessions: dict[SessionKey, _Session] = {}
         self._read: dict[SessionKey, int] = {}
 
@@ -201,18 +216,9 @@ class HeadProposer:
         read, self._read = self._read, {}
         return tuple(read.items())
 
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[FrontierNode]) -> list[Expanded]:
         """One forward of each step over all nodes, and over as much pending context as the budget and the features allow."""
-        passes = self._passes(frontier)
-        logits = [self._run(step, work) for step, work in enumerate(passes)]
-        wanted = [i for work in passes for i in work.wanted]
-        found: list[Children | None] = [None] * len(frontier)
-        if wanted:
-            samplings = [self._sessions[frontier[i].session].sampling for i in wanted]
-            ranked = self._ranking.rank(torch.cat(logits), samplings, [frontier[i].position for i in wanted])
-            for i, children in zip(wanted, ranked, strict=True):
-                found[i] = children
-        return found
+        return self._isolation.expand(frontier, self._passes(frontier), lambda parts: self._steps(parts, frontier))
 
     def close(self, session: SessionKey) -> None:
         """Free every slot."""
@@ -220,9 +226,20 @@ class HeadProposer:
             token_map.release()
         self._read.pop(session, None)
 
-    def _passes(self, frontier: Sequence[FrontierNode]) -> list[_Pass]:
-        """Pending contexts share the budget, the shortest first: a bonus must not wait for a prompt."""
-        passes = [_Pass() for _ in self._runners]
+    def _steps(self, parts: Sequence[Sequence[_Pass]], frontier: Sequence[FrontierNode]) -> Found:
+        """Steps write KV and states of their own rows and nothing else, so they may be repeated."""
+        passes = [_Pass.joined(of_step) for of_step in zip(*parts, strict=True)]
+        logits = [self._run(step, work) for step, work in enumerate(passes)]
+        wanted = [i for work in passes for i in work.wanted]
+        if not wanted:
+            return {}
+        samplings = [self._sessions[frontier[i].session].sampling for i in wanted]
+        ranked = self._ranking.rank(torch.cat(logits), samplings, [frontier[i].position for i in wanted])
+        return dict(zip(wanted, ranked, strict=True))
+
+    def _passes(self, frontier: Sequence[FrontierNode]) -> dict[SessionKey, list[_Pass]]:
+        """Every session's part of each step. Pending contexts share the budget, the shortest first: a bonus must not wait for a prompt."""
+        passes: dict[SessionKey, list[_Pass]] = {}
         members = by_session(frontier)
         pending = {key: self._sessions[key].maps[0].pending for key in members}
         budget = self._budget
@@ -230,10 +247,12 @@ class HeadProposer:
             count = min(self._sessions[key].readable, budget)
             budget -= count
             if count:
-                self._extend(key, count, members[key], passes)
+                passes[key] = [_Pass() for _ in self._runners]
+                self._extend(key, count, members[key], passes[key])
         for key in members:
             if not pending[key]:
-                self._branch(self._sessions[key], frontier, members[key], passes)
+                passes[key] = [_Pass() for _ in self._runners]
+                self._branch(self._sessions[key], frontier, members[key], passes[key])
         return passes
 
     def _extend(self, key: SessionKey, count: int, root: Sequence[int], passes: Sequence[_Pass]) -> None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from specsplit.errors import InvalidRequest
+from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, Features
 from specsplit.values import DrafterInfo, Sampling
 
@@ -47,6 +47,10 @@ class Children:
     """[n], no two equal."""
     log_probabilities: npt.NDArray[np.float64]
     """[n], raw (not calibrated), descending."""
+
+
+Expanded: TypeAlias = Children | SpecsplitError | None
+"""What became of a node in an expansion. None: not yet; an error: its session must be closed."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +111,11 @@ class Proposer(Protocol):
         """Follow a commit. Raises Exhausted if the longer context does not fit now; the session must then be closed."""
         ...
 
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[FrontierNode]) -> Sequence[Expanded]:
         """Candidate children of each node, all in one batch.
 
         None means not yet: the session's context is still being read, a part with each call; only a root can get it. Ask again.
+        An error at any node of a session ends that session and no other; what is raised is the proposer's own end.
         """
         ...
 

@@ -8,7 +8,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specsplit.sampling import NoiseCache, perturb
+from specsplit.errors import SpecsplitError
+from specsplit.sampling import NoiseCache, has_pick, perturb
 from specsplit.values import Sampling
 from specsplit_drafter.proposer import Children
 
@@ -25,10 +26,24 @@ class Ranking:
         self._noise = NoiseCache(NOISE_BYTES)
 
     @torch.inference_mode()
-    def rank(self, logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int]) -> list[Children]:
-        """Logits [n, V] behind nodes at `positions` -> their likeliest children."""
+    def rank(
+        self, logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int]
+    ) -> list[Children | SpecsplitError]:
+        """Logits [n, V] behind nodes at `positions` -> their likeliest children; an error for a node whose logits are no numbers."""
         perturbed = perturb(logits, samplings, [position + 1 for position in positions], self._noise)
         values, tokens = perturbed.topk(self._children, dim=-1)
         log_probabilities = values.double() - perturbed.logsumexp(dim=-1, keepdim=True).double()
-        columns = zip(tokens.cpu().numpy(), log_probabilities.cpu().numpy(), strict=True)
-        return [Children(of_node, raw) for of_node, raw in columns]
+        columns = zip(
+            has_pick(values[:, 0]).tolist(),
+            positions,
+            tokens.cpu().numpy(),
+            log_probabilities.cpu().numpy(),
+            strict=True,
+        )
+        return [Children(of_node, raw) if fit else _no_numbers(position) for fit, position, of_node, raw in columns]
+
+
+def _no_numbers(position: int) -> SpecsplitError:
+    return SpecsplitError(
+        f"the drafter's logits behind position {position} are NaN or infinite: it cannot draft for this text"
+    )

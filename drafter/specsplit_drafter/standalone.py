@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from specsplit.model.batch import Row
 from specsplit.model.causal_lm import CausalLM
 from specsplit.values import DrafterInfo, DrafterKind, Sampling
+from specsplit_drafter.isolation import Found, Isolation
 from specsplit_drafter.proposer import (
     Advance,
-    Children,
+    Expanded,
     FrontierNode,
     NoFeatures,
     ProposerPages,
@@ -55,6 +54,7 @@ class StandaloneProposer(NoFeatures):
         self._budget = context_budget
         self._sessions: dict[SessionKey, _Session] = {}
         self._ranking = Ranking(children, model.info.vocabulary.size)
+        self._isolation = Isolation()
         facts = model.info
         self._info = DrafterInfo(DrafterKind.STANDALONE, facts.model, facts.vocabulary, facts.max_context)
 
@@ -89,40 +89,39 @@ class StandaloneProposer(NoFeatures):
         """Committed tokens without KV."""
         return self._sessions[session].map.pending
 
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[FrontierNode]) -> list[Expanded]:
         """One forward over all nodes, and over as much pending context as the budget allows."""
-        work = self._work(frontier)
-        logits = self._model.forward([part.row for part in work])
-        wanted = [i for part in work for i in part.wanted]
-        found: list[Children | None] = [None] * len(frontier)
-        if wanted:
-            for i, children in zip(wanted, self._rank(logits, [frontier[i] for i in wanted]), strict=True):
-                found[i] = children
-        return found
+        return self._isolation.expand(frontier, self._work(frontier), lambda work: self._run(work, frontier))
 
     def close(self, session: SessionKey) -> None:
         """Free every slot."""
         self._sessions.pop(session).map.release()
 
-    def _work(self, frontier: Sequence[FrontierNode]) -> list[_Work]:
+    def _run(self, work: Sequence[_Work], frontier: Sequence[FrontierNode]) -> Found:
+        """A forward writes KV and nothing else, so it may be repeated."""
+        logits = self._model.forward([part.row for part in work])
+        wanted = [i for part in work for i in part.wanted]
+        if not wanted:
+            return {}
+        samplings = [self._sessions[frontier[i].session].sampling for i in wanted]
+        ranked = self._ranking.rank(logits, samplings, [frontier[i].position for i in wanted])
+        return dict(zip(wanted, ranked, strict=True))
+
+    def _work(self, frontier: Sequence[FrontierNode]) -> dict[SessionKey, _Work]:
         """Rows by session. Pending contexts share the budget, the shortest first: a bonus must not wait for a prompt."""
         members = by_session(frontier)
         budget = self._budget
-        work: list[_Work] = []
+        work: dict[SessionKey, _Work] = {}
         for key in sorted(members, key=lambda key: self._sessions[key].map.pending):
             state = self._sessions[key]
             if not state.map.pending:
                 state.map.add(frontier[i] for i in members[key])
-                work.append(_Work(state.map.branch(range(len(members[key]))), members[key]))
+                work[key] = _Work(state.map.branch(range(len(members[key]))), members[key])
             elif budget > 0:
                 count = min(state.map.pending, budget)
                 budget -= count
-                work.append(_context_work(state, count, members[key]))
+                work[key] = _context_work(state, count, members[key])
         return work
-
-    def _rank(self, logits: Tensor, nodes: Sequence[FrontierNode]) -> list[Children]:
-        samplings = [self._sessions[node.session].sampling for node in nodes]
-        return self._ranking.rank(logits, samplings, [node.position for node in nodes])
 
 
 def _context_work(state: _Session, count: int, wanted: list[int]) -> _Work:

@@ -21,7 +21,7 @@ class Options(TypedDict, total=False):
     max_tokens: int | None
     """Generated tokens at most; None: as many as the context holds."""
     temperature: float
-    """0 (the default) picks the likeliest token."""
+    """0 (the default) picks the likeliest token; at most 10,000."""
     top_k: int
     """0 (the default) keeps all."""
     top_p: float

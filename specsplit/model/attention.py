@@ -1,7 +1,8 @@
 """How a transformers model reaches our KV: one function in its AttentionInterface, one keyword through its forward.
 
 A model loaded with `attn_implementation=NAME` calls `_attention` in every layer and hands it every keyword that its own forward
-was called with. Ours is `forward_batch`: it knows what this forward's queries attend to. With a name that transformers has no
+was called with (some architectures hand on none: they are refused). Ours is `forward_batch`: it knows what this forward's queries attend
+to. With a name that transformers has no
 mask function for, no mask is built.
 """
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import AttentionInterface
 
+from specsplit.errors import LoadError
 from specsplit.model.batch import PackedBatch
 
 NAME: Final = "specsplit"
@@ -53,9 +55,14 @@ def _attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     *,
-    forward_batch: ForwardBatch,
+    forward_batch: ForwardBatch | None = None,
     **extras: Any,
 ) -> tuple[Tensor, None]:
+    if forward_batch is None:
+        raise LoadError(
+            f"{type(module).__name__} is not told what its model was called with, so its attention cannot be paged: transformers' own "
+            "code of it hands on no keywords"
+        )
     query, key, value = (heads_first[0].transpose(0, 1) for heads_first in (query, key, value))
     width, missing = value.shape[-1], key.shape[-1] - value.shape[-1]
     if missing > 0:  # multi-head latent attention: its values are stored as wide as its keys, with zeros behind

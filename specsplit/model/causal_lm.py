@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -21,7 +20,7 @@ from specsplit.model.inflate import inflate
 from specsplit.model.kv import KVCache
 from specsplit.model.pages import PagePool, Slots
 from specsplit.model.probe import probe
-from specsplit.model.support import check_class, check_config, check_folder, measure
+from specsplit.model.support import check_class, check_config, check_folder, measure, refusing
 from specsplit.model.torch_attention import TorchAttention
 from specsplit.text.vocabulary import vocabulary_of
 from specsplit.values import ModelInfo
@@ -62,9 +61,10 @@ class CausalLM:
         if backend != "torch":
             raise LoadError(f"attention backend {backend!r} is not there; expected 'torch'")
         model = _load_model(folder, dtype, torch.device(device))
-        if inflate_layers:
-            inflate(model, inflate_layers)
-        return cls.wrap(model, _info(folder, model), num_pages=num_pages, page_size=page_size)
+        with refusing(f"model folder {folder} cannot be served"):
+            if inflate_layers:
+                inflate(model, inflate_layers)
+            return cls.wrap(model, _info(folder, model), num_pages=num_pages, page_size=page_size)
 
     @classmethod
     def wrap(cls, model: PreTrainedModel, info: ModelInfo, *, num_pages: int, page_size: int) -> CausalLM:
@@ -129,13 +129,11 @@ def _load_model(folder: Path, dtype: str, device: torch.device) -> PreTrainedMod
     check_folder(folder)
     if not sys.stderr.isatty():
         disable_progress_bar()  # a bar in a log file is noise
-    try:
+    with refusing(f"model folder {folder} cannot be loaded"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         check_config(config)
         model = _load_weights(folder, config, _DTYPES.get(dtype, dtype))
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise LoadError(f"model folder {folder} cannot be loaded: {error}") from error
-    nn.Module.to(model, device)
+        nn.Module.to(model, device)
     return model
 
 

@@ -17,6 +17,7 @@ from specsplit.errors import LoadError
 from specsplit.model.attention import NAME
 from specsplit.model.batch import Row
 from specsplit.model.pages import OutOfPages, PageTable
+from specsplit.model.support import refusing
 
 if TYPE_CHECKING:
     from specsplit.model.causal_lm import CausalLM
@@ -30,17 +31,24 @@ _TOLERANCE: Final = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 0
 def probe(lm: CausalLM) -> None:
     """Raises LoadError if `lm` and its model disagree by more than rounding. Leaves every page free."""
     tables = [PageTable(lm.pool) for _ in _TREES]
+    name = type(lm.model).__name__
     try:
-        packed = _packed_logits(lm, tables)
+        with refusing(f"{name} fails on a packed token tree"):
+            packed = _packed_logits(lm, tables)
     except OutOfPages as error:
         raise LoadError(f"{lm.pool.num_slots} KV tokens are too few to serve anything") from error
     finally:
         for table in tables:
             table.release()
-    own = _own_logits(lm.model, lm.info.vocabulary.size)
-    error = ((packed - own).abs().max() / own.abs().max()).item()
+    with refusing(f"{name} fails with its own attention, so ours cannot be compared with it"):
+        own = _own_logits(lm.model, lm.info.vocabulary.size)
+    if not own.amax(dim=-1).isfinite().all():
+        raise LoadError(
+            f"{name} computes NaN or infinity with its own attention in {lm.model.dtype}: are its weights broken?"
+        )
+    apart = (packed - own).masked_fill_(packed == own, 0)  # tokens that a model never says are at -inf in both
+    error = (apart.abs().max() / own[own.isfinite()].abs().max()).item()
     if not error <= _TOLERANCE[lm.model.dtype]:
-        name = type(lm.model).__name__
         raise LoadError(
             f"{name} gives other logits in a packed token tree than on the tree's paths one by one (off by {error:.1%} of the largest)"
         )

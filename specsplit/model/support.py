@@ -7,6 +7,7 @@ forward of one token), and, in `specsplit.model.probe`, its own numbers against 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from specsplit.errors import LoadError
+from specsplit.errors import LoadError, SpecsplitError
 from specsplit.model.attention import ForwardBatch
 from specsplit.model.kv import Geometry
 
@@ -27,6 +28,20 @@ _WHY: Final = {
     "s_aux": "its attention has sinks, which the attention backends do not have",
     "position_bias": "it adds a position bias to its attention logits, which the attention backends do not do",
 }
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Makes a LoadError, `what` and the reason, of whatever is raised in here by code that is not ours. Errors of ours pass."""
+    try:
+        yield
+    except SpecsplitError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise LoadError(
+            f"{what}: {type(error).__name__}: {reason}" if reason else f"{what}: {type(error).__name__}"
+        ) from error
 
 
 def check_folder(folder: Path) -> None:
@@ -80,7 +95,7 @@ def observe(forward: Callable[[ForwardBatch], object], num_layers: int, max_cont
     Raises LoadError for attention that is not supported.
     """
     recorder = _Recorder(max_context)
-    with torch.inference_mode():
+    with torch.inference_mode(), refusing("it fails on a single token"):
         forward(recorder)
     return recorder.geometry(num_layers)
 

@@ -23,6 +23,9 @@ _FIRST_LOOK: Final = 128
 def restrict(scaled: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     """logits / T [R, V] with -inf at tokens that row r's sampling excludes. Every row keeps its likeliest token.
 
+    A token at -inf is never the likeliest of a row that has another. A row without numbers (NaN, or infinity as its largest) stays one,
+    and changes no other row.
+
     top_p counts probabilities renormalised after top_k. A tie with the last token allowed is allowed too. The input is returned
     as it is if no row restricts anything.
     """
@@ -60,7 +63,8 @@ def _bar_within(scaled: Tensor, count: Tensor, mass: Tensor, depth: int) -> tupl
     kept = (
         share.cumsum(dim=1) - share < mass
     )  # a token is in if those above it do not fill the mass; the first always is
-    lowest = best.gather(1, kept.sum(dim=1, keepdim=True) - 1)
+    # A row of no numbers keeps none: it must not look for the one before the first.
+    lowest = best.gather(1, (kept.sum(dim=1, keepdim=True) - 1).clamp_(min=0))
     unsettled = kept.all(dim=1, keepdim=True) & (mass < 1) & (count > depth)
     return torch.maximum(kth, lowest.masked_fill(mass == 1, -torch.inf)), not unsettled.any()
 

@@ -12,8 +12,8 @@ from specsplit.sampling.filters import restrict
 from specsplit.sampling.noise import Noise, gumbel
 from specsplit.values import Sampling
 
-_COLDEST: Final = 1e-30
-"""Temperatures below this count as this: logits divided by it are still finite, and any difference still decides."""
+_COLDEST: Final = 1e-20
+"""Temperatures below this count as this: logits (below 1e18) divided by it are still finite, and any difference still decides."""
 
 
 def perturb(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int], noise: Noise = gumbel) -> Tensor:
@@ -36,10 +36,23 @@ def perturb(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[i
     return noisy if index is None else logits.index_put((index,), noisy)
 
 
-def pick(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int], noise: Noise = gumbel) -> list[int]:
-    """The tokens picked, one per row; see `perturb`."""
-    picked: list[int] = perturb(logits, samplings, positions, noise).argmax(dim=-1).tolist()
-    return picked
+def pick(
+    logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int], noise: Noise = gumbel
+) -> list[int | None]:
+    """The tokens picked, one per row; None for a row that has no pick. See `perturb` and `has_pick`."""
+    perturbed = perturb(logits, samplings, positions, noise)
+    likeliest = perturbed.argmax(dim=-1, keepdim=True)
+    picked: list[int] = likeliest.where(has_pick(perturbed.gather(-1, likeliest)), -1).squeeze(-1).tolist()
+    return [token if token >= 0 else None for token in picked]
+
+
+def has_pick(best: Tensor) -> Tensor:
+    """Whether a row whose largest perturbed logit is `best` [...] has a pick, greedy or sampled: whether that is a finite number.
+
+    torch's argmax, max and topk count NaN as the largest. So this is False for a row with any NaN, for one with nothing but -inf, and
+    for one with +inf, which is what an overflow leaves. Tokens at -inf beside a finite one are merely impossible.
+    """
+    return best.isfinite()
 
 
 def _noise_rows(noise: Noise, seeds: Sequence[int], positions: Sequence[int], like: Tensor) -> Tensor:

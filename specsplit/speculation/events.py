@@ -86,13 +86,15 @@ class Draft:
         """Expected accept_length: the bonus and the expected drafts."""
         return expected_drafts(list(self.survivals))
 
-    def accept(self, picks: Sequence[int]) -> list[int]:
+    def accept(self, picks: Sequence[int | None]) -> list[int]:
         """Walk down from the root along the target's picks: indices of the accepted path, root first.
 
-        `picks[i]` is the token that the target picks behind draft token i. The bonus is the pick behind the last index returned.
+        `picks[i]` is the token that the target picks behind draft token i, None if it has no pick there. The bonus is the pick behind
+        the last index returned, which is None for the root alone: a node behind which there is no pick is the bonus itself, as it would
+        be in plain decoding.
         """
         children = {(parent, token): i for i, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))}
         path = [0]
-        while (below := children.get((path[-1], picks[path[-1]]))) is not None:
+        while (pick := picks[path[-1]]) is not None and (below := children.get((path[-1], pick))) is not None:
             path.append(below)
-        return path
+        return path[:-1] if pick is None and len(path) > 1 else path

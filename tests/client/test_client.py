@@ -109,6 +109,8 @@ def test_a_prompt_is_text_tokens_or_a_conversation() -> None:
 def test_a_wrong_value_is_refused_before_anything_is_sent(client: Client, coordinator: Scripted) -> None:
     with pytest.raises(InvalidRequest, match="temperature"):
         client.generate("x", temperature=-1)
+    with pytest.raises(InvalidRequest, match=r"temperature: is 1e\+39, expected a number in \[0, 10,000\]"):
+        client.generate("x", temperature=1e39)
     with pytest.raises(InvalidRequest, match="out of range"):
         client.generate([-1])
     assert coordinator.asked == []

@@ -20,7 +20,7 @@ from specsplit.values import Plan, Sampling
 from specsplit_drafter.board import Answer, Board
 from specsplit_drafter.heads import HeadProposer
 from specsplit_drafter.ngram import NgramProposer
-from specsplit_drafter.proposer import Advance, Children, FrontierNode, SessionKey
+from specsplit_drafter.proposer import Advance, Children, Expanded, FrontierNode, SessionKey
 from tests.drafter.head_toys import (
     HEADS,
     VOCABULARY,
@@ -58,10 +58,11 @@ class Checked(HeadProposer):
         super().commit(session, advance)
         self.known[session].commit(advance)
 
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[FrontierNode]) -> list[Expanded]:
         found = super().expand(frontier)
         for node, children in zip(frontier, found, strict=True):
             if children is not None:
+                assert isinstance(children, Children)
                 self.compare(node, children)
         return found
 
@@ -441,8 +442,8 @@ def test_features_that_the_verifier_projected_are_not_fused_again() -> None:
     layout = need.layout(32, FeatureFormat.FLOAT32)
     spared.feed(KEY, Features(0, len(rows), *encode(rows, layout)), layout)
     (ours,), (theirs,) = spared.expand([root]), plain.expand([root])
-    assert ours is not None
-    assert theirs is not None
+    assert isinstance(ours, Children)
+    assert isinstance(theirs, Children)
     assert ours.tokens.tolist() == theirs.tokens.tolist()
     np.testing.assert_allclose(ours.log_probabilities, theirs.log_probabilities, atol=1e-5)
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import grpc
 import pytest
+import torch
 
 from specsplit.errors import LoadError
 from specsplit.features import FeatureFormat, FeatureLayout
-from specsplit.model.heads import projection_of, save_head
+from specsplit.model.heads import Eagle3Head, Head, projection_of, save_head
 from specsplit.rpc import from_rpc_error
 from specsplit.sessions import Close, FeaturesRead, Open, Refuse
 from specsplit.settings import DrafterSettings
@@ -20,7 +21,7 @@ from specsplit.v1 import common_pb2, drafter_pb2, drafter_pb2_grpc
 from specsplit.values import DrafterKind, Plan, Sampling, Vocabulary
 from specsplit.wire import drafter as wire
 from specsplit_drafter.service import load_board, serve
-from tests.drafter.head_toys import VOCABULARY, event_of, layout_of, saveable
+from tests.drafter.head_toys import VOCABULARY, ends, event_of, layout_of, saveable
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter, until
 from tests.drafter.toys import open_event, plain_model, tiny_config
 
@@ -176,6 +177,67 @@ async def test_a_standalone_drafter_loads_grows_and_refuses_another_vocabulary(f
         grow = await stream.grown(1)
         stream.send((1, Commit(1, 0, (grow.tokens[0],))))
         assert (await stream.grown(1)).commits == 1
+        await stream.close()
+
+
+@pytest.mark.parametrize("limit", [{"top_p": 0.9}, {"top_k": 3}, {"min_p": 0.5}, {}], ids=str)
+@pytest.mark.parametrize("temperature", [1e39, 1e308, 5e-324, 10_000.0])
+async def test_no_sampling_on_the_wire_keeps_a_drafter_from_serving_others(
+    folder: Path, tmp_path: Path, temperature: float, limit: dict[str, float]
+) -> None:
+    """A head that proposes some tokens only: the others' logits are -inf, and what a temperature does to those is its undoing."""
+    head = _some_tokens(tmp_path)
+    settings = DrafterSettings(kind=DrafterKind.EAGLE3, model=tmp_path, target=folder, kv_tokens=1024)
+    async with drafter(settings) as (_, channel, task):
+        stream, prompt = Stream(channel), [1, 2, 3]
+        hostile = drafter_pb2.OpenEvent(
+            token_ids=prompt,
+            max_nodes=8,
+            vocabulary=common_pb2.Vocabulary(size=32),
+            sampling=common_pb2.Sampling(temperature=temperature, seed=1, **limit),  # pyright: ignore[reportArgumentType]
+            features=wire.open_to_wire(open_event(prompt, features=layout_of(head))).features,
+        )
+        stream.send_raw(drafter_pb2.DraftRequest(events=[drafter_pb2.DraftRequestEvent(session_id=666, open=hostile)]))
+        stream.send((666, event_of(head, prompt, 0, 2)))
+        if temperature > 10_000:
+            refusal = await stream.refused(666)
+            assert refusal.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+            assert "expected a number in [0, 10,000]" in refusal.message
+        else:
+            assert await stream.next_of(666)
+        stream.send((1, open_event(prompt, vocabulary=VOCABULARY, features=layout_of(head))))
+        assert await stream.next_of(1) == Grow(0, resting=True)
+        stream.send((1, event_of(head, prompt, 0, 2)))
+        assert await stream.next_of(1) == FeaturesRead(2)
+        assert (await stream.grown(1)).ids
+        assert not task.done()
+        await stream.close()
+
+
+def _some_tokens(folder: Path) -> Head:
+    """An EAGLE-3 head that proposes 24 of its target's 32 tokens, saved in `folder`."""
+    head = Eagle3Head(tiny_config(), ends(), layers=(1, 2), draft_vocab_size=24)
+    save_head(head, folder)
+    return head
+
+
+async def test_a_session_whose_numbers_break_is_refused_and_others_are_served(tmp_path: Path) -> None:
+    model = plain_model(tiny_config())
+    model.model.embed_tokens.weight.data[28] = torch.nan  # one that loading does not look at
+    model.save_pretrained(tmp_path)
+    async with drafter(DrafterSettings(model=tmp_path, kv_tokens=1024)) as (_, channel, task):
+        stream, plan = Stream(channel), Plan(num_steps=1, draft_ahead=False)
+        for session, token in ((1, 3), (2, 28), (3, 28), (4, 28), (5, 4)):
+            stream.send((session, open_event([1, 2, token], vocabulary=Vocabulary(32), plan=plan)))
+        for session in (2, 3, 4):
+            refusal = await stream.refused(session)
+            assert refusal.code == grpc.StatusCode.INTERNAL.value[0]
+            assert "NaN or infinite" in refusal.message
+        for session in (1, 5):
+            assert (await stream.grown(session)).ids
+            stream.send((session, Commit(1, 0, (7,))))
+            assert (await stream.grown(session)).commits == 1
+        assert not task.done()
         await stream.close()
 
 

@@ -15,7 +15,7 @@ from specsplit.sampling.pick import perturb
 from specsplit.sessions import Close
 from specsplit.speculation import Grow
 from specsplit.values import Plan, Sampling, Vocabulary
-from specsplit_drafter.proposer import Advance, Children, FrontierNode, SessionKey
+from specsplit_drafter.proposer import Advance, Children, Expanded, FrontierNode, SessionKey
 from specsplit_drafter.standalone import StandaloneProposer
 from tests.drafter.toys import (
     Distribution,
@@ -76,11 +76,12 @@ class Checked(StandaloneProposer):
         super().close(session)
         self.other.close(session)
 
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[FrontierNode]) -> list[Expanded]:
         found = super().expand(frontier)
         read = [(node, children) for node, children in zip(frontier, found, strict=True) if children is not None]
         for (_, ours), theirs in zip(read, self.other.expand([node for node, _ in read]), strict=True):
-            assert theirs is not None
+            assert isinstance(ours, Children)
+            assert isinstance(theirs, Children)
             self.compared += 1
             np.testing.assert_allclose(ours.log_probabilities, theirs.log_probabilities[: len(ours.tokens)], atol=1e-4)
             assert ours.tokens.tolist() == theirs.tokens[: len(ours.tokens)].tolist()
@@ -96,7 +97,9 @@ def target_of(
         fate = random.Random(repr(tuple(sequence[-3:])))
         if fate.random() < 0.15:
             return fate.randrange(32)
-        return pick(plain_logits(sequence), [sampling], [len(sequence)])[0]
+        (picked,) = pick(plain_logits(sequence), [sampling], [len(sequence)])
+        assert picked is not None
+        return picked
 
     return target
 

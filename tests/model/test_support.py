@@ -20,6 +20,9 @@ from transformers import (
     LlamaConfig,
     MambaConfig,
     MistralConfig,
+    NemotronConfig,
+    PhiConfig,
+    PhiForCausalLM,
     PretrainedConfig,
     Qwen2Config,
     T5Config,
@@ -27,7 +30,9 @@ from transformers import (
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from specsplit.errors import LoadError
-from specsplit.model import CausalLM
+from specsplit.model import CausalLM, PageTable, Row
+from specsplit.sampling import pick
+from specsplit.values import MAX_TEMPERATURE, Sampling
 
 Tiny = Callable[..., dict[str, Any]]
 Saved = Callable[[PretrainedConfig], Path]
@@ -79,6 +84,84 @@ def test_rope_that_turns_with_the_length_is_refused(saved: Saved, tiny_config: T
 def test_other_rope_scalings_are_served(saved: Saved, tiny_config: Tiny) -> None:
     rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
     load(saved(LlamaConfig(**tiny_config(), rope_parameters=rope)))
+
+
+def test_an_architecture_that_hands_on_no_keywords_is_refused(saved: Saved, tiny_config: Tiny) -> None:
+    refused(
+        saved(NemotronConfig(**tiny_config(), head_dim=8)),
+        "NemotronAttention is not told what its model was called with",
+    )
+
+
+def test_a_config_that_its_own_architecture_cannot_run_is_refused(saved: Saved, tiny_config: Tiny) -> None:
+    """Rope tables of head_dim for keys whose rope part has another width: the weights load, the forward raises."""
+    ranks = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1}
+    config = AutoConfig.for_model(
+        "deepseek_v3", **tiny_config(), **ranks, **experts, moe_intermediate_size=16, head_dim=8
+    )
+    refused(saved(config), "it fails on a single token: RuntimeError: The size of tensor")
+
+
+OWN_FAILURES = {
+    "deepseek_v2": "fails with its own attention",
+    "gemma3_text": "fails with its own attention",
+    "longcat_flash": "fails on a single token",
+    "minicpm3": "fails with its own attention",
+    "ministral": "fails with its own attention",
+    "olmo3": "fails with its own attention",
+    "xmod": "fails on a single token",
+}
+"""Configs that transformers builds and saves, and cannot run: what they raise is theirs, and of many kinds."""
+
+
+@pytest.mark.parametrize("kind", OWN_FAILURES)
+def test_what_transformers_cannot_run_is_refused_with_what_it_raised(
+    saved: Saved, tiny_config: Tiny, kind: str
+) -> None:
+    ranks = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "ffn_hidden_size": 48}
+    config = AutoConfig.for_model(
+        kind, **tiny_config(pad_token_id=0, sliding_window=None), **ranks, **experts, head_dim=8, num_layers=2
+    )
+    refused(saved(config), f"{OWN_FAILURES[kind]}.*: \\w+Error: ")
+
+
+def test_a_config_that_nobody_can_read_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["llama"], tmp_path / "strange")
+    for name, value in (("num_hidden_layers", "three"), ("hidden_size", -1), ("rope_parameters", [1])):
+        before = json.loads((folder / "config.json").read_text())[name]
+        edit(folder, **{name: value})
+        refused(folder, "cannot be loaded")
+        edit(folder, **{name: before})
+    load(folder)
+
+
+@pytest.mark.parametrize(("token", "number"), [(slice(None), -torch.inf), (7, torch.nan), (7, torch.inf)])
+def test_a_model_whose_logits_are_no_numbers_is_refused(
+    saved: Saved, tiny_config: Tiny, token: int | slice, number: float
+) -> None:
+    refused(
+        biased(saved, tiny_config, token, number), "computes NaN or infinity with its own attention in torch.float32"
+    )
+
+
+def test_a_model_that_never_says_some_tokens_is_served(saved: Saved, tiny_config: Tiny) -> None:
+    lm = load(biased(saved, tiny_config, slice(0, 90), -torch.inf))
+    table = PageTable(lm.pool)
+    table.reserve(3)
+    logits = lm.forward([Row.chunk([1, 2, 3], table.slots(0, 3), [0, 1, 2])])
+    samplings = [Sampling(), Sampling(1.0, top_p=0.9), Sampling(MAX_TEMPERATURE, top_k=20)]
+    assert all(token is not None and token >= 90 for token in pick(logits, samplings, [1, 2, 3]))
+
+
+def biased(saved: Saved, tiny_config: Tiny, token: int | slice, number: float) -> Path:
+    """A Phi, whose LM head has a bias, with that number as the bias of some tokens."""
+    folder = saved(PhiConfig(**tiny_config()))
+    model = PhiForCausalLM.from_pretrained(folder)
+    model.lm_head.bias.data[token] = number
+    model.save_pretrained(folder)
+    return folder
 
 
 def test_state_space_layers_are_refused(saved: Saved) -> None:

@@ -37,16 +37,18 @@ SAMPLINGS = st.builds(
     st.lists(SAMPLINGS, min_size=1, max_size=6),
     st.sampled_from([3, 100, 1000]),
     st.sampled_from([0.0, 1.0, 5.0]),
+    st.sampled_from([0.0, 0.3, 0.99]),
     st.integers(0, 9),
 )
 @settings(deadline=None, max_examples=150)
 def test_every_row_keeps_what_hugging_face_keeps(
-    samplings: list[Sampling], vocab_size: int, spread: float, seed: int
+    samplings: list[Sampling], vocab_size: int, spread: float, impossible: float, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     # distinct logits: Hugging Face breaks ties by the order of a sort, specsplit keeps them
     scaled = torch.stack([torch.randperm(vocab_size, generator=generator) for _ in samplings]) * (2.0**-8)
     scaled += spread * torch.randn(scaled.shape, generator=generator)
+    scaled[:, 1:].masked_fill_(torch.rand(scaled[:, 1:].shape, generator=generator) < impossible, -torch.inf)
     before = scaled.clone()
     restricted = restrict(scaled, samplings)
     assert torch.equal(scaled, before)
@@ -78,3 +80,17 @@ def test_the_likeliest_token_always_stays(sampling: Sampling) -> None:
     scaled = torch.randn(4, 500)
     kept = restrict(scaled, [sampling] * 4).isfinite()
     assert torch.equal(kept.nonzero()[:, 1], scaled.argmax(dim=1))
+
+
+@given(st.lists(SAMPLINGS, min_size=2, max_size=5), st.sampled_from([-torch.inf, torch.nan, torch.inf]), st.data())
+@settings(deadline=None, max_examples=100)
+def test_a_row_without_numbers_stays_one_and_changes_no_other(
+    samplings: list[Sampling], number: float, data: st.DataObject
+) -> None:
+    which = data.draw(st.integers(0, len(samplings) - 1))
+    scaled = torch.randn(len(samplings), 500)
+    scaled[which] = number
+    restricted = restrict(scaled, samplings)
+    assert not restricted[which].amax().isfinite()
+    for row in set(range(len(samplings))) - {which}:
+        assert torch.equal(restricted[row], restrict(scaled[row : row + 1], samplings[row : row + 1])[0])

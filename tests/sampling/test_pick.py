@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from specsplit.sampling import NoiseCache, perturb, pick, restrict
-from specsplit.values import Sampling
+from specsplit.sampling import NoiseCache, has_pick, perturb, pick, restrict
+from specsplit.values import MAX_TEMPERATURE, Sampling
 
 DRAWS = 20_000
 CHI_SQUARE_0_1_PERCENT = {3: 16.27, 5: 20.52, 15: 37.70}
 """Critical values by degrees of freedom."""
 
 
-def chi_square(picked: Sequence[int], probabilities: torch.Tensor) -> tuple[float, int]:
+def chi_square(picked: Sequence[int | None], probabilities: torch.Tensor) -> tuple[float, int]:
     """The statistic over tokens of positive probability, and its degrees of freedom."""
+    assert None not in picked
     counts = torch.bincount(torch.tensor(picked), minlength=len(probabilities)).double()
     possible = probabilities > 0
     assert counts[~possible].sum() == 0
@@ -51,7 +55,7 @@ def test_picks_are_samples_of_the_restricted_softmax() -> None:
 def test_picks_at_neighbouring_positions_are_independent() -> None:
     logits = torch.zeros(DRAWS, 4)
     picked = pick(logits, [Sampling(temperature=1.0, seed=11)] * DRAWS, range(DRAWS))
-    pairs = [4 * first + second for first, second in zip(picked[::2], picked[1::2], strict=True)]
+    pairs = [4 * (first or 0) + (second or 0) for first, second in zip(picked[::2], picked[1::2], strict=True)]
     statistic, freedom = chi_square(pairs, torch.full((16,), 1 / 16, dtype=torch.float64))
     assert statistic < CHI_SQUARE_0_1_PERCENT[freedom]
 
@@ -97,6 +101,72 @@ def test_a_cold_sample_is_the_argmax() -> None:
 
 def test_a_hot_sample_is_uniform() -> None:
     logits = torch.tensor([5.0, 0.0, -5.0, 1.0])
-    picked = pick(logits.expand(DRAWS, -1), [Sampling(temperature=1e300, seed=1)] * DRAWS, range(DRAWS))
+    picked = pick(logits.expand(DRAWS, -1), [Sampling(temperature=MAX_TEMPERATURE, seed=1)] * DRAWS, range(DRAWS))
     statistic, freedom = chi_square(picked, torch.full((4,), 0.25, dtype=torch.float64))
     assert statistic < CHI_SQUARE_0_1_PERCENT[freedom]
+
+
+ROW = 40
+
+
+def row(scale: float = 1.0, **numbers: Sequence[int]) -> torch.Tensor:
+    """Ordinary logits, but for these numbers at these tokens."""
+    logits = torch.randn(ROW, generator=torch.Generator().manual_seed(4)) * scale
+    for name, tokens in numbers.items():
+        logits[list(tokens)] = {"impossible": -torch.inf, "masked": LOWEST, "nan": torch.nan, "inf": torch.inf}[name]
+    return logits
+
+
+LOWEST = torch.finfo(torch.float32).min
+ROWS = {
+    "finite": row(),
+    "large": row(1e15),
+    "some impossible": row(impossible=range(0, ROW, 3)),
+    "some masked": row(masked=range(9)),
+    "one possible": row(impossible=[token for token in range(ROW) if token != 17]),
+    "none possible": row(impossible=range(ROW)),
+    "one NaN": row(nan=[3]),
+    "NaN and none possible": row(impossible=range(ROW), nan=[39]),
+    "all NaN": row(nan=range(ROW)),
+    "overflown": row(inf=[8]),
+    "overflown twice": row(inf=[8, 30]),
+    "overflown and NaN": row(inf=[8], nan=[9]),
+}
+WITH_PICK = {"finite", "large", "some impossible", "some masked", "one possible"}
+ANY_SAMPLING = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 5e-324, 1e-30, 1e-6, 0.3, 1.0, 7.0, MAX_TEMPERATURE]),
+    top_k=st.sampled_from([0, 1, 5, ROW - 1, ROW, 2**32 - 1]),
+    top_p=st.sampled_from([5e-324, 0.01, 0.9, 1 - 2**-53, 1.0]),
+    min_p=st.sampled_from([0.0, 5e-324, 0.2, 1.0]),
+    seed=st.integers(0, 2**64 - 1),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(ROWS)), ANY_SAMPLING, st.integers(0, 2**40)), min_size=1, max_size=9))
+@settings(deadline=None, max_examples=300)
+def test_a_row_without_numbers_has_no_pick_and_every_other_row_a_possible_one(
+    of_rows: list[tuple[str, Sampling, int]],
+) -> None:
+    names, samplings, positions = (list(column) for column in zip(*of_rows, strict=True))
+    logits = torch.stack([ROWS[name] for name in names])
+    picked = pick(logits, samplings, positions)
+    for i, token in enumerate(picked):
+        assert (token is not None) == (names[i] in WITH_PICK)
+        assert token is None or logits[i, token].isfinite()
+        assert [token] == pick(logits[i : i + 1], samplings[i : i + 1], positions[i : i + 1])
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_what_has_a_pick_is_told_from_the_largest_number_however_that_is_found(name: str) -> None:
+    logits = ROWS[name]
+    numbers = logits.tolist()
+    expected = not any(math.isnan(number) for number in numbers) and math.isfinite(max(numbers))
+    assert (name in WITH_PICK) == expected
+    for best in (logits.max(), logits.amax(), logits.topk(3).values[0], logits[logits.argmax()]):
+        assert has_pick(best).item() is expected
+
+
+def test_one_finite_logit_is_picked_at_every_temperature() -> None:
+    samplings = [Sampling(t, top_p=0.9, top_k=3, min_p=0.5) for t in (0.0, 1e-30, 1.0, MAX_TEMPERATURE)]
+    assert pick(ROWS["one possible"].expand(4, -1), samplings, range(4)) == [17] * 4

@@ -54,6 +54,26 @@ def test_the_worked_example_hits_with_mat() -> None:
     assert mirror.tree.snapshot() == original.tree.snapshot() == (7, MAT, {})
 
 
+@pytest.mark.parametrize(
+    ("without_pick", "accepted"),
+    [(MAT, [0, 1, 3, 5]), (THE, [0, 1, 3]), (ON, [0, 1]), (SAT, [0]), (CAT, [0]), (IS, [0, 1, 3, 5])],
+)
+def test_a_node_behind_which_there_is_no_pick_is_the_bonus(without_pick: int, accepted: list[int]) -> None:
+    original, mirror = example()
+    draft = mirror.take(5, 4, 5)
+    follows = {CAT: SAT, SAT: ON, ON: THE, THE: MAT, IS: A}
+    picks = [None if token == without_pick else follows[token] for token in draft.tokens]
+    path = draft.accept(picks)
+    assert [draft.ids[i] for i in path] == accepted
+    bonus = picks[path[-1]]
+    assert (bonus is None) == (without_pick == CAT), "a root without a pick is the end"
+    if bonus is not None:
+        commit, hit = mirror.commit(draft, path, bonus)
+        assert hit
+        original.commit(commit)
+        assert mirror.tree.snapshot() == original.tree.snapshot()
+
+
 def test_the_worked_example_misses_with_rug() -> None:
     original, mirror = example()
     draft = mirror.take(5, 4, 5)

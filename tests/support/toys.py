@@ -31,8 +31,13 @@ def successor(token: int) -> int:
     return ord("a")
 
 
-def alphabet_target(folder: Path, wrong: Mapping[str, str] | None = None, max_context: int = 512) -> Path:
-    """Write the alphabet target to `folder`. `wrong` maps letters after which it says another one (to make an erring draft)."""
+def alphabet_target(
+    folder: Path, wrong: Mapping[str, str] | None = None, max_context: int = 512, *, broken: str = ""
+) -> Path:
+    """Write the alphabet target to `folder`. `wrong` maps letters after which it says another one (to make an erring draft).
+
+    What has read one of the letters `broken` computes NaN.
+    """
     exceptions = {ord(k): ord(v) for k, v in (wrong or {}).items()}
     config = LlamaConfig(
         vocab_size=VOCAB,
@@ -59,6 +64,7 @@ def alphabet_target(folder: Path, wrong: Mapping[str, str] | None = None, max_co
         for token in range(VOCAB):
             model.model.embed_tokens.weight[token, token] = 1.0
             model.lm_head.weight[exceptions.get(token, successor(token)), token] = 1.0
+        model.model.embed_tokens.weight[[letter(each) for each in broken]] = torch.nan
     model.generation_config.pad_token_id = END
     model.save_pretrained(folder)
     _write_byte_tokenizer(folder)

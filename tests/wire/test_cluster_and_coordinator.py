@@ -205,6 +205,8 @@ def test_an_unknown_field_is_refused_by_number_wherever_it_stands() -> None:
         ("n", coordinator_pb2.GenerateRequest(text="x", n=0)),
         ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": -1})),
         ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": float("nan")})),
+        ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": float("inf")})),
+        ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": 10_001.0})),
         ("top_p", coordinator_pb2.GenerateRequest(text="x", sampling={"top_p": 0})),
         ("min_p", coordinator_pb2.GenerateRequest(text="x", sampling={"min_p": 1.5})),
         ("max_tokens", coordinator_pb2.GenerateRequest(text="x", stopping={"max_tokens": 0})),

@@ -191,6 +191,10 @@ def test_a_malformed_grow_names_its_field_and_leaves_the_others_alone(broken: di
             verifier_pb2.DecodeRequest(token_ids=[1], sampling=common_pb2.Sampling(temperature=-1, seed=1)),
             "temperature",
         ),
+        (
+            verifier_pb2.DecodeRequest(token_ids=[1], sampling=common_pb2.Sampling(temperature=1e39, seed=1)),
+            "temperature",
+        ),
         (verifier_pb2.DecodeRequest(token_ids=[1], sampling=common_pb2.Sampling(temperature=1)), "sampling.seed"),
         (verifier_pb2.DecodeRequest(token_ids=[1], sampling=common_pb2.Sampling(top_p=0)), "top_p"),
         (verifier_pb2.DecodeRequest(token_ids=[1], stopping=common_pb2.Stopping(max_tokens=0)), "max_tokens"),

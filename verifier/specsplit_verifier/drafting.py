@@ -151,7 +151,7 @@ class Drafting:
                     session.refused_by.add(message.address)
                     session.detach(orphan=event.code in ELSEWHERE)
                 case InvalidRequest():
-                    sends += self._give_up(session, event)
+                    sends += self.give_up(session, event)
         return sends
 
     def _grow(self, session: Session, mirror: Mirror, grow: Grow, now: float) -> Sends:
@@ -159,7 +159,7 @@ class Drafting:
         try:
             self._toll.late_nodes += len(grow.ids) - mirror.grow(grow)
         except IllegalEvent as error:
-            return self._give_up(session, error)
+            return self.give_up(session, error)
         if session.catching_up and not grow.ids:
             mirror.stir()  # it rests for want of features, which are on their way
         if session.drafter is not None:
@@ -172,7 +172,7 @@ class Drafting:
                 raise InvalidRequest("features_read", "it was sent no features")
             return self._send(session, session.feed.acknowledge(event.position), now)
         except InvalidRequest as error:
-            return self._give_up(session, error)
+            return self.give_up(session, error)
 
     def computed(self, session: Session, features: Features, now: float) -> Sends:
         """A step computed features of a session, new ones or some that its drafter lacked: what may be sent now.
@@ -215,10 +215,9 @@ class Drafting:
             observe = patience.first_grow if first else patience.later_grow
             observe(session.wait, now, session.preview().expected_length)
 
-    def _give_up(self, session: Session, error: Exception) -> Sends:
-        _log.warning(
-            "session %d: drafter %s is out of step, going on without drafts: %s", session.id, session.drafter, error
-        )
+    def give_up(self, session: Session, error: Exception) -> Sends:
+        """What was drafted is of no use: the session goes on without drafts."""
+        _log.warning("session %d: going on without drafts of %s: %s", session.id, session.drafter, error)
         sends = self.close(session)
         session.detach(orphan=False)
         return sends

@@ -21,6 +21,7 @@ from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.model.pages import PageTable
 from specsplit.settings import VerifierSettings
+from specsplit.speculation import Draft
 from specsplit.values import Plan
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.drafting import Drafting
@@ -247,8 +248,19 @@ class Engine:
             elif verdict.commit is not None and session.drafter is not None:
                 self._drafts.append((session.drafter, session.id, verdict.commit))
                 self._drafting.committed(session, verdict.hit is True, now)
+        for session, draft, error in result.failed:
+            self._fail(session, draft, error)
         for session, features in result.features:
             self._drafts += self._drafting.computed(session, features, now)
+
+    def _fail(self, session: Session, draft: Draft, error: SpecsplitError) -> None:
+        """A step gave a session no token. What was drafted may be at fault (masked NaN is still NaN): the next step does without."""
+        if len(draft.tokens) > 1:
+            self._drafts += self._drafting.give_up(session, error)
+            return
+        _log.error("session %d ends: %s", session.id, error)
+        self._outputs.append((session.id, error))
+        self._end(session)
 
     def _end(self, session: Session) -> None:
         self._drafts += self._drafting.close(session)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specsplit.errors import SpecsplitError
 from specsplit.features import Features
 from specsplit.model.batch import Row
 from specsplit.model.capture import Hidden
@@ -63,6 +64,8 @@ class StepResult:
     """What a step made of its sessions, and what the forward cost."""
 
     verdicts: list[tuple[Session, Draft, Verdict]]
+    failed: list[tuple[Session, Draft, SpecsplitError]]
+    """Sessions that got not even a bonus, and why. They have no verdict, and are where they were before the step."""
     forward_started: float
     """Seconds, time.monotonic."""
     forward_s: float
@@ -129,11 +132,12 @@ class Stepper:
         for session, size in prepared.batch.prefilling:
             session.kv_length += size
         picks = pick(forward.logits, prepared.samplings, prepared.positions, self._noise) if prepared.drafts else []
-        verdicts = self._verify(prepared.batch.decoding, prepared.drafts, picks)
+        verdicts, failed = self._verify(prepared.batch.decoding, prepared.drafts, picks)
         features = self.extractor.extract(_wanted(prepared, verdicts), forward.hidden)
         again = prepared.batch.reprefilling
         return StepResult(
             verdicts,
+            failed,
             forward.started,
             forward.seconds,
             prepared.tokens,
@@ -143,24 +147,35 @@ class Stepper:
         )
 
     def _verify(
-        self, sessions: list[Session], drafts: list[Draft], picks: list[int]
-    ) -> list[tuple[Session, Draft, Verdict]]:
+        self, sessions: list[Session], drafts: list[Draft], picks: list[int | None]
+    ) -> tuple[list[tuple[Session, Draft, Verdict]], list[tuple[Session, Draft, SpecsplitError]]]:
         verdicts: list[tuple[Session, Draft, Verdict]] = []
+        failed: list[tuple[Session, Draft, SpecsplitError]] = []
         moves: list[tuple[np.ndarray, np.ndarray]] = []
         start = 0
         for session, draft in zip(sessions, drafts, strict=True):
             own = picks[start : start + len(draft.tokens)]
             start += len(draft.tokens)
             path = draft.accept(own)
-            root = session.kv_length
-            verdict = session.settle(draft, path, own[path[-1]])
+            root, bonus = session.kv_length, own[path[-1]]
+            if bonus is None:
+                failed.append((session, draft, _no_pick(draft.positions[0] + 1)))
+                continue
+            verdict = session.settle(draft, path, bonus)
             if verdict.finished is None and path[-1] != len(path) - 1:
                 slots = session.table.slots(root, root + len(draft.tokens))
                 moves.append((slots[path], slots[: len(path)]))
             verdicts.append((session, draft, verdict))
         if moves:
             self.target.move(np.concatenate([m[0] for m in moves]), np.concatenate([m[1] for m in moves]))
-        return verdicts
+        return verdicts, failed
+
+
+def _no_pick(position: int) -> SpecsplitError:
+    return SpecsplitError(
+        f"the target has no token for position {position}: its logits there are NaN or infinite; its weights are broken, or its dtype is "
+        "too narrow for this text (dtype float32 is the widest)"
+    )
 
 
 def _tree_row(session: Session, draft: Draft) -> Row:
@@ -183,17 +198,19 @@ def _wanted(prepared: Prepared, verdicts: list[tuple[Session, Draft, Verdict]]) 
     Chunks come first: what a session computes anew may push out what its chunk has just joined up with.
     """
     starts = list(accumulate((row.num_tokens for row in prepared.rows), initial=0))
-    finished = {session.id for session, _, verdict in verdicts if verdict.finished is not None}
+    decoding = prepared.batch.decoding
+    paths = {session.id: verdict.path for session, _, verdict in verdicts if verdict.finished is None}
+    ended = {session.id for session in decoding} - paths.keys()
     at = [
         (session, positions.start, range(start, start + len(positions)))
-        for (session, positions), start in zip(prepared.chunks, starts[len(verdicts) :], strict=False)
+        for (session, positions), start in zip(prepared.chunks, starts[len(decoding) :], strict=False)
     ]
     at += [
-        (session, draft.positions[0], [start + index for index in verdict.path])
-        for (session, draft, verdict), start in zip(verdicts, starts, strict=False)
+        (session, draft.positions[0], [start + index for index in paths.get(session.id, ())])
+        for session, draft, start in zip(decoding, prepared.drafts, starts, strict=False)
     ]
     return [
         Wanted(session, session.feed.recipe, first, indices)
         for session, first, indices in at
-        if session.feed is not None and session.id not in finished
+        if session.feed is not None and session.id not in ended
     ]

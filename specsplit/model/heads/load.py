@@ -29,7 +29,7 @@ from specsplit.model.heads.layouts import (
 )
 from specsplit.model.heads.mtp import MtpHead
 from specsplit.model.heads.target import TargetEnds, dtype_of
-from specsplit.model.support import check_folder
+from specsplit.model.support import check_folder, refusing
 from specsplit.text.vocabulary import read_json
 from specsplit.values import DrafterKind
 
@@ -55,14 +55,15 @@ def load_head(
     """
     for each in (folder, target):
         check_folder(each)
-    source = _Source(folder, target, kind, dtype, device, attn_implementation)
-    head, layout = _BUILDERS[source.family](source)
-    fill(head, source.checkpoint, layout, dtype_of(dtype))
-    head.to(torch.device(device)).eval()
-    if attn_implementation == NAME:
-        head.requires_grad_(False)
-        _ = head.geometry  # attention that is not supported is refused now, not at the first session
-    return head
+    with refusing(f"the head in {folder} cannot be loaded for the target in {target}"):
+        source = _Source(folder, target, kind, dtype, device, attn_implementation)
+        head, layout = _BUILDERS[source.family](source)
+        fill(head, source.checkpoint, layout, dtype_of(dtype))
+        head.to(torch.device(device)).eval()
+        if attn_implementation == NAME:
+            head.requires_grad_(False)
+            _ = head.geometry  # attention that is not supported is refused now, not at the first session
+        return head
 
 
 class _Source:

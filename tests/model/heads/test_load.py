@@ -114,6 +114,19 @@ def test_an_architecture_without_those_biases_says_so(tmp_path: Path, target: Pa
     refused(tmp_path, published, published.tensors(), target, r"layers\.0\.self_attn\.q_proj\.bias \[32\] is left over")
 
 
+@pytest.mark.parametrize("name", ["eagle", "eagle3", "mimo"])
+@pytest.mark.parametrize(
+    "kind", ["bert", "bloom", "falcon_mamba", "gptj", "gpt_neo", "mamba", "nemotron", "opt", "xlnet"]
+)
+def test_a_head_of_layers_that_cannot_be_served_is_refused(tmp_path: Path, target: Path, name: str, kind: str) -> None:
+    """Whatever transformers, or we, raise over it: the sentence names the folder or the architecture."""
+    published = EVERYBODY[name]
+    folder = write(tmp_path, {**published.facts, "model_type": kind}, published.tensors())
+    with pytest.raises(LoadError) as error:
+        load_head(folder, target, published.kind)
+    assert str(folder) in str(error.value) or kind in str(error.value)
+
+
 class TestVocabulary:
     def test_a_reduced_vocabulary_maps_to_the_target(self, load: Load) -> None:
         head = load("eagle3").head
