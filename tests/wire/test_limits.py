@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ FILES = [file.DESCRIPTOR for file in (cluster_pb2, common_pb2, coordinator_pb2, 
 TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
-def first_error(events: list[tuple[int, object]]) -> None:
+def first_error(events: Sequence[tuple[int, object]]) -> None:
     for _, event in events:
         if isinstance(event, InvalidRequest):
             raise event
@@ -69,7 +70,7 @@ PARSERS: dict[type[Message], Callable[[Any], object]] = {
 def messages_of_calls() -> set[type[Message]]:
     methods = [method for file in FILES for service in file.services_by_name.values() for method in service.methods]
     kinds = {kind for method in methods for kind in (method.input_type, method.output_type)}
-    return {kind._concrete_class for kind in kinds if kind.fields}
+    return {GetMessageClass(kind) for kind in kinds if kind.fields}
 
 
 def is_map(field: FieldDescriptor) -> bool:
@@ -119,7 +120,7 @@ def limit_of(field: FieldDescriptor) -> Limit:
 def one_value(field: FieldDescriptor, length: int) -> Any:
     if field.type in TEXTS:
         return "x" * length if field.type == FieldDescriptor.TYPE_STRING else bytes(length)
-    return field.message_type._concrete_class() if field.message_type is not None else 1
+    return GetMessageClass(field.message_type)() if field.message_type is not None else 1
 
 
 def fill(message: Message, path: Path, entries: int, length: int) -> None:
@@ -146,7 +147,7 @@ def excesses(field: FieldDescriptor) -> Iterator[tuple[int, int]]:
         yield 1, limit.length + 1
 
 
-CASES = [(kind, path) for kind in PARSERS for path in paths_below(kind.DESCRIPTOR)]
+CASES = [(kind, path) for kind in PARSERS for path in paths_below(cast("Descriptor", kind.DESCRIPTOR))]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_as_much_as_the_limit_allows_is_read(field: FieldDescriptor) -> None:
     limit = limit_of(field)
     if (limit.length or 0) > 2**25:
         return
-    kind = field.containing_type._concrete_class
+    kind = GetMessageClass(cast("Descriptor", field.containing_type))
     message = kind()
     fill(message, (field,), limit.entries or 1, limit.length or 1)
     assert request_reader(kind.FromString)(message.SerializeToString()) == message
@@ -262,7 +263,7 @@ def test_the_scan_lets_pass_what_can_be_parsed_and_refuses_only_what_cannot(data
     except DecodeError:
         return
     with suppress(NotAMessage):  # a group, which nobody sends
-        look(data, kind.DESCRIPTOR)
+        look(data, cast("Descriptor", kind.DESCRIPTOR))
         return
     assert any(byte & 7 in (3, 4) for byte in data)
 
