@@ -69,6 +69,13 @@ class Health(health_pb2_grpc.HealthServicer):
                 yield health_pb2.HealthCheckResponse(status=status)
             await changed.wait()
 
+    async def List(  # noqa: N802
+        self, request: health_pb2.HealthListRequest, context: Context
+    ) -> health_pb2.HealthListResponse:
+        """The status now of everything there is."""
+        now = health_pb2.HealthCheckResponse(status=self._status)
+        return health_pb2.HealthListResponse(statuses=dict.fromkeys(self._services, now))
+
     def _status_of(self, service: str) -> Status:
         return self._status if service in self._services else SERVICE_UNKNOWN
 
