@@ -17,6 +17,28 @@ The table from these to gRPC statuses is `specsplit.rpc.catalogue`; nothing belo
 
 from __future__ import annotations
 
+_QUOTED = 100
+"""Characters of somebody else's text that a sentence repeats."""
+
+
+def quoted(text: str) -> str:
+    """Somebody else's text, in quotation marks, to be put into a sentence: of a long one the beginning and its length."""
+    if len(text) <= _QUOTED:
+        return repr(text)
+    return f"{text[:_QUOTED]!r}… ({len(text):,} characters)"
+
+
+def shortened(sentence: str, most_bytes: int) -> str:
+    """The sentence, or the beginning of it with a mark at the end: no more than `most_bytes` in UTF-8.
+
+    That is what a status can carry, and nobody reads more. Lone surrogates, which UTF-8 has no place for, become question marks.
+    """
+    data = sentence.encode(errors="replace")
+    if len(data) <= most_bytes:
+        return data.decode()
+    mark = f"… ({len(sentence):,} characters)"
+    return data[: max(0, most_bytes - len(mark.encode()))].decode(errors="ignore") + mark
+
 
 class SpecsplitError(Exception):
     """Base of every error specsplit raises on purpose."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from specsplit.errors import Incompatible, InvalidRequest
+from specsplit.errors import Incompatible, InvalidRequest, quoted
 from specsplit.features import FeatureNeed
 
 
@@ -130,7 +130,9 @@ class TraceScope:
         _require(0 <= self.level <= 3, "trace_level", f"is {self.level}, expected 0..3")
         _require(0 <= self.ratio <= 1, "trace_ratio", f"is {self.ratio}, expected a number in [0, 1]")
         for module in self.modules:
-            _require(module in SERVICES, "trace_modules", f"has {module!r}, expected some of {', '.join(SERVICES)}")
+            _require(
+                module in SERVICES, "trace_modules", f"has {quoted(module)}, expected some of {', '.join(SERVICES)}"
+            )
 
     def level_of(self, service: str) -> int:
         """The level that holds for `service`."""

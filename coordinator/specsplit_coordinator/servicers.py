@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from specsplit.errors import InvalidRequest, SpecsplitError, Unavailable
+from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.membership import (
     Cluster,
     Directive,
@@ -31,6 +31,7 @@ from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
 from specsplit.values import ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
+from specsplit.wire.limits import MAX_MEMBERS
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.generation import Generator
 from specsplit_coordinator.orders import Orders
@@ -151,7 +152,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     ) -> AsyncGenerator[cluster_wire.DirectiveMessage, None]:
         """Directives, for as long as the member is there."""
         reports = (cluster_wire.report_from_wire(message) async for message in request_iterator)
-        seat = self._registry.register(await _registration(reports))
+        seat = self._registry.register(self._admitted(await _registration(reports)))
         _log.info("member joined", extra=fields(member_id=seat.member_id, address=seat.who.address))
         membership = _Membership(self._registry, self._orders, seat, reports)
         self._memberships.add(membership)
@@ -162,6 +163,11 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 yield cluster_wire.directive_to_wire(directive)
         finally:
             self._close(membership)
+
+    def _admitted(self, who: Register) -> Register:
+        if len(self._memberships) >= MAX_MEMBERS:
+            raise Exhausted(f"the cluster has {MAX_MEMBERS:,} members, as many as it can have")
+        return who
 
     def _close(self, membership: _Membership) -> None:
         self._memberships.discard(membership)

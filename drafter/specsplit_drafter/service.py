@@ -45,7 +45,7 @@ async def serve(
     """
     server = Server(settings, "drafter", services=[DRAFTER_SERVICE], session_methods=["Draft"])
     telemetry = Telemetry(settings, server.tracing)
-    servicer = DrafterServicer(telemetry)
+    servicer = DrafterServicer(telemetry, settings.max_message_bytes)
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
     await server.start(signals=signals)
     if on_server is not None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import grpc
 
 from specsplit.errors import SpecsplitError
-from specsplit.rpc import number_of
+from specsplit.rpc import number_of, sentence_of
 from specsplit.sessions import Refuse
 from specsplit.v1 import drafter_pb2_grpc as rpc
 from specsplit.wire import drafter as wire
+from specsplit.wire.packing import packed
 from specsplit_drafter.board import Answer, Outgoing
 from specsplit_drafter.engine import Engine
 from specsplit_drafter.record import Turn
@@ -31,8 +32,10 @@ class DrafterServicer(rpc.DrafterServiceServicer):
     engine: Engine
     """Set when the drafter is loaded; the server answers UNAVAILABLE until then."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(self, telemetry: Telemetry, most_bytes: int) -> None:
+        """`most_bytes` is what the transport lets through."""
         self._telemetry = telemetry
+        self._most_bytes = most_bytes
         self._loop = asyncio.get_running_loop()
         self._queues: dict[int, _Queue] = {}
         """By stream."""
@@ -52,7 +55,9 @@ class DrafterServicer(rpc.DrafterServiceServicer):
         reader = asyncio.create_task(self._read(stream, request_iterator, answers))
         try:
             while (events := await answers.get()) is not None:
-                yield wire.draft_response((session, self._as_event(event)) for session, event in events)
+                told = [(session, self._as_event(event)) for session, event in events]
+                for message in packed(told, self._most_bytes):
+                    yield wire.draft_response(message)
             await reader
         finally:
             reader.cancel()
@@ -66,7 +71,7 @@ class DrafterServicer(rpc.DrafterServiceServicer):
     async def _read(self, stream: int, requests: AsyncIterator[pb.DraftRequest], answers: _Queue) -> None:
         try:
             async for request in requests:
-                self.engine.receive(stream, wire.draft_request_events(request))
+                self.engine.receive(stream, wire.draft_request_events(request, self.engine.info.max_context))
         finally:
             answers.put_nowait(None)
 
@@ -82,4 +87,4 @@ class DrafterServicer(rpc.DrafterServiceServicer):
         if not isinstance(answer, SpecsplitError):
             return answer
         self._telemetry.refused(answer)
-        return Refuse(number_of(answer), str(answer))
+        return Refuse(number_of(answer), sentence_of(answer))

@@ -15,12 +15,15 @@ from typing import Any, Literal, TypeAlias
 import structlog
 from structlog.stdlib import ProcessorFormatter
 
+from specsplit.errors import shortened
 from specsplit.observe.tracing import current_span
 from specsplit.settings import Settings
 
 LogFormat: TypeAlias = Literal["auto", "json", "text"]
 
 _FIELDS = "specsplit_fields"
+_LONGEST = 4_000
+"""Bytes of a sentence or a value: part of it may be somebody else's."""
 _Line: TypeAlias = MutableMapping[str, Any]
 
 
@@ -63,14 +66,18 @@ class _Formatter(ProcessorFormatter):
             "level": record.levelname.lower(),
             "service": self._service,
             "logger": record.name,
-            "message": event["event"],
+            "message": shortened(str(event["event"]), _LONGEST),
         }
         values: Mapping[str, object] = record.__dict__.get(_FIELDS, {})
-        line |= {key if key not in line else f"{key}_": value for key, value in values.items()}
+        line |= {key if key not in line else f"{key}_": _short(value) for key, value in values.items()}
         span = current_span()
         if span is not None:
             line |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
         return line | {key: event[key] for key in ("exc_info",) if key in event}
+
+
+def _short(value: object) -> object:
+    return shortened(value, _LONGEST) if isinstance(value, str) else value
 
 
 def _as_text(_logger: object, _method: str, line: _Line) -> str:

@@ -3,6 +3,9 @@
 A peer's status becomes the same error on this side (but for LoadError, which ends a service at start and would come back
 as its neighbour Incompatible). Details beside the sentence follow google.rpc: BadRequest names the field of an
 InvalidRequest, RetryInfo carries the hint of an Exhausted.
+
+A status travels as metadata, of which a peer takes 8 KiB: the sentence once in a header, where what is not ASCII takes three times its
+bytes, and twice in the details, in base 64. A longer one would turn the status into the transport's own complaint, so it is cut.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from specsplit.errors import (
     SpecsplitError,
     Unavailable,
     Unsupported,
+    shortened,
 )
 
 CODES: Mapping[type[SpecsplitError], grpc.StatusCode] = MappingProxyType(
@@ -48,6 +52,9 @@ CODES: Mapping[type[SpecsplitError], grpc.StatusCode] = MappingProxyType(
 )
 """One row per error; a subclass that has none takes its nearest ancestor's."""
 
+_MOST_BYTES = 1_000
+"""Of a sentence, in UTF-8."""
+_MOST_FIELD_BYTES = 256
 _DETAILS_KEY = "grpc-status-details-bin"
 _BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType({int(code.value[0]): code for code in grpc.StatusCode})
 _ERRORS: Mapping[grpc.StatusCode, type[SpecsplitError]] = MappingProxyType(
@@ -76,9 +83,14 @@ def number_of(error: SpecsplitError) -> int:
 
 
 def to_status(error: SpecsplitError) -> grpc.Status:
-    """The status that ends a call with `error`; its sentence is the error's own."""
-    status = status_pb2.Status(code=number_of(error), message=str(error), details=_details_of(error))
+    """The status that ends a call with `error`; its sentence is the error's own, or the beginning of a very long one."""
+    status = status_pb2.Status(code=number_of(error), message=sentence_of(error), details=_details_of(error))
     return rpc_status.to_status(status)  # pyright: ignore[reportUnknownMemberType]
+
+
+def sentence_of(error: SpecsplitError) -> str:
+    """What a status, or a RefuseEvent, says of `error`."""
+    return shortened(str(error), _MOST_BYTES)
 
 
 def to_error(code: grpc.StatusCode | int, sentence: str) -> SpecsplitError:
@@ -101,7 +113,7 @@ def from_rpc_error(error: grpc.RpcError, peer: str = "") -> SpecsplitError:
     """
     failure = cast("_Failure", error)
     status = _sent_status(failure)
-    sentence = failure.details() or failure.code().name
+    sentence = shortened(failure.details() or failure.code().name, _MOST_BYTES)
     if peer and status is None and failure.code() in _TRANSPORT_CODES:
         sentence = f"{peer}: {sentence}"
     result = to_error(failure.code(), sentence)
@@ -124,7 +136,8 @@ def _illegal_event(sentence: str) -> SpecsplitError:
 
 def _details_of(error: SpecsplitError) -> list[any_pb2.Any]:
     if isinstance(error, InvalidRequest):
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.problem)
+        field, problem = shortened(error.field, _MOST_FIELD_BYTES), shortened(error.problem, _MOST_BYTES)
+        violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=problem)
         return [_packed(error_details_pb2.BadRequest(field_violations=[violation]))]
     if isinstance(error, Exhausted) and error.retry_after_s is not None:
         delay = duration_pb2.Duration()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import grpc
 
@@ -11,6 +13,10 @@ from specsplit.observe.tracing import Tracing
 from specsplit.rpc.options import channel_options
 from specsplit.settings import TransportSettings
 from specsplit.settings.address import split
+from specsplit.wire.reading import Read, response_reader
+
+_Channel = TypeVar("_Channel", grpc.Channel, grpc.aio.Channel)
+_SHAPES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
 def dial(address: str, settings: TransportSettings | None = None, tracing: Tracing | None = None) -> grpc.aio.Channel:
@@ -24,8 +30,9 @@ def dial(address: str, settings: TransportSettings | None = None, tracing: Traci
     split("address", address)
     options, interceptors = channel_options(settings), _interceptors(tracing)
     if settings.tls_ca is None:
-        return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
-    return grpc.aio.secure_channel(address, _credentials(settings.tls_ca), options=options, interceptors=interceptors)
+        return _reading(grpc.aio.insecure_channel(address, options=options, interceptors=interceptors))
+    credentials = _credentials(settings.tls_ca)
+    return _reading(grpc.aio.secure_channel(address, credentials, options=options, interceptors=interceptors))
 
 
 def dial_blocking(address: str, settings: TransportSettings | None = None) -> grpc.Channel:
@@ -33,8 +40,24 @@ def dial_blocking(address: str, settings: TransportSettings | None = None) -> gr
     settings = settings or TransportSettings()
     split("address", address)
     if settings.tls_ca is None:
-        return grpc.insecure_channel(address, options=channel_options(settings))
-    return grpc.secure_channel(address, _credentials(settings.tls_ca), options=channel_options(settings))
+        return _reading(grpc.insecure_channel(address, options=channel_options(settings)))
+    credentials = _credentials(settings.tls_ca)
+    return _reading(grpc.secure_channel(address, credentials, options=channel_options(settings)))
+
+
+def _reading(channel: _Channel) -> _Channel:
+    """The channel; answers of its calls that cannot be read come as `Malformed` (grpc would give None, and log a traceback)."""
+    for shape in _SHAPES:
+        setattr(channel, shape, _reading_calls(getattr(channel, shape)))
+    return channel
+
+
+def _reading_calls(make: Callable[..., Any]) -> Callable[..., Any]:
+    def made(method: str, request_serializer: Any = None, response_deserializer: Read | None = None, **how: Any) -> Any:
+        read = None if response_deserializer is None else response_reader(response_deserializer)
+        return make(method, request_serializer, read, **how)
+
+    return made
 
 
 def _interceptors(tracing: Tracing | None) -> list[grpc.aio.ClientInterceptor] | None:

@@ -1,4 +1,4 @@
-"""The one place where errors become statuses, and where a server that is not ready says so.
+"""The one place where errors become statuses, where a server that is not ready says so, and where what is no message is refused.
 
 It is an interceptor of the server, so no servicer method can forget it. A servicer raises SpecsplitError and nothing more.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -15,6 +15,7 @@ import grpc
 
 from specsplit.errors import SpecsplitError
 from specsplit.rpc.catalogue import to_status
+from specsplit.wire.reading import Read, intact, request_reader
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 """What a servicer method gets beside the request."""
 
 _Behaviour: TypeAlias = "Callable[[Any, Context], Any]"
+_Door: TypeAlias = Callable[[Any], Any]
+"""Given what the transport read, returns what the behaviour is given. Raises what refuses the call."""
 
 
 class _Aborting(Protocol):
@@ -36,7 +39,8 @@ class _Aborting(Protocol):
 class _Handler(Protocol):
     """What the runtime keeps of a method; its published types describe synchronous servers only."""
 
-    request_deserializer: Any
+    request_streaming: bool
+    request_deserializer: Read
     response_serializer: Any
     unary_unary: Any
     unary_stream: Any
@@ -51,7 +55,7 @@ async def abort(context: Context, error: SpecsplitError) -> NoReturn:
 
 
 class Edge(grpc.aio.ServerInterceptor):
-    """Wraps every handler of the package `specsplit`; health and reflection pass untouched."""
+    """Wraps every handler. The gate is that of the services of the package `specsplit`; health and reflection are always open."""
 
     def __init__(self, service: str, gate: Gate) -> None:
         """`service` is named in the sentence of an internal error."""
@@ -65,25 +69,20 @@ class Edge(grpc.aio.ServerInterceptor):
     ) -> Any:
         """The handler of this call, wrapped."""
         handler: _Handler | None = await continuation(handler_call_details)
-        _, service, method = str(handler_call_details.method).split("/")
-        if not service.startswith("specsplit."):
-            return handler
+        service, _, method = str(handler_call_details.method).removeprefix("/").rpartition("/")
+        gate = self._gate if service.startswith("specsplit.") else _always_open
         if handler is None:
-            return self._refusal_of(method)
-        return _rebuilt(handler, lambda behaviour: self._guard(method, behaviour))
+            return _refusal_of(gate(method))
+        return _rebuilt(handler, lambda behaviour: self._guard(method, _door(handler, method, gate), behaviour))
 
-    def _guard(self, method: str, behaviour: _Behaviour) -> _Behaviour:
-        return (
-            self._guard_stream(method, behaviour)
-            if inspect.isasyncgenfunction(behaviour)
-            else self._guard_unary(method, behaviour)
-        )
+    def _guard(self, method: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
+        guard = self._guard_stream if inspect.isasyncgenfunction(behaviour) else self._guard_unary
+        return guard(method, door, behaviour)
 
-    def _guard_unary(self, method: str, behaviour: _Behaviour) -> _Behaviour:
+    def _guard_unary(self, method: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
         async def guarded(request: Any, context: Context) -> Any:
             try:
-                self._enter(method)
-                return await behaviour(request, context)
+                return await behaviour(door(request), context)
             except SpecsplitError as error:
                 await abort(context, error)
             except grpc.aio.AbortError:
@@ -93,12 +92,11 @@ class Edge(grpc.aio.ServerInterceptor):
 
         return guarded
 
-    def _guard_stream(self, method: str, behaviour: _Behaviour) -> _Behaviour:
+    def _guard_stream(self, method: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
         async def guarded(request: Any, context: Context) -> AsyncGenerator[Any, None]:
             try:
-                self._enter(method)
                 # aclosing: when the caller goes away, the servicer's own `finally` runs now, not at garbage collection
-                async with aclosing(behaviour(request, context)) as responses:
+                async with aclosing(behaviour(door(request), context)) as responses:
                     async for response in responses:
                         yield response
             except SpecsplitError as error:
@@ -110,26 +108,48 @@ class Edge(grpc.aio.ServerInterceptor):
 
         return guarded
 
-    def _enter(self, method: str) -> None:
-        refusal = self._gate(method)
-        if refusal is not None:
-            raise refusal
-
     async def _abort_unexpected(self, method: str, context: Context) -> None:
         _log.exception("%s failed", method)
         error = SpecsplitError(f"internal error in {method}; the log of the {self._service} says more")
         await abort(context, error)
 
-    def _refusal_of(self, method: str) -> Any:
-        """Of a method that no servicer has yet; None leaves it UNIMPLEMENTED."""
-        refusal = self._gate(method)
-        if refusal is None:
-            return None
 
-        async def refuse(request: Any, context: Context) -> None:
-            await abort(context, refusal)
+def _always_open(method: str) -> None:
+    """The gate of what is asked for before a server is ready, and while it drains."""
 
-        return _maker("unary_unary")(refuse)
+
+def _door(handler: _Handler, method: str, gate: Gate) -> _Door:
+    def door(request: Any) -> Any:
+        refusal = gate(method)
+        if refusal is not None:
+            raise refusal
+        return _AllIntact(request) if handler.request_streaming else intact(request)
+
+    return door
+
+
+class _AllIntact:
+    """The requests of a stream, up to the first that could not be read."""
+
+    def __init__(self, requests: AsyncIterator[Any]) -> None:
+        self._requests = requests
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        return intact(await anext(self._requests))
+
+
+def _refusal_of(refusal: SpecsplitError | None) -> Any:
+    """The handler of a method that no servicer has, or has yet; None leaves it UNIMPLEMENTED."""
+    if refusal is None:
+        return None
+
+    async def refuse(request: Any, context: Context) -> None:
+        await abort(context, refusal)
+
+    return _maker("unary_unary")(refuse)
 
 
 def _rebuilt(handler: _Handler, guard: Callable[[_Behaviour], _Behaviour]) -> Any:
@@ -141,7 +161,7 @@ def _rebuilt(handler: _Handler, guard: Callable[[_Behaviour], _Behaviour]) -> An
         "stream_stream": handler.stream_stream,
     }
     shape, behaviour = next((shape, behaviour) for shape, behaviour in shapes.items() if behaviour is not None)
-    return _maker(shape)(guard(behaviour), handler.request_deserializer, handler.response_serializer)
+    return _maker(shape)(guard(behaviour), request_reader(handler.request_deserializer), handler.response_serializer)
 
 
 def _maker(shape: str) -> Callable[..., Any]:

@@ -12,9 +12,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from specsplit.errors import DeadlineExceeded, NotFound
+from specsplit.errors import DeadlineExceeded, NotFound, quoted
 from specsplit.rpc.catalogue import from_rpc_error
 from specsplit.rpc.edge import Context, abort
+from specsplit.wire.reading import intact
 
 Status = health_pb2.HealthCheckResponse.ServingStatus.ValueType
 SERVING: Status = health_pb2.HealthCheckResponse.SERVING
@@ -53,7 +54,7 @@ class Health(health_pb2_grpc.HealthServicer):
         """The status now; NOT_FOUND for a service that is not here."""
         status = self._status_of(request.service)
         if status == SERVICE_UNKNOWN:
-            await abort(context, NotFound(f"there is no service {request.service!r} here"))
+            await abort(context, NotFound(f"there is no service {quoted(request.service)} here"))
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(  # noqa: N802 (the name is the protocol's)
@@ -67,6 +68,13 @@ class Health(health_pb2_grpc.HealthServicer):
                 told = status
                 yield health_pb2.HealthCheckResponse(status=status)
             await changed.wait()
+
+    async def List(  # noqa: N802
+        self, request: health_pb2.HealthListRequest, context: Context
+    ) -> health_pb2.HealthListResponse:
+        """The status now of everything there is."""
+        now = health_pb2.HealthCheckResponse(status=self._status)
+        return health_pb2.HealthListResponse(statuses=dict.fromkeys(self._services, now))
 
     def _status_of(self, service: str) -> Status:
         return self._status if service in self._services else SERVICE_UNKNOWN
@@ -87,7 +95,7 @@ def health_of_blocking(channel: grpc.Channel, timeout_s: float, service: str = "
         response = check(health_pb2.HealthCheckRequest(service=service), timeout=timeout_s)
     except grpc.RpcError as error:
         raise from_rpc_error(error) from error
-    return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
+    return health_pb2.HealthCheckResponse.ServingStatus.Name(intact(response).status)
 
 
 async def wait_until_serving(channel: grpc.aio.Channel, timeout_s: float, service: str = "") -> None:
@@ -121,7 +129,7 @@ def wait_until_serving_blocking(channel: grpc.Channel, timeout_s: float, service
     while (left_s := deadline - time.monotonic()) > 0:
         call = watch(request, timeout=left_s, wait_for_ready=True)
         try:
-            if any(response.status == SERVING for response in call):
+            if any(intact(response).status == SERVING for response in call):
                 return
         except grpc.RpcError as error:
             if error.code() not in _NOT_YET:
@@ -136,7 +144,7 @@ async def _told_serving(responses: AsyncIterable[health_pb2.HealthCheckResponse]
     """True at the first SERVING; False if the peer went away before."""
     try:
         async for response in responses:
-            if response.status == SERVING:
+            if intact(response).status == SERVING:
                 return True
     except grpc.aio.AioRpcError as error:
         if error.code() is not grpc.StatusCode.UNAVAILABLE:

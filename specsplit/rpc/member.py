@@ -18,6 +18,7 @@ from specsplit.membership import (
     PlanOrder,
     Register,
     Registered,
+    Report,
     Roster,
     TracingOrder,
 )
@@ -27,6 +28,7 @@ from specsplit.settings import MemberSettings
 from specsplit.v1 import cluster_pb2_grpc
 from specsplit.values import Load, Plan, PlanChanges, TraceChanges
 from specsplit.wire.cluster import directive_from_wire, report_to_wire
+from specsplit.wire.limits import MAX_MEMBERS
 
 if TYPE_CHECKING:
     from specsplit.v1 import cluster_pb2
@@ -75,6 +77,8 @@ class Membership:
         self._lost: list[str] = []
         self._draining = False
         self._complaint = ""
+        self._failure: Exception | None = None
+        """What kept the present call from making a report."""
 
     @property
     def joined(self) -> bool:
@@ -87,7 +91,8 @@ class Membership:
 
     def report_lost(self, drafter: str) -> None:
         """Tell the coordinator, at once, that the drafter with this member id cannot be reached."""
-        self._lost.append(drafter)
+        if drafter not in self._lost:
+            self._lost.append(drafter)
         self._news.set()
 
     def report_draining(self) -> None:
@@ -96,19 +101,22 @@ class Membership:
         self._news.set()
 
     async def run(self) -> None:
-        """Stay in the cluster, redialling after every break, until cancelled."""
+        """Stay in the cluster, redialling after every break, whatever broke it, until cancelled."""
         retry_s = FIRST_RETRY_S
         while True:
             try:
                 await self._join_once()
             except SpecsplitError as error:
                 self._complain(error)
+            except Exception as error:  # noqa: BLE001 (the edge of a task: a member does not leave the cluster for a bug of its own)
+                self._complain(error, "an unexpected error: ")
             retry_s = FIRST_RETRY_S if self.joined else min(2 * retry_s, LAST_RETRY_S)
             self._joined.clear()
             await asyncio.sleep(retry_s)
 
     async def _join_once(self) -> None:
         """One Join call, from registration to its end. Raises what ended it."""
+        self._failure = None
         registered: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         call = self._stub.Join(self._reports(registered))
         try:
@@ -116,23 +124,36 @@ class Membership:
                 self._obey(directive_from_wire(response), registered)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, "coordinator") from error
+        except asyncio.CancelledError:
+            if _is_leaving():
+                raise
+            # grpc.aio cancels a call whose requests cannot be made, and says no more than that.
+            raise self._failure or Unavailable("coordinator: the call was cancelled on this side") from None
         finally:
             call.cancel()
             registered.cancel()
         raise Unavailable("coordinator: it ended the membership")
 
     async def _reports(self, registered: asyncio.Future[float]) -> AsyncIterator[cluster_pb2.JoinRequest]:
-        yield report_to_wire(self._register)
+        try:
+            async for report in self._news_of(registered):
+                yield report_to_wire(report)
+        except Exception as error:
+            self._failure = error
+            raise
+
+    async def _news_of(self, registered: asyncio.Future[float]) -> AsyncIterator[Report]:
+        yield self._register
         interval_s = await registered
         told_draining = False
         while True:
             self._news.clear()
             if self._draining and not told_draining:
                 told_draining = True
-                yield report_to_wire(Draining())
-            lost, self._lost = tuple(dict.fromkeys(self._lost)), []
+                yield Draining()
+            lost, self._lost = self._lost[:MAX_MEMBERS], self._lost[MAX_MEMBERS:]
             plan = None if self._plan is None else self._plan()
-            yield report_to_wire(Heartbeat(self._load(), lost, plan))
+            yield Heartbeat(self._load(), tuple(lost), plan)
             await self._pause(interval_s)
 
     async def _pause(self, interval_s: float) -> None:
@@ -169,8 +190,14 @@ class Membership:
             "joined the cluster", extra=fields(member_id=self._register.member_id, address=self._register.address)
         )
 
-    def _complain(self, error: SpecsplitError) -> None:
-        """Log a break once, not at every retry."""
-        if str(error) != self._complaint:
-            self._complaint = str(error)
-            _log.warning("not in the cluster, will retry: %s", error)
+    def _complain(self, error: Exception, what: str = "") -> None:
+        """Log a break once, not at every retry; one that is a bug with its traceback."""
+        if repr(error) != self._complaint:
+            self._complaint = repr(error)
+            _log.warning("not in the cluster, will retry: %s%s", what, error, exc_info=error if what else None)
+
+
+def _is_leaving() -> bool:
+    """True if it is this task that was cancelled, not just the call it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

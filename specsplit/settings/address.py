@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 
-from specsplit.errors import InvalidRequest
+from specsplit.errors import InvalidRequest, quoted
+
+_DIGITS = 5
+"""Of a port."""
 
 
 def split(field: str, address: str) -> tuple[str, int]:
     """Host (without brackets) and port of `address`. Raises InvalidRequest naming `field`."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise InvalidRequest(field, f"is {address!r}, expected host:port")
+    if not colon or not host or not port.isdecimal() or len(port) > _DIGITS or int(port) > 65535:
+        raise InvalidRequest(field, f"is {quoted(address)}, expected host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

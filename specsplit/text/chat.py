@@ -17,9 +17,11 @@ from jinja2 import Template, TemplateError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from specsplit.errors import InvalidRequest, LoadError, Unsupported
+from specsplit.errors import InvalidRequest, LoadError, Unsupported, shortened
 from specsplit.text.vocabulary import read_json
 
+_SAID = 300
+"""Bytes of what a template says of messages, which it may repeat."""
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -55,9 +57,13 @@ class ChatTemplate:
                 messages=turns, add_generation_prompt=True, tools=None, documents=None, **self._special_tokens
             )
         except TemplateError as error:
-            raise InvalidRequest("chat.messages", f"the model's chat template refuses them: {error}") from error
+            raise InvalidRequest(
+                "chat.messages", f"the model's chat template refuses them: {shortened(str(error), _SAID)}"
+            ) from error
         except Exception as error:  # a template is a program of somebody else's, and may fail in any way
-            problem = f"the model's chat template fails on them with {type(error).__name__}: {error}"
+            problem = (
+                f"the model's chat template fails on them with {type(error).__name__}: {shortened(str(error), _SAID)}"
+            )
             raise InvalidRequest("chat.messages", problem) from error
 
 

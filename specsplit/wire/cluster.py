@@ -21,7 +21,8 @@ from specsplit.membership import (
 from specsplit.v1 import cluster_pb2 as pb
 from specsplit.values import ModelInfo, Plan
 from specsplit.wire import common, verifier
-from specsplit.wire.limits import check_text
+from specsplit.wire.checks import check
+from specsplit.wire.limits import MAX_MEMBERS
 
 ReportMessage: TypeAlias = pb.JoinRequest
 DirectiveMessage: TypeAlias = pb.JoinResponse
@@ -40,6 +41,7 @@ def report_to_wire(report: Report) -> pb.JoinRequest:
 
 def report_from_wire(message: pb.JoinRequest) -> Report:
     """Raises InvalidRequest if the report is absent, names no role, or holds a value out of range or too long."""
+    check(message)
     match message.WhichOneof("report"):
         case "register":
             return _register_from_wire(message.register)
@@ -58,7 +60,7 @@ def directive_to_wire(directive: Directive) -> pb.JoinResponse:
             registered = pb.RegisteredDirective(heartbeat_interval_ms=directive.heartbeat_interval_ms)
             return pb.JoinResponse(registered=registered)
         case Roster():
-            drafters = [verifier.endpoint_to_wire(endpoint) for endpoint in directive.drafters]
+            drafters = [verifier.endpoint_to_wire(endpoint) for endpoint in directive.drafters[:MAX_MEMBERS]]
             return pb.JoinResponse(roster=pb.RosterDirective(drafters=drafters))
         case PlanOrder():
             return pb.JoinResponse(plan=pb.PlanDirective(plan=common.plan_to_wire(directive.changes)))
@@ -69,7 +71,8 @@ def directive_to_wire(directive: Directive) -> pb.JoinResponse:
 
 
 def directive_from_wire(message: pb.JoinResponse) -> Directive:
-    """Raises InvalidRequest if the directive is absent or holds a value out of range."""
+    """Raises InvalidRequest if the directive is absent or holds a value out of range or too long, Incompatible if it is none at all."""
+    check(message)
     match message.WhichOneof("directive"):
         case "registered":
             interval_ms = message.registered.heartbeat_interval_ms
@@ -98,9 +101,7 @@ def _register_to_wire(report: Register) -> pb.RegisterReport:
 
 
 def _register_from_wire(message: pb.RegisterReport) -> Register:
-    member_id = check_text("register.member_id", message.member_id)
-    address = check_text("register.address", message.address)
-    return Register(member_id, address, _role_from_wire(message), message.max_sessions)
+    return Register(message.member_id, message.address, _role_from_wire(message), message.max_sessions)
 
 
 def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:
@@ -112,9 +113,8 @@ def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:
 
 
 def _heartbeat_from_wire(message: pb.HeartbeatReport) -> Heartbeat:
-    lost = (check_text(f"heartbeat.lost_drafters[{i}]", each) for i, each in enumerate(message.lost_drafters))
     plan = common.plan_from_wire(message.plan).over(Plan()) if message.HasField("plan") else None
-    return Heartbeat(common.load_from_wire(message.load), tuple(lost), plan)
+    return Heartbeat(common.load_from_wire(message.load), tuple(message.lost_drafters), plan)
 
 
 def _role_from_wire(message: pb.RegisterReport) -> Role:

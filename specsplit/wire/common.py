@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from specsplit.errors import InvalidRequest
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, FeatureNeed
@@ -23,7 +23,6 @@ from specsplit.values import (
     Usage,
     Vocabulary,
 )
-from specsplit.wire.limits import MAX_FEATURE_LAYERS, MAX_STOP_TOKENS, MAX_TRACE_MODULES, check_count, check_text
 
 _KINDS = {
     DrafterKind.NGRAM: pb.DRAFTER_KIND_NGRAM,
@@ -45,11 +44,11 @@ _REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FI
 _REASONS_BACK: dict[int, FinishReason] = {int(wire): reason for reason, wire in _REASONS.items()}
 
 
-def check_tokens(field: str, tokens: Iterable[int], vocab_size: int) -> None:
+def check_tokens(field: str, tokens: Sequence[int], vocab_size: int) -> None:
     """Raise InvalidRequest naming `field` and the first token id that is not below `vocab_size`."""
-    for i, token in enumerate(tokens):
-        if token >= vocab_size:
-            raise InvalidRequest(f"{field}[{i}]", f"is {token}, outside the vocabulary of {vocab_size} tokens")
+    if max(tokens, default=-1) >= vocab_size:
+        i, token = next((i, token) for i, token in enumerate(tokens) if token >= vocab_size)
+        raise InvalidRequest(f"{field}[{i}]", f"is {token}, outside the vocabulary of {vocab_size} tokens")
 
 
 def sampling_to_wire(sampling: Sampling) -> pb.Sampling:
@@ -98,13 +97,11 @@ def tracing_to_wire(changes: TraceChanges) -> pb.TraceChanges:
 
 
 def tracing_from_wire(message: pb.TraceChanges) -> TraceChanges:
-    """Absent fields are None. Raises InvalidRequest for too many modules, or too long names."""
-    check_count("trace_modules", message.modules, MAX_TRACE_MODULES)
-    modules = tuple(check_text(f"trace_modules[{i}]", each) for i, each in enumerate(message.modules))
+    """Absent fields are None."""
     return TraceChanges(
         level=message.level if message.HasField("level") else None,
         ratio=message.ratio if message.HasField("ratio") else None,
-        modules=modules or None,
+        modules=tuple(message.modules) or None,
     )
 
 
@@ -117,8 +114,7 @@ def stopping_to_wire(stopping: Stopping) -> pb.Stopping:
 
 
 def stopping_from_wire(message: pb.Stopping) -> Stopping:
-    """Absent `max_tokens` is None. Raises InvalidRequest for too many stop tokens."""
-    check_count("stopping.stop_token_ids", message.stop_token_ids, MAX_STOP_TOKENS)
+    """Absent `max_tokens` is None."""
     limit = message.max_tokens if message.HasField("max_tokens") else None
     return Stopping(limit, tuple(message.stop_token_ids), message.ignore_eos)
 
@@ -227,7 +223,6 @@ def need_to_wire(need: FeatureNeed) -> pb.FeatureNeed:
 
 def need_from_wire(message: pb.FeatureNeed) -> FeatureNeed:
     """An absent one needs nothing. Raises InvalidRequest for a layer, a width or a format that cannot be."""
-    check_count("features.layers", message.layers, MAX_FEATURE_LAYERS)
     for i, layer in enumerate(message.layers):
         if layer < LAST:
             raise InvalidRequest(f"features.layers[{i}]", f"is {layer}, expected {LAST} (last) or a layer from 0")
@@ -239,7 +234,7 @@ def need_from_wire(message: pb.FeatureNeed) -> FeatureNeed:
         tuple(message.layers),
         message.hidden_size,
         _format_from_wire(message.format),
-        check_text("features.projection", message.projection),
+        message.projection,
         message.projected_size,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 from specsplit.errors import InvalidRequest, Unsupported
@@ -11,7 +11,7 @@ from specsplit.requests import ChatMessage, ChatPrompt, Delta, Done, GenerateReq
 from specsplit.v1 import coordinator_pb2 as pb
 from specsplit.values import ModelInfo, Plan, PlanChanges, TraceChanges
 from specsplit.wire import common
-from specsplit.wire.limits import MAX_STOP_STRING, MAX_STOP_STRINGS, check_count, check_text
+from specsplit.wire.checks import check
 from specsplit.wire.unknown import refuse_unknown
 
 GenerateMessage: TypeAlias = pb.GenerateRequest
@@ -62,23 +62,19 @@ def _generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
 
 def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
     """Raises InvalidRequest for no prompt, an unknown field or a value out of range or too long; Unsupported for what is not served yet."""
+    check(message)
     refuse_unknown(message)
     _refuse_unsupported(message)
     return GenerateRequest(
         prompt=_prompt_from_wire(message),
-        request_id=check_text("request_id", message.request_id),
+        request_id=message.request_id,
         sampling=common.sampling_from_wire(message.sampling, draw_seed=0),
         seeded=message.sampling.HasField("seed"),
         stopping=common.stopping_from_wire(message.stopping),
-        stop=_stop_from_wire(message.stop),
+        stop=tuple(message.stop),
         drafter=message.drafter if message.HasField("drafter") else None,
         plan=common.plan_from_wire(message.plan),
     )
-
-
-def _stop_from_wire(stop: Sequence[str]) -> tuple[str, ...]:
-    check_count("stop", stop, MAX_STOP_STRINGS)
-    return tuple(check_text(f"stop[{i}]", each, MAX_STOP_STRING) for i, each in enumerate(stop))
 
 
 def _refuse_unsupported(message: pb.GenerateRequest) -> None:
@@ -122,7 +118,8 @@ def generate_response(event: Delta | Done) -> pb.GenerateResponse:
 
 
 def generate_event(message: pb.GenerateResponse) -> Delta | Done:
-    """The event of one message. Raises InvalidRequest if there is none."""
+    """The event of one message. Raises InvalidRequest if there is none or it is too long, Incompatible if the message is none at all."""
+    check(message)
     match message.WhichOneof("event"):
         case "delta":
             delta = message.delta
@@ -176,7 +173,8 @@ def model_info_to_wire(info: ModelInfo) -> pb.GetModelInfoResponse:
 
 
 def model_info_from_wire(message: pb.GetModelInfoResponse) -> ModelInfo:
-    """Raises InvalidRequest for an empty vocabulary or context."""
+    """Raises InvalidRequest for an empty vocabulary or context, or a name that is too long, Incompatible for what is no answer at all."""
+    check(message)
     return common.model_from_wire(message.model)
 
 
@@ -192,7 +190,8 @@ def cluster_to_wire(cluster: Cluster) -> pb.GetClusterResponse:
 
 
 def cluster_from_wire(message: pb.GetClusterResponse) -> Cluster:
-    """Raises InvalidRequest for a member without a role."""
+    """Raises InvalidRequest for a member without a role, or what is too long, Incompatible for what is no answer at all."""
+    check(message)
     return Cluster(tuple(_member_from_wire(member) for member in message.members), message.queued, message.running)
 
 
@@ -206,6 +205,7 @@ def set_plan_to_wire(changes: PlanChanges, reset: bool) -> pb.SetPlanRequest:
 
 def set_plan_from_wire(message: pb.SetPlanRequest) -> tuple[PlanChanges, bool]:
     """The changes, and whether earlier ones are undone first. Raises InvalidRequest for an unknown field."""
+    check(message)
     refuse_unknown(message)
     return common.plan_from_wire(message.plan), message.reset
 
@@ -216,7 +216,8 @@ def plan_told_to_wire(told: PlanTold) -> pb.SetPlanResponse:
 
 
 def plan_told_from_wire(message: pb.SetPlanResponse) -> PlanTold:
-    """The answer."""
+    """Raises Incompatible for what is no answer at all."""
+    check(message)
     return PlanTold(message.told, common.plan_from_wire(message.plan))
 
 
@@ -230,6 +231,7 @@ def set_tracing_to_wire(changes: TraceChanges, reset: bool) -> pb.SetTracingRequ
 
 def set_tracing_from_wire(message: pb.SetTracingRequest) -> tuple[TraceChanges, bool]:
     """The changes, and whether earlier ones are undone first. Raises InvalidRequest for an unknown field or too many modules."""
+    check(message)
     refuse_unknown(message)
     return common.tracing_from_wire(message.tracing), message.reset
 
@@ -240,7 +242,8 @@ def tracing_told_to_wire(told: TracingTold) -> pb.SetTracingResponse:
 
 
 def tracing_told_from_wire(message: pb.SetTracingResponse) -> TracingTold:
-    """Raises InvalidRequest for too many modules."""
+    """Raises InvalidRequest for too many modules, Incompatible for what is no answer at all."""
+    check(message)
     return TracingTold(message.told, common.tracing_from_wire(message.tracing))
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from operator import ge, lt
+from typing import TypeAlias, TypeVar
 
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureLayout, Features
@@ -14,12 +14,23 @@ from specsplit.speculation import Commit, Grow
 from specsplit.v1 import drafter_pb2 as pb
 from specsplit.values import DrafterInfo, Plan
 from specsplit.wire import common
-from specsplit.wire.limits import MAX_FEATURE_TOKENS, MAX_NODES, check_count
+from specsplit.wire.checks import check
+from specsplit.wire.limits import (
+    MAX_EVENTS,
+    MAX_FEATURE_TOKENS,
+    MAX_MALFORMED_EVENTS,
+    MAX_NODES,
+    MAX_TOKENS,
+    check_count,
+)
+from specsplit.wire.reading import intact
 
 ToDrafter: TypeAlias = Open | Commit | Features | Close
 """What a verifier tells a drafter of a session."""
 ToVerifier: TypeAlias = Grow | FeaturesRead | Refuse
 """What a drafter tells a verifier of a session."""
+_Event = TypeVar("_Event", pb.DraftRequestEvent, pb.DraftResponseEvent)
+_Said = TypeVar("_Said")
 
 
 def draft_request(events: Iterable[tuple[int, ToDrafter]]) -> pb.DraftRequest:
@@ -39,18 +50,42 @@ def _request_event(session: int, event: ToDrafter) -> pb.DraftRequestEvent:
             return pb.DraftRequestEvent(session_id=session, close=pb.CloseEvent())
 
 
-def draft_request_events(message: pb.DraftRequest) -> Iterator[tuple[int, ToDrafter | InvalidRequest]]:
-    """The events of one message; a malformed one comes out as the InvalidRequest that says why, so that only its session ends."""
-    for event in message.events:
+def draft_request_events(
+    message: pb.DraftRequest, max_context: int = MAX_TOKENS
+) -> list[tuple[int, ToDrafter | InvalidRequest]]:
+    """The events of one message; a malformed one comes out as the InvalidRequest that says why, so that only its session ends.
+
+    `max_context` is how many tokens the drafter takes. Raises InvalidRequest for too many events, or too many malformed ones.
+    """
+
+    def read(event: pb.DraftRequestEvent) -> ToDrafter:
+        return _request_from_wire(event, max_context)
+
+    return _events(intact(message).events, read)
+
+
+def _events(events: Sequence[_Event], read: Callable[[_Event], _Said]) -> list[tuple[int, _Said | InvalidRequest]]:
+    """What each says, by session. Raises InvalidRequest for more events, or more malformed ones, than a message may hold."""
+    check_count("events", events, MAX_EVENTS)
+    told: list[tuple[int, _Said | InvalidRequest]] = []
+    malformed = 0
+    for event in events:
         try:
-            yield event.session_id, _request_from_wire(event)
+            check(event)
+            told.append((event.session_id, read(event)))
         except InvalidRequest as error:
-            yield event.session_id, error
+            malformed += 1
+            if malformed > MAX_MALFORMED_EVENTS:
+                problem = f"has more than {MAX_MALFORMED_EVENTS} malformed entries, the last of them: {error}"
+                raise InvalidRequest("events", problem) from error
+            told.append((event.session_id, error))
+    return told
 
 
-def _request_from_wire(event: pb.DraftRequestEvent) -> ToDrafter:
+def _request_from_wire(event: pb.DraftRequestEvent, max_context: int) -> ToDrafter:
     match event.WhichOneof("event"):
         case "open":
+            check_count("open.token_ids", event.open.token_ids, max_context)
             return open_from_wire(event.open)
         case "commit":
             return commit_from_wire(event.commit)
@@ -78,13 +113,12 @@ def _response_event(session: int, event: ToVerifier) -> pb.DraftResponseEvent:
             return pb.DraftResponseEvent(session_id=session, refuse=refuse_to_wire(event))
 
 
-def draft_response_events(message: pb.DraftResponse) -> Iterator[tuple[int, ToVerifier | InvalidRequest]]:
-    """The events of one message; a malformed one comes out as the InvalidRequest that says why."""
-    for event in message.events:
-        try:
-            yield event.session_id, _response_from_wire(event)
-        except InvalidRequest as error:
-            yield event.session_id, error
+def draft_response_events(message: pb.DraftResponse) -> list[tuple[int, ToVerifier | InvalidRequest]]:
+    """The events of one message; a malformed one comes out as the InvalidRequest that says why.
+
+    Raises InvalidRequest for too many events, or too many malformed ones, and Incompatible if the message is none at all.
+    """
+    return _events(intact(message).events, _response_from_wire)
 
 
 def _response_from_wire(event: pb.DraftResponseEvent) -> ToVerifier:
@@ -170,7 +204,7 @@ def grow_to_wire(event: Grow) -> pb.GrowEvent:
 
 
 def grow_from_wire(message: pb.GrowEvent) -> Grow:
-    """Raises InvalidRequest for arrays too long or of unequal length, ids not ascending, parents out of range, scores not finite."""
+    """Raises InvalidRequest for arrays of unequal length, ids not ascending, parents out of range, scores not finite."""
     arrays: dict[str, Sequence[object]] = {
         "ids": message.ids,
         "parents": message.parents,
@@ -179,7 +213,6 @@ def grow_from_wire(message: pb.GrowEvent) -> Grow:
     }
     expected = len(message.ids)
     for name, array in arrays.items():
-        check_count(f"grow.{name}", array, MAX_NODES)
         if len(array) != expected:
             raise InvalidRequest(f"grow.{name}", f"has {len(array)} entries, expected {expected} as in grow.ids")
     grow = Grow(
@@ -197,11 +230,12 @@ def grow_from_wire(message: pb.GrowEvent) -> Grow:
 def _check_shape(grow: Grow) -> None:
     if grow.ids and grow.ids[0] < 1:
         raise InvalidRequest("grow.ids[0]", f"is {grow.ids[0]}, expected at least 1")
-    if not all(a < b for a, b in pairwise(grow.ids)):
+    if not all(map(lt, grow.ids, grow.ids[1:])):
         raise InvalidRequest("grow.ids", "do not ascend")
-    for i, (node_id, parent) in enumerate(zip(grow.ids, grow.parents, strict=True)):
-        if parent >= node_id:
-            raise InvalidRequest(f"grow.parents[{i}]", f"is {parent}, expected 0 or an id below {node_id}")
+    wrong = tuple(map(ge, grow.parents, grow.ids))
+    if any(wrong):
+        i = wrong.index(True)
+        raise InvalidRequest(f"grow.parents[{i}]", f"is {grow.parents[i]}, expected 0 or an id below {grow.ids[i]}")
     if not all(map(math.isfinite, grow.scores)):
         raise InvalidRequest("grow.scores", "holds NaN or infinity, expected finite numbers")
 
@@ -229,5 +263,6 @@ def drafter_info_to_wire(info: DrafterInfo) -> pb.GetDrafterInfoResponse:
 
 
 def drafter_info_from_wire(message: pb.GetDrafterInfoResponse) -> DrafterInfo:
-    """Raises InvalidRequest for a kind this version does not know."""
+    """Raises InvalidRequest for a kind this version does not know, Incompatible for what is no answer at all."""
+    check(message)
     return common.drafter_from_wire(message.info)

@@ -1,33 +1,147 @@
-"""How long what a peer sends may be. The transport caps whole messages; these caps name the field."""
+"""How long what a peer sends may be: one limit for every field that a peer can make long.
+
+The transport caps whole messages; these caps name the field. `specsplit.wire.scan` holds large messages to them before they are parsed,
+`specsplit.wire.checks` holds every message to them before anything walks it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from specsplit.errors import InvalidRequest
 
 MAX_NODES = 65_536
 """Nodes of one session, and with that of one grow."""
 MAX_NAME = 256
-"""Characters of a request id, a member id or an address."""
+"""Characters of a request id, a member id, an address or the name of a model."""
+MAX_TEXT = 2**24
+"""Characters of a prompt, of one message of a conversation, or of one piece of output."""
+MAX_TOKENS = 2**20
+"""Tokens of a sequence, where the context of the model is not known or is longer."""
+MAX_CHAT_MESSAGES = 4_096
+MAX_ROLE = 64
+"""Characters of who says a message of a conversation."""
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING = 1_000
 """Characters of one."""
 MAX_STOP_TOKENS = 256
+MAX_BIASES = 4_096
+MAX_SCHEMA = 2**20
+"""Characters of a JSON schema."""
 MAX_TRACE_MODULES = 16
 MAX_FEATURE_LAYERS = 64
 MAX_FEATURE_TOKENS = 65_536
 """Tokens of one features event."""
+MAX_FEATURE_BYTES = 2**30
+"""Of one features event; what `max_message_bytes` allows is less."""
+MAX_EVENTS = 2_048
+"""Events of one message of a Draft stream."""
+MAX_MALFORMED_EVENTS = 64
+"""Of one message of a Draft stream: each ends its session, and more of them end the stream."""
+MAX_MEMBERS = 2_048
+"""Members of a cluster, and with that of a roster."""
+MAX_SENTENCE = 1_000
+"""Characters of what a refusal says."""
 
 
-def check_text(field: str, text: str, limit: int = MAX_NAME) -> str:
-    """The text. Raises InvalidRequest naming `field` if it is longer than `limit` characters."""
-    if len(text) > limit:
-        raise InvalidRequest(field, f"has {len(text):,} characters, expected at most {limit:,}")
-    return text
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Of one field."""
+
+    entries: int | None = None
+    """Of a repeated field; None: it is not repeated."""
+    length: int | None = None
+    """Of a text in characters, of bytes in bytes, of each if the field is repeated; None: it holds neither."""
 
 
-def check_count(field: str, entries: Sequence[object], limit: int) -> None:
+_NAME = Limit(length=MAX_NAME)
+_TOKENS = Limit(entries=MAX_TOKENS)
+_NODES = Limit(entries=MAX_NODES)
+_TREE = Limit(entries=MAX_NODES + 1)
+_PATH = Limit(entries=MAX_NODES + 1)
+
+LIMITS: Mapping[str, Limit] = MappingProxyType(
+    {
+        # common.proto
+        "TraceChanges.modules": Limit(MAX_TRACE_MODULES, MAX_NAME),
+        "Stopping.stop_token_ids": Limit(entries=MAX_STOP_TOKENS),
+        "Vocabulary.digest": _NAME,
+        "FeatureNeed.layers": Limit(entries=MAX_FEATURE_LAYERS),
+        "FeatureNeed.projection": _NAME,
+        "ModelInfo.model": _NAME,
+        "ModelInfo.eos_token_ids": Limit(entries=MAX_STOP_TOKENS),
+        "DrafterInfo.model": _NAME,
+        # coordinator.proto
+        "GenerateRequest.request_id": _NAME,
+        "GenerateRequest.text": Limit(length=MAX_TEXT),
+        "GenerateRequest.stop": Limit(MAX_STOP_STRINGS, MAX_STOP_STRING),
+        "GenerateRequest.drafter": _NAME,
+        "GenerateRequest.logit_bias": Limit(entries=MAX_BIASES),
+        "GenerateRequest.json_schema": Limit(length=MAX_SCHEMA),
+        "ChatPrompt.messages": Limit(entries=MAX_CHAT_MESSAGES),
+        "ChatMessage.role": Limit(length=MAX_ROLE),
+        "ChatMessage.content": Limit(length=MAX_TEXT),
+        "TokenPrompt.token_ids": _TOKENS,
+        "DeltaEvent.text": Limit(length=MAX_TEXT),
+        "DeltaEvent.token_ids": _TOKENS,
+        "DoneEvent.request_id": _NAME,
+        "DoneEvent.stop_string": Limit(length=MAX_STOP_STRING),
+        "DoneEvent.verifier": _NAME,
+        "DoneEvent.drafter": _NAME,
+        "GetClusterResponse.members": Limit(entries=MAX_MEMBERS),
+        "Member.member_id": _NAME,
+        "Member.address": _NAME,
+        # drafter.proto
+        "DraftRequest.events": Limit(entries=MAX_EVENTS),
+        "OpenEvent.token_ids": _TOKENS,
+        "OpenEvent.traceparent": _NAME,
+        "CommitEvent.token_ids": _PATH,
+        "FeaturesEvent.data": Limit(length=MAX_FEATURE_BYTES),
+        "FeaturesEvent.scales": Limit(length=4 * MAX_FEATURE_TOKENS),
+        "DraftResponse.events": Limit(entries=MAX_EVENTS),
+        "GrowEvent.ids": _NODES,
+        "GrowEvent.parents": _NODES,
+        "GrowEvent.token_ids": _NODES,
+        "GrowEvent.scores": _NODES,
+        "RefuseEvent.message": Limit(length=MAX_SENTENCE),
+        # verifier.proto
+        "WatchRequest.request_id": _NAME,
+        "WatchedStep.node_ids": _TREE,
+        "WatchedStep.parents": _TREE,
+        "WatchedStep.token_ids": _TREE,
+        "WatchedStep.scores": _TREE,
+        "WatchedStep.verified": _TREE,
+        "WatchedStep.accepted": _PATH,
+        "DecodeRequest.request_id": _NAME,
+        "DecodeRequest.token_ids": _TOKENS,
+        "DrafterAddress.member_id": _NAME,
+        "DrafterAddress.address": _NAME,
+        "TokensEvent.token_ids": _PATH,
+        # cluster.proto
+        "RegisterReport.member_id": _NAME,
+        "RegisterReport.address": _NAME,
+        "HeartbeatReport.lost_drafters": Limit(MAX_MEMBERS, MAX_NAME),
+        "RosterDirective.drafters": Limit(entries=MAX_MEMBERS),
+    }
+)
+"""By message and field; a test holds this table to the protos."""
+
+
+def limit_of(full_name: str) -> Limit | None:
+    """The limit of the field with this full name ("specsplit.v1.Message.field"); None if it has none."""
+    return LIMITS.get(full_name.removeprefix("specsplit.v1."))
+
+
+def check_count(field: str, entries: Sized, limit: int) -> None:
     """Raise InvalidRequest naming `field` for more than `limit` entries."""
     if len(entries) > limit:
         raise InvalidRequest(field, f"has {len(entries):,} entries, expected at most {limit:,}")
+
+
+def check_length(field: str, value: str | bytes, limit: int) -> None:
+    """Raise InvalidRequest naming `field` for a text of more than `limit` characters, or more than so many bytes."""
+    if len(value) > limit:
+        unit = "characters" if isinstance(value, str) else "bytes"
+        raise InvalidRequest(field, f"has {len(value):,} {unit}, expected at most {limit:,}")

@@ -8,7 +8,8 @@ from specsplit.settings.address import split
 from specsplit.v1 import verifier_pb2 as pb
 from specsplit.values import Endpoint
 from specsplit.wire import common
-from specsplit.wire.limits import check_text
+from specsplit.wire.checks import check
+from specsplit.wire.limits import MAX_TOKENS, check_count
 
 
 def endpoint_to_wire(endpoint: Endpoint) -> pb.DrafterAddress:
@@ -21,9 +22,8 @@ def endpoint_to_wire(endpoint: Endpoint) -> pb.DrafterAddress:
 
 
 def endpoint_from_wire(message: pb.DrafterAddress) -> Endpoint:
-    """Raises InvalidRequest for an address that is not host:port, or a name that is too long."""
-    check_text("drafter.member_id", message.member_id)
-    split("drafter.address", check_text("drafter.address", message.address))
+    """Raises InvalidRequest for an address that is not host:port."""
+    split("drafter.address", message.address)
     return Endpoint(message.member_id, message.address, common.need_from_wire(message.features))
 
 
@@ -39,15 +39,19 @@ def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
     )
 
 
-def decode_from_wire(message: pb.DecodeRequest, vocab_size: int) -> DecodeRequest:
-    """Raises InvalidRequest for an empty prompt, a token outside the vocabulary, or a value out of range or too long."""
+def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: int = MAX_TOKENS) -> DecodeRequest:
+    """Raises InvalidRequest for a prompt that is empty or exceeds the context, a token outside the vocabulary, or a value out of range
+    or too long.
+    """
+    check(message)
+    check_count("token_ids", message.token_ids, max_context)
     if not message.token_ids:
         raise InvalidRequest("token_ids", "is empty, expected a prompt of at least one token")
     common.check_tokens("token_ids", message.token_ids, vocab_size)
     stopping = common.stopping_from_wire(message.stopping)
     common.check_tokens("stopping.stop_token_ids", stopping.stop_token_ids, vocab_size)
     return DecodeRequest(
-        check_text("request_id", message.request_id),
+        message.request_id,
         tuple(message.token_ids),
         common.sampling_from_wire(message.sampling),
         stopping,
@@ -77,7 +81,8 @@ def decode_response(event: Tokens | Finished) -> pb.DecodeResponse:
 
 
 def decode_event(message: pb.DecodeResponse) -> Tokens | Finished:
-    """The event of one message. Raises InvalidRequest if there is none."""
+    """The event of one message. Raises InvalidRequest if there is none or it is too long, Incompatible if the message is none at all."""
+    check(message)
     match message.WhichOneof("event"):
         case "tokens":
             tokens = message.tokens

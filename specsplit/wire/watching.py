@@ -12,8 +12,8 @@ from specsplit.speculation import Grow
 from specsplit.v1 import verifier_pb2 as pb
 from specsplit.values import Plan
 from specsplit.wire import common
+from specsplit.wire.checks import check
 from specsplit.wire.drafter import grow_from_wire, grow_to_wire
-from specsplit.wire.limits import MAX_NODES, check_count, check_text
 
 WatchMessage: TypeAlias = pb.WatchRequest
 WatchEventMessage: TypeAlias = pb.WatchResponse
@@ -28,7 +28,8 @@ def watch_to_wire(request_id: str) -> pb.WatchRequest:
 
 def watch_from_wire(message: pb.WatchRequest) -> str:
     """The request id. Raises InvalidRequest if it is too long."""
-    return check_text("request_id", message.request_id)
+    check(message)
+    return message.request_id
 
 
 def watch_response(event: Watched, missed: int) -> pb.WatchResponse:
@@ -39,7 +40,11 @@ def watch_response(event: Watched, missed: int) -> pb.WatchResponse:
 
 
 def watch_event(message: pb.WatchResponse) -> tuple[Watched, int]:
-    """The event, and how many were left out before it. Raises InvalidRequest for one that is absent or contradicts itself."""
+    """The event, and how many were left out before it.
+
+    Raises InvalidRequest for one that is absent, too long or contradicts itself, Incompatible if the message is none at all.
+    """
+    check(message)
     match message.WhichOneof("event"):
         case "grown":
             return grow_from_wire(message.grown), message.missed
@@ -88,7 +93,6 @@ def _step_from_wire(message: pb.WatchedStep) -> WatchedStep:
 
 def _check_tree(message: pb.WatchedStep) -> None:
     count = len(message.node_ids)
-    check_count("step.node_ids", message.node_ids, MAX_NODES + 1)
     for name, column in (
         ("parents", message.parents),
         ("token_ids", message.token_ids),

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit import errors
-from specsplit.rpc import CODES, code_of, number_of, to_error, to_status
+from specsplit.rpc import CODES, code_of, from_rpc_error, number_of, to_error, to_status
+from tests.rpc.toy import get_model_info, serving
 
 EXAMPLES = [
     errors.InvalidRequest("sampling.top_p", "is 2, expected a number in (0, 1]: see the docs"),
@@ -51,3 +52,33 @@ def test_the_public_sentence_is_the_error_itself() -> None:
 @given(code=st.integers(1, 40), sentence=st.text())
 def test_any_status_of_any_peer_becomes_an_error(code: int, sentence: str) -> None:
     assert isinstance(to_error(code, sentence), errors.SpecsplitError)
+
+
+@pytest.mark.parametrize("character", ["x", "é", "語", "🦀", "\ud800", "%", "\n"])
+async def test_a_status_that_repeats_a_very_long_text_still_arrives(character: str) -> None:
+    text = character * 5_000
+
+    def then() -> None:
+        raise errors.InvalidRequest(f"field {text}", f"is {text}, expected less")
+
+    async with serving(then) as (_, channel):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await get_model_info(channel)
+    arrived = from_rpc_error(caught.value)
+    assert isinstance(arrived, errors.InvalidRequest)
+    assert "characters)" in str(arrived)
+    assert len(str(arrived).encode()) < 2_000
+
+
+@given(st.text(), st.integers(0, 60))
+def test_a_shortened_sentence_keeps_its_beginning_and_its_measure(sentence: str, most_bytes: int) -> None:
+    short = errors.shortened(sentence, most_bytes)
+    told = sentence.encode(errors="replace").decode()
+    kept, mark, _ = short.rpartition("…")
+    assert short == told or (mark and told.startswith(kept))
+    assert len(short.encode()) <= max(most_bytes, len(f"… ({len(sentence):,} characters)".encode()))
+
+
+def test_somebody_elses_text_is_quoted_with_its_length() -> None:
+    assert errors.quoted("it's\n") == '"it\'s\\n"'
+    assert errors.quoted("x" * 5_000) == f"'{'x' * 100}'… (5,000 characters)"

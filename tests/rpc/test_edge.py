@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 import grpc
 import pytest
 
 from specsplit import errors
 from specsplit.rpc import Context, dial, from_rpc_error
+from specsplit.v1 import cluster_pb2, cluster_pb2_grpc, coordinator_pb2_grpc, drafter_pb2, drafter_pb2_grpc
 from specsplit.v1 import coordinator_pb2 as pb
-from specsplit.v1 import coordinator_pb2_grpc
 from tests.rpc.toy import Toy, generate, get_model_info, make_server, serving
 
 
@@ -106,3 +107,103 @@ async def test_a_sentence_of_the_transport_is_given_the_name_of_the_peer() -> No
 
 async def test_a_sentence_of_the_peer_is_left_as_it_is() -> None:
     assert str(await failure_of(errors.Unavailable("no verifier is left"), get_model_info)) == "no verifier is left"
+
+
+GARBAGE = b"\xff\xff\xff"
+CALLS = {
+    "/specsplit.v1.CoordinatorService/GetModelInfo": "unary_unary",
+    "/specsplit.v1.CoordinatorService/Generate": "unary_stream",
+    "/specsplit.v1.ClusterService/Join": "stream_stream",
+    "/specsplit.v1.DrafterService/Draft": "stream_stream",
+    "/grpc.health.v1.Health/Check": "unary_unary",
+    "/grpc.health.v1.Health/Watch": "unary_stream",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "stream_stream",
+}
+
+
+async def raw_status(channel: grpc.aio.Channel, path: str, shape: str, *requests: bytes) -> tuple[grpc.StatusCode, str]:
+    """What a call with these bytes ends with."""
+
+    async def sent() -> AsyncIterator[bytes]:
+        for request in requests:
+            yield request
+
+    make = getattr(channel, shape)(path)
+    call = make(sent() if shape.startswith("stream") else requests[0], timeout=10)
+    with suppress(grpc.aio.AioRpcError):
+        if shape.endswith("stream"):
+            async for _ in call:
+                pass
+    return await call.code(), await call.details()
+
+
+class Taking(cluster_pb2_grpc.ClusterServiceServicer, drafter_pb2_grpc.DrafterServiceServicer):
+    """Takes whatever comes over a stream."""
+
+    async def Join(  # noqa: N802
+        self, request_iterator: AsyncIterator[cluster_pb2.JoinRequest], context: Context
+    ) -> AsyncIterator[cluster_pb2.JoinResponse]:
+        async for request in request_iterator:
+            assert isinstance(request, cluster_pb2.JoinRequest)
+            yield cluster_pb2.JoinResponse()
+
+    async def Draft(  # noqa: N802
+        self, request_iterator: AsyncIterator[drafter_pb2.DraftRequest], context: Context
+    ) -> AsyncIterator[drafter_pb2.DraftResponse]:
+        async for request in request_iterator:
+            assert isinstance(request, drafter_pb2.DraftRequest)
+            yield drafter_pb2.DraftResponse()
+
+
+@asynccontextmanager
+async def taking() -> AsyncIterator[grpc.aio.Channel]:
+    """A server of every shape of call."""
+    server, servicer = make_server(), Taking()  # pyright: ignore[reportAbstractUsage] (one method is not asked for)
+    coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(Toy(), server.grpc)
+    cluster_pb2_grpc.add_ClusterServiceServicer_to_server(servicer, server.grpc)
+    drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
+    address = await server.start()
+    server.ready()
+    try:
+        async with grpc.aio.insecure_channel(address) as channel:
+            yield channel
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize(("path", "shape"), CALLS.items(), ids=[path.rpartition("/")[2] for path in CALLS])
+async def test_bytes_that_are_no_message_are_refused_without_a_word_in_the_log(
+    path: str, shape: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with taking() as channel:
+        code, sentence = await raw_status(channel, path, shape, GARBAGE)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert sentence.startswith("request: is not a ")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_garbage_behind_good_messages_ends_the_stream() -> None:
+    async with taking() as channel:
+        path = "/specsplit.v1.ClusterService/Join"
+        code, sentence = await raw_status(channel, path, "stream_stream", b"", b"", GARBAGE)
+    assert (code, sentence) == (grpc.StatusCode.INVALID_ARGUMENT, "request: is not a JoinRequest")
+
+
+@pytest.mark.parametrize(
+    "path", ["/x", "/", "/a/b/c", "//", "/specsplit.v1.CoordinatorService", "/specsplit.v1.Nothing/At/All", "/é/x"]
+)
+async def test_a_path_that_names_no_method_is_not_implemented(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with taking() as channel:
+        code, _ = await raw_status(channel, path, "unary_unary", b"")
+    assert code is grpc.StatusCode.UNIMPLEMENTED
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_message_that_would_be_huge_in_memory_is_refused_before_it_is_parsed() -> None:
+    async with taking() as channel:
+        message = b"\x0a\x00" * 2**20
+        code, sentence = await raw_status(channel, "/specsplit.v1.DrafterService/Draft", "stream_stream", message)
+    assert (code, sentence) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "events: has more than 2,048 entries, expected at most 2,048",
+    )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
+import pytest
 
 from specsplit.errors import Unavailable
 from specsplit.membership import (
@@ -22,7 +24,7 @@ from specsplit.membership import (
     Roster,
     TracingOrder,
 )
-from specsplit.rpc import Context, Membership, Server, dial, member_id_of
+from specsplit.rpc import CLUSTER_SERVICE, Context, Membership, Server, dial, member_id_of
 from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, PlanChanges, TraceChanges
@@ -195,3 +197,78 @@ def test_a_member_is_named_as_set_or_after_its_address() -> None:
     ngram = DrafterKind.NGRAM
     assert member_id_of(DrafterSettings(kind=ngram, member_id="mine"), "drafter", "10.0.0.1:7") == "mine"
     assert member_id_of(DrafterSettings(kind=ngram), "drafter", "10.0.0.1:7") == "drafter-10.0.0.1:7"
+
+
+class Garbling(Script):
+    """Registers everyone, and then sends once what is no directive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.garbage = [b"\xff\xff"]
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        join = grpc.stream_stream_rpc_method_handler(self.join, cluster_pb2.JoinRequest.FromString)
+        return grpc.method_handlers_generic_handler(CLUSTER_SERVICE, {"Join": join})
+
+    async def join(self, requests: AsyncIterator[cluster_pb2.JoinRequest], context: Context) -> AsyncIterator[bytes]:
+        async for directive in self.Join(requests, context):
+            yield directive.SerializeToString()
+            if self.garbage:
+                yield self.garbage.pop()
+
+
+async def test_a_member_that_is_sent_what_is_no_directive_says_so_once_and_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    script = Garbling()
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((script.handler(),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    async with dial(address) as channel:
+        running = asyncio.create_task(Membership(channel, REGISTER, Load).run())
+        for _ in range(2):
+            await script.next_report(lambda report: isinstance(report, Register))
+        await script.next_report(lambda report: isinstance(report, Heartbeat))
+        assert not running.done()
+        running.cancel()
+        await asyncio.wait({running})
+    await server.stop(None)
+    complaints = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert ["the peer sent what is not a JoinResponse" in record.getMessage() for record in complaints] == [True]
+
+
+@pytest.mark.parametrize("where", ["on_roster", "load"])
+async def test_a_bug_of_a_members_own_is_logged_and_does_not_end_its_membership(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    script, failures = Script(), [ZeroDivisionError("a bug")]
+
+    def fail_once() -> None:
+        if failures:
+            raise failures.pop()
+
+    def load() -> Load:
+        if where == "load":
+            fail_once()
+        return Load()
+
+    def on_roster(roster: Roster) -> None:
+        fail_once()
+
+    server = make_coordinator(script)
+    address = await server.start()
+    server.ready()
+    script.directives.put_nowait(ROSTER)
+    async with dial(address) as channel:
+        running = asyncio.create_task(Membership(channel, REGISTER, load, on_roster=on_roster).run())
+        for _ in range(2):
+            await script.next_report(lambda report: isinstance(report, Register))
+        await script.next_report(lambda report: isinstance(report, Heartbeat))
+        assert not running.done()
+        running.cancel()
+        await asyncio.wait({running})
+    await server.stop()
+    (complaint,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert complaint.getMessage() == "not in the cluster, will retry: an unexpected error: a bug"
+    assert complaint.exc_info

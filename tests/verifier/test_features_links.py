@@ -9,8 +9,8 @@ from specsplit.features import FeatureLayout, Features
 from specsplit.sessions import Close, FeaturesRead, Open
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Sampling, Vocabulary
+from specsplit.wire.packing import packed
 from specsplit_verifier.claims import READING_S, Claims
-from specsplit_verifier.links import packed
 
 
 def opened(tokens: int, width: int = 2) -> Open:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import grpc
 
 from specsplit.clock import Clock
-from specsplit.errors import SpecsplitError
+from specsplit.errors import SpecsplitError, shortened
 from specsplit.features import Features
 from specsplit.rpc import dial
 from specsplit.sessions import Open
@@ -23,10 +23,13 @@ from specsplit.settings import VerifierSettings
 from specsplit.speculation import Grow
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit.wire import drafter as wire
+from specsplit.wire.packing import packed
 from specsplit_verifier.claims import Claims
 from specsplit_verifier.events import DrafterLost, DraftEvent, FromDrafter
 
 _log = logging.getLogger(__name__)
+_SAID = 300
+"""Bytes of what a drafter says when it ends the stream."""
 
 if TYPE_CHECKING:
     from specsplit.v1 import drafter_pb2
@@ -131,7 +134,9 @@ class Links:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()
         except grpc.aio.AioRpcError as error:
-            return f"{error.code().name}: {error.details()}"
+            return f"{error.code().name}: {shortened(error.details() or '', _SAID)}"
+        except SpecsplitError as error:  # what it sent is no message, or one that is too long
+            return str(error)
         except asyncio.InvalidStateError:  # how grpc.aio says that a call is over to whom would write to it
             return "it ended the stream"
         finally:
@@ -142,7 +147,7 @@ class Links:
 
     async def _read(self, link: Link, call: Stream) -> str:
         async for message in call:
-            events = list(wire.draft_response_events(message))
+            events = wire.draft_response_events(message)
             link.claims.heard(events, self._clock.now())
             link.statistics.messages_received += 1
             link.statistics.bytes_received += message.ByteSize()
@@ -178,21 +183,6 @@ class Links:
                 link.task.cancel()
         await asyncio.gather(*(link.task for link in links if link.task), return_exceptions=True)
         await asyncio.gather(*(link.channel.close() for link in links))
-
-
-def packed(events: Sequence[tuple[int, DraftEvent]], most_bytes: int) -> Iterator[list[tuple[int, DraftEvent]]]:
-    """(session, event)s in order, parted so that no message holds more than half of `most_bytes` in features, or one event of them."""
-    message: list[tuple[int, DraftEvent]] = []
-    size = 0
-    for session, event in events:
-        more = _feature_bytes(event)
-        if size and size + more > most_bytes // 2:
-            yield message
-            message, size = [], 0
-        message.append((session, event))
-        size += more
-    if message:
-        yield message
 
 
 def _count(statistics: LinkStatistics, message_bytes: int, events: Sequence[tuple[int, DraftEvent]]) -> None:

@@ -212,7 +212,8 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         self, request: verifier_pb2.DecodeRequest, context: Context
     ) -> AsyncIterator[verifier_pb2.DecodeResponse]:
         """One session."""
-        parsed = wire.decode_from_wire(request, self.verifier.info.vocabulary.size)
+        info = self.verifier.info
+        parsed = wire.decode_from_wire(request, info.vocabulary.size, info.max_context)
         events = self.verifier.decode(parsed)
         try:
             async for event in events:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from specsplit.errors import NotFound
+from specsplit.errors import NotFound, quoted
 from specsplit.sessions import WatchedStep
 from specsplit.speculation import Draft, Grow
 from specsplit.wire.watching import Watched
@@ -156,7 +156,7 @@ class Watching:
         """
         session = next((number for number, name in reversed(self._requests.items()) if name == request_id), None)
         if session is None:
-            raise NotFound(f"no session of request {request_id!r} is here")
+            raise NotFound(f"no session of request {quoted(request_id)} is here")
         watcher = _Watcher()
         self._watchers.setdefault(session, []).append(watcher)
         self._watched = frozenset(self._watchers)

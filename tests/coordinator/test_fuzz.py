@@ -1,0 +1,38 @@
+"""Whatever bytes a coordinator is sent, it answers with a status of the catalogue, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from specsplit.membership import Draining, Heartbeat, Register
+from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest, TextPrompt, TokenPrompt
+from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE
+from specsplit.values import DrafterInfo, DrafterKind, Load, Plan, PlanChanges, Stopping, TraceChanges
+from specsplit.wire import cluster as cluster_wire
+from specsplit.wire import coordinator as wire
+from tests.coordinator.conftest import Cluster, Script
+from tests.support.fuzz import HEALTH, REFLECTION, calls_of, check_no_tracebacks, fuzz
+
+PROMPTS = (TextPrompt("def f"), ChatPrompt((ChatMessage("user", "hello"),)), TokenPrompt((5, 6, 7)))
+EXAMPLES = (
+    *(wire.generate_to_wire(GenerateRequest(each, stopping=Stopping(4), stop=("\n",))) for each in PROMPTS),
+    wire.set_plan_to_wire(PlanChanges(num_steps=3), reset=False),
+    wire.set_tracing_to_wire(TraceChanges(level=1, modules=("drafter",)), reset=True),
+    cluster_wire.report_to_wire(Register("d9", "127.0.0.1:1", DrafterInfo(DrafterKind.NGRAM, "", None, 64), 4)),
+    cluster_wire.report_to_wire(Heartbeat(Load(sessions=1), ("d1",), Plan())),
+    cluster_wire.report_to_wire(Draining()),
+)
+
+
+async def test_a_coordinator_survives_messages_that_nobody_means(
+    cluster: Cluster, say: Callable[..., Script], caplog: pytest.LogCaptureFixture
+) -> None:
+    await cluster.add_verifier(say([5], [6, 7]), max_sessions=64)
+    services = (COORDINATOR_SERVICE, CLUSTER_SERVICE, HEALTH, REFLECTION)
+    await fuzz(cluster.address, calls_of(*services), EXAMPLES, rounds=200)
+    options: dict[str, Any] = {"timeout_s": 10}
+    assert (await cluster.client.generate("x", **options)).tokens
+    check_no_tracebacks(caplog.records)

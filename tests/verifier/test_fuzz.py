@@ -1,0 +1,46 @@
+"""Whatever bytes a verifier is sent, it answers with a status of the catalogue, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from specsplit.rpc import VERIFIER_SERVICE, Server, dial, wait_until_serving
+from specsplit.sessions import DecodeRequest
+from specsplit.settings import VerifierSettings
+from specsplit.v1 import verifier_pb2_grpc
+from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
+from specsplit.wire.verifier import decode_event, decode_to_wire
+from specsplit.wire.watching import watch_to_wire
+from specsplit_verifier.service import serve
+from tests.support.fuzz import HEALTH, REFLECTION, calls_of, check_no_tracebacks, fuzz
+from tests.support.toys import letter
+
+REQUEST = DecodeRequest("r1", (letter("a"),), Sampling(), Stopping(3), PlanChanges(), None)
+EXAMPLES = (
+    decode_to_wire(REQUEST),
+    decode_to_wire(DecodeRequest("r2", (letter("x"),) * 20, Sampling(1.0, seed=3), Stopping(2), PlanChanges(), None)),
+    decode_to_wire(DecodeRequest("r3", (1, 2), Sampling(), Stopping(2), PlanChanges(2), Endpoint("d", "127.0.0.1:1"))),
+    watch_to_wire("r1"),
+)
+
+
+async def test_a_verifier_survives_messages_that_nobody_means(alphabet: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = VerifierSettings(model=alphabet, listen="127.0.0.1:0", drafter_connect_timeout_s=0.5)
+    listening: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(serve(settings, signals=False, on_server=listening.set_result))
+    server = await listening
+    try:
+        async with dial(server.bound) as channel:
+            await wait_until_serving(channel, 60)
+            await fuzz(server.bound, calls_of(VERIFIER_SERVICE, HEALTH, REFLECTION), EXAMPLES, rounds=200)
+            call = verifier_pb2_grpc.VerifierServiceStub(channel).Decode(decode_to_wire(REQUEST))
+            assert len([decode_event(message) async for message in call]) >= 2
+        assert not running.done()
+    finally:
+        server.leave()
+        server.leave()
+        assert await asyncio.wait_for(running, 20) == 0
+    check_no_tracebacks(caplog.records)

@@ -1,0 +1,101 @@
+"""What a verifier makes of a drafter that does not keep to the protocol, and what it sends itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.clock import SystemClock
+from specsplit.features import Features
+from specsplit.rpc import DRAFTER_SERVICE
+from specsplit.sessions import Close, Open
+from specsplit.settings import VerifierSettings
+from specsplit.speculation import Commit, Grow
+from specsplit.v1 import drafter_pb2
+from specsplit.values import Plan, Sampling, Vocabulary
+from specsplit.wire.drafter import draft_request, draft_response
+from specsplit.wire.limits import MAX_EVENTS, MAX_MALFORMED_EVENTS
+from specsplit.wire.packing import bytes_of, packed
+from specsplit_verifier.events import DrafterLost, FromDrafter
+from specsplit_verifier.links import Links
+from tests.support.garbage import GARBAGE
+
+OPEN = Open((1, 2), Sampling(), Plan(), Vocabulary(9), 8)
+
+
+async def why_lost(answer: bytes) -> str:
+    """Why a drafter is lost that answers an open with these bytes."""
+
+    async def draft(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        await anext(requests)
+        yield answer
+        await asyncio.Event().wait()
+
+    handler = grpc.stream_stream_rpc_method_handler(draft)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DRAFTER_SERVICE, {"Draft": handler}),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
+    links = Links(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
+    links.send([(address, 1, OPEN)])
+    try:
+        async with asyncio.timeout(20):
+            event = await heard.get()
+    finally:
+        await links.close()
+        await server.stop(None)
+    assert isinstance(event, DrafterLost), event
+    return event.why
+
+
+async def test_a_drafter_that_sends_what_is_no_message_is_lost_with_that_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert (await why_lost(GARBAGE)).startswith("the peer sent what is not a DraftResponse")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_drafter_that_sends_too_many_events_or_too_many_bad_ones_is_lost() -> None:
+    grow = drafter_pb2.DraftResponseEvent(session_id=1, grow=drafter_pb2.GrowEvent())
+    many = drafter_pb2.DraftResponse(events=[grow] * (MAX_EVENTS + 1))
+    assert "events: has " in await why_lost(many.SerializeToString())
+    bad = drafter_pb2.DraftResponse(events=[drafter_pb2.DraftResponseEvent()] * (MAX_MALFORMED_EVENTS + 1))
+    assert "malformed" in await why_lost(bad.SerializeToString())
+
+
+sizes = st.integers(0, 200)
+said = (
+    st.builds(lambda size: Features(0, 1, bytes(size)), sizes)
+    | st.builds(lambda size: Commit(1, 0, (2**32 - 1,) * (size + 1)), sizes)
+    | st.builds(lambda size: Open((2**32 - 1,) * (size + 1), Sampling(), Plan(), Vocabulary(9), 8), sizes)
+    | st.just(Close())
+)
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), said)), st.integers(64, 2_000))
+def test_messages_to_a_drafter_keep_the_order_and_stay_small(events: list[tuple[int, Any]], most: int) -> None:
+    messages = list(packed(events, most))
+    assert [event for message in messages for event in message] == events
+    for message in messages:
+        lists = sum(bytes_of(event) for _, event in message)
+        assert lists <= most // 2 or len([event for _, event in message if bytes_of(event)]) == 1
+        assert sum(len(each.SerializeToString()) for each in draft_request(message).events) <= lists + 100 * len(
+            message
+        )
+
+
+def test_no_message_holds_more_events_than_the_other_side_takes() -> None:
+    messages = list(packed([(each, Close()) for each in range(2 * MAX_EVENTS + 1)], 2**20))
+    assert [len(message) for message in messages] == [MAX_EVENTS, MAX_EVENTS, 1]
+    ids = range(2**40, 2**40 + 100)
+    grow = Grow(0, tuple(ids), tuple(ids), (2**32 - 1,) * 100, (-1.0,) * 100)
+    assert len(draft_response([(1, grow)]).SerializeToString()) <= bytes_of(grow) + 100

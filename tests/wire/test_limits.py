@@ -1,0 +1,286 @@
+"""Every list and every text of every message has a limit, and whoever reads the message holds it to that first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.errors import Incompatible, InvalidRequest
+from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed
+from specsplit.membership import Cluster, Member, Roster
+from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest
+from specsplit.sessions import Open
+from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
+from specsplit.values import Endpoint, Load, ModelInfo, Plan, Sampling, Vocabulary
+from specsplit.wire import cluster, coordinator, drafter, verifier, watching
+from specsplit.wire.checks import check
+from specsplit.wire.limits import (
+    LIMITS,
+    MAX_CHAT_MESSAGES,
+    MAX_EVENTS,
+    MAX_MALFORMED_EVENTS,
+    MAX_MEMBERS,
+    MAX_NAME,
+    Limit,
+)
+from specsplit.wire.reading import request_reader, response_reader
+from specsplit.wire.scan import MAX_RECORDS, SCANNED_BYTES, NotAMessage, look
+
+FILES = [file.DESCRIPTOR for file in (cluster_pb2, common_pb2, coordinator_pb2, drafter_pb2, verifier_pb2)]
+TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+
+
+def first_error(events: Sequence[tuple[int, object]]) -> None:
+    for _, event in events:
+        if isinstance(event, InvalidRequest):
+            raise event
+
+
+PARSERS: dict[type[Message], Callable[[Any], object]] = {
+    cluster_pb2.JoinRequest: cluster.report_from_wire,
+    cluster_pb2.JoinResponse: cluster.directive_from_wire,
+    coordinator_pb2.GenerateRequest: coordinator.generate_from_wire,
+    coordinator_pb2.GenerateResponse: coordinator.generate_event,
+    coordinator_pb2.GetModelInfoResponse: coordinator.model_info_from_wire,
+    coordinator_pb2.GetClusterResponse: coordinator.cluster_from_wire,
+    coordinator_pb2.SetPlanRequest: coordinator.set_plan_from_wire,
+    coordinator_pb2.SetPlanResponse: coordinator.plan_told_from_wire,
+    coordinator_pb2.SetTracingRequest: coordinator.set_tracing_from_wire,
+    coordinator_pb2.SetTracingResponse: coordinator.tracing_told_from_wire,
+    drafter_pb2.DraftRequest: lambda message: first_error(drafter.draft_request_events(message)),
+    drafter_pb2.DraftResponse: lambda message: first_error(drafter.draft_response_events(message)),
+    drafter_pb2.GetDrafterInfoResponse: drafter.drafter_info_from_wire,
+    verifier_pb2.DecodeRequest: lambda message: verifier.decode_from_wire(message, 2**32),
+    verifier_pb2.DecodeResponse: verifier.decode_event,
+    verifier_pb2.WatchRequest: watching.watch_from_wire,
+    verifier_pb2.WatchResponse: watching.watch_event,
+}
+"""By message of a call; a message without fields is not read."""
+
+
+def messages_of_calls() -> set[type[Message]]:
+    methods = [method for file in FILES for service in file.services_by_name.values() for method in service.methods]
+    kinds = {kind for method in methods for kind in (method.input_type, method.output_type)}
+    return {GetMessageClass(kind) for kind in kinds if kind.fields}
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def expected_shape(field: FieldDescriptor) -> tuple[bool, bool]:
+    """Whether the limit of a field counts entries, and whether it measures them."""
+    return field.is_repeated, field.type in TEXTS
+
+
+def fields_of_the_protos() -> Iterator[FieldDescriptor]:
+    for file in FILES:
+        for message in file.message_types_by_name.values():
+            yield from message.fields
+
+
+def test_every_field_that_can_be_long_has_a_limit_and_no_other_has() -> None:
+    long = {
+        field.full_name.removeprefix("specsplit.v1."): expected_shape(field)
+        for field in fields_of_the_protos()
+        if any(expected_shape(field))
+    }
+    assert {name: (limit.entries is not None, limit.length is not None) for name, limit in LIMITS.items()} == long
+
+
+def test_every_message_of_a_call_has_its_parser_here() -> None:
+    assert set(PARSERS) == messages_of_calls()
+
+
+Path = tuple[FieldDescriptor, ...]
+
+
+def paths_below(descriptor: Descriptor, above: Path = ()) -> Iterator[Path]:
+    """The way to every field with a limit."""
+    for field in descriptor.fields:
+        if any(expected_shape(field)):
+            yield (*above, field)
+        if field.message_type is not None and not is_map(field):
+            yield from paths_below(field.message_type, (*above, field))
+
+
+def limit_of(field: FieldDescriptor) -> Limit:
+    return LIMITS[field.full_name.removeprefix("specsplit.v1.")]
+
+
+def one_value(field: FieldDescriptor, length: int) -> Any:
+    if field.type in TEXTS:
+        return "x" * length if field.type == FieldDescriptor.TYPE_STRING else bytes(length)
+    return GetMessageClass(field.message_type)() if field.message_type is not None else 1
+
+
+def fill(message: Message, path: Path, entries: int, length: int) -> None:
+    """Give the field at the end of `path` so many entries of that length."""
+    for field in path[:-1]:
+        inner = getattr(message, field.name)
+        message = inner.add() if field.is_repeated else inner
+        message.SetInParent()
+    last = path[-1]
+    if is_map(last):
+        getattr(message, last.name).update(dict.fromkeys(range(entries), 1.0))
+    elif last.is_repeated:
+        getattr(message, last.name).extend([one_value(last, length)] * entries)
+    else:
+        setattr(message, last.name, one_value(last, length))
+
+
+def excesses(field: FieldDescriptor) -> Iterator[tuple[int, int]]:
+    """Entries and lengths that are one too many."""
+    limit = limit_of(field)
+    if limit.entries is not None:
+        yield limit.entries + 1, 1
+    if limit.length is not None:
+        yield 1, limit.length + 1
+
+
+CASES = [(kind, path) for kind in PARSERS for path in paths_below(cast("Descriptor", kind.DESCRIPTOR))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), CASES, ids=[".".join([kind.DESCRIPTOR.name, *(f.name for f in path)]) for kind, path in CASES]
+)
+def test_one_too_many_is_refused_by_name(kind: type[Message], path: Path) -> None:
+    for entries, length in excesses(path[-1]):
+        if length > 2**25:
+            continue  # what the transport lets through is shorter
+        message = kind()
+        fill(message, path, entries, length)
+        whole = ".".join(field.name for field in path)
+        in_event = whole.removeprefix("events.")  # the path in an event of a Draft stream begins at the event
+        assert refused_field(lambda: PARSERS[kind](message)) in (whole, in_event)  # noqa: B023 (called at once)
+        data = message.SerializeToString()
+        if entries > 1 and len(data) > SCANNED_BYTES:
+            assert refused_field(lambda: PARSERS[kind](request_reader(kind.FromString)(data))) == whole  # noqa: B023
+
+
+def refused_field(parse: Callable[[], object]) -> str:
+    """Without the indices of lists."""
+    with pytest.raises(InvalidRequest, match="expected at most") as caught:
+        parse()
+    return re.sub(r"\[\d+\]", "", caught.value.field)
+
+
+@pytest.mark.parametrize(
+    "field", [path[-1] for _, path in CASES], ids=lambda field: field.full_name.removeprefix("specsplit.v1.")
+)
+def test_as_much_as_the_limit_allows_is_read(field: FieldDescriptor) -> None:
+    limit = limit_of(field)
+    if (limit.length or 0) > 2**25:
+        return
+    kind = GetMessageClass(cast("Descriptor", field.containing_type))
+    message = kind()
+    fill(message, (field,), limit.entries or 1, limit.length or 1)
+    assert request_reader(kind.FromString)(message.SerializeToString()) == message
+    check(message)
+
+
+LONG = "x" * MAX_NAME
+
+
+def test_the_largest_messages_of_our_own_are_not_taken_for_an_attack() -> None:
+    plan, load = Plan(), Load(1, 1, 1, 1, 1, 1.0)
+    model = ModelInfo(LONG, Vocabulary(9, LONG), 9, (1,))
+    members = (Member(LONG, LONG, model, 9, load, True, 9, plan),) * MAX_MEMBERS
+    opened = Open((1,), Sampling(1, 1, 0.5, 0.5, 1), plan, Vocabulary(9, LONG), 9, LONG, FeatureLayout(8))
+    endpoint = Endpoint("d", "host:1", FeatureNeed((1,), 9, FeatureFormat.TARGET, LONG, 9))
+    for message in (
+        coordinator.cluster_to_wire(Cluster(members, 9, 9)),
+        drafter.draft_request([(each, opened) for each in range(MAX_EVENTS)]),
+        cluster.directive_to_wire(Roster((endpoint,) * MAX_MEMBERS)),
+        coordinator.generate_to_wire(GenerateRequest(ChatPrompt((ChatMessage("user", LONG),) * MAX_CHAT_MESSAGES))),
+    ):
+        data = message.SerializeToString()
+        assert len(data) > SCANNED_BYTES
+        assert response_reader(type(message).FromString)(data) == message
+
+
+def test_a_roster_names_no_more_drafters_than_a_verifier_takes() -> None:
+    roster = Roster(tuple(Endpoint(f"d{each}", "host:1") for each in range(MAX_MEMBERS + 1)))
+    assert cluster.directive_from_wire(cluster.directive_to_wire(roster)) == Roster(roster.drafters[:MAX_MEMBERS])
+
+
+def delimited(number: int, data: bytes) -> bytes:
+    assert number < 16 and len(data) >= 2**14
+    length = len(data)
+    return bytes([number << 3 | 2, length & 127 | 128, length >> 7 & 127 | 128, length >> 14]) + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x10\x01" * MAX_RECORDS + b"\x10\x01", id="a list that is not packed"),
+        pytest.param(b"\xf0\x07\x01" * MAX_RECORDS + b"\xf0\x07\x01", id="unknown fields"),
+        pytest.param(b"\x1a\x00" * MAX_RECORDS + b"\x1a\x00", id="a message again and again"),
+    ],
+)
+def test_a_message_of_very_many_fields_is_refused_whatever_they_are(data: bytes) -> None:
+    message = request_reader(verifier_pb2.DecodeRequest.FromString)(data)
+    with pytest.raises(InvalidRequest, match="holds more than 65,536 fields"):
+        verifier.decode_from_wire(message, 9)
+
+
+TRUNCATED = delimited(2, bytes(2**15))[:-1]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\xff", id="a key that does not end"),
+        pytest.param(b"\xff" * 2 * SCANNED_BYTES, id="many of them"),
+        pytest.param(TRUNCATED, id="cut off"),
+        pytest.param(b"\x0b" * 2 * SCANNED_BYTES, id="groups"),
+        pytest.param(b"\x0a\x01\xff", id="a text that is not Unicode"),
+    ],
+)
+def test_what_is_no_message_is_told_as_such_to_a_caller_and_of_a_peer(data: bytes) -> None:
+    request = request_reader(verifier_pb2.DecodeRequest.FromString)(data)
+    with pytest.raises(InvalidRequest, match="request: is not a DecodeRequest"):
+        verifier.decode_from_wire(request, 9)
+    response = response_reader(coordinator_pb2.DoneEvent.FromString)(data)
+    with pytest.raises(Incompatible, match="the peer sent what is not a DoneEvent"):
+        check(response)
+
+
+@given(st.binary(max_size=200), st.sampled_from(list(PARSERS)))
+def test_the_scan_lets_pass_what_can_be_parsed_and_refuses_only_what_cannot(data: bytes, kind: type[Message]) -> None:
+    """In small, where nothing is too long."""
+    try:
+        kind.FromString(data)
+    except DecodeError:
+        return
+    with suppress(NotAMessage):  # a group, which nobody sends
+        look(data, cast("Descriptor", kind.DESCRIPTOR))
+        return
+    assert any(byte & 7 in (3, 4) for byte in data)
+
+
+def test_more_malformed_events_than_a_message_may_hold_end_the_stream() -> None:
+    bad = drafter_pb2.DraftRequestEvent(session_id=7, commit=drafter_pb2.CommitEvent(number=1))
+    few = drafter_pb2.DraftRequest(events=[bad] * MAX_MALFORMED_EVENTS)
+    assert len(drafter.draft_request_events(few)) == MAX_MALFORMED_EVENTS
+    many = drafter_pb2.DraftRequest(events=[bad] * (MAX_MALFORMED_EVENTS + 1))
+    with pytest.raises(InvalidRequest, match="events: has more than 64 malformed entries, the last of them: commit"):
+        drafter.draft_request_events(many)
+
+
+def test_a_sequence_longer_than_the_context_is_refused_before_its_tokens_are_looked_at() -> None:
+    decode = verifier_pb2.DecodeRequest(token_ids=[99] * 9)
+    with pytest.raises(InvalidRequest, match="token_ids: has 9 entries, expected at most 8"):
+        verifier.decode_from_wire(decode, 50, max_context=8)
+    opened = drafter_pb2.DraftRequestEvent(open=drafter_pb2.OpenEvent(token_ids=[99] * 9))
+    ((_, error),) = drafter.draft_request_events(drafter_pb2.DraftRequest(events=[opened]), max_context=8)
+    assert str(error) == "open.token_ids: has 9 entries, expected at most 8"
