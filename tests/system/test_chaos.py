@@ -128,10 +128,14 @@ def test_a_verifier_that_stands_still_blames_no_drafter(alphabet: Path, erring: 
         for event in client.stream("a", max_tokens=200, plan=WAITING):
             if not text:
                 cluster.verifiers[0].suspend()
-                time.sleep(1.6)  # longer than a drafter may leave a commit unanswered, and less than a member may be silent
+                time.sleep(
+                    1.6
+                )  # longer than a drafter may leave a commit unanswered, and less than a member may be silent
                 cluster.verifiers[0].resume()
             elif isinstance(event, Delta):
                 accepted_after += event.num_correct_drafts
             text += event.text if isinstance(event, Delta) else ""
         assert text == letters("a", 200)
-        assert accepted_after > 50, "the drafter was not given up: nobody else could have drafted, and none comes back so soon"
+        assert accepted_after > 50, (
+            "the drafter was not given up: nobody else could have drafted, and none comes back so soon"
+        )
