@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import NoReturn
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from specsplit.errors import DeadlineExceeded, NotFound, quoted
+from specsplit.errors import DeadlineExceeded, NotFound, Unsupported, quoted
 from specsplit.rpc.catalogue import from_rpc_error
 from specsplit.rpc.edge import Context, abort
 from specsplit.wire.reading import intact
@@ -69,12 +70,9 @@ class Health(health_pb2_grpc.HealthServicer):
                 yield health_pb2.HealthCheckResponse(status=status)
             await changed.wait()
 
-    async def List(  # noqa: N802
-        self, request: health_pb2.HealthListRequest, context: Context
-    ) -> health_pb2.HealthListResponse:
-        """The status now of everything there is."""
-        now = health_pb2.HealthCheckResponse(status=self._status)
-        return health_pb2.HealthListResponse(statuses=dict.fromkeys(self._services, now))
+    async def List(self, request: object, context: Context) -> NoReturn:  # noqa: N802
+        """A later addition to the protocol, which not every release of its library has messages for: refused."""
+        await abort(context, Unsupported("List", "is not supported; ask for a service by name, with Check or Watch"))
 
     def _status_of(self, service: str) -> Status:
         return self._status if service in self._services else SERVICE_UNKNOWN

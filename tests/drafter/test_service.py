@@ -20,6 +20,7 @@ from specsplit.speculation import Commit, Grow
 from specsplit.v1 import common_pb2, drafter_pb2, drafter_pb2_grpc
 from specsplit.values import DrafterKind, Plan, Sampling, Vocabulary
 from specsplit.wire import drafter as wire
+from specsplit.wire.limits import MAX_EVENTS
 from specsplit_drafter.service import load_board, serve
 from tests.drafter.head_toys import VOCABULARY, ends, event_of, layout_of, saveable
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter, until
@@ -318,3 +319,28 @@ def test_a_paced_expansion_takes_its_time() -> None:
     began = time.monotonic()
     assert board.step() == 1
     assert time.monotonic() - began >= 0.03
+
+
+async def test_a_message_with_very_many_malformed_events_ends_the_stream_and_no_other() -> None:
+    bad = drafter_pb2.DraftRequestEvent(session_id=1, commit=drafter_pb2.CommitEvent(number=1))
+    async with drafter() as (_, channel, _):
+        other, one = Stream(channel), Stream(channel)
+        other.send((1, open_event([1, 2, 1])))
+        await other.grown(1)
+        one.send_raw(drafter_pb2.DraftRequest(events=[bad] * 2_000))
+        with pytest.raises(grpc.aio.AioRpcError, match="events: has more than 64 malformed entries") as caught:
+            await one.close()
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        other.send((1, Commit(1, 0, (2,))))
+        assert (await other.grown(1)).commits == 1
+        await other.close()
+
+
+async def test_many_refusals_leave_in_messages_that_the_verifier_takes() -> None:
+    async with drafter() as (_, channel, _):
+        stream = Stream(channel)
+        for first in (0, MAX_EVENTS):
+            stream.send(*((first + each, Commit(1, 0, (2,))) for each in range(MAX_EVENTS)))
+        for session in (0, 2 * MAX_EVENTS - 1):
+            assert "never opened" in (await stream.refused(session)).message
+        await stream.close()

@@ -22,6 +22,10 @@ REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
 ALLOWED = {grpc.StatusCode.OK, *CODES.values()} - {grpc.StatusCode.INTERNAL}
 CALLS_AT_ONCE = 32
 TIMEOUT_S = 20.0
+_OF_THE_CLIENT = "Internal error from Core"
+"""What grpc.aio says, on the client's side, of a stream that the server ended while a request was being written to it."""
+_OF_AN_EARLIER_LOOP = "PollerCompletionQueue._handle_events"
+"""grpc.aio's own, of a call of an earlier test whose event loop is closed."""
 _LISTENED_S = 0.05
 """How long a call that does not end by itself is listened to."""
 
@@ -62,10 +66,8 @@ async def fuzz(address: str, methods: Sequence[MethodDescriptor], examples: Sequ
 
         async def one(method: MethodDescriptor, requests: list[bytes]) -> None:
             async with room:
-                import time; t=time.time()
                 code, sentence = await _ended(channel, method, requests)
-                if time.time()-t>2: print('SLOW', method.full_name, code, sentence, time.time()-t, requests)
-                assert code in ALLOWED, (method.full_name, code, sentence, requests)
+                assert code in ALLOWED or sentence == _OF_THE_CLIENT, (method.full_name, code, sentence, requests)
 
         async with asyncio.TaskGroup() as calls:
             for method in methods:
@@ -75,7 +77,8 @@ async def fuzz(address: str, methods: Sequence[MethodDescriptor], examples: Sequ
 
 def check_no_tracebacks(records: Sequence[logging.LogRecord]) -> None:
     """See that nothing was logged as a bug."""
-    assert [record.getMessage() for record in records if record.levelno >= logging.ERROR or record.exc_info] == []
+    told = [record.getMessage() for record in records if record.levelno >= logging.ERROR or record.exc_info]
+    assert [sentence for sentence in told if _OF_AN_EARLIER_LOOP not in sentence] == []
 
 
 def _drawn(
@@ -105,10 +108,15 @@ async def _ended(channel: grpc.aio.Channel, method: MethodDescriptor, requests: 
     call = getattr(channel, shape)(path)(sent() if method.client_streaming else requests[0], timeout=TIMEOUT_S)
     if method.name == "Watch":
         asyncio.get_running_loop().call_later(_LISTENED_S, call.cancel)
-    with suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+    try:
         if method.server_streaming:
             async for _ in call:
                 pass
+    except grpc.aio.AioRpcError:
+        pass
+    except asyncio.CancelledError:
+        if not call.done():
+            raise
     return await call.code(), await call.details()
 
 
