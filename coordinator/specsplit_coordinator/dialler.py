@@ -9,15 +9,18 @@ from typing import Protocol
 
 import grpc
 
-from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.errors import Incompatible, InvalidRequest, SpecsplitError, Unavailable, quoted
 from specsplit.observe import TraceContext, Tracing
-from specsplit.rpc import dial, from_rpc_error
+from specsplit.rpc import dial, from_rpc_error, is_from_peer
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import TransportSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.wire.verifier import decode_event, decode_to_wire
 from specsplit.wire.watching import Watched, watch_event, watch_to_wire
 from specsplit_coordinator.registry import Seat
+
+_NOT_A_VERIFIER = frozenset({grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
+"""How a call ends that reaches somebody else's server, for instance because a verifier advertises a wrong address."""
 
 
 class Dialler:
@@ -45,7 +48,7 @@ class Dialler:
         with self._tracing.within(trace):
             call = stub.Decode(decode_to_wire(request), timeout=timeout_s)
         finished: Finished | None = None
-        with _bound(seat, call):
+        with _bound(seat, call), _as_a_verifier(seat):
             async for message in call:
                 event = decode_event(message)
                 if isinstance(event, Finished):
@@ -108,6 +111,23 @@ def _bound(seat: Seat, call: _Call) -> Generator[None]:
     finally:
         seat.on_lost.remove(call.cancel)
         call.cancel()
+
+
+@contextmanager
+def _as_a_verifier(seat: Seat) -> Generator[None]:
+    """Raise Unavailable if what answers a Decode is somebody else's server, or answers what cannot be read."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        if error.code() in _NOT_A_VERIFIER and not is_from_peer(error):
+            raise _no_verifier(seat, f"{error.code().name}: {quoted(error.details() or '')}") from error
+        raise
+    except (InvalidRequest, Incompatible) as error:
+        raise _no_verifier(seat, str(error)) from error
+
+
+def _no_verifier(seat: Seat, why: str) -> Unavailable:
+    return Unavailable(f"verifier {seat.member_id} at {seat.who.address} does not answer as a verifier does: {why}")
 
 
 def _require_alive(seat: Seat) -> None:

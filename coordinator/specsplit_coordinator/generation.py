@@ -18,11 +18,12 @@ from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import FinishReason, ModelInfo, Plan, Sampling, SpeculationStatistics, Usage
+from specsplit.wire.common import check_tokens
 from specsplit_coordinator.account import Account, Books
 from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.output import Output
 from specsplit_coordinator.placement import check_wish, choose_drafter, has_other
-from specsplit_coordinator.prompt import PromptReader, check_in_vocabulary
+from specsplit_coordinator.prompt import PromptReader
 from specsplit_coordinator.registry import Registry, Seat, endpoint_of
 
 _log = logging.getLogger(__name__)
@@ -166,7 +167,7 @@ class Generator:
         request.plan.over(Plan())
         StopScanner(request.stop)  # raises for a stop string that cannot be
         vocabulary = self._tokenizer.vocabulary
-        check_in_vocabulary("stopping.stop_token_ids", request.stopping.stop_token_ids, vocabulary.size)
+        check_tokens("stopping.stop_token_ids", request.stopping.stop_token_ids, vocabulary.size)
         target = self._registry.model()
         choose_drafter(self._registry.drafters, request.drafter, vocabulary)
         return target

@@ -15,6 +15,7 @@ from typing import Final
 from specsplit.errors import InvalidRequest
 from specsplit.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from specsplit.text.tokenizer import Tokenizer
+from specsplit.wire.common import check_tokens
 
 SHORT_TEXT: Final = 2_000
 """Characters up to which a plain text is tokenized on the event loop: about a millisecond."""
@@ -74,13 +75,6 @@ class PromptReader:
             size *= 2
 
 
-def check_in_vocabulary(field: str, tokens: Sequence[int], vocab_size: int) -> None:
-    """Raise InvalidRequest naming the first token outside the vocabulary."""
-    if tokens and max(tokens) >= vocab_size:
-        index, token = next((i, token) for i, token in enumerate(tokens) if token >= vocab_size)
-        raise InvalidRequest(f"{field}[{index}]", f"is {token}, outside the vocabulary of {vocab_size} tokens")
-
-
 def field_of(prompt: Prompt) -> str:
     """The request's field that holds the prompt."""
     match prompt:
@@ -106,7 +100,7 @@ def _check_tokens(field: str, tokens: Sequence[int], vocab_size: int, max_contex
     if len(tokens) >= max_context:
         problem = f"is {len(tokens)} tokens long; the context holds {max_context}, of which one must be left for output"
         raise InvalidRequest(field, problem)
-    check_in_vocabulary(field, tokens, vocab_size)
+    check_tokens(field, tokens, vocab_size)
 
 
 def _length(prompt: Prompt) -> int:

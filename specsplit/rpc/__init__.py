@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from specsplit.rpc.catalogue import CODES, code_of, from_rpc_error, number_of, sentence_of, to_error, to_status
+from specsplit.rpc.catalogue import (
+    CODES,
+    code_of,
+    from_rpc_error,
+    is_from_peer,
+    number_of,
+    sentence_of,
+    to_error,
+    to_status,
+)
 from specsplit.rpc.channel import dial, dial_blocking
 from specsplit.rpc.edge import Context, abort
 from specsplit.rpc.health import health_of_blocking, wait_until_serving, wait_until_serving_blocking
@@ -26,6 +35,7 @@ __all__ = [
     "dial_blocking",
     "from_rpc_error",
     "health_of_blocking",
+    "is_from_peer",
     "member_id_of",
     "number_of",
     "sentence_of",

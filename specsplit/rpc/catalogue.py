@@ -122,6 +122,11 @@ def from_rpc_error(error: grpc.RpcError, peer: str = "") -> SpecsplitError:
     return result
 
 
+def is_from_peer(error: grpc.RpcError) -> bool:
+    """True if the peer itself ended the call, with a status of this catalogue; False if the transport did, or somebody else's server."""
+    return _sent_status(cast("_Failure", error)) is not None
+
+
 def _field_and_rest(sentence: str) -> tuple[str, str]:
     field, colon, rest = sentence.partition(": ")
     return (field, rest) if colon and " " not in field else ("request", sentence)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from specsplit.errors import Incompatible, InvalidRequest
+from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import Register
 from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest
 from specsplit.rpc import from_rpc_error
@@ -76,5 +76,5 @@ async def test_a_verifier_that_answers_with_what_is_no_message_fails_the_request
 ) -> None:
     async with garbling() as address:
         await cluster.join("v1", address, ModelInfo("toy", cluster.tokenizer.vocabulary, CONTEXT, (0,)))
-        with pytest.raises(Incompatible, match="the peer sent what is not a DecodeResponse"):
+        with pytest.raises(Unavailable, match="the peer sent what is not a DecodeResponse"):
             await cluster.client.generate("a")

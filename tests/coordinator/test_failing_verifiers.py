@@ -12,6 +12,7 @@ import pytest
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.values import ModelInfo, SpeculationStatistics
+from tests.support.garbage import garbling
 
 if TYPE_CHECKING:
     from .conftest import Cluster, Script
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 Say = Callable[..., "Script"]
 
 
-async def join_unreachable(cluster: Cluster, name: str = "bad", max_sessions: int = 64) -> None:
-    """A member at an address where nobody listens, as after a wrong `advertise` or behind a firewall."""
-    await cluster.join(name, "127.0.0.1:9", ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)), max_sessions)
+async def join_unreachable(cluster: Cluster, address: str = "127.0.0.1:9") -> None:
+    """A member at an address where nobody listens, as after a wrong `advertise` or behind a firewall, or somebody else does."""
+    await cluster.join("bad", address, ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)), 64)
 
 
 async def test_requests_go_to_the_verifier_that_works_and_none_of_them_fails(cluster: Cluster, say: Say) -> None:
@@ -73,6 +74,23 @@ async def test_a_verifier_that_works_again_gets_requests_again(cluster: Cluster,
         while (await cluster.client.generate("x")).done.verifier != "moody":
             await asyncio.sleep(0.05)
     assert [(await cluster.client.generate("x")).done.verifier for _ in range(4)] == ["moody"] * 4
+
+
+async def test_an_address_at_which_somebody_else_answers_is_as_bad(cluster: Cluster, say: Say) -> None:
+    await join_unreachable(cluster, cluster.address)
+    with pytest.raises(Unavailable, match=r"verifier bad at .* does not answer as a verifier does: UNIMPLEMENTED"):
+        await cluster.client.generate("x")
+    await cluster.add_verifier(say((5,)), "good")
+    assert (await cluster.client.generate("x")).done.verifier == "good"
+
+
+async def test_answers_that_cannot_be_read_are_as_bad(cluster: Cluster, say: Say) -> None:
+    address = await cluster.stack.enter_async_context(garbling())
+    await join_unreachable(cluster, address)
+    with pytest.raises(Unavailable, match=r"verifier bad at .*: the peer sent what is not a DecodeResponse"):
+        await cluster.client.generate("x")
+    await cluster.add_verifier(say((5,)), "good")
+    assert (await cluster.client.generate("x")).done.verifier == "good"
 
 
 async def test_after_the_first_token_a_failure_is_told_and_the_request_is_not_begun_again(

@@ -128,7 +128,7 @@ async def test_exhausted_is_what_the_log_says_of_an_answer_that_was_given_up(
 ) -> None:
     caplog.set_level("INFO")
     cluster = await start_cluster(max_unread_bytes=2_000)
-    await cluster.add_verifier(long_winded(3, 100_000))
+    await cluster.add_verifier(long_winded(3, 50_000))
     with pytest.raises(Exhausted, match="unread"):
         await cluster.client.generate("x")
     failed = [record for record in caplog.records if record.message == "request failed"]
