@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import AttentionInterface
@@ -30,6 +31,16 @@ class ForwardBatch(Protocol):
         ...): looked at once at load, where anything that would change the result is refused.
         """
         ...
+
+
+class IdleForward:
+    """A forward of no sequence (a ForwardBatch): its one token stands for none, sees nothing and leaves nothing."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
+    ) -> Tensor:
+        """See ForwardBatch."""
+        return torch.zeros_like(query)
 
 
 class AttentionBackend(Protocol):

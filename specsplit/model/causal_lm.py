@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.utils.logging import disable_progress_bar
 
 from specsplit.errors import LoadError
-from specsplit.model.attention import NAME, AttentionBackend
+from specsplit.model.attention import NAME, AttentionBackend, IdleForward
 from specsplit.model.batch import PackedBatch, Row
 from specsplit.model.capture import Capture, Hidden
 from specsplit.model.inflate import inflate
@@ -81,7 +81,7 @@ class CausalLM:
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """Run rows through the model and store their KV -> float32 [n, V]: logits in the order the rows ask for them.
 
-        No rows, or none that asks for logits, gives [0, V].
+        Rows that ask for no logits give [0, V], and so do no rows: see `idle`.
         """
         return self.forward_capturing(rows, ())[0]
 
@@ -93,8 +93,26 @@ class CausalLM:
         if rows:
             with self.capture.of(layers) as hidden:
                 return self._run(PackedBatch.pack(rows)), hidden
+        self.capture.check(layers)
         empty = torch.empty(0, self.hidden_size, dtype=self.model.dtype, device=self.kv.data.device)
-        return torch.empty(0, self.info.vocabulary.size, device=empty.device), dict.fromkeys(layers, empty)
+        return self.idle(), dict.fromkeys(layers, empty)
+
+    @torch.inference_mode()
+    def idle(self) -> Tensor:
+        """Call the model with nothing to compute -> float32 [0, V]: what layers do together with other ranks still happens.
+
+        transformers cannot take zero tokens (its attention layers reshape to an unknown number of heads), so it is one that reads
+        and writes no KV and has no logits.
+        """
+        token = torch.zeros(1, 1, dtype=torch.long, device=self.kv.data.device)
+        output = self.model(
+            input_ids=token,
+            position_ids=token,
+            use_cache=False,
+            logits_to_keep=token[0, :0],
+            forward_batch=IdleForward(),
+        )
+        return output.logits[0].float()
 
     @property
     def hidden_size(self) -> int:

@@ -24,6 +24,7 @@ from specsplit_drafter.growth import GrowthLimits
 from specsplit_verifier.drafting import SHUNNED_S, Drafting, Sends
 from specsplit_verifier.events import FromDrafter
 from specsplit_verifier.session import Session
+from specsplit_verifier.step import Accepted
 from tests.drafter.toys import Distribution, TableProposer
 
 VOCAB = 6
@@ -91,13 +92,13 @@ class World:
             paths.append([*(paths[parent] if parent >= 0 else session.tokens[:-1]), token])
             picks.append(target(paths[-1]))
         path = taken.accept(picks)
-        verdict = session.settle(taken, path, picks[path[-1]])
-        if verdict.finished is not None:
+        result = session.commit(taken, Accepted(path, picks[path[-1]]))
+        if result.finished is not None:
             self.send(self.drafting.close(session))
             del self.sessions[session.id]
-        elif verdict.commit is not None and session.drafter is not None:
-            self.send([(session.drafter, session.id, verdict.commit)])
-            self.drafting.committed(session, verdict.hit is True, self.now)
+        elif result.reroot.commit is not None and session.drafter is not None:
+            self.send([(session.drafter, session.id, result.reroot.commit)])
+            self.drafting.committed(session, result.hit is True, self.now)
 
     def deliver_to_drafter(self, address: str) -> None:
         if self.to_drafter[address]:

@@ -29,6 +29,7 @@ from specsplit_verifier.drafting import SHUNNED_S, Drafting, Sends
 from specsplit_verifier.events import FromDrafter
 from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.session import Session
+from specsplit_verifier.step import Accepted
 from tests.drafter.head_toys import HEADS, VOCABULARY, features_of, head_of
 from tests.drafter.test_heads import Checked
 
@@ -96,13 +97,13 @@ class World:
             self.deliver_to_verifier(self.chance.choice(ADDRESSES))  # while the step runs
         picks = self.picks(taken)
         path = taken.accept(picks)
-        verdict = session.settle(taken, path, picks[path[-1]])
-        if verdict.finished is not None:
+        result = session.commit(taken, Accepted(path, picks[path[-1]]))
+        if result.finished is not None:
             self.send(self.drafting.close(session))
             del self.sessions[session.id]
-        elif verdict.commit is not None and session.drafter is not None:
-            self.send([(session.drafter, session.id, verdict.commit)])
-            self.drafting.committed(session, verdict.hit is True, self.now)
+        elif result.reroot.commit is not None and session.drafter is not None:
+            self.send([(session.drafter, session.id, result.reroot.commit)])
+            self.drafting.committed(session, result.hit is True, self.now)
         return len(path)
 
     def picks(self, taken: Draft) -> list[int]:

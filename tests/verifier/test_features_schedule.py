@@ -10,8 +10,9 @@ from specsplit.values import ModelInfo, Plan, Vocabulary
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.patience import Patience
-from specsplit_verifier.scheduler import REPREFILL_TOKENS, Batch, Pause, Scheduler
+from specsplit_verifier.scheduler import RECOMPUTE_TOKENS, Batch, Pause, Scheduler
 from specsplit_verifier.session import Session
+from specsplit_verifier.step import Accepted
 
 BUDGET = 100
 WAITING = Plan(draft_ahead=False, wait_budget_us=1_000_000)
@@ -49,7 +50,7 @@ def test_a_session_alone_is_re_prefilled_at_full_budget_and_decodes_meanwhile() 
     session = world.session(300, read=299, gap=250)
     batch = world.choose()
     assert batch.decoding == [session], "its drafter is not waited for"
-    assert batch.reprefilling == [(session, range(BUDGET))]
+    assert batch.recomputing == [(session, range(BUDGET))]
 
 
 def test_beside_a_session_that_lacks_nothing_it_is_a_few_tokens() -> None:
@@ -59,31 +60,31 @@ def test_beside_a_session_that_lacks_nothing_it_is_a_few_tokens() -> None:
     other.detach(orphan=False)
     batch = world.choose()
     assert batch.decoding == [session, other]
-    assert batch.reprefilling == [(session, range(REPREFILL_TOKENS))]
+    assert batch.recomputing == [(session, range(RECOMPUTE_TOKENS))]
 
 
 def test_real_prefill_comes_first() -> None:
     world = World()
     lacking = world.session(300, read=299, gap=250)
     prompt = world.session(400, read=0)
-    assert world.choose().reprefilling == []
+    assert world.choose().recomputing == []
     prompt.kv_length = 399 - BUDGET + 10
     batch = world.choose()
     assert batch.prefilling == [(prompt, 90)]
-    assert batch.reprefilling == [(lacking, range(10))]
+    assert batch.recomputing == [(lacking, range(10))]
 
 
 def test_several_share_the_budget_in_equal_parts_and_what_one_leaves_goes_to_the_others() -> None:
     world = World()
     long, short, other = (world.session(300, read=299, gap=gap) for gap in (250, 20, 200))
-    assert world.choose().reprefilling == [(short, range(20)), (other, range(40)), (long, range(40))]
+    assert world.choose().recomputing == [(short, range(20)), (other, range(40)), (long, range(40))]
 
 
 def test_beside_a_session_that_lacks_nothing_each_gets_as_much_as_one_would() -> None:
     world = World()
     lacking = [world.session(300, read=299, gap=250) for _ in range(3)]
     world.session(50, read=49).detach(orphan=False)
-    assert world.choose().reprefilling == [(session, range(REPREFILL_TOKENS)) for session in lacking]
+    assert world.choose().recomputing == [(session, range(RECOMPUTE_TOKENS)) for session in lacking]
 
 
 def test_a_drafter_that_still_catches_up_is_waited_for_before_its_first_commit_and_no_more() -> None:
@@ -95,7 +96,7 @@ def test_a_drafter_that_still_catches_up_is_waited_for_before_its_first_commit_a
     late.feed = feed
     assert feed.complete and feed.catching_up
     assert isinstance(world.scheduler.choose(0.0, StepCost(), {"drafter": Patience()}), Pause)
-    late.settle(late.take(), [0], bonus=1)
+    late.commit(late.take(), Accepted([0], bonus=1))
     assert world.choose().decoding == [late]
     feed.acknowledge(299)
     assert isinstance(world.scheduler.choose(0.0, StepCost(), {"drafter": Patience()}), Pause)

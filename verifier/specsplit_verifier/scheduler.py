@@ -1,4 +1,4 @@
-"""Which sessions the next step takes: admission by KV pages, chunked prefill, re-prefill, and who is worth waiting for."""
+"""Which sessions the next step takes: admission by KV pages, chunked prefill, what is recomputed, and who is worth waiting for."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from specsplit.errors import Exhausted, InvalidRequest
-from specsplit.model.pages import PagePool
+from specsplit.model.batch import Row
+from specsplit.model.pages import PagePool, PageTable
+from specsplit.speculation import Draft
 from specsplit.values import ModelInfo
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.session import Session
+from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
 
-REPREFILL_TOKENS = 32  # of one session in a step beside others: about as much as two sessions bring to it
+RECOMPUTE_TOKENS = 32  # of one session in a step beside others: about as much as two sessions bring to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +27,16 @@ class Batch:
     decoding: list[Session]
     prefilling: list[tuple[Session, int]]
     """(session, prompt tokens to prefill)."""
-    reprefilling: list[tuple[Session, range]] = field(default_factory=list[tuple[Session, range]])
+    recomputing: list[tuple[Session, range]] = field(default_factory=list[tuple[Session, range]])
     """(session, positions to run once more for features that its drafter lacks)."""
+
+    def step(self, now: float) -> StepInput:
+        """Take the drafts and lay out the rows."""
+        trees = [_tree(session, session.take()) for session in self.decoding]
+        chunks = [_chunk(session, positions, recomputed=True) for session, positions in self.recomputing]
+        for session, size in self.prefilling:
+            chunks.append(_chunk(session, range(session.kv_length, session.kv_length + size)))
+        return StepInput(trees, chunks, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,7 @@ class Scheduler:
 
     def __init__(self, info: ModelInfo, pool: PagePool, *, max_sessions: int, step_token_budget: int) -> None:
         self._info = info
-        self._pool = pool
+        self.pool = pool
         self._max_sessions = max_sessions
         self._budget = step_token_budget
         self.waiting: deque[Session] = deque()
@@ -65,16 +76,20 @@ class Scheduler:
             )
         if max_tokens is not None:
             return max_tokens
-        return max(1, min(room, self._pool.num_slots - prompt_tokens - num_draft_tokens))
+        return max(1, min(room, self.pool.num_slots - prompt_tokens - num_draft_tokens))
+
+    def page_table(self) -> PageTable:
+        """For a new session; without pages."""
+        return PageTable(self.pool)
 
     def submit(self, session: Session) -> None:
         """Queue a session. Raises Exhausted, with the numbers, if it can never fit or too many wait already."""
         pages = self._pages(session)
-        if pages > self._pool.total_pages:
+        if pages > self.pool.total_pages:
             raise Exhausted(
-                f"the session needs {pages} KV pages of {self._pool.page_size} tokens ({session.prompt_length} prompt, "
+                f"the session needs {pages} KV pages of {self.pool.page_size} tokens ({session.prompt_length} prompt, "
                 f"{session.limit} to generate, {session.room} drafted); this verifier has "
-                f"{self._pool.total_pages} in all, so it can never fit"
+                f"{self.pool.total_pages} in all, so it can never fit"
             )
         if len(self.waiting) >= self._max_sessions:
             raise Exhausted(
@@ -87,7 +102,7 @@ class Scheduler:
         admitted: list[Session] = []
         while self.waiting and len(self.running) < self._max_sessions:
             session = self.waiting[0]
-            if self._pages(session) > self._pool.free_pages:
+            if self._pages(session) > self.pool.free_pages:
                 break  # no overtaking: a large session must not starve
             session.table.reserve(self._tokens(session))
             session.tokens = list(session.request.tokens)
@@ -125,13 +140,13 @@ class Scheduler:
         return self._batch(ready, [])
 
     def _batch(self, decoding: list[Session], prefilling: list[tuple[Session, int]]) -> Batch:
-        return Batch(decoding, prefilling, self._again(self._budget - sum(size for _, size in prefilling)))
+        return Batch(decoding, prefilling, self._recompute(self._budget - sum(size for _, size in prefilling)))
 
-    def _again(self, left: int) -> list[tuple[Session, range]]:
-        """Re-prefill within `left` tokens: few each beside sessions that lack nothing, as much as fits otherwise. In equal parts."""
+    def _recompute(self, left: int) -> list[tuple[Session, range]]:
+        """Recompute within `left` tokens: few each beside sessions that lack nothing, as much as fits otherwise. In equal parts."""
         lacking = [(s, s.feed.missing) for s in self.running.values() if s.feed is not None and s.feed.missing]
         if len(lacking) < len(self.running):
-            left = min(left, REPREFILL_TOKENS * len(lacking))
+            left = min(left, RECOMPUTE_TOKENS * len(lacking))
         lacking.sort(key=lambda pair: len(pair[1]))  # what a short one leaves of its part goes to those behind it
         chunks: list[tuple[Session, range]] = []
         for number, (session, missing) in enumerate(lacking):
@@ -157,7 +172,19 @@ class Scheduler:
         return session.prompt_length + session.limit + session.room
 
     def _pages(self, session: Session) -> int:
-        return self._pool.pages_for(self._tokens(session))
+        return self.pool.pages_for(self._tokens(session))
+
+
+def _tree(session: Session, draft: Draft) -> TreeInput:
+    slots = session.table.slots(0, session.kv_length + len(draft.tokens))
+    row = Row.tree(draft.tokens, draft.parents, slots)
+    return TreeInput(session.id, draft, row, session.request.sampling, session.recipe)
+
+
+def _chunk(session: Session, positions: range, *, recomputed: bool = False) -> ChunkInput:
+    tokens = session.tokens[positions.start : positions.stop]
+    row = Row.chunk(tokens, session.table.slots(0, positions.stop))
+    return ChunkInput(session.id, positions.start, row, session.recipe, recomputed)
 
 
 def _pause(session: Session, now: float, step_s: float, patience: dict[str, Patience]) -> float:

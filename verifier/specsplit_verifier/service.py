@@ -31,8 +31,8 @@ from specsplit_verifier.engine import Engine
 from specsplit_verifier.events import Cancel, DrafterLost, DraftEvent, FromDrafter, NewPlan, Output, Roster, Submit
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.links import Links
-from specsplit_verifier.record import StepReport
-from specsplit_verifier.stepper import Stepper
+from specsplit_verifier.step import StepResult
+from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 LOSSES_KEPT = 64
 
 
-def load_stepper(settings: VerifierSettings, clock: Clock) -> Stepper:
+def load_target(settings: VerifierSettings, clock: Clock) -> TargetRunner:
     """Load the target, and set this process up to run it. Raises LoadError, saying why, if it cannot be served."""
     torch.set_num_threads(settings.threads)
     switch_often()  # three threads hand each other small things in every step
@@ -56,21 +56,21 @@ def load_stepper(settings: VerifierSettings, clock: Clock) -> Stepper:
     )
     projection = Projection.load(settings.feature_projection, target) if settings.feature_projection else None
     paced = Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock)
-    stepper = Stepper(target, paced, Extractor(target, projection))
+    runner = TargetRunner(target, paced, Extractor(target, projection), clock)
     freeze_heap()
-    return stepper
+    return runner
 
 
 class Verifier:
     """The engine thread, seen from the event loop. Works with or without a gRPC server in front."""
 
     def __init__(
-        self, settings: VerifierSettings, stepper: Stepper, clock: Clock, telemetry: Telemetry | None = None
+        self, settings: VerifierSettings, runner: TargetRunner, clock: Clock, telemetry: Telemetry | None = None
     ) -> None:
         """Without `telemetry` there are no spans."""
-        self.info: ModelInfo = stepper.target.info
+        self.info: ModelInfo = runner.target.info
         self._own_plan = self._default_plan = settings.plan
-        self.engine = Engine(stepper, settings, self, clock)
+        self.engine = Engine(runner, settings, self, clock)
         self.links = Links(settings, clock, self._from_drafter)
         self.drafters_lost: deque[str] = deque(maxlen=LOSSES_KEPT)
         """Addresses of the drafters lost last, oldest first."""
@@ -123,9 +123,13 @@ class Verifier:
             self.engine.post(NewPlan(plan))
             self._telemetry.plan_switched()
 
+    def subscribe(self, reader: Callable[[StepResult], None]) -> None:
+        """From the next step on `reader` is called with what every one was, on the event loop, behind what it brought to callers."""
+        self._telemetry.subscribe(reader)
+
     @property
     def watching(self) -> bool:
-        """True if the engine is to report its steps."""
+        """True if the engine is to tell of its steps."""
         return self._telemetry.wanted
 
     @property
@@ -146,10 +150,10 @@ class Verifier:
         self,
         outputs: Sequence[tuple[int, Output]],
         drafts: Sequence[tuple[str, int, DraftEvent]],
-        report: StepReport | None,
+        result: StepResult | None,
     ) -> None:
         """The engine thread's hand-over: one hop to the event loop, whatever the batch."""
-        self._loop.call_soon_threadsafe(self._hand_out, outputs, drafts, report)
+        self._loop.call_soon_threadsafe(self._hand_out, outputs, drafts, result)
 
     def died(self) -> None:
         """The engine thread is gone: end every session, and let the process leave."""
@@ -164,15 +168,15 @@ class Verifier:
         self,
         outputs: Sequence[tuple[int, Output]],
         drafts: Sequence[tuple[str, int, DraftEvent]],
-        report: StepReport | None,
+        result: StepResult | None,
     ) -> None:
         self.links.send(drafts)  # first: it is what the next step may wait for
         for session, output in outputs:
             queue = self._queues.get(session)
             if queue is not None:
                 queue.put_nowait(output)
-        if report is not None:
-            self._telemetry.step(report)
+        if result is not None:
+            self._telemetry.step(result)
 
     def _from_drafter(self, event: FromDrafter | DrafterLost) -> None:
         self.engine.post(event)
@@ -278,11 +282,11 @@ async def serve(
     with ExitStack() as exposed:
         try:
             exposed.enter_context(telemetry.expose())
-            stepper = await asyncio.to_thread(load_stepper, settings, clock)
+            runner = await asyncio.to_thread(load_target, settings, clock)
         except BaseException:
             await server.stop()
             raise
-        verifier = servicer.verifier = Verifier(settings, stepper, clock, telemetry)
+        verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry)
         server.ready()
         info = verifier.info
         _log.info("serving", extra=fields(model=info.model, vocabulary=info.vocabulary, max_context=info.max_context))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from specsplit.features import FeatureLayout
 from specsplit.model.pages import PageTable
 from specsplit.sessions import DecodeRequest, Finished, Open, Tokens
-from specsplit.speculation import Commit, Draft, Mirror
+from specsplit.speculation import Draft, Mirror
 from specsplit.values import FinishReason, Miss, Plan, SpeculationStatistics, Usage, Vocabulary
-from specsplit_verifier.feed import Feed
+from specsplit_verifier.feed import Feed, Recipe
 from specsplit_verifier.patience import Wait
+from specsplit_verifier.step import Accepted, Reroot, SessionResult, TreeView
 
 
 @dataclass(slots=True)
@@ -26,39 +28,6 @@ class Tally:
     def frozen(self) -> SpeculationStatistics:
         """The sums so far."""
         return SpeculationStatistics(self.steps, self.drafted, self.accepted, self.hits, self.misses)
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What one step made of a session."""
-
-    path: list[int]
-    """Indices of the accepted tokens within the draft, root first."""
-    bonus: int
-    """The target's own token behind them."""
-    output: Tokens | None
-    """None if the step committed nothing that the caller gets to see."""
-    finished: Finished | None = None
-    commit: Commit | None = None
-    """For the drafter; None if the session ended or has none."""
-    hit: bool | None = None
-    """Whether the bonus was in the speculation; None without a commit."""
-    miss: Miss | None = None
-    """Why it was not, if `hit` is False."""
-    cut: int = 0
-    """Nodes that the commit cut off before any step had taken them."""
-
-    @property
-    def accepted(self) -> int:
-        """num_correct_drafts."""
-        return len(self.path) - 1
-
-    @property
-    def totals(self) -> SpeculationStatistics:
-        """Sums up to and including this step."""
-        told = self.output or self.finished
-        assert told is not None, "a session that goes on has got a token"
-        return told.speculation
 
 
 @dataclass(slots=True, eq=False)
@@ -123,6 +92,11 @@ class Session:
         return self.feed is not None and self.feed.catching_up
 
     @property
+    def recipe(self) -> Recipe | None:
+        """How features of its tokens are made; None: none are wanted."""
+        return None if self.feed is None else self.feed.recipe
+
+    @property
     def width(self) -> int:
         """Tokens it may bring to a step, root included."""
         return 1 if self.mirror is None or not self.plan.speculates else self.plan.num_draft_tokens
@@ -135,7 +109,7 @@ class Session:
     @property
     def untaken(self) -> int:
         """Nodes of the speculation that no step has taken."""
-        return 0 if self.mirror is None else len(self.mirror.tree) - self.in_flight
+        return 0 if self.mirror is None else len(self.mirror) - self.in_flight
 
     def follow(self, default: Plan) -> bool:
         """From the next step on the default plan is this, for what the request did not fix. True if it gets less, for want of KV pages.
@@ -180,43 +154,50 @@ class Session:
         return self.mirror.preview(self.plan.num_draft_tokens, self.plan.topk, self.depth)
 
     def take(self) -> Draft:
-        """The tokens this session brings to a step, in flight until `settle`."""
+        """The tokens this session brings to a step, in flight until `commit`."""
         if self.mirror is None:
             return self.preview()
         draft = self.mirror.take(self.plan.num_draft_tokens, self.plan.topk, self.depth)
         self.in_flight = len(draft.tokens) - 1
         return draft
 
-    def settle(self, draft: Draft, path: list[int], bonus: int) -> Verdict:
-        """Commit the accepted `path` (indices into `draft`, root first) and the bonus, or finish."""
-        fresh = [*(draft.tokens[i] for i in path[1:]), bonus]
+    def commit(self, draft: Draft, accepted: Accepted, *, watched: bool = False) -> SessionResult:
+        """Commit the accepted path and the bonus, or finish. `watched`: somebody wants to see the speculation as it was."""
+        path, bonus = accepted.path, accepted.bonus
+        attached, held_since = len(draft.tokens) > 1 or self.mirror is not None, self.wait.held_since
+        tree = self._view(draft) if watched else None
         self._count(draft, path)
-        kept, reason, stop_token = self._stop(fresh)
+        kept, reason, stop_token = self._stop([*(draft.tokens[i] for i in path[1:]), bonus])
         self.tokens += kept
-        correct = min(len(path) - 1, len(kept))
+        finished, after = None, Reroot()
         if reason is not None:
             finished = Finished(reason, stop_token, Usage(self.prompt_length, self.generated), self.tally.frozen())
-            return Verdict(path, bonus, Tokens(kept, correct, self.tally.frozen()) if kept else None, finished)
-        self.kv_length += len(path)
-        if self.mirror is None:
-            self.in_flight = 0
-            return Verdict(path, bonus, Tokens(kept, correct, self.tally.frozen()))
-        return self._commit(self.mirror, draft, path, bonus)
+        else:
+            self.kv_length += len(path)
+            after = self._reroot(draft, path, bonus)
+        output = Tokens(kept, min(len(path) - 1, len(kept)), self.tally.frozen()) if kept else None
+        return SessionResult(
+            self.id, self.plan, draft, path, bonus, attached, held_since, output, finished, after, tree
+        )
 
-    def _commit(self, mirror: Mirror, draft: Draft, path: list[int], bonus: int) -> Verdict:
-        """Reroot, and see what became of the speculation."""
-        deepest = mirror.tree.nodes[draft.ids[path[-1]]] if len(path) > 1 else mirror.tree.root
-        empty = Miss.NONE if mirror.resting else Miss.LATE
-        cause = Miss.WRONG if deepest.children else empty
-        untaken = self.untaken
-        commit, hit = mirror.commit(draft, path, bonus)
-        self.in_flight = 0
+    def _reroot(self, draft: Draft, path: Sequence[int], bonus: int) -> Reroot:
+        """Take the speculation to its next root, and see what became of it."""
+        untaken, self.in_flight = self.untaken, 0
+        if self.mirror is None:
+            return Reroot()
+        empty = Miss.NONE if self.mirror.resting else Miss.LATE
+        cause = Miss.WRONG if self.mirror.leads_on(draft, path) else empty
+        commit, hit = self.mirror.commit(draft, path, bonus)
         self.tally.hits += hit
         self.tally.misses += not hit
-        output = Tokens(commit.tokens, len(path) - 1, self.tally.frozen())
-        return Verdict(path, bonus, output, None, commit, hit, None if hit else cause, untaken - hit - len(mirror.tree))
+        return Reroot(commit, hit, None if hit else cause, untaken - hit - len(self.mirror))
 
-    def _count(self, draft: Draft, path: list[int]) -> None:
+    def _view(self, draft: Draft) -> TreeView:
+        if self.mirror is None:  # it has no drafter, or lost it while the step was in flight
+            return TreeView(draft.ids, draft.parents, draft.tokens, draft.survivals)
+        return TreeView(*self.mirror.listed())
+
+    def _count(self, draft: Draft, path: Sequence[int]) -> None:
         self.tally.steps += 1
         self.tally.drafted += len(draft.tokens) - 1
         self.tally.accepted += len(path) - 1

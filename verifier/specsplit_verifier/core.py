@@ -1,0 +1,204 @@
+"""Everything about sessions but threads: events in, steps planned and committed, what leaves for callers and drafters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from specsplit.clock import Clock
+from specsplit.errors import SpecsplitError
+from specsplit.features import Features
+from specsplit.settings import VerifierSettings
+from specsplit.values import ModelInfo, Plan
+from specsplit_verifier.cost import StepCost
+from specsplit_verifier.drafting import Drafting
+from specsplit_verifier.events import (
+    Cancel,
+    DrafterLost,
+    FromDrafter,
+    NewPlan,
+    Output,
+    Roster,
+    Sends,
+    SessionEvent,
+    Submit,
+)
+from specsplit_verifier.feed import Recipe
+from specsplit_verifier.scheduler import Pause, Scheduler
+from specsplit_verifier.session import Session
+from specsplit_verifier.step import SessionResult, StepCosts, StepInput, StepOutput, StepResult, TreeInput
+from specsplit_verifier.stopwatch import Stopwatch
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """How the engine stands."""
+
+    running: int
+    waiting: int
+    free_pages: int
+    total_pages: int
+    steps: int
+    step_ms: float
+
+
+class EngineCore:
+    """Sessions from submission to their end. Belongs to one thread, and between `plan` and `commit` of a step no session ends."""
+
+    def __init__(
+        self, info: ModelInfo, scheduler: Scheduler, drafting: Drafting, settings: VerifierSettings, clock: Clock
+    ) -> None:
+        self._info = info
+        self._own_plan: Plan = settings.plan
+        self._default_plan: Plan = settings.plan
+        self._scheduler = scheduler
+        self._drafting = drafting
+        self._cost = StepCost()
+        self._clock = clock
+        self._outputs: list[tuple[int, Output]] = []
+        self._sends: Sends = []
+        self._steps = 0
+        self.stopwatch = Stopwatch(clock)
+
+    def statistics(self) -> EngineStatistics:
+        """How things stand; a moment old when read from another thread."""
+        scheduler = self._scheduler
+        return EngineStatistics(
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.pool.free_pages,
+            scheduler.pool.total_pages,
+            self._steps,
+            self._cost.mean_s * 1e3 if self._steps else 0.0,
+        )
+
+    def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
+        """What has come up for callers and for drafters since this was last asked."""
+        outputs, sends = self._outputs, self._sends
+        self._outputs, self._sends = [], []
+        return outputs, sends
+
+    def handle(self, event: SessionEvent) -> None:
+        """Take in an event. While a step is in flight only what drafters send may come."""
+        running, now = self._scheduler.running, self._clock.now()
+        match event:
+            case Submit():
+                self._submit(event)
+            case Cancel():
+                session = self._scheduler.find(event.session)
+                if session is not None:
+                    self._end(session)
+            case FromDrafter():
+                self._sends += self._drafting.grown(event, running, now)
+            case DrafterLost():
+                _log.warning("drafter %s lost: %s", event.address, event.why)
+                self._sends += self._drafting.lost(event.address, running.values(), now)
+            case Roster():
+                self._sends += self._drafting.roster(event.drafters, running.values(), now)
+            case NewPlan():
+                self._replan(event.plan)
+
+    def plan(self) -> StepInput | Pause:
+        """Admit who fits, and choose the next step, or how long to wait for a better one."""
+        now = self._clock.now()
+        for session in self._scheduler.admit():
+            self._sends += self._drafting.admit(session, now)
+        self._sends += self._drafting.retry(self._scheduler.running.values(), now)
+        batch = self._scheduler.choose(now, self._cost, self._drafting.patience)
+        if isinstance(batch, Pause):
+            return batch
+        self._drafting.stepping(batch.decoding, now)
+        return batch.step(now)
+
+    def commit(self, step: StepInput, output: StepOutput, watched: Collection[int] = ()) -> StepResult:
+        """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation."""
+        running, now = self._scheduler.running, self._clock.now()
+        for chunk in step.chunks:
+            running[chunk.session].kv_length += 0 if chunk.recomputed else chunk.tokens
+        sessions = [self._commit(tree, output, now, tree.session in watched) for tree in step.trees]
+        self._feed(output.features, now)
+        self._cost.observe(step.tokens, output.forward_s)
+        self._steps += 1
+        return StepResult(sessions, step.chunks, output.failed, self._costs(step, output, sessions))
+
+    def _commit(self, tree: TreeInput, output: StepOutput, now: float, watched: bool) -> SessionResult:
+        session = self._scheduler.running[tree.session]
+        result = session.commit(tree.draft, output.accepted[tree.session], watched=watched)
+        if result.output is not None:
+            self._outputs.append((session.id, result.output))
+        if result.finished is not None:
+            self._outputs.append((session.id, result.finished))
+            self._end(session)
+        elif result.reroot.commit is not None and session.drafter is not None:
+            self._sends.append((session.drafter, session.id, result.reroot.commit))
+            self._drafting.committed(session, result.hit is True, now)
+        return result
+
+    def _feed(self, made: Iterable[tuple[int, Recipe, Features]], now: float) -> None:
+        """Features were computed; who went, or wants them no longer, gets none."""
+        for number, recipe, features in made:
+            session = self._scheduler.running.get(number)
+            if session is not None and session.feed is not None and session.feed.recipe == recipe:
+                self._sends += self._drafting.computed(session, features, now)
+
+    def _costs(self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult]) -> StepCosts:
+        lap, toll = self.stopwatch.lap(output.forward_s), self._drafting.take_toll()
+        recomputed = sum(chunk.tokens for chunk in step.chunks if chunk.recomputed)
+        return StepCosts(
+            tokens=step.tokens,
+            prefill_tokens=sum(chunk.tokens for chunk in step.chunks) - recomputed,
+            reprefill_tokens=recomputed,
+            began=step.planned_at,
+            started=output.started,
+            ended=lap.ended,
+            waited_us=lap.waited_s * 1e6,
+            forward_us=output.forward_s * 1e6,
+            host_us=lap.host_s * 1e6,
+            unverified_nodes=toll.unverified_nodes + sum(session.reroot.cut for session in sessions),
+            late_nodes=toll.late_nodes,
+            failovers=toll.failovers,
+            round_trips_s=toll.round_trips_s,
+        )
+
+    def _submit(self, event: Submit) -> None:
+        request = event.request
+        try:
+            plan = request.plan.over(self._default_plan)
+            room = max(plan.num_draft_tokens, request.plan.over(self._own_plan).num_draft_tokens)
+            limit = self._scheduler.limit_of(len(request.tokens), request.stopping.max_tokens, room)
+            own_ends = () if request.stopping.ignore_eos else self._info.eos_token_ids
+            session = Session(
+                event.session,
+                request,
+                plan,
+                limit,
+                frozenset((*request.stopping.stop_token_ids, *own_ends)),
+                self._scheduler.page_table(),
+                room=room,
+                traceparent=event.traceparent,
+            )
+            self._scheduler.submit(session)
+        except SpecsplitError as error:
+            self._outputs.append((event.session, error))
+
+    def _replan(self, plan: Plan) -> None:
+        """Another default plan: sessions that are here follow it too. No step is in flight."""
+        self._default_plan = plan
+        now, running = self._clock.now(), self._scheduler.running.values()
+        short = sum(session.follow(plan) for session in (*self._scheduler.waiting, *running))
+        for session in running:
+            self._sends += self._drafting.resume(session, now)
+        _log.info("the default plan is now %s", plan)
+        if short:
+            _log.warning(
+                "%d sessions have no KV pages for num_draft_tokens = %d and go on with what they began with; later ones have them",
+                short,
+                plan.num_draft_tokens,
+            )
+
+    def _end(self, session: Session) -> None:
+        self._sends += self._drafting.close(session)
+        self._scheduler.remove(session)

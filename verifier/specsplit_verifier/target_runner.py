@@ -1,0 +1,98 @@
+"""The target: a step in, what it made of the step out. The only part of the verifier that touches tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specsplit.clock import Clock
+from specsplit.model.capture import Hidden
+from specsplit.model.causal_lm import CausalLM
+from specsplit.model.paced import Paced
+from specsplit.sampling import NoiseCache, pick
+from specsplit_verifier.extraction import Extractor, Wanted
+from specsplit_verifier.step import Accepted, StepInput, StepOutput
+
+NOISE_BYTES = 64 * 2**20  # rows of noise kept: the next step asks again for most positions of this one
+
+
+class TargetRunner:
+    """The target, its KV, and how its tokens are picked. `run` belongs to one thread, and touches no session."""
+
+    def __init__(self, target: CausalLM, paced: Paced, extractor: Extractor | None, clock: Clock) -> None:
+        self.target = target
+        self.extractor = Extractor(target) if extractor is None else extractor
+        self._paced = paced
+        self._clock = clock
+        self._noise = NoiseCache(NOISE_BYTES)
+        self._beside = ThreadPoolExecutor(1, "noise")
+        """For what can be made while the forward runs."""
+
+    def run(self, step: StepInput) -> StepOutput:
+        """Forward, picks, the walk down every tree, the KV of what was accepted to its place, features."""
+        noise = self._beside.submit(self._foresee, step)
+        started = self._clock.now()
+        with self._paced.step(step.tokens):
+            logits, hidden = self._forward(step)
+        forward_s = self._clock.now() - started
+        noise.result()
+        accepted = self._verify(step, logits)
+        self._compact(step, accepted)
+        features = self.extractor.extract(_wanted(step, accepted), hidden)
+        return StepOutput(accepted, features, {}, started, forward_s)
+
+    def _forward(self, step: StepInput) -> tuple[Tensor, Hidden]:
+        logits, hidden = self.target.forward_capturing(step.rows, step.layers)
+        if logits.is_cuda:
+            torch.cuda.synchronize(logits.device)
+        return logits, hidden
+
+    def _foresee(self, step: StepInput) -> None:
+        """Make the noise that picking will need."""
+        wanted = {(s.seed, p): None for s, p in zip(*step.sampling, strict=True) if not s.greedy}
+        if wanted:
+            seeds, positions = zip(*wanted, strict=True)
+            self._noise.warm(seeds, positions, self.target.info.vocabulary.size, self.target.kv.data.device)
+
+    def _verify(self, step: StepInput, logits: Tensor) -> dict[int, Accepted]:
+        picks = pick(logits, *step.sampling, self._noise) if step.trees else []
+        accepted: dict[int, Accepted] = {}
+        start = 0
+        for tree in step.trees:
+            own = picks[start : start + len(tree.draft.tokens)]
+            start += len(own)
+            path = tree.draft.accept(own)
+            accepted[tree.session] = Accepted(path, own[path[-1]])
+        return accepted
+
+    def _compact(self, step: StepInput, accepted: Mapping[int, Accepted]) -> None:
+        """The KV of accepted nodes moves to the front of its tree."""
+        paths = [(tree.row.write_slots, accepted[tree.session].path) for tree in step.trees]
+        moved = [(slots[path], slots[: len(path)]) for slots, path in paths if path[-1] != len(path) - 1]
+        if moved:
+            sources, targets = zip(*moved, strict=True)
+            self.target.move(np.concatenate(sources), np.concatenate(targets))
+
+
+def _wanted(step: StepInput, accepted: Mapping[int, Accepted]) -> list[Wanted]:
+    """Where in the forward features are worth taking: all of every chunk, and accepted paths, root included.
+
+    Chunks come first: what a session computes anew may push out what its chunk has just joined up with.
+    """
+    starts = list(accumulate((row.num_tokens for row in step.rows), initial=0))
+    wanted = [
+        Wanted(chunk.session, chunk.recipe, chunk.first, range(start, start + chunk.tokens))
+        for chunk, start in zip(step.chunks, starts[len(step.trees) :], strict=False)
+        if chunk.recipe is not None
+    ]
+    wanted += [
+        Wanted(tree.session, tree.recipe, tree.draft.positions[0], [start + i for i in accepted[tree.session].path])
+        for tree, start in zip(step.trees, starts, strict=False)
+        if tree.recipe is not None
+    ]
+    return wanted
