@@ -8,14 +8,22 @@ from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
 from specsplit.values import ModelInfo, Plan, Vocabulary
 from specsplit_verifier.cost import StepCost
+from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.scheduler import RECOMPUTE_TOKENS, Batch, Pause, Scheduler
-from specsplit_verifier.session import Session
+from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import Accepted
 
 BUDGET = 100
 WAITING = Plan(draft_ahead=False, wait_budget_us=1_000_000)
+
+
+def drafting(session: int, root: int, feed: Feed | None = None) -> DraftSession:
+    """A drafter that begins at a session whose root has position `root`."""
+    drafter = DraftSession("drafter", Mirror(session, 1, root, 8, 16), Patience(), feed)
+    drafter.begin(root, now=0.0)
+    return drafter
 
 
 class World:
@@ -31,16 +39,14 @@ class World:
         number = len(self.scheduler.running) + 1
         prompt = (1,) * tokens
         table = PageTable(self.pool)
-        session = Session(number, DecodeRequest("r", prompt), WAITING, 50, frozenset(), table, list(prompt), read)
+        session = Session(number, DecodeRequest("r", prompt), WAITING, StopRule(50), table, list(prompt), read)
         feed = Feed(Recipe((1,), "", FeatureLayout(2)), gap, FeedLimits(1000, 1000, 1000)) if gap else None
-        session.attach("drafter", Mirror(number, 1, tokens - 1, 8, 16), feed)
-        if feed is not None:
-            feed.attach(tokens - 1)
+        session.drafter = drafting(number, tokens - 1, feed)
         self.scheduler.running[number] = session
         return session
 
     def choose(self) -> Batch:
-        batch = self.scheduler.choose(0.0, StepCost(), {"drafter": Patience()})
+        batch = self.scheduler.choose(0.0, StepCost())
         assert isinstance(batch, Batch)
         return batch
 
@@ -57,7 +63,7 @@ def test_beside_a_session_that_lacks_nothing_it_is_a_few_tokens() -> None:
     world = World()
     session = world.session(300, read=299, gap=250)
     other = world.session(50, read=49)
-    other.detach(orphan=False)
+    other.drafter = NoDrafter()
     batch = world.choose()
     assert batch.decoding == [session, other]
     assert batch.recomputing == [(session, range(RECOMPUTE_TOKENS))]
@@ -83,7 +89,7 @@ def test_several_share_the_budget_in_equal_parts_and_what_one_leaves_goes_to_the
 def test_beside_a_session_that_lacks_nothing_each_gets_as_much_as_one_would() -> None:
     world = World()
     lacking = [world.session(300, read=299, gap=250) for _ in range(3)]
-    world.session(50, read=49).detach(orphan=False)
+    world.session(50, read=49).drafter = NoDrafter()
     assert world.choose().recomputing == [(session, range(RECOMPUTE_TOKENS)) for session in lacking]
 
 
@@ -92,11 +98,10 @@ def test_a_drafter_that_still_catches_up_is_waited_for_before_its_first_commit_a
     late = world.session(300, read=299)
     feed = Feed(Recipe((1,), "", FeatureLayout(2)), 0, FeedLimits(1000, 1000, 10_000))
     feed.add(Features(0, 299, bytes(299 * 8)))
-    feed.attach(299)
-    late.feed = feed
+    late.drafter = drafting(late.id, 299, feed)
     assert feed.complete and feed.catching_up
-    assert isinstance(world.scheduler.choose(0.0, StepCost(), {"drafter": Patience()}), Pause)
-    late.commit(late.take(), Accepted([0], bonus=1))
+    assert isinstance(world.scheduler.choose(0.0, StepCost()), Pause)
+    late.commit(late.take(), Accepted([0], bonus=1), now=0.0)
     assert world.choose().decoding == [late]
     feed.acknowledge(299)
-    assert isinstance(world.scheduler.choose(0.0, StepCost(), {"drafter": Patience()}), Pause)
+    assert isinstance(world.scheduler.choose(0.0, StepCost()), Pause)

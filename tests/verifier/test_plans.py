@@ -14,8 +14,10 @@ from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.speculation import Mirror
 from specsplit.values import Endpoint, FinishReason, Plan, PlanChanges, Stopping
+from specsplit_verifier.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.patience import Patience
 from specsplit_verifier.service import Verifier
-from specsplit_verifier.session import Session
+from specsplit_verifier.session import Session, StopRule
 from tests.drafter.service_toys import drafter
 from tests.support.toys import alphabet_target
 from tests.verifier.conftest import decode, recorded, verifier_over
@@ -54,12 +56,13 @@ def follows_the_alphabet(written: Sequence[int]) -> bool:
 def test_a_session_follows_within_its_room_and_what_holds_for_both_sides_waits_for_the_next_open() -> None:
     request = DecodeRequest("r", (1,), plan=PlanChanges(topk=3))
     own = Plan(num_steps=5, topk=4, num_draft_tokens=8)
-    session = Session(1, request, request.plan.over(own), 50, frozenset(), PageTable(PagePool(8, 16)), [1], room=16)
-    session.attach("drafter", Mirror(1, 1, 0, 50, 100))
+    session = Session(1, request, request.plan.over(own), StopRule(50), PageTable(PagePool(8, 16)), [1])
+    session.max_draft_tokens = 16
+    session.drafter = DraftSession("drafter", Mirror(1, 1, 0, 50, 100), Patience())
     wanted = Plan(num_steps=9, topk=8, num_draft_tokens=64, wait_budget_us=5, draft_ahead=False)
     assert session.follow(wanted), "it gets less"
     assert session.plan == Plan(num_steps=9, topk=3, num_draft_tokens=16, wait_budget_us=5, draft_ahead=True)
-    session.detach(orphan=True)
+    session.drafter = NoDrafter(needed=True)
     assert not session.follow(replace(wanted, num_draft_tokens=4))
     assert session.plan == Plan(num_steps=9, topk=3, num_draft_tokens=4, wait_budget_us=5, draft_ahead=False)
 

@@ -11,6 +11,7 @@ import torch
 
 from specsplit.clock import ManualClock, SystemClock
 from specsplit.model import CostCurve, Paced
+from specsplit.model.capture import decoder_layers
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import VerifierSettings
 from specsplit.values import Stopping
@@ -24,9 +25,9 @@ from specsplit_verifier.target_runner import TargetRunner
 def test_an_idle_step_calls_the_model_and_leaves_nothing(alphabet: Path) -> None:
     runner = load_target(VerifierSettings(model=alphabet), SystemClock())
     layers: list[torch.Size] = []
-    hook = runner.target.model.base_model.layers[0].register_forward_pre_hook(
-        lambda _, args: layers.append(args[0].shape)
-    )
+    decoder = decoder_layers(runner.target.model)
+    assert decoder is not None
+    hook = decoder[0].register_forward_pre_hook(lambda _, args: layers.append(args[0].shape))
     output = runner.run(StepInput())
     hook.remove()
     assert len(layers) == 1 and layers[0].numel() == layers[0][-1], "once, with as little as there can be"

@@ -35,9 +35,11 @@ from specsplit.values import (
     TraceChanges,
 )
 from specsplit.wire import verifier as wire
+from specsplit_verifier.draft_session import DraftSession
 from specsplit_verifier.events import Roster
+from specsplit_verifier.patience import Patience
 from specsplit_verifier.service import Verifier, serve
-from specsplit_verifier.session import Session
+from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import Accepted, StepResult
 from tests.drafter.service_toys import drafter
 from tests.rpc.test_member import Script
@@ -379,11 +381,11 @@ def session_of(resting: bool, *nodes: tuple[int, int, int]) -> tuple[Session, Dr
     """A session at root 1 whose drafter has grown (id, parent, token)s, and the step that it takes over the first two levels."""
     plan = Plan(num_steps=1, topk=2, num_draft_tokens=3)
     request = DecodeRequest("r", (1,))
-    session = Session(1, request, plan, 50, frozenset(), PageTable(PagePool(8, 16)), [1])
-    session.attach("drafter", Mirror(1, 1, 0, 50, 100))
+    session = Session(1, request, plan, StopRule(50), PageTable(PagePool(8, 16)), [1])
+    mirror = Mirror(1, 1, 0, 50, 100)
+    session.drafter = DraftSession("drafter", mirror, Patience())
     ids, parents, tokens = zip(*nodes, strict=True) if nodes else ((), (), ())
-    assert session.mirror is not None
-    session.mirror.grow(Grow(0, ids, parents, tokens, [-0.1 * each for each in ids], resting))
+    mirror.grow(Grow(0, ids, parents, tokens, [-0.1 * each for each in ids], resting))
     return session, session.take()
 
 
@@ -408,9 +410,9 @@ def test_a_miss_has_a_cause_and_a_commit_cuts_off_what_was_not_taken(
 ) -> None:
     session, draft = session_of(resting, *nodes)
     assert len(draft.tokens) == min(3, 1 + len(nodes))
-    result = session.commit(draft, Accepted(path, bonus))
+    result = session.commit(draft, Accepted(path, bonus), now=0.0)
     assert (result.hit, result.miss, result.reroot.cut) == (miss is None, miss, cut)
-    assert session.untaken == len(nodes) - (len(draft.tokens) - 1) - cut - (miss is None)
+    assert session.drafter.untaken == len(nodes) - (len(draft.tokens) - 1) - cut - (miss is None)
 
 
 async def test_a_session_given_to_another_drafter_is_counted(alphabet: Path) -> None:

@@ -12,7 +12,8 @@ from specsplit.features import Features
 from specsplit.settings import VerifierSettings
 from specsplit.values import ModelInfo, Plan
 from specsplit_verifier.cost import StepCost
-from specsplit_verifier.drafting import Drafting
+from specsplit_verifier.draft_session import DraftSession
+from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import (
     Cancel,
     DrafterLost,
@@ -26,7 +27,7 @@ from specsplit_verifier.events import (
 )
 from specsplit_verifier.feed import Recipe
 from specsplit_verifier.scheduler import Pause, Scheduler
-from specsplit_verifier.session import Session
+from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import SessionResult, StepCosts, StepInput, StepOutput, StepResult, TreeInput
 from specsplit_verifier.stopwatch import Stopwatch
 
@@ -49,13 +50,13 @@ class EngineCore:
     """Sessions from submission to their end. Belongs to one thread, and between `plan` and `commit` of a step no session ends."""
 
     def __init__(
-        self, info: ModelInfo, scheduler: Scheduler, drafting: Drafting, settings: VerifierSettings, clock: Clock
+        self, info: ModelInfo, scheduler: Scheduler, drafters: DrafterPool, settings: VerifierSettings, clock: Clock
     ) -> None:
         self._info = info
         self._own_plan: Plan = settings.plan
         self._default_plan: Plan = settings.plan
         self._scheduler = scheduler
-        self._drafting = drafting
+        self._drafters = drafters
         self._cost = StepCost()
         self._clock = clock
         self._outputs: list[tuple[int, Output]] = []
@@ -92,12 +93,12 @@ class EngineCore:
                 if session is not None:
                     self._end(session)
             case FromDrafter():
-                self._sends += self._drafting.grown(event, running, now)
+                self._sends += self._drafters.received(event, running, now)
             case DrafterLost():
                 _log.warning("drafter %s lost: %s", event.address, event.why)
-                self._sends += self._drafting.lost(event.address, running.values(), now)
+                self._sends += self._drafters.lost(event.address, running.values(), now)
             case Roster():
-                self._sends += self._drafting.roster(event.drafters, running.values(), now)
+                self._sends += self._drafters.roster(event.drafters, running.values(), now)
             case NewPlan():
                 self._replan(event.plan)
 
@@ -105,12 +106,13 @@ class EngineCore:
         """Admit who fits, and choose the next step, or how long to wait for a better one."""
         now = self._clock.now()
         for session in self._scheduler.admit():
-            self._sends += self._drafting.admit(session, now)
-        self._sends += self._drafting.retry(self._scheduler.running.values(), now)
-        batch = self._scheduler.choose(now, self._cost, self._drafting.patience)
+            self._sends += self._drafters.admit(session, now)
+        self._sends += self._drafters.retry(self._scheduler.running.values(), now)
+        batch = self._scheduler.choose(now, self._cost)
         if isinstance(batch, Pause):
             return batch
-        self._drafting.stepping(batch.decoding, now)
+        for session in batch.decoding:
+            session.drafter.stepping(now)
         return batch.step(now)
 
     def commit(self, step: StepInput, output: StepOutput, watched: Collection[int] = ()) -> StepResult:
@@ -126,26 +128,26 @@ class EngineCore:
 
     def _commit(self, tree: TreeInput, output: StepOutput, now: float, watched: bool) -> SessionResult:
         session = self._scheduler.running[tree.session]
-        result = session.commit(tree.draft, output.accepted[tree.session], watched=watched)
+        drafter = session.drafter
+        result = session.commit(tree.draft, output.accepted[tree.session], now, watched=watched)
         if result.output is not None:
             self._outputs.append((session.id, result.output))
         if result.finished is not None:
             self._outputs.append((session.id, result.finished))
             self._end(session)
-        elif result.reroot.commit is not None and session.drafter is not None:
-            self._sends.append((session.drafter, session.id, result.reroot.commit))
-            self._drafting.committed(session, result.hit is True, now)
+        elif result.reroot.commit is not None and isinstance(drafter, DraftSession):
+            self._sends.append((drafter.address, session.id, result.reroot.commit))
         return result
 
     def _feed(self, made: Iterable[tuple[int, Recipe, Features]], now: float) -> None:
         """Features were computed; who went, or wants them no longer, gets none."""
         for number, recipe, features in made:
             session = self._scheduler.running.get(number)
-            if session is not None and session.feed is not None and session.feed.recipe == recipe:
-                self._sends += self._drafting.computed(session, features, now)
+            if session is not None and session.drafter.recipe == recipe:
+                self._sends += self._drafters.computed(session, features, now)
 
     def _costs(self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult]) -> StepCosts:
-        lap, toll = self.stopwatch.lap(output.forward_s), self._drafting.take_toll()
+        lap, lost = self.stopwatch.lap(output.forward_s), self._drafters.counters.take()
         recomputed = sum(chunk.tokens for chunk in step.chunks if chunk.recomputed)
         return StepCosts(
             tokens=step.tokens,
@@ -157,32 +159,30 @@ class EngineCore:
             waited_us=lap.waited_s * 1e6,
             forward_us=output.forward_s * 1e6,
             host_us=lap.host_s * 1e6,
-            unverified_nodes=toll.unverified_nodes + sum(session.reroot.cut for session in sessions),
-            late_nodes=toll.late_nodes,
-            failovers=toll.failovers,
-            round_trips_s=toll.round_trips_s,
+            unverified_nodes=lost.unverified_nodes + sum(session.reroot.cut for session in sessions),
+            late_nodes=lost.late_nodes,
+            failovers=lost.failovers,
+            round_trips_s=lost.round_trips_s,
         )
 
     def _submit(self, event: Submit) -> None:
-        request = event.request
         try:
-            plan = request.plan.over(self._default_plan)
-            room = max(plan.num_draft_tokens, request.plan.over(self._own_plan).num_draft_tokens)
-            limit = self._scheduler.limit_of(len(request.tokens), request.stopping.max_tokens, room)
-            own_ends = () if request.stopping.ignore_eos else self._info.eos_token_ids
-            session = Session(
-                event.session,
-                request,
-                plan,
-                limit,
-                frozenset((*request.stopping.stop_token_ids, *own_ends)),
-                self._scheduler.page_table(),
-                room=room,
-                traceparent=event.traceparent,
-            )
-            self._scheduler.submit(session)
+            self._scheduler.submit(self._session(event))
         except SpecsplitError as error:
             self._outputs.append((event.session, error))
+
+    def _session(self, event: Submit) -> Session:
+        """Raises InvalidRequest if prompt and output exceed the context."""
+        request, stopping = event.request, event.request.stopping
+        plan = request.plan.over(self._default_plan)
+        most = max(plan.num_draft_tokens, request.plan.over(self._own_plan).num_draft_tokens)
+        own_ends = () if stopping.ignore_eos else self._info.eos_token_ids
+        stops = StopRule(
+            self._scheduler.max_tokens_of(len(request.tokens), stopping.max_tokens, most),
+            frozenset((*stopping.stop_token_ids, *own_ends)),
+        )
+        table = self._scheduler.page_table()
+        return Session(event.session, request, plan, stops, table, max_draft_tokens=most, traceparent=event.traceparent)
 
     def _replan(self, plan: Plan) -> None:
         """Another default plan: sessions that are here follow it too. No step is in flight."""
@@ -190,7 +190,7 @@ class EngineCore:
         now, running = self._clock.now(), self._scheduler.running.values()
         short = sum(session.follow(plan) for session in (*self._scheduler.waiting, *running))
         for session in running:
-            self._sends += self._drafting.resume(session, now)
+            self._sends += self._drafters.resume(session, now)
         _log.info("the default plan is now %s", plan)
         if short:
             _log.warning(
@@ -200,5 +200,5 @@ class EngineCore:
             )
 
     def _end(self, session: Session) -> None:
-        self._sends += self._drafting.close(session)
+        self._sends += self._drafters.close(session)
         self._scheduler.remove(session)

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from specsplit.clock import Clock
 from specsplit.settings import VerifierSettings
 from specsplit_verifier.core import EngineCore, EngineStatistics
-from specsplit_verifier.drafting import Drafting
+from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import DrafterLost, FromDrafter, Inbound, Inbox, Outbox, Ran, Stop
 from specsplit_verifier.feed import FeatureSource, FeedLimits
 from specsplit_verifier.scheduler import Pause, Scheduler
@@ -140,5 +140,5 @@ def _core_of(runner: TargetRunner, settings: VerifierSettings, clock: Clock) -> 
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
     source = FeatureSource(runner.extractor.recipe, limits)
-    drafting = Drafting(target.info.vocabulary, settings.max_nodes, source)
-    return EngineCore(target.info, scheduler, drafting, settings, clock)
+    drafters = DrafterPool(target.info.vocabulary, settings.max_nodes, source)
+    return EngineCore(target.info, scheduler, drafters, settings, clock)

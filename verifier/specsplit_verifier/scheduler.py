@@ -13,7 +13,6 @@ from specsplit.model.pages import PagePool, PageTable
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo
 from specsplit_verifier.cost import StepCost
-from specsplit_verifier.patience import Patience
 from specsplit_verifier.session import Session
 from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
 
@@ -57,26 +56,26 @@ class Scheduler:
         self.waiting: deque[Session] = deque()
         self.running: dict[int, Session] = {}
 
-    def limit_of(self, prompt_tokens: int, max_tokens: int | None, num_draft_tokens: int) -> int:
+    def max_tokens_of(self, prompt_tokens: int, max_tokens: int | None, num_draft_tokens: int) -> int:
         """Tokens a session may generate; without `max_tokens` as many as context and KV pool hold.
 
         Raises InvalidRequest, with the numbers, if prompt and output exceed the context.
         """
-        room = self._info.max_context - prompt_tokens
-        if room < 1:
+        left = self._info.max_context - prompt_tokens
+        if left < 1:
             raise InvalidRequest(
                 "token_ids",
                 f"has {prompt_tokens} tokens, which leaves no room in the context of {self._info.max_context}",
             )
-        if max_tokens is not None and max_tokens > room:
+        if max_tokens is not None and max_tokens > left:
             raise InvalidRequest(
                 "max_tokens",
                 f"is {max_tokens}, which with {prompt_tokens} prompt tokens exceeds the context of "
-                f"{self._info.max_context}; at most {room} fit",
+                f"{self._info.max_context}; at most {left} fit",
             )
         if max_tokens is not None:
             return max_tokens
-        return max(1, min(room, self.pool.num_slots - prompt_tokens - num_draft_tokens))
+        return max(1, min(left, self.pool.num_slots - prompt_tokens - num_draft_tokens))
 
     def page_table(self) -> PageTable:
         """For a new session; without pages."""
@@ -88,7 +87,7 @@ class Scheduler:
         if pages > self.pool.total_pages:
             raise Exhausted(
                 f"the session needs {pages} KV pages of {self.pool.page_size} tokens ({session.prompt_length} prompt, "
-                f"{session.limit} to generate, {session.room} drafted); this verifier has "
+                f"{session.stops.max_tokens} to generate, {session.max_draft_tokens} drafted); this verifier has "
                 f"{self.pool.total_pages} in all, so it can never fit"
             )
         if len(self.waiting) >= self._max_sessions:
@@ -120,12 +119,12 @@ class Scheduler:
             self.waiting.remove(session)
         session.table.release()
 
-    def choose(self, now: float, cost: StepCost, patience: dict[str, Patience]) -> Batch | Pause:
+    def choose(self, now: float, cost: StepCost) -> Batch | Pause:
         """The next step, or how long to wait for a better one."""
         decoding = [s for s in self.running.values() if not s.prefilling]
         prefilling = [s for s in self.running.values() if s.prefilling]
         step_s = cost.predict(sum(s.width for s in decoding))
-        pauses = [_pause(s, now, step_s, patience) for s in decoding]
+        pauses = [s.drafter.pause(now, step_s, s.plan) for s in decoding]
         ready = [s for s, pause in zip(decoding, pauses, strict=True) if pause == 0.0]
         if prefilling:  # there is a forward in any case: nobody gains by sitting it out
             return self._batch(decoding, self._chunks(prefilling))
@@ -133,7 +132,7 @@ class Scheduler:
             return Pause(None)
         for session, pause in zip(decoding, pauses, strict=True):
             if pause > 0.0:
-                session.wait.hold(now)
+                session.drafter.hold(now)
         longest = max(pauses)
         if longest > 0.0 and not _worth_splitting(ready, decoding, longest, cost):
             return Pause(min(pause for pause in pauses if pause > 0.0))
@@ -144,13 +143,13 @@ class Scheduler:
 
     def _recompute(self, left: int) -> list[tuple[Session, range]]:
         """Recompute within `left` tokens: few each beside sessions that lack nothing, as much as fits otherwise. In equal parts."""
-        lacking = [(s, s.feed.missing) for s in self.running.values() if s.feed is not None and s.feed.missing]
+        lacking = [(s, s.drafter.recompute) for s in self.running.values() if s.drafter.recompute]
         if len(lacking) < len(self.running):
             left = min(left, RECOMPUTE_TOKENS * len(lacking))
         lacking.sort(key=lambda pair: len(pair[1]))  # what a short one leaves of its part goes to those behind it
         chunks: list[tuple[Session, range]] = []
-        for number, (session, missing) in enumerate(lacking):
-            part = missing[: math.ceil(left / (len(lacking) - number))]
+        for number, (session, positions) in enumerate(lacking):
+            part = positions[: math.ceil(left / (len(lacking) - number))]
             if not part:
                 break
             chunks.append((session, part))
@@ -169,7 +168,7 @@ class Scheduler:
         return chunks
 
     def _tokens(self, session: Session) -> int:
-        return session.prompt_length + session.limit + session.room
+        return session.prompt_length + session.stops.max_tokens + session.max_draft_tokens
 
     def _pages(self, session: Session) -> int:
         return self.pool.pages_for(self._tokens(session))
@@ -178,21 +177,13 @@ class Scheduler:
 def _tree(session: Session, draft: Draft) -> TreeInput:
     slots = session.table.slots(0, session.kv_length + len(draft.tokens))
     row = Row.tree(draft.tokens, draft.parents, slots)
-    return TreeInput(session.id, draft, row, session.request.sampling, session.recipe)
+    return TreeInput(session.id, draft, row, session.request.sampling, session.drafter.recipe)
 
 
 def _chunk(session: Session, positions: range, *, recomputed: bool = False) -> ChunkInput:
     tokens = session.tokens[positions.start : positions.stop]
     row = Row.chunk(tokens, session.table.slots(0, positions.stop))
-    return ChunkInput(session.id, positions.start, row, session.recipe, recomputed)
-
-
-def _pause(session: Session, now: float, step_s: float, patience: dict[str, Patience]) -> float:
-    if session.mirror is None or session.drafter is None or session.mirror.resting or session.starved:
-        return 0.0
-    if not session.plan.speculates or (session.catching_up and session.mirror.commits > 0):
-        return 0.0
-    return patience[session.drafter].pause(session.wait, now, step_s, session.plan, session.mirror.caught_up)
+    return ChunkInput(session.id, positions.start, row, session.drafter.recipe, recomputed)
 
 
 def _worth_splitting(ready: list[Session], everyone: list[Session], pause: float, cost: StepCost) -> bool:
