@@ -105,3 +105,19 @@ def test_a_drafter_that_still_catches_up_is_waited_for_before_its_first_commit_a
     assert world.choose().decoding == [late]
     feed.acknowledge(299)
     assert isinstance(world.scheduler.choose(0.0, StepCost()), Pause)
+
+
+def test_of_prompts_the_shortest_remainder_is_read_first_and_the_oldest_is_sure_of_a_part() -> None:
+    world = World()
+    oldest, middle, short = world.session(1000, read=0), world.session(500, read=0), world.session(21, read=0)
+    assert world.choose().prefilling == [(oldest, 25), (middle, 55), (short, 20)]
+    short.kv_length, middle.kv_length = 20, 480
+    assert world.choose().prefilling == [(oldest, 81), (middle, 19)]
+
+
+def test_a_prompt_behind_much_longer_ones_is_read_at_once() -> None:
+    world = World()
+    for _ in range(3):
+        world.session(2000, read=0)
+    short = world.session(21, read=0)
+    assert (short, 20) in world.choose().prefilling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specsplit.errors import Exhausted, InvalidRequest
@@ -17,6 +17,8 @@ from specsplit_verifier.session import Session
 from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
 
 RECOMPUTE_TOKENS = 32  # of one session in a step beside others: about as much as two sessions bring to it
+
+OLDEST_PART = 4  # of the budget one part in so many is for the oldest prompt, however many shorter ones come
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +158,18 @@ class Scheduler:
             left -= len(part)
         return chunks
 
-    def _chunks(self, prefilling: Iterable[Session]) -> list[tuple[Session, int]]:
-        left = self._budget
-        chunks: list[tuple[Session, int]] = []
-        for session in prefilling:
-            size = min(left, len(session.tokens) - 1 - session.kv_length)
-            if size == 0:
-                break
-            chunks.append((session, size))
-            left -= size
-        return chunks
+    def _chunks(self, prefilling: Sequence[Session]) -> list[tuple[Session, int]]:
+        """Share the budget out: the oldest is sure of a part, and of the rest the shortest remainder is served first."""
+        wanted = {session.id: len(session.tokens) - 1 - session.kv_length for session in prefilling}
+        sizes = dict.fromkeys(wanted, 0)
+        oldest = prefilling[0].id
+        sizes[oldest] = min(wanted[oldest], math.ceil(self._budget / OLDEST_PART))
+        left = self._budget - sizes[oldest]
+        for number in sorted(wanted, key=wanted.__getitem__):
+            more = min(left, wanted[number] - sizes[number])
+            sizes[number] += more
+            left -= more
+        return [(session, sizes[session.id]) for session in prefilling if sizes[session.id]]
 
     def _tokens(self, session: Session) -> int:
         return session.prompt_length + session.stops.max_tokens + session.max_draft_tokens
