@@ -115,12 +115,20 @@ class EngineCore:
             session.drafter.stepping(now)
         return batch.step(now)
 
+    def expected_s(self, step: StepInput) -> float:
+        """Seconds that the forward of a step should take, going by those before it."""
+        return self._cost.predict(step.tokens)
+
     def commit(self, step: StepInput, output: StepOutput, watched: Collection[int] = ()) -> StepResult:
         """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation."""
         running, now = self._scheduler.running, self._clock.now()
         for chunk in step.chunks:
             running[chunk.session].kv_length += 0 if chunk.recomputed else chunk.tokens
-        sessions = [self._commit(tree, output, now, tree.session in watched) for tree in step.trees]
+        for number, error in output.failed.items():
+            self._outputs.append((number, error))
+            self._end(running[number])
+        made = [tree for tree in step.trees if tree.session in output.accepted]
+        sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
         self._feed(output.features, now)
         self._cost.observe(step.tokens, output.forward_s)
         self._steps += 1

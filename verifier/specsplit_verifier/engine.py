@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 from specsplit.clock import Clock
 from specsplit.settings import VerifierSettings
@@ -22,9 +21,11 @@ from specsplit_verifier.core import EngineCore, EngineStatistics
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import DrafterLost, FromDrafter, Inbound, Inbox, Outbox, Ran, Stop
 from specsplit_verifier.feed import FeatureSource, FeedLimits
+from specsplit_verifier.model_thread import ModelThread
 from specsplit_verifier.scheduler import Pause, Scheduler
 from specsplit_verifier.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target_runner import TargetRunner
+from specsplit_verifier.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -41,14 +42,14 @@ class Engine:
         inbox: Inbox | None = None,
     ) -> None:
         """With an `inbox` that turns the clock where it would wait, all of this runs in the clock's time."""
-        self._runner = runner
         self._outbox = outbox
         self._core = _core_of(runner, settings, clock)
         self._inbox: Inbox = queue.SimpleQueue() if inbox is None else inbox
         self._deferred: list[Inbound] = []
         """What has come while a step was in flight and has to wait for its end."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._model_thread = ThreadPoolExecutor(1, "model")
+        self._model_thread = ModelThread(runner.run, self.post)
+        self.watchdog = Watchdog(clock, settings.step_timeout_s)
         self._stopping = False
 
     def start(self) -> None:
@@ -60,10 +61,11 @@ class Engine:
         self._inbox.put(event)
 
     def stop(self) -> None:
-        """End the thread after the step in flight, and wait for it."""
+        """End the thread after the step in flight, and wait for it; not for a step that hangs."""
         self.post(Stop())
-        self._thread.join()
-        self._model_thread.shutdown()
+        while self._thread.is_alive() and not self.watchdog.barks:
+            self._thread.join(0.1)
+        self._model_thread.close()
 
     def statistics(self) -> EngineStatistics:
         """How things stand; a moment old when read from another thread."""
@@ -116,13 +118,16 @@ class Engine:
 
     def _run_model(self, step: StepInput) -> StepOutput:
         """Run a step on the model thread, taking in grows meanwhile. Every other event is put off until the step is over."""
-        self._model_thread.submit(self._runner.run, step).add_done_callback(lambda future: self.post(Ran(future)))
-        while not isinstance(event := self._inbox.get(), Ran):
-            if isinstance(event, FromDrafter) and not any(isinstance(other, DrafterLost) for other in self._deferred):
-                self._core.handle(event)
-            else:
-                self._deferred.append(event)
-        return event.output.result()
+        with self.watchdog.over(self._core.expected_s(step)):
+            self._model_thread.submit(step)
+            while not isinstance(event := self._inbox.get(), Ran):
+                if isinstance(event, FromDrafter) and not any(isinstance(e, DrafterLost) for e in self._deferred):
+                    self._core.handle(event)
+                else:
+                    self._deferred.append(event)
+        if isinstance(event.outcome, Exception):
+            raise event.outcome
+        return event.outcome
 
     def _send(self, result: StepResult | None = None) -> None:
         """What has come up leaves in one hop; `result` goes along if somebody wants to know."""

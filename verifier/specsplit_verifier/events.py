@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,7 +72,7 @@ class NewPlan:
 class Ran:
     """The model thread is done with the step in flight."""
 
-    output: Future[StepOutput]
+    outcome: StepOutput | Exception
 
 
 @dataclass(frozen=True, slots=True)

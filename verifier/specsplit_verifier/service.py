@@ -80,17 +80,19 @@ class Verifier:
         self._idle = asyncio.Event()
         self._idle.set()
         self.failed = asyncio.Event()
-        """Set if the engine thread died; nothing can be decoded any more."""
+        """Set if the engine thread died, or a step hangs; nothing can be decoded any more."""
+        self._why_failed = "the engine of this verifier has died; its log says why"
         self.on_lost: Callable[[str], None] = _ignore
         """Called with the address of every drafter that is lost."""
         self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
         self._telemetry.watch(self.load, self.links.statistics.values)
         self.engine.start()
+        self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
 
     async def decode(self, request: DecodeRequest) -> AsyncGenerator[Tokens | Finished, None]:
         """Decode one session. Closing the iterator frees it. Raises SpecsplitError."""
         if self.failed.is_set():
-            raise Unavailable("the engine of this verifier has died; its log says why")
+            raise Unavailable(self._why_failed)
         session = next(self._ids)
         outputs = self._queues[session] = asyncio.Queue()
         self._idle.clear()
@@ -162,7 +164,15 @@ class Verifier:
     def _fail(self) -> None:
         self.failed.set()
         for queue in self._queues.values():
-            queue.put_nowait(Unavailable("the engine of this verifier has died; its log says why"))
+            queue.put_nowait(Unavailable(self._why_failed))
+
+    async def _watch_steps(self, every_s: float) -> None:
+        """A step that hangs takes the verifier with it: sessions are handed back, and the process may leave."""
+        while not (why := self.engine.watchdog.barks):
+            await asyncio.sleep(every_s)
+        _log.error("%s; sessions are handed back, and this process ends", why)
+        self._why_failed = why
+        self._fail()
 
     def _hand_out(
         self,
@@ -198,6 +208,7 @@ class Verifier:
 
     async def close(self) -> None:
         """End the streams and the engine thread."""
+        self._watching_steps.cancel()
         await self.links.close()
         await asyncio.to_thread(self.engine.stop)
 
@@ -267,7 +278,7 @@ class _Member:
 async def serve(
     settings: VerifierSettings, *, signals: bool = True, on_server: Callable[[Server], None] | None = None
 ) -> int:
-    """Serve until told to leave; returns the exit status: 1 if the engine died, else 0.
+    """Serve until told to leave; returns the exit status: 1 if the engine died or a step hangs, else 0.
 
     `on_server` is given the server as soon as it listens; with `signals` False only its `leave` ends it.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -60,6 +60,16 @@ class StepInput:
     """When it was chosen what to step, in seconds of the clock."""
 
     @property
+    def sessions(self) -> list[int]:
+        """Each once."""
+        return list(dict.fromkeys(part.session for part in (*self.trees, *self.chunks)))
+
+    def only(self, sessions: Collection[int]) -> StepInput:
+        """Their part of the step."""
+        trees = [tree for tree in self.trees if tree.session in sessions]
+        return StepInput(trees, [chunk for chunk in self.chunks if chunk.session in sessions], self.planned_at)
+
+    @property
     def rows(self) -> list[Row]:
         """Of trees, then of chunks."""
         return [part.row for part in (*self.trees, *self.chunks)]
@@ -105,6 +115,16 @@ class StepOutput:
     started: float = 0.0
     """When the forward began, in seconds of the clock."""
     forward_s: float = 0.0
+
+    def beside(self, other: StepOutput) -> StepOutput:
+        """This, and what came of the rest of the step after it."""
+        return StepOutput(
+            {**self.accepted, **other.accepted},
+            [*self.features, *other.features],
+            {**self.failed, **other.failed},
+            self.started,
+            self.forward_s + other.forward_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specsplit.clock import Clock
+from specsplit.errors import SpecsplitError
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import Paced
@@ -18,6 +20,7 @@ from specsplit.sampling import NoiseCache, pick
 from specsplit_verifier.extraction import Extractor, Wanted
 from specsplit_verifier.step import Accepted, StepInput, StepOutput
 
+_log = logging.getLogger(__name__)
 NOISE_BYTES = 64 * 2**20  # rows of noise kept: the next step asks again for most positions of this one
 
 
@@ -34,7 +37,32 @@ class TargetRunner:
         """For what can be made while the forward runs."""
 
     def run(self, step: StepInput) -> StepOutput:
-        """Forward, picks, the walk down every tree, the KV of what was accepted to its place, features."""
+        """Forward, picks, the walk down every tree, the KV of what was accepted to its place, features.
+
+        What fails is tried again in halves, so that a session which fails by itself is the only one to end with that. If all of
+        them do, an idle step has to show that it is not the device; raises whatever that raises.
+        """
+        output = self._in_halves(step)
+        if output.failed and len(output.failed) == len(step.sessions):
+            self._run(StepInput())
+        return output
+
+    def _in_halves(self, step: StepInput) -> StepOutput:
+        started, sessions = self._clock.now(), step.sessions
+        try:
+            return self._run(step)
+        except Exception as error:
+            if not sessions:
+                raise
+            if len(sessions) == 1:
+                _log.exception("session %d: the target failed on it, and it ends", sessions[0])
+                why = f"the target failed on this session: {type(error).__name__}: {error}"
+                return StepOutput(failed={sessions[0]: SpecsplitError(why)}, started=started)
+            _log.warning("a step of %d sessions failed and is tried again in halves: %s", len(sessions), error)
+        half = len(sessions) // 2
+        return self._in_halves(step.only(sessions[:half])).beside(self._in_halves(step.only(sessions[half:])))
+
+    def _run(self, step: StepInput) -> StepOutput:
         noise = self._beside.submit(self._foresee, step)
         started = self._clock.now()
         with self._paced.step(step.tokens):
