@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from transformers import AttentionInterface
 
 from specsplit.model.batch import PackedBatch
+from specsplit.model.kv import KVCache
 
 NAME: Final = "specsplit"
 
@@ -48,6 +49,14 @@ class AttentionBackend(Protocol):
 
     def plan(self, batch: PackedBatch) -> ForwardBatch:
         """Lay a batch out, once per forward: everything that is the same in all layers."""
+        ...
+
+
+class BackendFactory(Protocol):
+    """How a backend is made for one KV cache."""
+
+    def __call__(self, kv: KVCache, group: int) -> AttentionBackend:
+        """`group`: query heads per KV head."""
         ...
 
 

@@ -101,5 +101,5 @@ def test_a_whole_engine_runs_in_the_time_of_its_clock(alphabet: Path) -> None:
 
 def test_values_of_a_step_are_empty_where_nothing_was_stepped() -> None:
     step = StepInput()
-    assert (step.rows, step.tokens, step.layers, step.sampling) == ([], 0, frozenset(), ([], []))
+    assert (step.rows, step.tokens, step.layers, step.sessions) == ([], 0, frozenset(), [])
     assert StepOutput() == StepOutput({}, (), {}, 0.0, 0.0)

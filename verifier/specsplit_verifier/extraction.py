@@ -31,7 +31,7 @@ class Projection:
     def load(cls, folder: Path, target: CausalLM) -> Projection:
         """That of the EAGLE-3 head in `folder`, as the target computes. Raises LoadError."""
         weight, digest = projection_of(folder)
-        return cls(weight.to(target.kv.data.device, target.model.dtype), digest)
+        return cls(weight.to(target.device, target.model.dtype), digest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +113,7 @@ class Extractor:
     @torch.inference_mode()
     def rows(self, recipe: Recipe, hidden: Hidden, at: Sequence[int]) -> Tensor:
         """Hidden states [T, hidden_size] by layer -> [len(at), width] in the target's dtype."""
-        index = torch.tensor(at, dtype=torch.long, device=self._target.kv.data.device)
+        index = torch.tensor(at, dtype=torch.long, device=self._target.device)
         states = torch.cat([hidden[layer].index_select(0, index) for layer in recipe.layers], dim=1)
         if recipe.projection and self._projection is not None:
             return linear(states, self._projection.weight)

@@ -85,12 +85,6 @@ class StepInput:
         recipes = (part.recipe for part in (*self.trees, *self.chunks))
         return frozenset(chain.from_iterable(recipe.layers for recipe in recipes if recipe is not None))
 
-    @property
-    def sampling(self) -> tuple[list[Sampling], list[int]]:
-        """(how to pick, position of the pick) behind every token of the drafts, end to end."""
-        samplings = [tree.sampling for tree in self.trees for _ in tree.draft.tokens]
-        return samplings, [position + 1 for tree in self.trees for position in tree.draft.positions]
-
 
 @dataclass(frozen=True, slots=True)
 class Accepted:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -16,12 +15,11 @@ from specsplit.errors import SpecsplitError
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import Paced
-from specsplit.sampling import NoiseCache, pick
 from specsplit_verifier.extraction import Extractor, Wanted
-from specsplit_verifier.step import Accepted, StepInput, StepOutput
+from specsplit_verifier.sampler import Sampler
+from specsplit_verifier.step import Accepted, StepInput, StepOutput, TreeInput
 
 _log = logging.getLogger(__name__)
-NOISE_BYTES = 64 * 2**20  # rows of noise kept: the next step asks again for most positions of this one
 
 
 class TargetRunner:
@@ -32,9 +30,7 @@ class TargetRunner:
         self.extractor = Extractor(target) if extractor is None else extractor
         self._paced = paced
         self._clock = clock
-        self._noise = NoiseCache(NOISE_BYTES)
-        self._beside = ThreadPoolExecutor(1, "noise")
-        """For what can be made while the forward runs."""
+        self._sampler = Sampler(target.info.vocabulary.size, target.device)
 
     def run(self, step: StepInput) -> StepOutput:
         """Forward, picks, the walk down every tree, the KV of what was accepted to its place, features.
@@ -63,13 +59,12 @@ class TargetRunner:
         return self._in_halves(step.only(sessions[:half])).beside(self._in_halves(step.only(sessions[half:])))
 
     def _run(self, step: StepInput) -> StepOutput:
-        noise = self._beside.submit(self._foresee, step)
+        pick = self._sampler.prepare(step.trees)
         started = self._clock.now()
         with self._paced.step(step.tokens):
             logits, hidden = self._forward(step)
         forward_s = self._clock.now() - started
-        noise.result()
-        accepted = self._verify(step, logits)
+        accepted = _walk(step.trees, pick(logits)) if step.trees else {}
         self._compact(step, accepted)
         features = self.extractor.extract(_wanted(step, accepted), hidden)
         return StepOutput(accepted, features, {}, started, forward_s)
@@ -80,24 +75,6 @@ class TargetRunner:
             torch.cuda.synchronize(logits.device)
         return logits, hidden
 
-    def _foresee(self, step: StepInput) -> None:
-        """Make the noise that picking will need."""
-        wanted = {(s.seed, p): None for s, p in zip(*step.sampling, strict=True) if not s.greedy}
-        if wanted:
-            seeds, positions = zip(*wanted, strict=True)
-            self._noise.warm(seeds, positions, self.target.info.vocabulary.size, self.target.kv.data.device)
-
-    def _verify(self, step: StepInput, logits: Tensor) -> dict[int, Accepted]:
-        picks = pick(logits, *step.sampling, self._noise) if step.trees else []
-        accepted: dict[int, Accepted] = {}
-        start = 0
-        for tree in step.trees:
-            own = picks[start : start + len(tree.draft.tokens)]
-            start += len(own)
-            path = tree.draft.accept(own)
-            accepted[tree.session] = Accepted(path, own[path[-1]])
-        return accepted
-
     def _compact(self, step: StepInput, accepted: Mapping[int, Accepted]) -> None:
         """The KV of accepted nodes moves to the front of its tree."""
         paths = [(tree.row.write_slots, accepted[tree.session].path) for tree in step.trees]
@@ -105,6 +82,18 @@ class TargetRunner:
         if moved:
             sources, targets = zip(*moved, strict=True)
             self.target.move(np.concatenate(sources), np.concatenate(targets))
+
+
+def _walk(trees: Sequence[TreeInput], picks: Sequence[int]) -> dict[int, Accepted]:
+    """Down every tree along the picks."""
+    accepted: dict[int, Accepted] = {}
+    start = 0
+    for tree in trees:
+        own = picks[start : start + len(tree.draft.tokens)]
+        start += len(own)
+        path = tree.draft.accept(own)
+        accepted[tree.session] = Accepted(path, own[path[-1]])
+    return accepted
 
 
 def _wanted(step: StepInput, accepted: Mapping[int, Accepted]) -> list[Wanted]:
