@@ -129,7 +129,7 @@ class EngineCore:
             self._end(running[number])
         made = [tree for tree in step.trees if tree.session in output.accepted]
         sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
-        self._feed(output.features, now)
+        self._hand_on(output.features, now)
         self._cost.observe(step.tokens, output.forward_s)
         self._steps += 1
         return StepResult(sessions, step.chunks, output.failed, self._costs(step, output, sessions))
@@ -147,7 +147,7 @@ class EngineCore:
             self._sends.append((drafter.address, session.id, result.reroot.commit))
         return result
 
-    def _feed(self, made: Iterable[tuple[int, Recipe, Features]], now: float) -> None:
+    def _hand_on(self, made: Iterable[tuple[int, Recipe, Features]], now: float) -> None:
         """Features were computed; who went, or wants them no longer, gets none."""
         for number, recipe, features in made:
             session = self._scheduler.running.get(number)

@@ -7,13 +7,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, aclosing
-from itertools import count
 from typing import TYPE_CHECKING
 
 import torch
 
 from specsplit.clock import Clock, SystemClock
-from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.errors import SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.membership import Register
 from specsplit.membership import Roster as RosterDirective
@@ -27,6 +26,7 @@ from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import Load, ModelInfo, Plan, PlanChanges
 from specsplit.wire import verifier as wire
 from specsplit.wire.watching import Watched, watch_from_wire, watch_response
+from specsplit_verifier.callers import Callers
 from specsplit_verifier.engine import Engine
 from specsplit_verifier.events import Cancel, DrafterLost, DraftEvent, FromDrafter, NewPlan, Output, Roster, Submit
 from specsplit_verifier.extraction import Extractor, Projection
@@ -75,13 +75,7 @@ class Verifier:
         self.drafters_lost: deque[str] = deque(maxlen=LOSSES_KEPT)
         """Addresses of the drafters lost last, oldest first."""
         self._loop = asyncio.get_running_loop()
-        self._ids = count(1)
-        self._queues: dict[int, asyncio.Queue[Output]] = {}
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self.failed = asyncio.Event()
-        """Set if the engine thread died, or a step hangs; nothing can be decoded any more."""
-        self._why_failed = "the engine of this verifier has died; its log says why"
+        self._callers = Callers()
         self.on_lost: Callable[[str], None] = _ignore
         """Called with the address of every drafter that is lost."""
         self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
@@ -91,28 +85,21 @@ class Verifier:
 
     async def decode(self, request: DecodeRequest) -> AsyncGenerator[Tokens | Finished, None]:
         """Decode one session. Closing the iterator frees it. Raises SpecsplitError."""
-        if self.failed.is_set():
-            raise Unavailable(self._why_failed)
-        session = next(self._ids)
-        outputs = self._queues[session] = asyncio.Queue()
-        self._idle.clear()
-        self.engine.post(Submit(session, request, self._telemetry.submitted(session, request)))
-        failure: SpecsplitError | None = None
-        try:
-            while True:
-                output = await outputs.get()
-                if isinstance(output, SpecsplitError):
-                    failure = output
-                    raise output
-                yield output
-                if isinstance(output, Finished):
-                    return
-        finally:
-            self.engine.post(Cancel(session))
-            self._telemetry.ended(session, failure)
-            del self._queues[session]
-            if not self._queues:
-                self._idle.set()
+        with self._callers.waiting() as (session, outputs):
+            self.engine.post(Submit(session, request, self._telemetry.submitted(session, request)))
+            failure: SpecsplitError | None = None
+            try:
+                while True:
+                    output = await outputs.get()
+                    if isinstance(output, SpecsplitError):
+                        failure = output
+                        raise output
+                    yield output
+                    if isinstance(output, Finished):
+                        return
+            finally:
+                self.engine.post(Cancel(session))
+                self._telemetry.ended(session, failure)
 
     def replan(self, changes: PlanChanges) -> None:
         """From the next step on the default plan is this verifier's own with these changes, for sessions that are running too.
@@ -128,6 +115,11 @@ class Verifier:
     def subscribe(self, reader: Callable[[StepResult], None]) -> None:
         """From the next step on `reader` is called with what every one was, on the event loop, behind what it brought to callers."""
         self._telemetry.subscribe(reader)
+
+    @property
+    def failed(self) -> asyncio.Event:
+        """Set if the engine thread died, or a step hangs; nothing can be decoded any more."""
+        return self._callers.failed
 
     @property
     def watching(self) -> bool:
@@ -159,20 +151,15 @@ class Verifier:
 
     def died(self) -> None:
         """The engine thread is gone: end every session, and let the process leave."""
-        self._loop.call_soon_threadsafe(self._fail)
-
-    def _fail(self) -> None:
-        self.failed.set()
-        for queue in self._queues.values():
-            queue.put_nowait(Unavailable(self._why_failed))
+        why = "the engine of this verifier has died; its log says why"
+        self._loop.call_soon_threadsafe(self._callers.fail, why)
 
     async def _watch_steps(self, every_s: float) -> None:
         """A step that hangs takes the verifier with it: sessions are handed back, and the process may leave."""
         while not (why := self.engine.watchdog.barks):
             await asyncio.sleep(every_s)
         _log.error("%s; sessions are handed back, and this process ends", why)
-        self._why_failed = why
-        self._fail()
+        self._callers.fail(why)
 
     def _hand_out(
         self,
@@ -182,9 +169,7 @@ class Verifier:
     ) -> None:
         self.links.send(drafts)  # first: it is what the next step may wait for
         for session, output in outputs:
-            queue = self._queues.get(session)
-            if queue is not None:
-                queue.put_nowait(output)
+            self._callers.tell(session, output)
         if result is not None:
             self._telemetry.step(result)
 
@@ -204,7 +189,7 @@ class Verifier:
 
     async def drained(self) -> None:
         """Return once no session is left."""
-        await self._idle.wait()
+        await self._callers.gone()
 
     async def close(self) -> None:
         """End the streams and the engine thread."""
