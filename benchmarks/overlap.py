@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from matplotlib.figure import Figure
 
@@ -14,13 +15,13 @@ from benchmarks.context import Context
 from benchmarks.delay_proxy import Proxied, delayed
 from benchmarks.drafter_process import drafter
 from benchmarks.prompts import held_out
-from benchmarks.rank import generate, rank, records_since, request
+from benchmarks.rank import generate, rank, recorded, request
 from benchmarks.report import Row
 from benchmarks.spread import percentile, spread
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.values import DrafterKind, PlanChanges, Sampling
-from specsplit_verifier.record import StepRecord
 from specsplit_verifier.service import Verifier
+from specsplit_verifier.step import StepResult
 
 MODES = ("ahead", "serial")
 DELAYS_MS = (0.0, 0.5, 2.5, 5.0)
@@ -47,7 +48,9 @@ class Measured:
 
     rates: list[float] = field(default_factory=list)
     """Committed tokens per second, one per repeat."""
-    records: list[StepRecord] = field(default_factory=list)
+    steps: list[StepResult] = field(default_factory=list)
+    after_hit: list[tuple[StepResult, float]] = field(default_factory=list)
+    """Steps that followed a hit, so that nothing had to come over the wire first; and the seconds from the step before to their forward."""
     nodes: int = 0
     bytes: int = 0
 
@@ -66,6 +69,7 @@ def _pushed(verifier: Verifier, address: str) -> tuple[int, int]:
 
 async def _visit(
     verifier: Verifier,
+    made: list[StepResult],
     cell: Cell,
     address: str,
     prompts: Sequence[Sequence[int]],
@@ -74,37 +78,41 @@ async def _visit(
     into: Measured,
 ) -> None:
     mode, temperature, _ = cell
-    before, (nodes, received) = verifier.engine.statistics().steps, _pushed(verifier, address)
+    nodes, received = _pushed(verifier, address)
+    made.clear()
     tokens, seconds = 0, 0.0
     for number, prompt in enumerate(prompts):
         sampling = Sampling(temperature=temperature, seed=number)
         done = await generate(verifier, request(prompt, new, sampling, address, _plan(mode, scale)))
         tokens, seconds = tokens + len(done.tokens), seconds + done.seconds
-        await asyncio.sleep(0.02)  # the last record is made after its results are out, and the drafter hears of the end
+        await asyncio.sleep(0.02)  # the drafter hears of the end
     after = _pushed(verifier, address)
     into.rates.append(tokens / seconds * scale)
-    into.records += [r for r in records_since(verifier, before) if r.sessions]
+    into.steps += [step for step in made if step.sessions]
+    pairs = [(a, b) for a, b in pairwise(made) if b.sessions and a.hits == len(a.sessions) > 0]
+    into.after_hit += [(b, b.costs.started - a.costs.ended) for a, b in pairs]
     into.nodes, into.bytes = into.nodes + after[0] - nodes, into.bytes + after[1] - received
 
 
 def _row(cell: Cell, of: dict[Cell, Measured], scale: float) -> Row:
     mode, temperature, delay = cell
-    measured, records = of[cell], of[cell].records
+    measured, records = of[cell], of[cell].steps
     rate, steps = spread(measured.rates), len(records)
-    after_hit = [r for r in records if r.followed_hit]
+    after_hit = measured.after_hit
+    gaps = [seconds * 1e3 / scale for _, seconds in after_hit]
     return {
         "scale": scale, "mode": mode, "temperature": temperature, "delay_ms": delay, "rate": rate.median, "rate_spread": rate,
         "of_zero_delay": rate.median / spread(of[mode, temperature, 0.0].rates).median,
         "of_serial": rate.median / spread(of["serial", temperature, delay].rates).median,
         "hit_rate": sum(r.hits for r in records) / max(1, sum(r.hits + r.misses for r in records)),
         "accept_length": 1 + sum(r.accepted for r in records) / max(1, steps),
-        "after_hit": 1 + sum(r.accepted for r in after_hit) / max(1, len(after_hit)),
-        "gap_after_hit_ms": percentile([r.gap_us / 1e3 / scale for r in after_hit], 50),
-        "waited_after_hit": sum(r.waited_us > 0 for r in after_hit) / max(1, len(after_hit)),
-        "gap_after_hit_p90_ms": percentile([r.gap_us / 1e3 / scale for r in after_hit], 90),
-        "host_ms": percentile([r.host_us / 1e3 / scale for r in records], 50),
-        "critical_messages": 2 * sum(r.waited_us > 0 for r in records) / max(1, steps),
-        "waited_ms_per_step": sum(r.waited_us for r in records) / 1e3 / scale / max(1, steps),
+        "after_hit": 1 + sum(r.accepted for r, _ in after_hit) / max(1, len(after_hit)),
+        "gap_after_hit_ms": percentile(gaps, 50),
+        "waited_after_hit": sum(r.costs.waited_us > 0 for r, _ in after_hit) / max(1, len(after_hit)),
+        "gap_after_hit_p90_ms": percentile(gaps, 90),
+        "host_ms": percentile([r.costs.host_us / 1e3 / scale for r in records], 50),
+        "critical_messages": 2 * sum(r.costs.waited_us > 0 for r in records) / max(1, steps),
+        "waited_ms_per_step": sum(r.costs.waited_us for r in records) / 1e3 / scale / max(1, steps),
         "nodes_per_step": measured.nodes / max(1, steps), "bytes_per_step": measured.bytes / max(1, steps), "steps": steps,
     }  # fmt: skip
 
@@ -117,6 +125,7 @@ async def _measure(context: Context, proxies: dict[tuple[str, float], Proxied], 
     measured: dict[Cell, Measured] = defaultdict(Measured)
     settings = VerifierSettings(model=context.target, paced_step_base_ms=STEP_MS * scale)
     async with rank(settings) as verifier:
+        made = recorded(verifier)
         with context.progress(f"overlap x{scale:g}", len(cells) * (repeats + 1)) as advance:
             for repeat in range(repeats + 1):
                 # Side by side in every repeat, so that a change of the machine's mood meets all alike.
@@ -124,7 +133,7 @@ async def _measure(context: Context, proxies: dict[tuple[str, float], Proxied], 
                     mode, temperature, delay = cell
                     # The first round warms up: patience and scores are learnt.
                     some, sink = (prompts[1:], measured[cell]) if repeat else (prompts[:1], Measured())
-                    await _visit(verifier, cell, proxies[mode, delay].address, some, new, scale, sink)
+                    await _visit(verifier, made, cell, proxies[mode, delay].address, some, new, scale, sink)
                     advance(f"{mode}, T={temperature:g}, {delay:g} ms")
     return [_row(cell, measured, scale) for cell in cells]
 

@@ -12,8 +12,8 @@ from specsplit.clock import SystemClock
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, PlanChanges, Sampling, SpeculationStatistics, Stopping
-from specsplit_verifier.record import StepRecord
-from specsplit_verifier.service import Verifier, load_stepper
+from specsplit_verifier.service import Verifier, load_target
+from specsplit_verifier.step import StepResult
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Generated:
 async def rank(settings: VerifierSettings) -> AsyncIterator[Verifier]:
     """A running verifier for the duration of the block."""
     clock = SystemClock()
-    verifier = Verifier(settings, await asyncio.to_thread(load_stepper, settings, clock), clock)
+    verifier = Verifier(settings, await asyncio.to_thread(load_target, settings, clock), clock)
     try:
         yield verifier
     finally:
@@ -54,8 +54,8 @@ async def generate(verifier: Verifier, wanted: DecodeRequest) -> Generated:
     raise RuntimeError("the session ended without an end")
 
 
-def records_since(verifier: Verifier, steps: int) -> list[StepRecord]:
-    """The records of the steps after the first `steps`."""
-    engine = verifier.engine
-    made = engine.statistics().steps - steps
-    return list(engine.records)[-made:] if made else []
+def recorded(verifier: Verifier) -> list[StepResult]:
+    """The steps from now on, oldest first, as they are made."""
+    steps: list[StepResult] = []
+    verifier.subscribe(steps.append)
+    return steps

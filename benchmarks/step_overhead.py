@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from benchmarks.context import Context
 from benchmarks.drafter_process import drafter
 from benchmarks.prompts import held_out
-from benchmarks.rank import generate, rank, records_since, request
+from benchmarks.rank import generate, rank, recorded, request
 from benchmarks.report import Row
 from benchmarks.spread import percentile
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.values import DrafterKind, Sampling
-from specsplit_verifier.record import StepRecord
 from specsplit_verifier.service import Verifier
+from specsplit_verifier.step import StepResult
 
 PROMPT, NEW = 64, 128
 AIMS_MS = {1: 1.0, 16: 3.0}
@@ -29,24 +29,29 @@ COLUMNS = {
 
 
 async def _round(
-    verifier: Verifier, prompts: list[list[int]], new: int, temperature: float, address: str | None
-) -> list[StepRecord]:
-    """All `prompts` at once; the records of the steps in which every session took part."""
-    before = verifier.engine.statistics().steps
+    verifier: Verifier,
+    steps: list[StepResult],
+    prompts: list[list[int]],
+    new: int,
+    temperature: float,
+    address: str | None,
+) -> list[StepResult]:
+    """All `prompts` at once; of the `steps` that come, those in which every session took part."""
+    steps.clear()
     samplings = [Sampling(temperature=temperature, seed=number) for number in range(len(prompts))]
     await asyncio.gather(
         *(generate(verifier, request(p, new, s, address)) for p, s in zip(prompts, samplings, strict=True))
     )
-    await asyncio.sleep(0.05)  # the record of the last step is made after its results are handed out
-    return [r for r in records_since(verifier, before) if r.sessions == len(prompts) and not r.prefill_tokens]
+    return [step for step in steps if len(step.sessions) == len(prompts) and not step.costs.prefill_tokens]
 
 
-def _row(batch: int, name: str, temperature: float, records: list[StepRecord]) -> Row:
-    host, sessions = [r.host_us / 1e3 for r in records], sum(r.sessions for r in records)
+def _row(batch: int, name: str, temperature: float, records: list[StepResult]) -> Row:
+    host, sessions = [r.costs.host_us / 1e3 for r in records], sum(len(r.sessions) for r in records)
     return {
         "batch": batch, "drafter": name, "temperature": temperature, "steps": len(records), "aim_ms": AIMS_MS[batch],
         "host_p50_ms": percentile(host, 50), "host_p90_ms": percentile(host, 90),
-        "forward_p50_ms": percentile([r.forward_us / 1e3 for r in records], 50), "tokens_p50": percentile([r.tokens for r in records], 50),
+        "forward_p50_ms": percentile([r.costs.forward_us / 1e3 for r in records], 50),
+        "tokens_p50": percentile([r.costs.tokens for r in records], 50),
         "accept_length": (sum(r.accepted for r in records) + sessions) / max(1, sessions),
     }  # fmt: skip
 
@@ -55,13 +60,14 @@ async def _measure(context: Context, drafters: dict[str, str | None]) -> list[Ro
     new, repeats = (48, 1) if context.quick else (NEW, 3)
     prompts = held_out(context.target, PROMPT, 16).tolist()
     cells = [(batch, name, t) for batch in AIMS_MS for name in drafters for t in TEMPERATURES]
-    records: dict[tuple[int, str, float], list[StepRecord]] = {cell: [] for cell in cells}
+    records: dict[tuple[int, str, float], list[StepResult]] = {cell: [] for cell in cells}
     async with rank(VerifierSettings(model=context.target, max_sessions=16)) as verifier:
+        steps = recorded(verifier)
         with context.progress("step_overhead", len(cells) * (repeats + 1)) as advance:
             for repeat in range(repeats + 1):
                 for batch, name, temperature in cells:
                     chosen = [prompts[(repeat + i) % 16] for i in range(batch)]
-                    made = await _round(verifier, chosen, new, temperature, drafters[name])
+                    made = await _round(verifier, steps, chosen, new, temperature, drafters[name])
                     records[batch, name, temperature] += made if repeat else []  # the first round warms up
                     advance(f"batch {batch}, {name}")
     return [_row(*cell, made) for cell, made in records.items()]

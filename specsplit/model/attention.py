@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import AttentionInterface
 
 from specsplit.errors import LoadError
 from specsplit.model.batch import PackedBatch
+from specsplit.model.kv import KVCache
 
 NAME: Final = "specsplit"
 
@@ -34,11 +36,29 @@ class ForwardBatch(Protocol):
         ...
 
 
+class IdleForward:
+    """A forward of no sequence (a ForwardBatch): its one token stands for none, sees nothing and leaves nothing."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
+    ) -> Tensor:
+        """See ForwardBatch."""
+        return torch.zeros_like(query)
+
+
 class AttentionBackend(Protocol):
     """A way to attend over paged KV. No policy: batch in, numbers out."""
 
     def plan(self, batch: PackedBatch) -> ForwardBatch:
         """Lay a batch out, once per forward: everything that is the same in all layers."""
+        ...
+
+
+class BackendFactory(Protocol):
+    """How a backend is made for one KV cache."""
+
+    def __call__(self, kv: KVCache, group: int) -> AttentionBackend:
+        """`group`: query heads per KV head."""
         ...
 
 

@@ -27,6 +27,10 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
+_ALONE: Mask = np.ones((1, 1), dtype=np.bool_)
+"""The mask of one token."""
+
+
 def causal_mask(length: int) -> Mask:
     """Bool [length, length]: token i sees tokens 0..i."""
     return np.tri(length, dtype=np.bool_)
@@ -92,6 +96,9 @@ class Row:
         `slots` [L] are those of the sequence from local index 0: L - n committed tokens, whose KV is there, then one per node.
         """
         count, length = len(tokens), len(slots)
+        if count == 1:  # plain decoding: by far the most rows there are
+            position = np.array([length - 1], dtype=np.int64)
+            return cls(tokens, position, slots[-1:], slots, _ALONE, (0,) if logits_at is None else logits_at)
         mask = ancestor_mask(parents)
         positions = mask.sum(axis=1, dtype=np.int64)
         positions += length - count - 1
@@ -120,6 +127,8 @@ class PackedBatch:
     @classmethod
     def pack(cls, rows: Sequence[Row]) -> PackedBatch:
         """Put rows (at least one) end to end."""
+        if len(rows) == 1:
+            return cls._of(rows[0])
         lengths = [row.num_tokens for row in rows]
         starts = [0, *accumulate(lengths[:-1])]
         wanted = [start + index for row, start in zip(rows, starts, strict=True) for index in row.logits_at]
@@ -131,4 +140,17 @@ class PackedBatch:
             positions=np.concatenate([row.positions for row in rows]),
             write_slots=np.concatenate([row.write_slots for row in rows]),
             logits_at=np.array(wanted, dtype=np.int64),
+        )
+
+    @classmethod
+    def _of(cls, row: Row) -> PackedBatch:
+        """One row is a batch as it is."""
+        return cls(
+            rows=(row,),
+            starts=np.zeros(1, dtype=np.int64),
+            lengths=np.array([row.num_tokens], dtype=np.int64),
+            input_ids=np.asarray(row.tokens, dtype=np.int64),
+            positions=row.positions,
+            write_slots=row.write_slots,
+            logits_at=np.array(row.logits_at, dtype=np.int64),
         )

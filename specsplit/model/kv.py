@@ -33,6 +33,9 @@ class KVCache:
     def __init__(self, geometry: Geometry, num_slots: int, dtype: torch.dtype, device: torch.device) -> None:
         shape = (geometry.num_layers, 2, num_slots, geometry.kv_heads, geometry.head_dim)
         self.data = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers = self.data.unbind()
+        """The same by layer, [2, num_slots, kv_heads, head_dim] each; and so are the next two, [num_slots, kv_heads, head_dim]."""
+        self._keys, self._values = self.data[:, 0].unbind(), self.data[:, 1].unbind()
 
     @property
     def num_slots(self) -> int:
@@ -46,9 +49,8 @@ class KVCache:
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store key and value [T, kv_heads, head_dim] of one layer at slots [T]."""
-        pair = self.data[layer]
-        pair[0].index_copy_(0, slots, key)
-        pair[1].index_copy_(0, slots, value)
+        self._keys[layer].index_copy_(0, slots, key)
+        self._values[layer].index_copy_(0, slots, value)
 
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots source [n] to slots target [n] in every layer. The two may overlap: all is read before anything is written."""

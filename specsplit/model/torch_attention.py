@@ -27,8 +27,11 @@ class _Bucket:
     """B"""
     queries: Tensor | None
     """[B * Q] index into T of each query, padding repeats the row's first; None if that is all of T in order."""
-    slots: Tensor
-    """[B * L] slot of each visible token, padding is the row's first: another session's KV may hold NaN, and 0 times NaN is NaN."""
+    slots: Tensor | slice
+    """[B * L] slot of each visible token, padding is the row's first: another session's KV may hold NaN, and 0 times NaN is NaN.
+
+    A slice if they are one run: then the KV is read where it is.
+    """
     bias: Tensor | None
     """[B, 1, G * Q, L] 0 where a query sees a slot, the lowest finite number where not; None if all see all.
 
@@ -52,7 +55,7 @@ class TorchForward:
     ) -> Tensor:
         """See ForwardBatch."""
         self.kv.write(layer, self.write_slots, key, value)
-        parts = [_attend_bucket(bucket, query, self.kv.data[layer], scaling) for bucket in self.buckets]
+        parts = [_attend_bucket(bucket, query, self.kv.layers[layer], scaling) for bucket in self.buckets]
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
         return out if self.restore is None else out.index_select(0, self.restore)
 
@@ -67,6 +70,9 @@ class TorchAttention:
 
     def plan(self, batch: PackedBatch) -> TorchForward:
         """See AttentionBackend."""
+        write_slots = self._tensor(batch.write_slots)
+        if len(batch.rows) == 1:
+            return TorchForward(self._kv, write_slots, (self._single(batch.rows[0]),), None)
         members: dict[tuple[int, int], list[int]] = {}
         for index, row in enumerate(batch.rows):
             members.setdefault(_bucket_key(row), []).append(index)
@@ -80,8 +86,22 @@ class TorchAttention:
             whole = len(members) == 1 and queries.size == restore.size
             buckets.append(self._bucket([batch.rows[index] for index in indices], None if whole else queries))
         in_order = buckets[0].queries is None
-        write_slots = self._tensor(batch.write_slots)
         return TorchForward(self._kv, write_slots, tuple(buckets), None if in_order else self._tensor(restore))
+
+    def _single(self, row: Row) -> _Bucket:
+        """A row by itself: nothing is padded, and where its slots are a run its KV is read in place."""
+        slots = row.kv_slots
+        run = slice(int(slots[0]), int(slots[-1]) + 1) if bool((np.diff(slots) == 1).all()) else None
+        hidden = None
+        if not row.tail_mask.all():
+            hidden = np.zeros((1, row.num_tokens, len(slots)), dtype=np.bool_)
+            np.logical_not(row.tail_mask, out=hidden[0, :, len(slots) - row.tail_mask.shape[1] :])
+        return _Bucket(
+            size=1,
+            queries=None,
+            slots=run if run is not None else self._tensor(slots),
+            bias=None if hidden is None else self._bias(hidden),
+        )
 
     def _bucket(self, rows: list[Row], queries: Ints | None) -> _Bucket:
         most_queries = max(row.num_tokens for row in rows)
@@ -138,6 +158,7 @@ def _attend_bucket(bucket: _Bucket, query: Tensor, pair: Tensor, scaling: float 
     group = query.shape[1] // kv_heads
     # Heads that share a KV head become further queries of it: no copy of the KV per head, and every SDPA kernel takes it.
     folded = query.reshape(size, -1, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(size, kv_heads, -1, dim)
-    gathered = pair.index_select(1, bucket.slots).view(2, size, -1, kv_heads, dim).transpose(2, 3)
+    seen = pair[:, bucket.slots] if isinstance(bucket.slots, slice) else pair.index_select(1, bucket.slots)
+    gathered = seen.view(2, size, -1, kv_heads, dim).transpose(2, 3)
     out = scaled_dot_product_attention(folded, gathered[0], gathered[1], attn_mask=bucket.bias, scale=scaling)
     return out.view(size, kv_heads, group, -1, dim).permute(0, 3, 1, 2, 4).reshape(-1, kv_heads * group, dim)

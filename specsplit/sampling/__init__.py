@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from specsplit.sampling.filters import restrict
 from specsplit.sampling.noise import Noise, NoiseCache, gumbel
-from specsplit.sampling.pick import has_pick, perturb, pick
+from specsplit.sampling.pick import has_pick, likeliest_tokens, perturb, pick
 
-__all__ = ["Noise", "NoiseCache", "gumbel", "has_pick", "perturb", "pick", "restrict"]
+__all__ = ["Noise", "NoiseCache", "gumbel", "has_pick", "likeliest_tokens", "perturb", "pick", "restrict"]

@@ -40,7 +40,11 @@ def pick(
     logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int], noise: Noise = gumbel
 ) -> list[int | None]:
     """The tokens picked, one per row; None for a row that has no pick. See `perturb` and `has_pick`."""
-    perturbed = perturb(logits, samplings, positions, noise)
+    return likeliest_tokens(perturb(logits, samplings, positions, noise))
+
+
+def likeliest_tokens(perturbed: Tensor) -> list[int | None]:
+    """The argmax of each row [R, V]; None for a row that has no pick."""
     likeliest = perturbed.argmax(dim=-1, keepdim=True)
     picked: list[int] = likeliest.where(has_pick(perturbed.gather(-1, likeliest)), -1).squeeze(-1).tolist()
     return [token if token >= 0 else None for token in picked]

@@ -48,6 +48,8 @@ class VerifierSettings(EngineSettings):
     """Time a drafter gets to answer when first dialled; its sessions run without drafts until then."""
     drafter_lost_after_s: float = Field(default=5.0, gt=0)
     """A drafter that leaves an open or a commit unanswered for this long (and 5 ms more per token of it) is lost."""
+    step_timeout_s: float = Field(default=60.0, gt=0)
+    """A step that takes longer than this, and than 50 times what its like take, hangs: the verifier hands its sessions back and exits."""
     inflate_layers: int = Field(default=0, ge=0)
     """Benchmarks only: add layers that change nothing until there are this many; 0 adds none."""
     paced_step_base_ms: float = Field(default=0.0, ge=0)

@@ -9,6 +9,7 @@ that survives; a late node that leaves the trail is dropped without a word. Afte
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NoReturn
 
 from specsplit.speculation.events import Commit, Draft, Grow
@@ -156,7 +157,23 @@ class Mirror:
         self._protocol.advance(Event.TAKE)
         return draft
 
-    def commit(self, draft: Draft, path: list[int], bonus: int) -> tuple[Commit, bool]:
+    def __len__(self) -> int:
+        """Live nodes, root not counted."""
+        return len(self.tree)
+
+    def leads_on(self, draft: Draft, path: Sequence[int]) -> bool:
+        """True if something hangs below the last node of `path` (indices into `draft`, root first)."""
+        deepest = self.tree.nodes[draft.ids[path[-1]]] if len(path) > 1 else self.tree.root
+        return bool(deepest.children)
+
+    def listed(self) -> tuple[list[int], list[int], list[int], list[float]]:
+        """(ids, indices of parents, tokens, scores) of the root and every node, parents before children; -1 is the root's parent."""
+        nodes = [self.tree.root, *self.tree.root.descendants()]
+        index = {id(node): i for i, node in enumerate(nodes)}
+        parents = [-1, *(index[id(node.parent)] for node in nodes[1:])]
+        return [n.id for n in nodes], parents, [n.token for n in nodes], [n.score for n in nodes]
+
+    def commit(self, draft: Draft, path: Sequence[int], bonus: int) -> tuple[Commit, bool]:
         """Reroot to `bonus` behind the accepted `path` (indices into `draft`, root first): the event to send, and whether it was a hit."""
         self._protocol.advance(Event.COMMIT)
         accepted = [self.tree.nodes[draft.ids[i]] for i in path[1:]]

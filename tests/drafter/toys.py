@@ -196,7 +196,7 @@ def tiny_lm(num_slots: int = 2048, max_context: int = 128) -> CausalLM:
     model.load_state_dict(plain_model(config).state_dict())
     model.config._attn_implementation = NAME  # pyright: ignore[reportPrivateUsage]
     info = ModelInfo("tiny", Vocabulary(config.vocab_size), max_context)
-    return CausalLM.wrap(model, info, num_pages=num_slots, page_size=1)
+    return CausalLM(model, info, num_pages=num_slots, page_size=1)
 
 
 def open_event(

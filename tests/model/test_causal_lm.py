@@ -59,3 +59,21 @@ def test_other_dtypes_load_and_answer_in_float32(folders: dict[str, Path], dtype
     logits = lm.forward([Row.chunk([1, 2, 3], table.slots(0, 3), logits_at=[2])])
     assert logits.dtype == torch.float32
     assert logits.isfinite().all()
+
+
+def test_a_row_gives_the_same_logits_whether_its_pages_are_a_run_or_scattered(llama: CausalLM) -> None:
+    run, first, second, scattered = (PageTable(llama.pool) for _ in range(4))
+    run.reserve(16)
+    for length in (4, 8, 12, 16):  # every other page is another's
+        first.reserve(length)
+        second.reserve(length)
+    first.release()
+    scattered.reserve(16)
+    assert not (scattered.slots(0, 16)[1:] - scattered.slots(0, 16)[:-1] == 1).all()
+    tokens, parents = [5, 9, 3, 7, 1, 2], [-1, 0, 0, 1, 1, 3]
+    logits = []
+    for table in (run, scattered):
+        llama.forward([Row.chunk(range(1, 11), table.slots(0, 10))])
+        alone = llama.forward([Row.tree([4], [-1], table.slots(0, 11))])
+        logits.append(torch.cat([alone, llama.forward([Row.tree(tokens, parents, table.slots(0, 16))])]))
+    torch.testing.assert_close(logits[0], logits[1], atol=1e-5, rtol=1e-5)

@@ -21,9 +21,11 @@ from specsplit.values import Endpoint, Plan, Stopping, Vocabulary
 from specsplit.wire import drafter as wire
 from specsplit_drafter.board import Board
 from specsplit_drafter.growth import GrowthLimits
-from specsplit_verifier.drafting import SHUNNED_S, Drafting, Sends
-from specsplit_verifier.events import FromDrafter
-from specsplit_verifier.session import Session
+from specsplit_verifier.draft_session import DraftSession
+from specsplit_verifier.drafter_pool import COOL_DOWN_S, DrafterPool
+from specsplit_verifier.events import FromDrafter, Sends
+from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.step import Accepted
 from tests.drafter.toys import Distribution, TableProposer
 
 VOCAB = 6
@@ -63,7 +65,7 @@ class World:
     def __init__(self, prompts: Sequence[Sequence[int]]) -> None:
         self.now = 0.0
         self.addresses: tuple[str, ...] = ("drafter:1", "drafter:2")
-        self.drafting = Drafting(Vocabulary(VOCAB), MAX_NODES)
+        self.drafters = DrafterPool(Vocabulary(VOCAB), MAX_NODES)
         self.boards = {
             address: Board(TableProposer(draft, Vocabulary(VOCAB)), GrowthLimits(4), 16) for address in self.addresses
         }
@@ -74,10 +76,10 @@ class World:
         self.sessions: dict[int, Session] = {}
         for number, prompt in enumerate(prompts, start=1):
             request = DecodeRequest(str(number), tuple(prompt), stopping=Stopping(LIMIT))
-            session = Session(number, request, PLAN, LIMIT, frozenset(), PageTable(pool), list(prompt), len(prompt) - 1)
+            session = Session(number, request, PLAN, StopRule(LIMIT), PageTable(pool), list(prompt), len(prompt) - 1)
             self.sessions[number] = session
-            self.send(self.drafting.attach(session, Endpoint("", self.addresses[number % 2]), self.now))
-        self.send(self.drafting.roster([Endpoint(a, a) for a in self.addresses], (), self.now))
+            self.send(self.drafters.attach(session, Endpoint("", self.addresses[number % 2]), self.now))
+        self.send(self.drafters.roster([Endpoint(a, a) for a in self.addresses], (), self.now))
 
     def send(self, sends: Sends) -> None:
         for address, session, event in sends:
@@ -91,13 +93,12 @@ class World:
             paths.append([*(paths[parent] if parent >= 0 else session.tokens[:-1]), token])
             picks.append(target(paths[-1]))
         path = taken.accept(picks)
-        verdict = session.settle(taken, path, picks[path[-1]])
-        if verdict.finished is not None:
-            self.send(self.drafting.close(session))
+        result = session.commit(taken, Accepted(path, picks[path[-1]]), self.now)
+        if result.finished is not None:
+            self.send(self.drafters.close(session))
             del self.sessions[session.id]
-        elif verdict.commit is not None and session.drafter is not None:
-            self.send([(session.drafter, session.id, verdict.commit)])
-            self.drafting.committed(session, verdict.hit is True, self.now)
+        elif result.reroot.commit is not None and isinstance(session.drafter, DraftSession):
+            self.send([(session.drafter.address, session.id, result.reroot.commit)])
 
     def deliver_to_drafter(self, address: str) -> None:
         if self.to_drafter[address]:
@@ -117,7 +118,7 @@ class World:
         if self.to_verifier[address]:
             message = drafter_pb2.DraftResponse.FromString(self.to_verifier[address].popleft())
             events = FromDrafter(address, list(wire.draft_response_events(message)))
-            self.send(self.drafting.grown(events, self.sessions, self.now))
+            self.send(self.drafters.received(events, self.sessions, self.now))
 
     def drop(self, address: str) -> None:
         """The stream breaks with everything on it; a later open finds a new one."""
@@ -125,7 +126,7 @@ class World:
         self.streams[address] += 1
         self.to_drafter[address].clear()
         self.to_verifier[address].clear()
-        self.send(self.drafting.lost(address, self.sessions.values(), self.now))
+        self.send(self.drafters.lost(address, self.sessions.values(), self.now))
 
     def drain(self) -> None:
         """Deliver everything, and let the drafters grow until they rest."""
@@ -171,16 +172,16 @@ def test_whatever_the_wire_does_the_text_is_the_targets_own(data: st.DataObject)
             case "drop" if data.draw(st.integers(0, 3)) == 0:
                 world.drop(address)
             case _:
-                world.now += SHUNNED_S
+                world.now += COOL_DOWN_S
         for session in written.values():
             assert session.tokens[session.prompt_length :] == truth(session.request.tokens, session.generated)
-            assert session.mirror is None or len(session.mirror.tree) <= MAX_NODES
+            assert not isinstance(session.drafter, DraftSession) or len(session.drafter.mirror) <= MAX_NODES
     world.drain()
     for session in world.sessions.values():
-        if session.mirror is not None and session.drafter is not None:
-            key = (world.streams[session.drafter], session.id)
-            original = world.boards[session.drafter].growth_of(key).original
-            assert session.mirror.tree.snapshot() == original.tree.snapshot()
-            assert session.mirror.resting
+        if isinstance(session.drafter, DraftSession):
+            address, mirror = session.drafter.address, session.drafter.mirror
+            original = world.boards[address].growth_of((world.streams[address], session.id)).original
+            assert mirror.tree.snapshot() == original.tree.snapshot()
+            assert mirror.resting
     open_sessions = sum(board.num_sessions for board in world.boards.values())
-    assert open_sessions == sum(session.drafter is not None for session in world.sessions.values())
+    assert open_sessions == sum(session.drafter.attached for session in world.sessions.values())

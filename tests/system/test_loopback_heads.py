@@ -25,10 +25,12 @@ from specsplit.values import Endpoint, Plan, Stopping
 from specsplit.wire import drafter as wire
 from specsplit_drafter.board import Board
 from specsplit_drafter.growth import GrowthLimits
-from specsplit_verifier.drafting import SHUNNED_S, Drafting, Sends
-from specsplit_verifier.events import FromDrafter
+from specsplit_verifier.draft_session import DraftSession
+from specsplit_verifier.drafter_pool import COOL_DOWN_S, DrafterPool
+from specsplit_verifier.events import FromDrafter, Sends
 from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
-from specsplit_verifier.session import Session
+from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.step import Accepted
 from tests.drafter.head_toys import HEADS, VOCABULARY, features_of, head_of
 from tests.drafter.test_heads import Checked
 
@@ -53,7 +55,7 @@ class World:
         self.endpoints = [
             Endpoint(address, address, head_of(name).shape.need) for address, name in zip(ADDRESSES, heads, strict=True)
         ]
-        self.drafting = Drafting(VOCABULARY, MAX_NODES, FeatureSource(recipe_of, limits))
+        self.drafters = DrafterPool(VOCABULARY, MAX_NODES, FeatureSource(recipe_of, limits))
         budget, pages = chance.choice([1, 3, 512]), PagePool(256, 4)
         self.boards = {
             address: Board(Checked(name, budget, 1024), GrowthLimits(chance.choice([4, 32])), 16)
@@ -67,10 +69,10 @@ class World:
         for number, length in enumerate(prompts, start=1):
             prompt = [chance.randrange(VOCABULARY.size) for _ in range(length)]
             request = DecodeRequest(str(number), tuple(prompt), stopping=Stopping(LIMIT))
-            session = Session(number, request, plan, LIMIT, frozenset(), PageTable(pages), prompt)
+            session = Session(number, request, plan, StopRule(LIMIT), PageTable(pages), prompt)
             self.sessions[number] = session
-            self.send(self.drafting.attach(session, self.endpoints[number % 2], self.now))
-        self.send(self.drafting.roster(self.endpoints, (), self.now))
+            self.send(self.drafters.attach(session, self.endpoints[number % 2], self.now))
+        self.send(self.drafters.roster(self.endpoints, (), self.now))
 
     def send(self, sends: Sends) -> None:
         for address, session, event in sends:
@@ -78,7 +80,7 @@ class World:
 
     def step(self, session: Session, chunk: int) -> None:
         """One step of a session, prefill of `chunk` tokens or verification; as many are re-prefilled if its drafter lacks them."""
-        again = session.feed.missing[:chunk] if session.feed is not None else range(0)
+        again = session.drafter.recompute[:chunk]
         first = session.kv_length
         if session.prefilling:
             count = min(chunk, len(session.tokens) - 1 - first)
@@ -96,13 +98,12 @@ class World:
             self.deliver_to_verifier(self.chance.choice(ADDRESSES))  # while the step runs
         picks = self.picks(taken)
         path = taken.accept(picks)
-        verdict = session.settle(taken, path, picks[path[-1]])
-        if verdict.finished is not None:
-            self.send(self.drafting.close(session))
+        result = session.commit(taken, Accepted(path, picks[path[-1]]), self.now)
+        if result.finished is not None:
+            self.send(self.drafters.close(session))
             del self.sessions[session.id]
-        elif verdict.commit is not None and session.drafter is not None:
-            self.send([(session.drafter, session.id, verdict.commit)])
-            self.drafting.committed(session, verdict.hit is True, self.now)
+        elif result.reroot.commit is not None and isinstance(session.drafter, DraftSession):
+            self.send([(session.drafter.address, session.id, result.reroot.commit)])
         return len(path)
 
     def picks(self, taken: Draft) -> list[int]:
@@ -118,10 +119,10 @@ class World:
         ]
 
     def computed(self, session: Session, first: int, count: int) -> None:
-        if session.feed is not None and count:
-            recipe = session.feed.recipe
+        recipe = session.drafter.recipe
+        if recipe is not None and count:
             rows = features_of(session.tokens[: first + count], recipe.layers)[first:]
-            self.send(self.drafting.computed(session, Features(first, count, *encode(rows, recipe.layout)), self.now))
+            self.send(self.drafters.computed(session, Features(first, count, *encode(rows, recipe.layout)), self.now))
 
     def deliver_to_drafter(self, address: str) -> None:
         if self.to_drafter[address]:
@@ -142,7 +143,7 @@ class World:
             message = drafter_pb2.DraftResponse.FromString(self.to_verifier[address].popleft())
             events = list(wire.draft_response_events(message))
             assert not any(isinstance(event, Refuse | SpecsplitError) for _, event in events), events
-            self.send(self.drafting.grown(FromDrafter(address, events), self.sessions, self.now))
+            self.send(self.drafters.received(FromDrafter(address, events), self.sessions, self.now))
 
     def drop(self, address: str) -> None:
         """The stream breaks with everything on it; a later open finds a new one."""
@@ -150,7 +151,7 @@ class World:
         self.streams[address] += 1
         self.to_drafter[address].clear()
         self.to_verifier[address].clear()
-        self.send(self.drafting.lost(address, self.sessions.values(), self.now))
+        self.send(self.drafters.lost(address, self.sessions.values(), self.now))
 
     def drain(self) -> None:
         """Prefill, re-prefill and deliver everything, and let the drafters grow until they rest."""
@@ -167,9 +168,9 @@ class World:
                 if session.prefilling:
                     busy = True
                     self.step(session, 3)
-                elif session.feed is not None and session.feed.missing:
+                elif session.drafter.recompute:
                     busy = True
-                    missing = session.feed.missing[:3]
+                    missing = session.drafter.recompute[:3]
                     self.computed(session, missing.start, len(missing))
             if not busy and not any(self.to_drafter.values()):
                 return
@@ -177,25 +178,26 @@ class World:
 
     def check(self) -> None:
         for session in self.sessions.values():
-            assert session.mirror is None or len(session.mirror.tree) <= MAX_NODES
-            feed = session.feed
+            drafter, feed = session.drafter, session.drafter.feed
+            assert not isinstance(drafter, DraftSession) or len(drafter.mirror) <= MAX_NODES
             kept_whole = self.limits.retention >= 100
-            assert session.drafter is not None or session.orphan or not kept_whole, "nobody is too slow or out of step"
+            assert drafter.attached or drafter.needed or not kept_whole, "nobody is too slow or out of step"
             assert feed is None or feed.retained <= self.limits.retention
             assert feed is None or feed.sent - feed.read <= self.limits.window
 
     def check_at_rest(self) -> None:
         for session in self.sessions.values():
-            if session.mirror is None or session.drafter is None:
+            drafter = session.drafter
+            if not isinstance(drafter, DraftSession):
                 continue
-            key = (self.streams[session.drafter], session.id)
-            original = self.boards[session.drafter].growth_of(key).original
-            assert session.mirror.tree.snapshot() == original.tree.snapshot()
-            assert session.mirror.resting
-            assert session.feed is not None and session.feed.complete
-            assert session.feed.read == len(session.tokens) - 1, "everything before the root"
-            assert len(session.tokens) == 1 or len(session.mirror.tree) > 0, "a head that has read everything drafts"
-        drafted = sum(session.drafter is not None for session in self.sessions.values())
+            key = (self.streams[drafter.address], session.id)
+            original = self.boards[drafter.address].growth_of(key).original
+            assert drafter.mirror.tree.snapshot() == original.tree.snapshot()
+            assert drafter.mirror.resting
+            assert drafter.feed is not None and drafter.feed.complete
+            assert drafter.feed.read == len(session.tokens) - 1, "everything before the root"
+            assert len(session.tokens) == 1 or len(drafter.mirror) > 0, "a head that has read everything drafts"
+        drafted = sum(session.drafter.attached for session in self.sessions.values())
         assert sum(board.num_sessions for board in self.boards.values()) == drafted
 
 
@@ -224,8 +226,8 @@ def test_whatever_the_wire_does_heads_draft_what_transformers_would_from_all_fea
             case "drop" if data.draw(st.integers(0, 3)) == 0:
                 world.drop(address)
             case _:
-                world.now += SHUNNED_S
-                world.send(world.drafting.retry(world.sessions.values(), world.now))
+                world.now += COOL_DOWN_S
+                world.send(world.drafters.retry(world.sessions.values(), world.now))
         world.check()
     world.drain()
     world.check_at_rest()

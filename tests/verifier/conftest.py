@@ -12,7 +12,8 @@ import pytest
 from specsplit.clock import SystemClock
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
-from specsplit_verifier.service import Verifier, load_stepper
+from specsplit_verifier.service import Verifier, load_target
+from specsplit_verifier.step import StepResult
 from tests.support.toys import alphabet_target
 
 Decode = Callable[[Verifier, DecodeRequest], Awaitable[tuple[list[int], Finished]]]
@@ -29,7 +30,7 @@ async def verifier_over(folder: Path, **settings: Any) -> AsyncIterator[Verifier
     """A verifier in this process; closed, and checked to be empty, on the way out."""
     resolved = VerifierSettings(model=folder, **settings)
     clock = SystemClock()
-    verifier = Verifier(resolved, load_stepper(resolved, clock), clock)
+    verifier = Verifier(resolved, load_target(resolved, clock), clock)
     try:
         yield verifier
     finally:
@@ -37,6 +38,13 @@ async def verifier_over(folder: Path, **settings: Any) -> AsyncIterator[Verifier
     statistics = verifier.engine.statistics()
     assert statistics.running == statistics.waiting == 0
     assert statistics.free_pages == statistics.total_pages
+
+
+def recorded(verifier: Verifier) -> list[StepResult]:
+    """The steps from now on, oldest first, as they are made."""
+    steps: list[StepResult] = []
+    verifier.subscribe(steps.append)
+    return steps
 
 
 async def decode(verifier: Verifier, request: DecodeRequest) -> tuple[list[int], Finished]:

@@ -11,7 +11,7 @@ from specsplit.errors import Exhausted, InvalidRequest
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.values import FinishReason, Sampling, Stopping
 from tests.support.toys import END, letter
-from tests.verifier.conftest import decode, verifier_over
+from tests.verifier.conftest import decode, recorded, verifier_over
 
 
 def ids(text: str) -> list[int]:
@@ -35,27 +35,29 @@ async def test_a_prompt_of_one_token_needs_no_prefill(alphabet: Path) -> None:
 
 async def test_a_long_prompt_is_prefilled_in_chunks_beside_running_sessions(alphabet: Path) -> None:
     async with verifier_over(alphabet, step_token_budget=16) as verifier:
+        records = recorded(verifier)
         long, short = await asyncio.gather(
             decode(verifier, DecodeRequest("long", ids("." * 100 + "m"), stopping=Stopping(4))),
             decode(verifier, DecodeRequest("short", ids("a"), stopping=Stopping(20))),
         )
-        records = list(verifier.engine.records)
     assert bytes(long[0]) == b"nopq" and bytes(short[0]) == b"bcdefghijklmnopqrstu"
-    assert max(record.prefill_tokens for record in records) <= 16
-    assert sum(record.prefill_tokens for record in records) == 100
-    assert any(record.prefill_tokens and record.sessions for record in records), "prefill and decoding share a step"
+    assert max(record.costs.prefill_tokens for record in records) <= 16
+    assert sum(record.costs.prefill_tokens for record in records) == 100
+    assert any(record.costs.prefill_tokens and record.sessions for record in records), (
+        "prefill and decoding share a step"
+    )
 
 
 async def test_eight_sessions_share_steps_and_keep_apart(alphabet: Path) -> None:
     async with verifier_over(alphabet) as verifier:
+        records = recorded(verifier)
         starts = "abcdefgh"
         results = await asyncio.gather(
             *(decode(verifier, DecodeRequest(c, ids(c), stopping=Stopping(10))) for c in starts)
         )
-        records = list(verifier.engine.records)
     for start, (tokens, _) in zip(starts, results, strict=True):
         assert tokens == [letter(start) + i for i in range(1, 11)]
-    assert max(record.sessions for record in records) > 1
+    assert max(len(record.sessions) for record in records) > 1
 
 
 async def test_the_end_token_ends_and_is_not_output(alphabet: Path) -> None:
@@ -100,12 +102,12 @@ async def test_a_session_that_can_never_fit_is_refused_with_the_numbers(alphabet
 
 async def test_a_session_that_does_not_fit_now_waits_its_turn(alphabet: Path) -> None:
     async with verifier_over(alphabet, kv_tokens=64) as verifier:  # room for one of these at a time
+        records = recorded(verifier)
         results = await asyncio.gather(
             *(decode(verifier, DecodeRequest(c, ids(c), stopping=Stopping(30))) for c in "abc")
         )
-        records = list(verifier.engine.records)
     assert [bytes(tokens)[:2] for tokens, _ in results] == [b"bc", b"cd", b"de"]
-    assert max(record.sessions for record in records) == 1
+    assert max(len(record.sessions) for record in records) == 1
 
 
 async def test_more_than_the_queue_holds_is_refused_with_a_hint(alphabet: Path) -> None:

@@ -20,7 +20,7 @@ from specsplit_verifier.events import Roster
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.feed import Recipe
 from tests.model.heads.published import eagle3, write
-from tests.verifier.conftest import decode, verifier_over
+from tests.verifier.conftest import decode, recorded, verifier_over
 from tests.verifier.reader import features_of, reading, three_layers
 
 NEED = FeatureNeed(layers=(2, 0, 1, LAST), hidden_size=32)
@@ -250,12 +250,12 @@ async def test_a_late_joiner_is_replayed_what_is_kept_in_messages_that_fit(
         reading(NEED, truth) as (second, stayer),
         verifier_over(target, max_message_bytes=small) as verifier,
     ):
+        records = recorded(verifier)
         verifier.on_lost = lambda _: verifier.engine.post(Roster([stayer]))  # nobody to turn to until then: an orphan
         tokens, end = await decode(verifier, request(truth[0][:150], leaver, tokens=40))
-        records = list(verifier.engine.records)
         sent = verifier.links.statistics[stayer.address]
     assert written(truth[0], tokens, 150)
-    assert not any(record.reprefill_tokens for record in records)
+    assert not any(record.costs.reprefill_tokens for record in records)
     for reader in (first, second):
         reader.check(1, truth[0], features_of(target, truth[0], NEED))
     assert sent.feature_bytes_sent > small and end.speculation.accepted > 10
@@ -268,12 +268,12 @@ async def test_a_late_joiner_gets_what_is_gone_by_re_prefill(target: Path, truth
         reading(NEED, truth) as (second, stayer),
         verifier_over(target, **limits) as verifier,
     ):
+        records = recorded(verifier)
         verifier.engine.post(Roster([leaver, stayer]))
         tokens, end = await decode(verifier, request(PROMPTS[0], leaver))
-        records = list(verifier.engine.records)
     assert written(truth[0], tokens, 40)
-    gone = sum(record.reprefill_tokens for record in records)
-    assert gone >= len(PROMPTS[0]) - 32 and max(record.reprefill_tokens for record in records) <= 16
+    gone = sum(record.costs.reprefill_tokens for record in records)
+    assert gone >= len(PROMPTS[0]) - 32 and max(record.costs.reprefill_tokens for record in records) <= 16
     second.check(1, truth[0], features_of(target, truth[0], NEED))
     assert not second.sessions[1].blocked, "it has caught up"
     assert end.speculation.accepted > 10
@@ -288,17 +288,17 @@ async def test_a_drafter_of_another_need_gets_all_by_re_prefill_and_disturbs_nob
         reading(other, truth) as (second, stayer),
         verifier_over(target, paced_step_base_ms=5.0) as verifier,  # so that the other session lasts
     ):
+        records = recorded(verifier)
         verifier.engine.post(Roster([leaver, stayer]))
         drafted, plain = await asyncio.gather(
             decode(verifier, request(PROMPTS[0], leaver)), decode(verifier, request(PROMPTS[1], tokens=150))
         )
-        records = list(verifier.engine.records)
     assert written(truth[0], drafted[0], 40)
     assert written(truth[1], plain[0], 43)
-    again = [record for record in records if record.reprefill_tokens]
-    assert sum(record.reprefill_tokens for record in again) >= len(PROMPTS[0])
-    assert max(record.reprefill_tokens for record in again) <= 32, "few beside a session that lacks nothing"
-    assert all(record.sessions >= 1 for record in again), "decoding goes on meanwhile"
+    again = [record for record in records if record.costs.reprefill_tokens]
+    assert sum(record.costs.reprefill_tokens for record in again) >= len(PROMPTS[0])
+    assert max(record.costs.reprefill_tokens for record in again) <= 32, "few beside a session that lacks nothing"
+    assert all(record.sessions for record in again), "decoding goes on meanwhile"
     second.check(1, truth[0], features_of(target, truth[0], other))
 
 
@@ -323,8 +323,8 @@ async def test_sampled_text_is_the_same_with_and_without_features(target: Path, 
     async with verifier_over(target) as verifier:
         alone, _ = await decode(verifier, sampled)
     async with reading(NEED, [PROMPTS[2] + alone]) as (reader, endpoint), verifier_over(target) as verifier:
+        records = recorded(verifier)
         tokens, end = await decode(verifier, replace(sampled, drafter=endpoint))
-        records = list(verifier.engine.records)
     assert tokens == alone and end.speculation.accepted > 10
     assert next(record for record in records if record.sessions).drafted > 0, "the first step waits for the first grow"
     reader.check(1, PROMPTS[2] + alone, features_of(target, PROMPTS[2] + alone, NEED))

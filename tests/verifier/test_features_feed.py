@@ -48,7 +48,7 @@ class World:
             self.feed.detach()
 
     def again(self, count: int) -> None:
-        missing = self.feed.missing
+        missing = self.feed.recompute
         if missing:
             assert missing.start == self.got and missing.stop <= self.feed.end - self.feed.retained
             self.receive(self.feed.add(rows(missing.start, min(count, len(missing)))))
@@ -106,23 +106,23 @@ def test_what_is_kept_is_replayed_to_another_drafter() -> None:
     it.add(rows(7, 3))
     assert it.attach(root=10) == [rows(0, 8)]
     assert it.acknowledge(8) == [rows(8, 2)]
-    assert not it.missing
+    assert not it.recompute
 
 
 def test_what_is_gone_is_missing_a_window_at_a_time_and_then_joins_what_is_kept() -> None:
     it = feed(20, event_bytes=1000)
     it.add(rows(20, 4))
-    assert not it.missing, "nobody lacks it"
+    assert not it.recompute, "nobody lacks it"
     assert it.attach(root=24) == []
-    assert it.missing == range(8)
+    assert it.recompute == range(8)
     assert it.add(rows(0, 8)) == [rows(0, 8)]
-    assert not it.missing, "the window is full"
+    assert not it.recompute, "the window is full"
     it.acknowledge(8)
     it.add(rows(8, 8))
     it.acknowledge(16)
-    assert it.missing == range(16, 20)
+    assert it.recompute == range(16, 20)
     assert it.add(rows(16, 4)) == [rows(16, 4), rows(20, 4)]
-    assert it.complete and not it.missing
+    assert it.complete and not it.recompute
 
 
 def test_live_features_outrun_a_gap_without_blame() -> None:
@@ -130,7 +130,7 @@ def test_live_features_outrun_a_gap_without_blame() -> None:
     it.attach(root=20)
     for first in range(20, 60, 4):
         assert it.add(rows(first, 4)) == []
-    assert it.retained == 16 and it.missing == range(8)
+    assert it.retained == 16 and it.recompute == range(8)
 
 
 def test_a_late_joiner_is_not_overrun_before_it_was_sent_all_there_was() -> None:
@@ -139,9 +139,9 @@ def test_a_late_joiner_is_not_overrun_before_it_was_sent_all_there_was() -> None
     it.attach(root=16)
     assert (it.sent, it.live) == (8, False), "the window is 8"
     it.add(rows(16, 12))
-    assert it.missing == range(8, 8), "12 are gone, and what it was sent is still to be read"
+    assert it.recompute == range(8, 8), "12 are gone, and what it was sent is still to be read"
     it.acknowledge(8)
-    assert it.missing == range(8, 12)
+    assert it.recompute == range(8, 12)
     it.add(rows(8, 4))
     assert it.sent == 16
     it.acknowledge(16)
@@ -164,11 +164,11 @@ def test_a_drafter_slower_than_prefill_gets_the_prompt_by_re_prefill_and_is_over
     got = 0
     for first in range(0, 60, 4):
         got += sum(event.count for event in it.add(rows(first, 4)))
-    assert (got, it.live) == (8, False) and it.missing == range(8, 8)
+    assert (got, it.live) == (8, False) and it.recompute == range(8, 8)
     while it.catching_up:
         events = it.acknowledge(it.sent)
-        if it.missing:
-            events += it.add(rows(it.missing.start, len(it.missing)))
+        if it.recompute:
+            events += it.add(rows(it.recompute.start, len(it.recompute)))
         for event in events:
             assert event == rows(got, event.count)
             got = event.end
@@ -186,7 +186,7 @@ def test_an_event_has_no_more_tokens_than_a_peer_accepts() -> None:
 def test_features_that_nobody_lacks_any_more_are_let_go() -> None:
     it = feed(20)
     it.attach(root=20)
-    missing = it.missing
+    missing = it.recompute
     it.detach()
     assert it.add(rows(missing.start, len(missing))) == []
     assert it.retained == 0 and it.end == 20

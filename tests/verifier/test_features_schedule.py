@@ -8,13 +8,22 @@ from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
 from specsplit.values import ModelInfo, Plan, Vocabulary
 from specsplit_verifier.cost import StepCost
+from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.patience import Patience
-from specsplit_verifier.scheduler import REPREFILL_TOKENS, Batch, Pause, Scheduler
-from specsplit_verifier.session import Session
+from specsplit_verifier.scheduler import RECOMPUTE_TOKENS, Batch, Pause, Scheduler
+from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.step import Accepted
 
 BUDGET = 100
 WAITING = Plan(draft_ahead=False, wait_budget_us=1_000_000)
+
+
+def drafting(session: int, root: int, feed: Feed | None = None) -> DraftSession:
+    """A drafter that begins at a session whose root has position `root`."""
+    drafter = DraftSession("drafter", Mirror(session, 1, root, 8, 16), Patience(), feed)
+    drafter.begin(root, now=0.0)
+    return drafter
 
 
 class World:
@@ -30,16 +39,14 @@ class World:
         number = len(self.scheduler.running) + 1
         prompt = (1,) * tokens
         table = PageTable(self.pool)
-        session = Session(number, DecodeRequest("r", prompt), WAITING, 50, frozenset(), table, list(prompt), read)
+        session = Session(number, DecodeRequest("r", prompt), WAITING, StopRule(50), table, list(prompt), read)
         feed = Feed(Recipe((1,), "", FeatureLayout(2)), gap, FeedLimits(1000, 1000, 1000)) if gap else None
-        session.attach("drafter", Mirror(number, 1, tokens - 1, 8, 16), feed)
-        if feed is not None:
-            feed.attach(tokens - 1)
+        session.drafter = drafting(number, tokens - 1, feed)
         self.scheduler.running[number] = session
         return session
 
     def choose(self) -> Batch:
-        batch = self.scheduler.choose(0.0, StepCost(), {"drafter": Patience()})
+        batch = self.scheduler.choose(0.0, StepCost())
         assert isinstance(batch, Batch)
         return batch
 
@@ -49,41 +56,41 @@ def test_a_session_alone_is_re_prefilled_at_full_budget_and_decodes_meanwhile() 
     session = world.session(300, read=299, gap=250)
     batch = world.choose()
     assert batch.decoding == [session], "its drafter is not waited for"
-    assert batch.reprefilling == [(session, range(BUDGET))]
+    assert batch.recomputing == [(session, range(BUDGET))]
 
 
 def test_beside_a_session_that_lacks_nothing_it_is_a_few_tokens() -> None:
     world = World()
     session = world.session(300, read=299, gap=250)
     other = world.session(50, read=49)
-    other.detach(orphan=False)
+    other.drafter = NoDrafter()
     batch = world.choose()
     assert batch.decoding == [session, other]
-    assert batch.reprefilling == [(session, range(REPREFILL_TOKENS))]
+    assert batch.recomputing == [(session, range(RECOMPUTE_TOKENS))]
 
 
 def test_real_prefill_comes_first() -> None:
     world = World()
     lacking = world.session(300, read=299, gap=250)
     prompt = world.session(400, read=0)
-    assert world.choose().reprefilling == []
+    assert world.choose().recomputing == []
     prompt.kv_length = 399 - BUDGET + 10
     batch = world.choose()
     assert batch.prefilling == [(prompt, 90)]
-    assert batch.reprefilling == [(lacking, range(10))]
+    assert batch.recomputing == [(lacking, range(10))]
 
 
 def test_several_share_the_budget_in_equal_parts_and_what_one_leaves_goes_to_the_others() -> None:
     world = World()
     long, short, other = (world.session(300, read=299, gap=gap) for gap in (250, 20, 200))
-    assert world.choose().reprefilling == [(short, range(20)), (other, range(40)), (long, range(40))]
+    assert world.choose().recomputing == [(short, range(20)), (other, range(40)), (long, range(40))]
 
 
 def test_beside_a_session_that_lacks_nothing_each_gets_as_much_as_one_would() -> None:
     world = World()
     lacking = [world.session(300, read=299, gap=250) for _ in range(3)]
-    world.session(50, read=49).detach(orphan=False)
-    assert world.choose().reprefilling == [(session, range(REPREFILL_TOKENS)) for session in lacking]
+    world.session(50, read=49).drafter = NoDrafter()
+    assert world.choose().recomputing == [(session, range(RECOMPUTE_TOKENS)) for session in lacking]
 
 
 def test_a_drafter_that_still_catches_up_is_waited_for_before_its_first_commit_and_no_more() -> None:
@@ -91,11 +98,26 @@ def test_a_drafter_that_still_catches_up_is_waited_for_before_its_first_commit_a
     late = world.session(300, read=299)
     feed = Feed(Recipe((1,), "", FeatureLayout(2)), 0, FeedLimits(1000, 1000, 10_000))
     feed.add(Features(0, 299, bytes(299 * 8)))
-    feed.attach(299)
-    late.feed = feed
+    late.drafter = drafting(late.id, 299, feed)
     assert feed.complete and feed.catching_up
-    assert isinstance(world.scheduler.choose(0.0, StepCost(), {"drafter": Patience()}), Pause)
-    late.settle(late.take(), [0], bonus=1)
+    assert isinstance(world.scheduler.choose(0.0, StepCost()), Pause)
+    late.commit(late.take(), Accepted([0], bonus=1), now=0.0)
     assert world.choose().decoding == [late]
     feed.acknowledge(299)
-    assert isinstance(world.scheduler.choose(0.0, StepCost(), {"drafter": Patience()}), Pause)
+    assert isinstance(world.scheduler.choose(0.0, StepCost()), Pause)
+
+
+def test_of_prompts_the_shortest_remainder_is_read_first_and_the_oldest_is_sure_of_a_part() -> None:
+    world = World()
+    oldest, middle, short = world.session(1000, read=0), world.session(500, read=0), world.session(21, read=0)
+    assert world.choose().prefilling == [(oldest, 25), (middle, 55), (short, 20)]
+    short.kv_length, middle.kv_length = 20, 480
+    assert world.choose().prefilling == [(oldest, 81), (middle, 19)]
+
+
+def test_a_prompt_behind_much_longer_ones_is_read_at_once() -> None:
+    world = World()
+    for _ in range(3):
+        world.session(2000, read=0)
+    short = world.session(21, read=0)
+    assert (short, 20) in world.choose().prefilling

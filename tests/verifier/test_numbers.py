@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,6 @@ async def test_a_draft_without_numbers_costs_its_session_nothing_but_drafts(
     finally:
         child.kill()
     assert text == b"bcdefghijk"
-    assert "session 1: going on without drafts" in caplog.text
+    assert re.search("session 1: .* going on without drafts", caplog.text)
     assert bytes(until_k) == b"efghij"
     assert end.stop_token == ord("k"), "what comes behind it is not asked"

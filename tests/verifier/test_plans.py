@@ -14,11 +14,13 @@ from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.speculation import Mirror
 from specsplit.values import Endpoint, FinishReason, Plan, PlanChanges, Stopping
+from specsplit_verifier.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.patience import Patience
 from specsplit_verifier.service import Verifier
-from specsplit_verifier.session import Session
+from specsplit_verifier.session import Session, StopRule
 from tests.drafter.service_toys import drafter
 from tests.support.toys import alphabet_target
-from tests.verifier.conftest import decode, verifier_over
+from tests.verifier.conftest import decode, recorded, verifier_over
 from tests.verifier.reader import features_of, reading, three_layers
 
 ALPHABET = b"abcdefghijklmnopqrstuvwxyz"
@@ -54,12 +56,13 @@ def follows_the_alphabet(written: Sequence[int]) -> bool:
 def test_a_session_follows_within_its_room_and_what_holds_for_both_sides_waits_for_the_next_open() -> None:
     request = DecodeRequest("r", (1,), plan=PlanChanges(topk=3))
     own = Plan(num_steps=5, topk=4, num_draft_tokens=8)
-    session = Session(1, request, request.plan.over(own), 50, frozenset(), PageTable(PagePool(8, 16)), [1], room=16)
-    session.attach("drafter", Mirror(1, 1, 0, 50, 100))
+    session = Session(1, request, request.plan.over(own), StopRule(50), PageTable(PagePool(8, 16)), [1])
+    session.max_draft_tokens = 16
+    session.drafter = DraftSession("drafter", Mirror(1, 1, 0, 50, 100), Patience())
     wanted = Plan(num_steps=9, topk=8, num_draft_tokens=64, wait_budget_us=5, draft_ahead=False)
     assert session.follow(wanted), "it gets less"
     assert session.plan == Plan(num_steps=9, topk=3, num_draft_tokens=16, wait_budget_us=5, draft_ahead=True)
-    session.detach(orphan=True)
+    session.drafter = NoDrafter(needed=True)
     assert not session.follow(replace(wanted, num_draft_tokens=4))
     assert session.plan == Plan(num_steps=9, topk=3, num_draft_tokens=4, wait_budget_us=5, draft_ahead=False)
 
@@ -100,17 +103,18 @@ async def test_a_larger_plan_takes_no_more_than_a_session_has_pages_for(
     alphabet: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with drafter() as (server, _, _), verifier_over(alphabet, paced_step_base_ms=5.0, **OWN) as verifier:
+        records = recorded(verifier)
         endpoint = Endpoint("ngram", server.bound)
         request = DecodeRequest("r", list(PROMPT), stopping=Stopping(200), drafter=endpoint)
         early = asyncio.create_task(decode(verifier, request))
-        while not verifier.engine.records:
+        while not records:
             await asyncio.sleep(0.001)
         with caplog.at_level("INFO"):
             verifier.replan(PlanChanges(num_steps=8, num_draft_tokens=64))
             tokens, _ = await early
-        most = max(record.drafted for record in verifier.engine.records)
+        most = max(record.drafted for record in records)
         _, late = await decode(verifier, request)
-        more = max(record.drafted for record in verifier.engine.records)
+        more = max(record.drafted for record in records)
     assert follows_the_alphabet([*PROMPT, *tokens])
     assert "1 sessions have no KV pages for num_draft_tokens = 64" in caplog.text
     assert most <= 4 < more and late.reason is FinishReason.LENGTH
@@ -126,10 +130,11 @@ async def test_a_head_is_not_opened_where_nothing_is_drafted_and_is_fed_all_it_m
         text = prompt + (await decode(verifier, request))[0]
     paced = {"num_draft_tokens": 9, "paced_step_base_ms": 3.0, "step_token_budget": 16}
     async with reading(need, [text]) as (reader, endpoint), verifier_over(target, **OWN | paced) as verifier:
+        records = recorded(verifier)
         verifier.replan(PlanChanges(num_steps=0))
         running = Running(verifier, replace(request, drafter=endpoint))
         await running.until(0, 0)
-        assert not reader.sessions and not any(record.reprefill_tokens for record in verifier.engine.records)
+        assert not reader.sessions and not any(record.costs.reprefill_tokens for record in records)
         verifier.replan(PlanChanges())
         await running.until(5, 8)
         verifier.replan(PlanChanges(num_steps=0))

@@ -19,7 +19,7 @@ from specsplit.rpc import dial, wait_until_serving
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, Sampling, Stopping
 from tests.support.toys import random_target
-from tests.verifier.conftest import decode, verifier_over
+from tests.verifier.conftest import decode, recorded, verifier_over
 
 VOCAB = 16
 SESSIONS = 900
@@ -97,6 +97,7 @@ async def test_predicted_and_observed_survival_agree(temperature: float) -> None
         endpoint = await serving(child)
         serial = {"draft_ahead": False, "wait_budget_us": 5_000_000}  # full trees, however busy the machine
         async with verifier_over(pocket / "target", max_sessions=16, **serial) as verifier:
+            steps = recorded(verifier)
             requests = [
                 DecodeRequest(
                     str(seed),
@@ -108,11 +109,14 @@ async def test_predicted_and_observed_survival_agree(temperature: float) -> None
                 for seed, prompt in enumerate(beginnings(pocket / "target", 12))
             ]
             await asyncio.gather(*(decode(verifier, request) for request in requests))
-            records = list(verifier.engine.records)[10:]
+            records = steps[10:]
     finally:
         child.kill()
-    predicted = np.exp(np.concatenate([record.survivals for record in records]))
-    accepted = np.concatenate([np.frombuffer(record.outcomes, dtype=np.uint8) for record in records])
+    taken = [session for record in records for session in record.sessions]
+    predicted = np.exp(np.concatenate([session.draft.survivals[1:] for session in taken]))
+    accepted = np.concatenate(
+        [np.isin(range(1, len(session.draft.tokens)), session.accepted_path) for session in taken]
+    )
     assert len(predicted) == len(accepted) > 1000
     # The expected calibration error: how far prediction and outcome are apart in each bin, weighted by its nodes.
     bins = np.digitize(predicted, (0.1, 0.3, 0.6))

@@ -35,14 +35,16 @@ from specsplit.values import (
     TraceChanges,
 )
 from specsplit.wire import verifier as wire
+from specsplit_verifier.draft_session import DraftSession
 from specsplit_verifier.events import Roster
-from specsplit_verifier.record import StepReport
+from specsplit_verifier.patience import Patience
 from specsplit_verifier.service import Verifier, serve
-from specsplit_verifier.session import Session
+from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.step import Accepted, StepResult
 from tests.drafter.service_toys import drafter
 from tests.rpc.test_member import Script
 from tests.support.otlp import ReceivedSpan, receiving
-from tests.verifier.conftest import decode, verifier_over
+from tests.verifier.conftest import decode, recorded, verifier_over
 from tests.verifier.test_drafters import scripted
 
 if TYPE_CHECKING:
@@ -333,10 +335,10 @@ async def test_the_coordinators_orders_are_obeyed(alphabet: Path, caplog: pytest
 
 
 async def test_with_everything_off_the_engine_reports_nothing(alphabet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reports: list[StepReport | None] = []
+    reports: list[StepResult | None] = []
     original = Verifier.deliver
 
-    def deliver(self: Verifier, outputs: object, drafts: object, report: StepReport | None) -> None:
+    def deliver(self: Verifier, outputs: object, drafts: object, report: StepResult | None) -> None:
         reports.append(report)
         original(self, outputs, drafts, report)  # pyright: ignore[reportArgumentType]
 
@@ -350,7 +352,7 @@ async def test_with_everything_off_the_engine_reports_nothing(alphabet: Path, mo
 async def test_every_node_that_came_is_accounted_for(alphabet: Path) -> None:
     own = {"num_steps": 2, "num_draft_tokens": 4, "paced_step_base_ms": 5.0}
     async with drafter() as (server, _, _), verifier_over(alphabet, **own) as verifier:
-        endpoint = Endpoint("ngram", server.bound)
+        records, endpoint = recorded(verifier), Endpoint("ngram", server.bound)
         texts = (PROMPT, ALPHABET[3:] + b"abcab", b"zzzzyzzzyzyzzyzyza")
         requests = [
             DecodeRequest("r", list(text), stopping=Stopping(60 + 7 * i), drafter=endpoint)
@@ -364,27 +366,26 @@ async def test_every_node_that_came_is_accounted_for(alphabet: Path) -> None:
         async with asyncio.timeout(WAIT_S):
             while True:  # what comes when all is over is told of with the next step
                 await decode(verifier, DecodeRequest("plain", list(b"a"), stopping=Stopping(1)))
-                records = list(verifier.engine.records)
                 hits, drafted = sum(r.hits for r in records), sum(r.drafted for r in records)
-                lost = sum(r.unverified_nodes + r.late_nodes for r in records)
+                lost = sum(r.costs.unverified_nodes + r.costs.late_nodes for r in records)
                 came = verifier.links.statistics[endpoint.address].nodes_received
                 if came == drafted + hits + lost:
                     break
                 await asyncio.sleep(0.02)
     assert hits >= sum(end.speculation.hits for _, end in ends) > 0 and lost > 0
-    assert all(0 <= seconds < WAIT_S for r in records for seconds in r.round_trips_s)
-    assert any(r.round_trips_s for r in records)
+    assert all(0 <= seconds < WAIT_S for r in records for seconds in r.costs.round_trips_s)
+    assert any(r.costs.round_trips_s for r in records)
 
 
 def session_of(resting: bool, *nodes: tuple[int, int, int]) -> tuple[Session, Draft]:
     """A session at root 1 whose drafter has grown (id, parent, token)s, and the step that it takes over the first two levels."""
     plan = Plan(num_steps=1, topk=2, num_draft_tokens=3)
     request = DecodeRequest("r", (1,))
-    session = Session(1, request, plan, 50, frozenset(), PageTable(PagePool(8, 16)), [1])
-    session.attach("drafter", Mirror(1, 1, 0, 50, 100))
+    session = Session(1, request, plan, StopRule(50), PageTable(PagePool(8, 16)), [1])
+    mirror = Mirror(1, 1, 0, 50, 100)
+    session.drafter = DraftSession("drafter", mirror, Patience())
     ids, parents, tokens = zip(*nodes, strict=True) if nodes else ((), (), ())
-    assert session.mirror is not None
-    session.mirror.grow(Grow(0, ids, parents, tokens, [-0.1 * each for each in ids], resting))
+    mirror.grow(Grow(0, ids, parents, tokens, [-0.1 * each for each in ids], resting))
     return session, session.take()
 
 
@@ -409,9 +410,9 @@ def test_a_miss_has_a_cause_and_a_commit_cuts_off_what_was_not_taken(
 ) -> None:
     session, draft = session_of(resting, *nodes)
     assert len(draft.tokens) == min(3, 1 + len(nodes))
-    verdict = session.settle(draft, path, bonus)
-    assert (verdict.hit, verdict.miss, verdict.cut) == (miss is None, miss, cut)
-    assert session.untaken == len(nodes) - (len(draft.tokens) - 1) - cut - (miss is None)
+    result = session.commit(draft, Accepted(path, bonus), now=0.0)
+    assert (result.hit, result.miss, result.reroot.cut) == (miss is None, miss, cut)
+    assert session.drafter.untaken == len(nodes) - (len(draft.tokens) - 1) - cut - (miss is None)
 
 
 async def test_a_session_given_to_another_drafter_is_counted(alphabet: Path) -> None:
@@ -424,6 +425,7 @@ async def test_a_session_given_to_another_drafter_is_counted(alphabet: Path) -> 
         scripted(lambda event: None) as (other, second),
         verifier_over(alphabet, paced_step_base_ms=5.0) as verifier,
     ):
+        records = recorded(verifier)
         verifier.engine.post(Roster([first, second]))
         events = verifier.decode(DecodeRequest("r", list(b"a"), drafter=first))
         await anext(events)
@@ -432,4 +434,4 @@ async def test_a_session_given_to_another_drafter_is_counted(alphabet: Path) -> 
         while verifier.engine.statistics().steps < before + 2:
             await anext(events)
         await events.aclose()
-        assert sum(record.failovers for record in verifier.engine.records) == 1
+        assert sum(record.costs.failovers for record in records) == 1

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from specsplit.errors import NotFound
-from specsplit.sessions import DecodeRequest, WatchedStep
-from specsplit.speculation import Grow
+from specsplit.sessions import DecodeRequest, Tokens, WatchedStep
+from specsplit.speculation import Draft, Grow
 from specsplit.v1 import drafter_pb2
 from specsplit.values import Plan, PlanChanges, SpeculationStatistics, Stopping
 from specsplit.wire.watching import Watched
 from specsplit_verifier.service import Verifier
+from specsplit_verifier.step import SessionResult, TreeView
 from specsplit_verifier.watching import EVENTS_KEPT, Watching
 from tests.verifier.conftest import decode, verifier_over
 from tests.verifier.test_drafters import grow, scripted
@@ -141,7 +142,11 @@ async def look_until_gone(verifier: Verifier) -> None:
             assert [event async for event in events] == []
 
 
-STEP = WatchedStep((0,), (-1,), (1,), (0.0,), (True,), (0,), 2, 1, 0, 0, Plan(), SpeculationStatistics(1))
+def seen(session: int) -> SessionResult:
+    """A step of a session without a drafter, and what a watcher sees of it."""
+    tree = TreeView((0,), (-1,), (1,), (0.0,))
+    told = Tokens((2,), 0, SpeculationStatistics(1))
+    return SessionResult(session, Plan(), Draft.root_alone(1, 0), (0,), 2, False, None, told, tree=tree)
 
 
 async def test_who_reads_too_slowly_misses_the_oldest_and_is_told_how_many() -> None:
@@ -150,9 +155,9 @@ async def test_who_reads_too_slowly_misses_the_oldest_and_is_told_how_many() -> 
     events = watching.watch("seen")
     first = asyncio.ensure_future(anext(events))
     await asyncio.sleep(0)
-    watching.stepped([(7, STEP), (8, STEP)])
+    watching.stepped([seen(7), seen(8)])
     assert (await first)[1] == 0
-    watching.stepped([(7, STEP)] * (EVENTS_KEPT + 5))
+    watching.stepped([seen(7)] * (EVENTS_KEPT + 5))
     assert watching.watched == {7}
     watching.ended(7)
     rest = [event async for event in events]

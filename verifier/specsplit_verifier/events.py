@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import Features
 from specsplit.sessions import Close, DecodeRequest, FeaturesRead, Finished, Open, Refuse, Tokens
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Endpoint, Plan
-from specsplit_verifier.record import StepReport
-
-if TYPE_CHECKING:
-    from specsplit_verifier.stepper import Forward
+from specsplit_verifier.step import StepOutput, StepResult
 
 Output = Tokens | Finished | SpecsplitError
 """What a caller of Decode gets: any number of Tokens, then Finished or an error."""
@@ -76,7 +72,7 @@ class NewPlan:
 class Ran:
     """The model thread is done with the step in flight."""
 
-    forward: Future[Forward]
+    outcome: StepOutput | Exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +80,25 @@ class Stop:
     """End the engine thread."""
 
 
-Inbound = Submit | Cancel | FromDrafter | DrafterLost | Roster | NewPlan | Ran | Stop
+SessionEvent = Submit | Cancel | FromDrafter | DrafterLost | Roster | NewPlan
+"""What happens to sessions."""
+Inbound = SessionEvent | Ran | Stop
+
+
+class Inbox(Protocol):
+    """What the engine thread waits at; a `queue.SimpleQueue` is one."""
+
+    def put(self, item: Inbound) -> None:
+        """Add an event, from any thread."""
+        ...
+
+    def get(self, *, timeout: float | None = None) -> Inbound:
+        """The next event. Raises queue.Empty if none has come for `timeout` seconds (None: waits for ever)."""
+        ...
+
+    def get_nowait(self) -> Inbound:
+        """The next event. Raises queue.Empty if there is none."""
+        ...
 
 
 class Outbox(Protocol):
@@ -92,23 +106,23 @@ class Outbox(Protocol):
 
     @property
     def watching(self) -> bool:
-        """True if reports of steps are wanted now; asked once per step."""
+        """True if somebody wants to know of steps now; asked once per step."""
         ...
 
     @property
     def watched(self) -> frozenset[int]:
-        """Sessions whose trees are to be in the reports; asked once per step."""
+        """Sessions whose trees are wanted too; asked once per step."""
         ...
 
     def deliver(
         self,
         outputs: Sequence[tuple[int, Output]],
         drafts: Sequence[tuple[str, int, DraftEvent]],
-        report: StepReport | None,
+        result: StepResult | None,
     ) -> None:
         """`outputs` are (session, what its caller gets); `drafts` are (drafter address, session, what it is told), in order.
 
-        `report` is of the step that brought them about, if there was one and it is wanted.
+        `result` is of the step that brought them about, if there was one and somebody wants to know.
         """
         ...
 

@@ -17,7 +17,6 @@ from specsplit.model.causal_lm import CausalLM
 from specsplit.model.feature_codec import encode, format_of
 from specsplit.model.heads.projection import projection_of
 from specsplit_verifier.feed import Recipe
-from specsplit_verifier.session import Session
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,14 +31,14 @@ class Projection:
     def load(cls, folder: Path, target: CausalLM) -> Projection:
         """That of the EAGLE-3 head in `folder`, as the target computes. Raises LoadError."""
         weight, digest = projection_of(folder)
-        return cls(weight.to(target.kv.data.device, target.model.dtype), digest)
+        return cls(weight.to(target.device, target.model.dtype), digest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
     """Tokens of one session in a forward whose features are wanted."""
 
-    session: Session
+    session: int
     recipe: Recipe
     first: int
     """Position of the first."""
@@ -85,19 +84,19 @@ class Extractor:
                 f"the projection is {list(self._projection.weight.shape)}, features of {need} here want {shape}"
             )
 
-    def extract(self, wanted: Sequence[Wanted], hidden: Hidden) -> list[tuple[Session, Features]]:
+    def extract(self, wanted: Sequence[Wanted], hidden: Hidden) -> list[tuple[int, Recipe, Features]]:
         """The features of all that is wanted: gathered, and copied from the device, once per recipe. No tokens give no features."""
         groups: dict[Recipe, list[Wanted]] = {}
         for want in wanted:
             if want.at:
                 groups.setdefault(want.recipe, []).append(want)
-        return [pair for recipe, group in groups.items() for pair in self._group(recipe, group, hidden)]
+        return [made for recipe, group in groups.items() for made in self._group(recipe, group, hidden)]
 
-    def _group(self, recipe: Recipe, group: list[Wanted], hidden: Hidden) -> list[tuple[Session, Features]]:
+    def _group(self, recipe: Recipe, group: list[Wanted], hidden: Hidden) -> list[tuple[int, Recipe, Features]]:
         rows = self.rows(recipe, hidden, [index for want in group for index in want.at])
         data, scales = encode(rows, recipe.layout)
         token_bytes, scale_bytes = len(data) // len(rows), len(scales) // len(rows)
-        pairs: list[tuple[Session, Features]] = []
+        made: list[tuple[int, Recipe, Features]] = []
         start = 0
         for want in group:
             stop = start + len(want.at)
@@ -107,14 +106,14 @@ class Extractor:
                 data[start * token_bytes : stop * token_bytes],
                 scales[start * scale_bytes : stop * scale_bytes],
             )
-            pairs.append((want.session, features))
+            made.append((want.session, recipe, features))
             start = stop
-        return pairs
+        return made
 
     @torch.inference_mode()
     def rows(self, recipe: Recipe, hidden: Hidden, at: Sequence[int]) -> Tensor:
         """Hidden states [T, hidden_size] by layer -> [len(at), width] in the target's dtype."""
-        index = torch.tensor(at, dtype=torch.long, device=self._target.kv.data.device)
+        index = torch.tensor(at, dtype=torch.long, device=self._target.device)
         states = torch.cat([hidden[layer].index_select(0, index) for layer in recipe.layers], dim=1)
         if recipe.projection and self._projection is not None:
             return linear(states, self._projection.weight)

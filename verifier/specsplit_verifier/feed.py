@@ -126,7 +126,7 @@ class Feed:
         return self.read < self._backlog
 
     @property
-    def missing(self) -> range:
+    def recompute(self) -> range:
         """Positions to compute again: gone, and the drafter's next. Those that it could be sent at once, and no more."""
         if not self.attached:
             return range(0)
@@ -152,7 +152,7 @@ class Feed:
         if features.first == self.end:
             self._keep(features)
             return self._take()
-        if features.first not in self.missing or features.end > self._kept.first:
+        if features.first not in self.recompute or features.end > self._kept.first:
             return []  # whoever lacked them is gone
         again = Rows(self.recipe.layout, features.first)
         again.append(features)

@@ -53,7 +53,7 @@ class LinkStatistics:
 
 
 @dataclass(slots=True, eq=False)
-class Link:
+class DrafterStream:
     """One stream."""
 
     address: str
@@ -74,7 +74,7 @@ class Links:
         self._settings = settings
         self._clock = clock
         self._on_event = on_event
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, DrafterStream] = {}
         self.statistics: dict[str, LinkStatistics] = {}
         """By drafter address."""
 
@@ -95,19 +95,19 @@ class Links:
             link.more.set()
             link.claims.told(session, event, self._clock.now())
 
-    def _open(self, address: str) -> Link | None:
+    def _open(self, address: str) -> DrafterStream | None:
         try:
             channel = dial(address, self._settings)
         except SpecsplitError as error:
             self._on_event(DrafterLost(address, str(error)))
             return None
         statistics = self.statistics.setdefault(address, LinkStatistics())
-        link = Link(address, channel, statistics, Claims(self._settings.drafter_lost_after_s))
+        link = DrafterStream(address, channel, statistics, Claims(self._settings.drafter_lost_after_s))
         self._links[address] = link
         link.task = asyncio.create_task(self._run(link), name=f"drafter {address}")
         return link
 
-    async def _run(self, link: Link) -> None:
+    async def _run(self, link: DrafterStream) -> None:
         try:
             why = await self._talk(link)
         except Exception as error:  # noqa: BLE001 (the edge of a task: whatever it was, the engine must hear of the loss)
@@ -118,7 +118,7 @@ class Links:
         self._on_event(DrafterLost(link.address, why))
         await link.channel.close()
 
-    async def _talk(self, link: Link) -> str:
+    async def _talk(self, link: DrafterStream) -> str:
         """Connect and carry events until the link is lost; returns why it was."""
         timeout_s = self._settings.drafter_connect_timeout_s
         try:
@@ -145,7 +145,7 @@ class Links:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, link: Link, call: Stream) -> str:
+    async def _read(self, link: DrafterStream, call: Stream) -> str:
         async for message in call:
             events = wire.draft_response_events(message)
             link.claims.heard(events, self._clock.now())
@@ -155,7 +155,7 @@ class Links:
             self._on_event(FromDrafter(link.address, events))
         return "it ended the stream"
 
-    async def _write(self, link: Link, call: Stream) -> str:
+    async def _write(self, link: DrafterStream, call: Stream) -> str:
         while True:
             await link.more.wait()
             link.more.clear()
@@ -165,7 +165,7 @@ class Links:
                 _count(link.statistics, message.ByteSize(), events)
                 await call.write(message)
 
-    async def _watch(self, link: Link) -> str:
+    async def _watch(self, link: DrafterStream) -> str:
         """A drafter that leaves an open or a commit unanswered is as good as dead."""
         patience_s = self._settings.drafter_lost_after_s
         while True:

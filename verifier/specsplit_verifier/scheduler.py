@@ -1,20 +1,24 @@
-"""Which sessions the next step takes: admission by KV pages, chunked prefill, re-prefill, and who is worth waiting for."""
+"""Which sessions the next step takes: admission by KV pages, chunked prefill, what is recomputed, and who is worth waiting for."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specsplit.errors import Exhausted, InvalidRequest
-from specsplit.model.pages import PagePool
+from specsplit.model.batch import Row
+from specsplit.model.pages import PagePool, PageTable
+from specsplit.speculation import Draft
 from specsplit.values import ModelInfo
 from specsplit_verifier.cost import StepCost
-from specsplit_verifier.patience import Patience
 from specsplit_verifier.session import Session
+from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
 
-REPREFILL_TOKENS = 32  # of one session in a step beside others: about as much as two sessions bring to it
+RECOMPUTE_TOKENS = 32  # of one session in a step beside others: about as much as two sessions bring to it
+
+OLDEST_PART = 4  # of the budget one part in so many is for the oldest prompt, however many shorter ones come
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,16 @@ class Batch:
     decoding: list[Session]
     prefilling: list[tuple[Session, int]]
     """(session, prompt tokens to prefill)."""
-    reprefilling: list[tuple[Session, range]] = field(default_factory=list[tuple[Session, range]])
+    recomputing: list[tuple[Session, range]] = field(default_factory=list[tuple[Session, range]])
     """(session, positions to run once more for features that its drafter lacks)."""
+
+    def step(self, now: float) -> StepInput:
+        """Take the drafts and lay out the rows."""
+        trees = [_tree(session, session.take()) for session in self.decoding]
+        chunks = [_chunk(session, positions, recomputed=True) for session, positions in self.recomputing]
+        for session, size in self.prefilling:
+            chunks.append(_chunk(session, range(session.kv_length, session.kv_length + size)))
+        return StepInput(trees, chunks, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,42 +52,46 @@ class Scheduler:
 
     def __init__(self, info: ModelInfo, pool: PagePool, *, max_sessions: int, step_token_budget: int) -> None:
         self._info = info
-        self._pool = pool
+        self.pool = pool
         self._max_sessions = max_sessions
         self._budget = step_token_budget
         self.waiting: deque[Session] = deque()
         self.running: dict[int, Session] = {}
 
-    def limit_of(self, prompt_tokens: int, max_tokens: int | None, num_draft_tokens: int) -> int:
+    def max_tokens_of(self, prompt_tokens: int, max_tokens: int | None, num_draft_tokens: int) -> int:
         """Tokens a session may generate; without `max_tokens` as many as context and KV pool hold.
 
         Raises InvalidRequest, with the numbers, if prompt and output exceed the context.
         """
-        room = self._info.max_context - prompt_tokens
-        if room < 1:
+        left = self._info.max_context - prompt_tokens
+        if left < 1:
             raise InvalidRequest(
                 "token_ids",
                 f"has {prompt_tokens} tokens, which leaves no room in the context of {self._info.max_context}",
             )
-        if max_tokens is not None and max_tokens > room:
+        if max_tokens is not None and max_tokens > left:
             raise InvalidRequest(
                 "max_tokens",
                 f"is {max_tokens}, which with {prompt_tokens} prompt tokens exceeds the context of "
-                f"{self._info.max_context}; at most {room} fit",
+                f"{self._info.max_context}; at most {left} fit",
             )
         if max_tokens is not None:
             return max_tokens
-        return max(1, min(room, self._pool.num_slots - prompt_tokens - num_draft_tokens))
+        return max(1, min(left, self.pool.num_slots - prompt_tokens - num_draft_tokens))
+
+    def page_table(self) -> PageTable:
+        """For a new session; without pages."""
+        return PageTable(self.pool)
 
     def submit(self, session: Session) -> None:
         """Queue a session. Raises, with the numbers, InvalidRequest if it can never fit and Exhausted if too many wait already."""
         pages = self._pages(session)
-        if pages > self._pool.total_pages:
+        if pages > self.pool.total_pages:
             raise InvalidRequest(
                 "token_ids" if session.request.stopping.max_tokens is None else "max_tokens",
-                f"asks for too much: the session needs {pages} KV pages of {self._pool.page_size} tokens ({session.prompt_length} prompt, "
-                f"{session.limit} to generate, {session.room} drafted); this verifier has "
-                f"{self._pool.total_pages} in all, so it can never fit; send a shorter prompt, or ask for less",
+                f"asks for too much: the session needs {pages} KV pages of {self.pool.page_size} tokens "
+                f"({session.prompt_length} prompt, {session.stops.max_tokens} to generate, {session.max_draft_tokens} drafted); "
+                f"this verifier has {self.pool.total_pages} in all, so it can never fit; send a shorter prompt, or ask for less",
             )
         if len(self.waiting) >= self._max_sessions:
             raise Exhausted(
@@ -88,7 +104,7 @@ class Scheduler:
         admitted: list[Session] = []
         while self.waiting and len(self.running) < self._max_sessions:
             session = self.waiting[0]
-            if self._pages(session) > self._pool.free_pages:
+            if self._pages(session) > self.pool.free_pages:
                 break  # no overtaking: a large session must not starve
             session.table.reserve(self._tokens(session))
             session.tokens = list(session.request.tokens)
@@ -106,12 +122,12 @@ class Scheduler:
             self.waiting.remove(session)
         session.table.release()
 
-    def choose(self, now: float, cost: StepCost, patience: dict[str, Patience]) -> Batch | Pause:
+    def choose(self, now: float, cost: StepCost) -> Batch | Pause:
         """The next step, or how long to wait for a better one."""
         decoding = [s for s in self.running.values() if not s.prefilling]
         prefilling = [s for s in self.running.values() if s.prefilling]
         step_s = cost.predict(sum(s.width for s in decoding))
-        pauses = [_pause(s, now, step_s, patience) for s in decoding]
+        pauses = [s.drafter.pause(now, step_s, s.plan) for s in decoding]
         ready = [s for s, pause in zip(decoding, pauses, strict=True) if pause == 0.0]
         if prefilling:  # there is a forward in any case: nobody gains by sitting it out
             return self._batch(decoding, self._chunks(prefilling))
@@ -119,54 +135,60 @@ class Scheduler:
             return Pause(None)
         for session, pause in zip(decoding, pauses, strict=True):
             if pause > 0.0:
-                session.wait.hold(now)
+                session.drafter.hold(now)
         longest = max(pauses)
         if longest > 0.0 and not _worth_splitting(ready, decoding, longest, cost):
             return Pause(min(pause for pause in pauses if pause > 0.0))
         return self._batch(ready, [])
 
     def _batch(self, decoding: list[Session], prefilling: list[tuple[Session, int]]) -> Batch:
-        return Batch(decoding, prefilling, self._again(self._budget - sum(size for _, size in prefilling)))
+        return Batch(decoding, prefilling, self._recompute(self._budget - sum(size for _, size in prefilling)))
 
-    def _again(self, left: int) -> list[tuple[Session, range]]:
-        """Re-prefill within `left` tokens: few each beside sessions that lack nothing, as much as fits otherwise. In equal parts."""
-        lacking = [(s, s.feed.missing) for s in self.running.values() if s.feed is not None and s.feed.missing]
+    def _recompute(self, left: int) -> list[tuple[Session, range]]:
+        """Recompute within `left` tokens: few each beside sessions that lack nothing, as much as fits otherwise. In equal parts."""
+        lacking = [(s, s.drafter.recompute) for s in self.running.values() if s.drafter.recompute]
         if len(lacking) < len(self.running):
-            left = min(left, REPREFILL_TOKENS * len(lacking))
+            left = min(left, RECOMPUTE_TOKENS * len(lacking))
         lacking.sort(key=lambda pair: len(pair[1]))  # what a short one leaves of its part goes to those behind it
         chunks: list[tuple[Session, range]] = []
-        for number, (session, missing) in enumerate(lacking):
-            part = missing[: math.ceil(left / (len(lacking) - number))]
+        for number, (session, positions) in enumerate(lacking):
+            part = positions[: math.ceil(left / (len(lacking) - number))]
             if not part:
                 break
             chunks.append((session, part))
             left -= len(part)
         return chunks
 
-    def _chunks(self, prefilling: Iterable[Session]) -> list[tuple[Session, int]]:
-        left = self._budget
-        chunks: list[tuple[Session, int]] = []
-        for session in prefilling:
-            size = min(left, len(session.tokens) - 1 - session.kv_length)
-            if size == 0:
-                break
-            chunks.append((session, size))
-            left -= size
-        return chunks
+    def _chunks(self, prefilling: Sequence[Session]) -> list[tuple[Session, int]]:
+        """Share the budget out: the oldest is sure of a part, and of the rest the shortest remainder is served first."""
+        wanted = {session.id: len(session.tokens) - 1 - session.kv_length for session in prefilling}
+        sizes = dict.fromkeys(wanted, 0)
+        oldest = prefilling[0].id
+        sizes[oldest] = min(wanted[oldest], math.ceil(self._budget / OLDEST_PART))
+        left = self._budget - sizes[oldest]
+        for number in sorted(wanted, key=wanted.__getitem__):
+            more = min(left, wanted[number] - sizes[number])
+            sizes[number] += more
+            left -= more
+        return [(session, sizes[session.id]) for session in prefilling if sizes[session.id]]
 
     def _tokens(self, session: Session) -> int:
-        return session.prompt_length + session.limit + session.room
+        return session.prompt_length + session.stops.max_tokens + session.max_draft_tokens
 
     def _pages(self, session: Session) -> int:
-        return self._pool.pages_for(self._tokens(session))
+        return self.pool.pages_for(self._tokens(session))
 
 
-def _pause(session: Session, now: float, step_s: float, patience: dict[str, Patience]) -> float:
-    if session.mirror is None or session.drafter is None or session.mirror.resting or session.starved:
-        return 0.0
-    if not session.plan.speculates or (session.catching_up and session.mirror.commits > 0):
-        return 0.0
-    return patience[session.drafter].pause(session.wait, now, step_s, session.plan, session.mirror.caught_up)
+def _tree(session: Session, draft: Draft) -> TreeInput:
+    slots = session.table.slots(0, session.kv_length + len(draft.tokens))
+    row = Row.tree(draft.tokens, draft.parents, slots)
+    return TreeInput(session.id, draft, row, session.request.sampling, session.drafter.recipe)
+
+
+def _chunk(session: Session, positions: range, *, recomputed: bool = False) -> ChunkInput:
+    tokens = session.tokens[positions.start : positions.stop]
+    row = Row.chunk(tokens, session.table.slots(0, positions.stop))
+    return ChunkInput(session.id, positions.start, row, session.drafter.recipe, recomputed)
 
 
 def _worth_splitting(ready: list[Session], everyone: list[Session], pause: float, cost: StepCost) -> bool:

@@ -7,13 +7,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, aclosing
-from itertools import count
 from typing import TYPE_CHECKING
 
 import torch
 
 from specsplit.clock import Clock, SystemClock
-from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.errors import SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.membership import Register
 from specsplit.membership import Roster as RosterDirective
@@ -27,12 +26,13 @@ from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import Load, ModelInfo, Plan, PlanChanges
 from specsplit.wire import verifier as wire
 from specsplit.wire.watching import Watched, watch_from_wire, watch_response
+from specsplit_verifier.callers import Callers
 from specsplit_verifier.engine import Engine
 from specsplit_verifier.events import Cancel, DrafterLost, DraftEvent, FromDrafter, NewPlan, Output, Roster, Submit
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.links import Links
-from specsplit_verifier.record import StepReport
-from specsplit_verifier.stepper import Stepper
+from specsplit_verifier.step import StepResult
+from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 LOSSES_KEPT = 64
 
 
-def load_stepper(settings: VerifierSettings, clock: Clock) -> Stepper:
+def load_target(settings: VerifierSettings, clock: Clock) -> TargetRunner:
     """Load the target, and set this process up to run it. Raises LoadError, saying why, if it cannot be served."""
     torch.set_num_threads(settings.threads)
     switch_often()  # three threads hand each other small things in every step
@@ -56,61 +56,50 @@ def load_stepper(settings: VerifierSettings, clock: Clock) -> Stepper:
     )
     projection = Projection.load(settings.feature_projection, target) if settings.feature_projection else None
     paced = Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock)
-    stepper = Stepper(target, paced, Extractor(target, projection))
+    runner = TargetRunner(target, paced, Extractor(target, projection), clock)
     freeze_heap()
-    return stepper
+    return runner
 
 
 class Verifier:
     """The engine thread, seen from the event loop. Works with or without a gRPC server in front."""
 
     def __init__(
-        self, settings: VerifierSettings, stepper: Stepper, clock: Clock, telemetry: Telemetry | None = None
+        self, settings: VerifierSettings, runner: TargetRunner, clock: Clock, telemetry: Telemetry | None = None
     ) -> None:
         """Without `telemetry` there are no spans."""
-        self.info: ModelInfo = stepper.target.info
+        self.info: ModelInfo = runner.target.info
         self._own_plan = self._default_plan = settings.plan
-        self.engine = Engine(stepper, settings, self, clock)
+        self.engine = Engine(runner, settings, self, clock)
         self.links = Links(settings, clock, self._from_drafter)
         self.drafters_lost: deque[str] = deque(maxlen=LOSSES_KEPT)
         """Addresses of the drafters lost last, oldest first."""
         self._loop = asyncio.get_running_loop()
-        self._ids = count(1)
-        self._queues: dict[int, asyncio.Queue[Output]] = {}
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self.failed = asyncio.Event()
-        """Set if the engine thread died; nothing can be decoded any more."""
+        self._callers = Callers()
         self.on_lost: Callable[[str], None] = _ignore
         """Called with the address of every drafter that is lost."""
         self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
         self._telemetry.watch(self.load, self.links.statistics.values)
         self.engine.start()
+        self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
 
     async def decode(self, request: DecodeRequest) -> AsyncGenerator[Tokens | Finished, None]:
         """Decode one session. Closing the iterator frees it. Raises SpecsplitError."""
-        if self.failed.is_set():
-            raise Unavailable("the engine of this verifier has died; its log says why")
-        session = next(self._ids)
-        outputs = self._queues[session] = asyncio.Queue()
-        self._idle.clear()
-        self.engine.post(Submit(session, request, self._telemetry.submitted(session, request)))
-        failure: SpecsplitError | None = None
-        try:
-            while True:
-                output = await outputs.get()
-                if isinstance(output, SpecsplitError):
-                    failure = output
-                    raise output
-                yield output
-                if isinstance(output, Finished):
-                    return
-        finally:
-            self.engine.post(Cancel(session))
-            self._telemetry.ended(session, failure)
-            del self._queues[session]
-            if not self._queues:
-                self._idle.set()
+        with self._callers.waiting() as (session, outputs):
+            self.engine.post(Submit(session, request, self._telemetry.submitted(session, request)))
+            failure: SpecsplitError | None = None
+            try:
+                while True:
+                    output = await outputs.get()
+                    if isinstance(output, SpecsplitError):
+                        failure = output
+                        raise output
+                    yield output
+                    if isinstance(output, Finished):
+                        return
+            finally:
+                self.engine.post(Cancel(session))
+                self._telemetry.ended(session, failure)
 
     def replan(self, changes: PlanChanges) -> None:
         """From the next step on the default plan is this verifier's own with these changes, for sessions that are running too.
@@ -123,9 +112,18 @@ class Verifier:
             self.engine.post(NewPlan(plan))
             self._telemetry.plan_switched()
 
+    def subscribe(self, reader: Callable[[StepResult], None]) -> None:
+        """From the next step on `reader` is called with what every one was, on the event loop, behind what it brought to callers."""
+        self._telemetry.subscribe(reader)
+
+    @property
+    def failed(self) -> asyncio.Event:
+        """Set if the engine thread died, or a step hangs; nothing can be decoded any more."""
+        return self._callers.failed
+
     @property
     def watching(self) -> bool:
-        """True if the engine is to report its steps."""
+        """True if the engine is to tell of its steps."""
         return self._telemetry.wanted
 
     @property
@@ -146,33 +144,34 @@ class Verifier:
         self,
         outputs: Sequence[tuple[int, Output]],
         drafts: Sequence[tuple[str, int, DraftEvent]],
-        report: StepReport | None,
+        result: StepResult | None,
     ) -> None:
         """The engine thread's hand-over: one hop to the event loop, whatever the batch."""
-        self._loop.call_soon_threadsafe(self._hand_out, outputs, drafts, report)
+        self._loop.call_soon_threadsafe(self._hand_out, outputs, drafts, result)
 
     def died(self) -> None:
         """The engine thread is gone: end every session, and let the process leave."""
-        self._loop.call_soon_threadsafe(self._fail)
+        why = "the engine of this verifier has died; its log says why"
+        self._loop.call_soon_threadsafe(self._callers.fail, why)
 
-    def _fail(self) -> None:
-        self.failed.set()
-        for queue in self._queues.values():
-            queue.put_nowait(Unavailable("the engine of this verifier has died; its log says why"))
+    async def _watch_steps(self, every_s: float) -> None:
+        """A step that hangs takes the verifier with it: sessions are handed back, and the process may leave."""
+        while not (why := self.engine.watchdog.barks):
+            await asyncio.sleep(every_s)
+        _log.error("%s; sessions are handed back, and this process ends", why)
+        self._callers.fail(why)
 
     def _hand_out(
         self,
         outputs: Sequence[tuple[int, Output]],
         drafts: Sequence[tuple[str, int, DraftEvent]],
-        report: StepReport | None,
+        result: StepResult | None,
     ) -> None:
         self.links.send(drafts)  # first: it is what the next step may wait for
         for session, output in outputs:
-            queue = self._queues.get(session)
-            if queue is not None:
-                queue.put_nowait(output)
-        if report is not None:
-            self._telemetry.step(report)
+            self._callers.tell(session, output)
+        if result is not None:
+            self._telemetry.step(result)
 
     def _from_drafter(self, event: FromDrafter | DrafterLost) -> None:
         self.engine.post(event)
@@ -190,10 +189,11 @@ class Verifier:
 
     async def drained(self) -> None:
         """Return once no session is left."""
-        await self._idle.wait()
+        await self._callers.gone()
 
     async def close(self) -> None:
         """End the streams and the engine thread."""
+        self._watching_steps.cancel()
         await self.links.close()
         await asyncio.to_thread(self.engine.stop)
 
@@ -264,7 +264,7 @@ class _Member:
 async def serve(
     settings: VerifierSettings, *, signals: bool = True, on_server: Callable[[Server], None] | None = None
 ) -> int:
-    """Serve until told to leave; returns the exit status: 1 if the engine died, else 0.
+    """Serve until told to leave; returns the exit status: 1 if the engine died or a step hangs, else 0.
 
     `on_server` is given the server as soon as it listens; with `signals` False only its `leave` ends it.
     """
@@ -279,11 +279,11 @@ async def serve(
     with ExitStack() as exposed:
         try:
             exposed.enter_context(telemetry.expose())
-            stepper = await asyncio.to_thread(load_stepper, settings, clock)
+            runner = await asyncio.to_thread(load_target, settings, clock)
         except BaseException:
             await server.stop()
             raise
-        verifier = servicer.verifier = Verifier(settings, stepper, clock, telemetry)
+        verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry)
         server.ready()
         info = verifier.info
         _log.info("serving", extra=fields(model=info.model, vocabulary=info.vocabulary, max_context=info.max_context))

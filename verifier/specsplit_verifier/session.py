@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from specsplit.features import FeatureLayout
 from specsplit.model.pages import PageTable
-from specsplit.sessions import DecodeRequest, Finished, Open, Tokens
-from specsplit.speculation import Commit, Draft, Mirror
-from specsplit.values import FinishReason, Miss, Plan, SpeculationStatistics, Usage, Vocabulary
-from specsplit_verifier.feed import Feed
-from specsplit_verifier.patience import Wait
+from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.speculation import Draft
+from specsplit.values import FinishReason, Plan, SpeculationStatistics, Usage
+from specsplit_verifier.draft_session import DraftSession, NoDrafter, TreeLimits
+from specsplit_verifier.step import Accepted, Reroot, SessionResult
 
 
 @dataclass(slots=True)
@@ -23,79 +23,65 @@ class Tally:
     hits: int = 0
     misses: int = 0
 
+    def step(self, draft: Draft, path: Sequence[int]) -> None:
+        """A step accepted `path` of a draft, root included."""
+        self.steps += 1
+        self.drafted += len(draft.tokens) - 1
+        self.accepted += len(path) - 1
+
+    def commit(self, hit: bool | None) -> None:
+        """A commit was a hit, or was not; None: there was none to a drafter."""
+        self.hits += hit is True
+        self.misses += hit is False
+
     def frozen(self) -> SpeculationStatistics:
         """The sums so far."""
         return SpeculationStatistics(self.steps, self.drafted, self.accepted, self.hits, self.misses)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What one step made of a session."""
+class StopRule:
+    """Where a session ends."""
 
-    path: list[int]
-    """Indices of the accepted tokens within the draft, root first."""
-    bonus: int
-    """The target's own token behind them."""
-    output: Tokens | None
-    """None if the step committed nothing that the caller gets to see."""
-    finished: Finished | None = None
-    commit: Commit | None = None
-    """For the drafter; None if the session ended or has none."""
-    hit: bool | None = None
-    """Whether the bonus was in the speculation; None without a commit."""
-    miss: Miss | None = None
-    """Why it was not, if `hit` is False."""
-    cut: int = 0
-    """Nodes that the commit cut off before any step had taken them."""
+    max_tokens: int
+    """To generate at most."""
+    token_ids: frozenset[int] = frozenset()
 
-    @property
-    def accepted(self) -> int:
-        """num_correct_drafts."""
-        return len(self.path) - 1
-
-    @property
-    def totals(self) -> SpeculationStatistics:
-        """Sums up to and including this step."""
-        told = self.output or self.finished
-        assert told is not None, "a session that goes on has got a token"
-        return told.speculation
+    def cut(self, generated: int, fresh: list[int]) -> tuple[list[int], FinishReason | None, int | None]:
+        """Of `fresh` tokens behind so many: (those to keep, why it ends here or None, the stop token that ended it)."""
+        left = self.max_tokens - generated
+        for i, token in enumerate(fresh[:left]):
+            if token in self.token_ids:
+                return fresh[:i], FinishReason.STOP, token
+        if len(fresh) >= left:
+            return fresh[:left], FinishReason.LENGTH, None
+        return fresh, None, None
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """Tokens, KV pages, the mirror of the speculation, and the counts. Owned by the engine thread."""
+    """Tokens, KV pages, what its drafter is to it, and the counts. Owned by the engine thread."""
 
     id: int
     request: DecodeRequest
     plan: Plan
-    limit: int
-    """Tokens to generate at most."""
-    stop_ids: frozenset[int]
+    stops: StopRule
     table: PageTable
     tokens: list[int] = field(default_factory=list[int])
     """Committed, prompt included; the last one is the root."""
     kv_length: int = 0
     """Committed tokens whose KV is held, from the front."""
-    mirror: Mirror | None = None
-    drafter: str | None = None
-    """Address of the drafter that holds the original; None without one."""
-    orphan: bool = False
-    """True if it has no drafter and may get one: its own was lost and no other has been found yet, or its plan did not speculate."""
+    drafter: DraftSession | NoDrafter = field(default_factory=NoDrafter)
     refused_by: set[str] = field(default_factory=set[str])
     """Addresses of drafters that would not have it."""
-    wait: Wait = field(default_factory=Wait)
     tally: Tally = field(default_factory=Tally)
-    feed: Feed | None = None
-    """Features for the drafter, and what is kept of them for the next one; None if it needs none."""
-    room: int = 0
+    max_draft_tokens: int = 0
     """Tokens that it has KV pages for in a step, root included; never less than the plan has at first."""
     traceparent: str = ""
     """What its drafters hang their spans below; empty: nothing."""
-    in_flight: int = 0
-    """Nodes that the latest step took and no commit has settled."""
 
     def __post_init__(self) -> None:
-        self.room = max(self.room, self.plan.num_draft_tokens)
+        self.max_draft_tokens = max(self.max_draft_tokens, self.plan.num_draft_tokens)
 
     @property
     def prompt_length(self) -> int:
@@ -113,29 +99,24 @@ class Session:
         return self.kv_length < len(self.tokens) - 1
 
     @property
-    def starved(self) -> bool:
-        """True while features are held back from the drafter, so that there is nothing to wait for."""
-        return self.feed is not None and not self.feed.complete
-
-    @property
-    def catching_up(self) -> bool:
-        """True while its drafter has yet to read features of what lay before the root when it came."""
-        return self.feed is not None and self.feed.catching_up
+    def needs_drafter(self) -> bool:
+        """True if it has use for a drafter, may get one, and has none."""
+        return self.drafter.needed and self.plan.speculates
 
     @property
     def width(self) -> int:
         """Tokens it may bring to a step, root included."""
-        return 1 if self.mirror is None or not self.plan.speculates else self.plan.num_draft_tokens
+        return self.plan.num_draft_tokens if self.drafter.attached and self.plan.speculates else 1
 
     @property
-    def depth(self) -> int:
-        """Levels below the root worth verifying: no deeper than what may still be generated."""
-        return min(self.plan.num_steps, self.limit - self.generated - 1)
+    def tree_limits(self) -> TreeLimits:
+        """What a step may take of the speculation: nothing deeper than what may still be generated."""
+        num_steps = min(self.plan.num_steps, self.stops.max_tokens - self.generated - 1)
+        return TreeLimits(self.plan.num_draft_tokens, self.plan.topk, num_steps)
 
-    @property
-    def untaken(self) -> int:
-        """Nodes of the speculation that no step has taken."""
-        return 0 if self.mirror is None else len(self.mirror.tree) - self.in_flight
+    def drafted_by(self, address: str) -> DraftSession | None:
+        """Its drafter, if that is the one at `address`."""
+        return self.drafter if isinstance(self.drafter, DraftSession) and self.drafter.address == address else None
 
     def follow(self, default: Plan) -> bool:
         """From the next step on the default plan is this, for what the request did not fix. True if it gets less, for want of KV pages.
@@ -146,87 +127,32 @@ class Session:
         wanted = self.request.plan.over(default)
         self.plan = replace(
             wanted,
-            num_draft_tokens=min(wanted.num_draft_tokens, self.room),
-            draft_ahead=wanted.draft_ahead if self.mirror is None else self.plan.draft_ahead,
+            num_draft_tokens=min(wanted.num_draft_tokens, self.max_draft_tokens),
+            draft_ahead=self.plan.draft_ahead if self.drafter.attached else wanted.draft_ahead,
         )
-        return wanted.num_draft_tokens > self.room
-
-    def attach(self, address: str, mirror: Mirror, feed: Feed | None = None) -> None:
-        """From now on the drafter at `address` grows for this session, and reads `feed` if it needs features."""
-        self.drafter, self.mirror, self.feed, self.orphan = address, mirror, feed, False
-
-    def detach(self, *, orphan: bool) -> None:
-        """Go on without drafts. What is kept of an orphan's features waits for its next drafter."""
-        if self.mirror is not None:
-            self.mirror.close()
-        self.drafter = self.mirror = None
-        self.wait = Wait()
-        self.orphan = orphan
-        if self.feed is not None:
-            self.feed.detach()
-            self.feed = self.feed if orphan else None
-
-    def open_event(self, vocabulary: Vocabulary, max_nodes: int) -> Open:
-        """What a drafter needs to begin here."""
-        layout = self.feed.recipe.layout if self.feed is not None else FeatureLayout()
-        return Open(
-            tuple(self.tokens), self.request.sampling, self.plan, vocabulary, max_nodes, self.traceparent, layout
-        )
-
-    def preview(self) -> Draft:
-        """What `take` would take."""
-        if self.mirror is None:
-            return Draft.root_alone(self.tokens[-1], len(self.tokens) - 1)
-        return self.mirror.preview(self.plan.num_draft_tokens, self.plan.topk, self.depth)
+        return wanted.num_draft_tokens > self.max_draft_tokens
 
     def take(self) -> Draft:
-        """The tokens this session brings to a step, in flight until `settle`."""
-        if self.mirror is None:
-            return self.preview()
-        draft = self.mirror.take(self.plan.num_draft_tokens, self.plan.topk, self.depth)
-        self.in_flight = len(draft.tokens) - 1
-        return draft
+        """The tokens this session brings to a step, in flight until `commit`."""
+        return self.drafter.take(self.tokens[-1], len(self.tokens) - 1, self.tree_limits)
 
-    def settle(self, draft: Draft, path: list[int], bonus: int) -> Verdict:
-        """Commit the accepted `path` (indices into `draft`, root first) and the bonus, or finish."""
-        fresh = [*(draft.tokens[i] for i in path[1:]), bonus]
-        self._count(draft, path)
-        kept, reason, stop_token = self._stop(fresh)
+    def commit(self, draft: Draft, accepted: Accepted, now: float, *, watched: bool = False) -> SessionResult:
+        """Commit the accepted path and the bonus, or finish. `watched`: somebody wants to see the speculation as it was."""
+        path, drafter = accepted.path, self.drafter
+        attached, held_since = len(draft.tokens) > 1 or drafter.attached, drafter.held_since
+        tree = drafter.view(draft) if watched else None
+        self.tally.step(draft, path)
+        fresh = [*(draft.tokens[i] for i in path[1:]), accepted.bonus]
+        kept, reason, stop_token = self.stops.cut(self.generated, fresh)
         self.tokens += kept
-        correct = min(len(path) - 1, len(kept))
+        finished, reroot = None, Reroot()
         if reason is not None:
             finished = Finished(reason, stop_token, Usage(self.prompt_length, self.generated), self.tally.frozen())
-            return Verdict(path, bonus, Tokens(kept, correct, self.tally.frozen()) if kept else None, finished)
-        self.kv_length += len(path)
-        if self.mirror is None:
-            self.in_flight = 0
-            return Verdict(path, bonus, Tokens(kept, correct, self.tally.frozen()))
-        return self._commit(self.mirror, draft, path, bonus)
-
-    def _commit(self, mirror: Mirror, draft: Draft, path: list[int], bonus: int) -> Verdict:
-        """Reroot, and see what became of the speculation."""
-        deepest = mirror.tree.nodes[draft.ids[path[-1]]] if len(path) > 1 else mirror.tree.root
-        empty = Miss.NONE if mirror.resting else Miss.LATE
-        cause = Miss.WRONG if deepest.children else empty
-        untaken = self.untaken
-        commit, hit = mirror.commit(draft, path, bonus)
-        self.in_flight = 0
-        self.tally.hits += hit
-        self.tally.misses += not hit
-        output = Tokens(commit.tokens, len(path) - 1, self.tally.frozen())
-        return Verdict(path, bonus, output, None, commit, hit, None if hit else cause, untaken - hit - len(mirror.tree))
-
-    def _count(self, draft: Draft, path: list[int]) -> None:
-        self.tally.steps += 1
-        self.tally.drafted += len(draft.tokens) - 1
-        self.tally.accepted += len(path) - 1
-
-    def _stop(self, fresh: list[int]) -> tuple[list[int], FinishReason | None, int | None]:
-        """(tokens to keep, why it ends here or None, the stop token that ended it)."""
-        room = self.limit - self.generated
-        for i, token in enumerate(fresh[:room]):
-            if token in self.stop_ids:
-                return fresh[:i], FinishReason.STOP, token
-        if len(fresh) >= room:
-            return fresh[:room], FinishReason.LENGTH, None
-        return fresh, None, None
+        else:
+            self.kv_length += len(path)
+            reroot = drafter.commit(draft, accepted, self.tree_limits, now)
+            self.tally.commit(reroot.hit)
+        output = Tokens(kept, min(len(path) - 1, len(kept)), self.tally.frozen()) if kept else None
+        return SessionResult(
+            self.id, self.plan, draft, path, accepted.bonus, attached, held_since, output, finished, reroot, tree
+        )

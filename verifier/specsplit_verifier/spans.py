@@ -1,4 +1,4 @@
-"""The spans of those sessions that are traced, made after the fact from what the engine reports. On the event loop.
+"""The spans of those sessions that are traced, made after the fact of what the engine says of its steps. On the event loop.
 
 Whether a session is traced is decided when it is submitted, and holds to its end; in how much detail, step by step.
 """
@@ -13,7 +13,7 @@ from specsplit.errors import SpecsplitError
 from specsplit.observe import TraceContext, Tracing
 from specsplit.sessions import DecodeRequest
 from specsplit.values import SpeculationStatistics
-from specsplit_verifier.record import ChunkStep, SessionStep, StepRecord, StepReport
+from specsplit_verifier.step import ChunkInput, SessionResult, StepCosts, StepResult
 
 _STAGES, _STEPS, _PARTS = 1, 2, 3
 """Levels from which on there are spans of each."""
@@ -64,17 +64,17 @@ class Spans:
         )
         return decode.traceparent
 
-    def step(self, report: StepReport) -> None:
+    def step(self, result: StepResult) -> None:
         """A step is over."""
-        chunks = [(traced, chunk) for chunk in report.chunks if (traced := self._sessions.get(chunk.session))]
-        parts = [(traced, part) for part in report.sessions if (traced := self._sessions.get(part.session))]
+        chunks = [(traced, chunk) for chunk in result.prompts if (traced := self._sessions.get(chunk.session))]
+        parts = [(traced, part) for part in result.sessions if (traced := self._sessions.get(part.session))]
         if not chunks and not parts:
             return
-        links = self._step(report.record) if self._tracing.wants(_STEPS) else []
+        links = self._step(result) if self._tracing.wants(_STEPS) else []
         for traced, chunk in chunks:
-            self._chunk(traced, chunk, report.record, links)
+            self._chunk(traced, chunk, result.costs, links)
         for traced, part in parts:
-            self._part(traced, part, report.record, links)
+            self._part(traced, part, result, links)
 
     def ended(self, session: int, error: SpecsplitError | None) -> None:
         """A session is over; `error` says why it failed, if it did. Again has no effect."""
@@ -101,35 +101,36 @@ class Spans:
             error=failure,
         )
 
-    def _step(self, record: StepRecord) -> list[TraceContext]:
+    def _step(self, result: StepResult) -> list[TraceContext]:
         """The span of the step itself, for others to link to."""
+        costs = result.costs
         context = self._tracing.batch(
             "step",
-            record.began,
-            record.ended,
+            costs.began,
+            costs.ended,
             attributes={
-                "sessions": record.sessions,
-                "tokens": record.tokens,
-                "prefill_tokens": record.prefill_tokens,
-                "drafted": record.drafted,
-                "accepted": record.accepted,
-                "committed": record.committed,
-                "forward_us": record.forward_us,
-                "host_us": record.host_us,
-                "waited_us": record.waited_us,
+                "sessions": len(result.sessions),
+                "tokens": costs.tokens,
+                "prefill_tokens": costs.prefill_tokens,
+                "drafted": result.drafted,
+                "accepted": result.accepted,
+                "committed": result.committed,
+                "forward_us": costs.forward_us,
+                "host_us": costs.host_us,
+                "waited_us": costs.waited_us,
             },
         )
         return [] if context is None else [context]
 
-    def _chunk(self, traced: _Traced, chunk: ChunkStep, record: StepRecord, links: Sequence[TraceContext]) -> None:
+    def _chunk(self, traced: _Traced, chunk: ChunkInput, costs: StepCosts, links: Sequence[TraceContext]) -> None:
         traced.chunks += 1
         if self._tracing.wants(_PARTS):
             attributes = {"first": chunk.first, "tokens": chunk.tokens}
             self._tracing.span(
-                "prefill_chunk", record.began, record.ended, parent=traced.prefill, attributes=attributes, links=links
+                "prefill_chunk", costs.began, costs.ended, parent=traced.prefill, attributes=attributes, links=links
             )
         if chunk.first + chunk.tokens >= traced.prompt_tokens - 1:  # the last token of the prompt is the first root
-            self._prefilled(traced, record.ended)
+            self._prefilled(traced, costs.ended)
 
     def _prefilled(self, traced: _Traced, now: float, failure: str | None = None) -> float:
         """The prefill is over, at `now`."""
@@ -149,15 +150,16 @@ class Spans:
         traced.read = now
         return now
 
-    def _part(self, traced: _Traced, part: SessionStep, record: StepRecord, links: Sequence[TraceContext]) -> None:
+    def _part(self, traced: _Traced, part: SessionResult, result: StepResult, links: Sequence[TraceContext]) -> None:
+        costs = result.costs
         if traced.read is None:  # there was nothing to read
-            self._prefilled(traced, record.began)
-        traced.committed, traced.totals = record.ended, part.totals
+            self._prefilled(traced, costs.began)
+        traced.committed, traced.totals = costs.ended, part.totals
         if part.held_since is not None and self._tracing.wants(_PARTS):
             self._tracing.span(
                 "spec_wait",
                 part.held_since,
-                record.began,
+                costs.began,
                 parent=traced.decode,
                 attributes={"step": part.totals.steps, "wait_budget_us": part.plan.wait_budget_us},
                 links=links,
@@ -165,15 +167,15 @@ class Spans:
         if self._tracing.wants(_STEPS):
             self._tracing.span(
                 "spec_verify",
-                record.began,
-                record.ended,
+                costs.began,
+                costs.ended,
                 parent=traced.decode,
-                attributes=_verified(part, record.sessions),
+                attributes=_verified(part, len(result.sessions)),
                 links=links,
             )
 
 
-def _verified(part: SessionStep, batch_size: int) -> dict[str, int | bool]:
+def _verified(part: SessionResult, batch_size: int) -> dict[str, int | bool]:
     return {
         "step": part.totals.steps,
         "num_draft_tokens": part.drafted + 1,

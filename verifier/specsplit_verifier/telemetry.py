@@ -1,4 +1,4 @@
-"""What people read of a verifier: its metrics, its spans and the trees they watch, fed from the engine's reports. On the event loop."""
+"""What people read of a verifier: metrics, spans and the trees they watch, made of what the engine says of its steps. On the event loop."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from specsplit.observe.metrics import LinkTotals, VerifierMetrics
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import Load
-from specsplit_verifier.record import StepReport
 from specsplit_verifier.spans import Spans
+from specsplit_verifier.step import StepResult
 from specsplit_verifier.watching import Watching
 
 
 class Telemetry:
-    """Takes what the engine reports, and what happens to sessions, and passes it on."""
+    """Takes what the engine says, and what happens to sessions, and passes it on."""
 
     def __init__(self, settings: VerifierSettings, tracing: Tracing, clock: Clock) -> None:
         self._listen = settings.metrics_listen
         self._metrics = VerifierMetrics(on=bool(settings.metrics_listen))
         self._spans = Spans(tracing, clock)
+        self._readers: list[Callable[[StepResult], None]] = []
         self.watching = Watching()
 
     @property
     def wanted(self) -> bool:
-        """True if reports of steps are of use now. Any thread may ask."""
-        return self._metrics.on or self._spans.wanted or bool(self.watching.watched)
+        """True if somebody wants to know of steps now. Any thread may ask."""
+        return self._metrics.on or self._spans.wanted or bool(self.watching.watched or self._readers)
 
     def expose(self) -> AbstractContextManager[str]:
         """Serve the metrics, if the settings say where. Raises InvalidRequest if that cannot be bound."""
@@ -47,11 +48,17 @@ class Telemetry:
         self.watching.began(session, request.request_id)
         return self._spans.submitted(session, request)
 
-    def step(self, report: StepReport) -> None:
+    def subscribe(self, reader: Callable[[StepResult], None]) -> None:
+        """From the next step on `reader` is called with every one."""
+        self._readers.append(reader)
+
+    def step(self, result: StepResult) -> None:
         """A step is over."""
-        self._metrics.step(report.record, report.sessions)
-        self._spans.step(report)
-        self.watching.stepped(report.watched)
+        self._metrics.step(result.costs, result.sessions)
+        self._spans.step(result)
+        self.watching.stepped(result.sessions)
+        for reader in self._readers:
+            reader(result)
 
     def ended(self, session: int, error: SpecsplitError | None) -> None:
         """A session is over; `error` says why it failed, if it did."""

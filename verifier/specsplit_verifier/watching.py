@@ -1,69 +1,25 @@
-"""What people who look on are shown of a session: every step's tree, and what grew meanwhile. Costs nothing while nobody looks.
-
-The first two functions belong to the engine thread and see sessions that are watched only; `Watching` belongs to the event loop.
-"""
+"""What people who look on see of a session: every step's tree, and what grew meanwhile. Free while nobody looks. On the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterable
 
 from specsplit.errors import NotFound, quoted
 from specsplit.sessions import WatchedStep
-from specsplit.speculation import Draft, Grow
+from specsplit.speculation import Grow
 from specsplit.wire.watching import Watched
 from specsplit_verifier.events import FromDrafter
-from specsplit_verifier.session import Session, Verdict
-from specsplit_verifier.stepper import Prepared, StepResult
+from specsplit_verifier.step import SessionResult, TreeView
 
 EVENTS_KEPT = 256
 """For a watcher that reads slowly; older ones are left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A whole speculation, root first, parents before children; as in `WatchedStep`."""
-
-    ids: Sequence[int]
-    parents: Sequence[int]
-    tokens: Sequence[int]
-    scores: Sequence[float]
-
-
-def watched_trees(prepared: Prepared, watched: Collection[int]) -> dict[int, Tree]:
-    """By session: the speculation of those watched as the step is about to be settled."""
-    pairs = zip(prepared.batch.decoding, prepared.drafts, strict=True) if watched else ()
-    return {session.id: _tree(session, draft) for session, draft in pairs if session.id in watched}
-
-
-def watched_steps(result: StepResult, trees: Mapping[int, Tree]) -> list[tuple[int, WatchedStep]]:
-    """(session, what the step was to it) of those whose trees were taken."""
-    if not trees:
-        return []
-    return [
-        (session.id, _step(session, draft, verdict, trees[session.id]))
-        for session, draft, verdict in result.verdicts
-        if session.id in trees
-    ]
-
-
-def _tree(session: Session, draft: Draft) -> Tree:
-    if session.mirror is None:  # it has no drafter, or lost it while the step was in flight
-        return Tree(draft.ids, draft.parents, draft.tokens, draft.survivals)
-    root = session.mirror.tree.root
-    nodes = [root, *root.descendants()]
-    index = {id(node): i for i, node in enumerate(nodes)}
-    return Tree(
-        [node.id for node in nodes],
-        [-1, *(index[id(node.parent)] for node in nodes[1:])],
-        [node.token for node in nodes],
-        [node.score for node in nodes],
-    )
-
-
-def _step(session: Session, draft: Draft, verdict: Verdict, tree: Tree) -> WatchedStep:
+def watched_step(result: SessionResult, tree: TreeView) -> WatchedStep:
+    """What a step was to a session whose speculation was `tree`."""
+    draft, commit = result.draft, result.reroot.commit
     index = {node_id: i for i, node_id in enumerate(tree.ids)}
     verified = set(draft.ids[1:])
     return WatchedStep(
@@ -72,13 +28,13 @@ def _step(session: Session, draft: Draft, verdict: Verdict, tree: Tree) -> Watch
         tree.tokens,
         tree.scores,
         [True, *(node_id in verified for node_id in tree.ids[1:])],
-        [0, *(index[draft.ids[i]] for i in verdict.path[1:])],
-        verdict.bonus,
-        len(verdict.output.tokens) if verdict.output else 0,
+        [0, *(index[draft.ids[i]] for i in result.accepted_path[1:])],
+        result.bonus,
+        result.committed,
         draft.positions[0],
-        verdict.commit.number if verdict.commit else 0,
-        session.plan,
-        verdict.totals,
+        commit.number if commit else 0,
+        result.plan,
+        result.totals,
     )
 
 
@@ -144,10 +100,11 @@ class Watching:
             if isinstance(event, Grow) and event.ids:
                 self._tell(session, event)
 
-    def stepped(self, steps: Sequence[tuple[int, WatchedStep]]) -> None:
+    def stepped(self, results: Iterable[SessionResult]) -> None:
         """A step is over."""
-        for session, step in steps:
-            self._tell(session, step)
+        for result in results:
+            if result.tree is not None:
+                self._tell(result.session, watched_step(result, result.tree))
 
     async def watch(self, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
         """What happens to a session from now to its end, and how many events were left out before each.

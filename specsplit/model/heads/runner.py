@@ -8,14 +8,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specsplit.model.batch import PackedBatch, Row
+from specsplit.model.batch import Row
 from specsplit.model.heads.head import Head
-from specsplit.model.kv import KVCache
-from specsplit.model.pages import PagePool
-from specsplit.model.torch_attention import TorchAttention
+from specsplit.model.runner import ModelRunner
 
 
-class HeadRunner:
+class HeadRunner(ModelRunner):
     """Runs rows through one step's layer. Pages are of one token. Used by one thread at a time.
 
     A row's positions are those of its tokens less step + 1, which is what heads are trained with; its slots are of this runner's
@@ -25,11 +23,9 @@ class HeadRunner:
     def __init__(self, head: Head, step: int, num_slots: int) -> None:
         if not 0 <= step < head.shape.num_steps:
             raise ValueError(f"step is {step}, expected 0..{head.shape.num_steps - 1}")
+        super().__init__(head.geometry, num_slots, 1, head.dtype, head.device)
         self.head: Final = head
         self.step: Final = step
-        self.pool: Final = PagePool(num_slots, 1)
-        self.kv: Final = KVCache(head.geometry, num_slots, head.dtype, head.device)
-        self._backend: Final = TorchAttention(self.kv, head.geometry.group)
 
     def forward(self, rows: Sequence[Row], states: Tensor) -> tuple[Tensor, Tensor]:
         """states [T, state_width] of the parents of the rows' tokens -> hidden [T, hidden_size], states [T, state_width].
@@ -42,15 +38,9 @@ class HeadRunner:
             )
         if not rows:
             return self._empty(self.head.hidden_size), self._empty(self.head.shape.state_width)
-        return self._run(PackedBatch.pack(rows), states)
-
-    @torch.inference_mode()
-    def _run(self, batch: PackedBatch, states: Tensor) -> tuple[Tensor, Tensor]:
-        tokens, positions = (
-            torch.from_numpy(array).to(self.head.device, non_blocking=True)
-            for array in (batch.input_ids, batch.positions)
-        )
-        return self.head(self.step, tokens, states, positions, forward_batch=self._backend.plan(batch))
+        with torch.inference_mode():
+            inputs = self.inputs(rows)
+            return self.head(self.step, inputs.tokens, states, inputs.positions, forward_batch=inputs.forward_batch)
 
     def _empty(self, width: int) -> Tensor:
         return torch.empty(0, width, dtype=self.head.dtype, device=self.head.device)

@@ -1,0 +1,80 @@
+"""A causal language model out of a local folder in the Hugging Face layout, checked and ready to be served."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from specsplit.errors import LoadError
+from specsplit.model.attention import NAME
+from specsplit.model.inflate import inflate
+from specsplit.model.support import check_config, check_folder, refusing
+from specsplit.text.vocabulary import vocabulary_of
+from specsplit.values import ModelInfo
+
+_DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_model(
+    folder: Path, *, dtype: str = "float32", device: str = "cpu", inflate_layers: int = 0
+) -> tuple[PreTrainedModel, ModelInfo]:
+    """The module, whose attention is ours, and its facts.
+
+    dtype: "float32", "bfloat16", "float16" or "auto" (as in config.json). inflate_layers: see `inflate`; 0 leaves the model
+    as it is. Raises LoadError, saying why, for anything that is missing, broken or not supported.
+    """
+    model = _load_model(folder, dtype, torch.device(device))
+    with refusing(f"model folder {folder} cannot be served"):
+        if inflate_layers:
+            inflate(model, inflate_layers)
+        return model, _info(folder, model)
+
+
+def _load_model(folder: Path, dtype: str, device: torch.device) -> PreTrainedModel:
+    if dtype != "auto" and dtype not in _DTYPES:
+        raise LoadError(f"dtype {dtype!r} is not known; expected one of {', '.join(_DTYPES)} or auto")
+    check_folder(folder)
+    if not sys.stderr.isatty():
+        disable_progress_bar()  # a bar in a log file is noise
+    with refusing(f"model folder {folder} cannot be loaded"):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        check_config(config)
+        model = _load_weights(folder, config, _DTYPES.get(dtype, dtype))
+        nn.Module.to(model, device)
+    return model
+
+
+def _load_weights(folder: Path, config: PretrainedConfig, dtype: torch.dtype | str) -> PreTrainedModel:
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation=NAME,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except KeyError as error:  # older architectures look their attention class up by name, and find none of ours
+        raise LoadError(
+            f"{config.model_type} does not use transformers' AttentionInterface: {error} is not known"
+        ) from error
+    model, notes = loaded
+    missing = sorted(notes["missing_keys"])
+    if missing:  # transformers would go on with random numbers in their place
+        raise LoadError(
+            f"model folder {folder} lacks {len(missing)} of the weights its config.json asks for, {missing[0]} first"
+        )
+    return model
+
+
+def _info(folder: Path, model: PreTrainedModel) -> ModelInfo:
+    config = model.config
+    eos = config.eos_token_id if model.generation_config is None else model.generation_config.eos_token_id
+    ids = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
+    return ModelInfo(folder.resolve().name, vocabulary_of(folder), config.max_position_embeddings, ids)

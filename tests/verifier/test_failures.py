@@ -1,0 +1,132 @@
+"""A target that fails on one session, on every session, or not at all but never returns."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+
+from specsplit.cli.local import Child
+from specsplit.clock import ManualClock, SystemClock
+from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.rpc import dial, wait_until_serving
+from specsplit.sessions import DecodeRequest
+from specsplit.settings import VerifierSettings
+from specsplit.v1 import verifier_pb2_grpc
+from specsplit.values import Stopping
+from specsplit.wire import verifier as wire
+from specsplit_verifier.service import Verifier, load_target
+from specsplit_verifier.watchdog import Watchdog
+from tests.verifier.conftest import decode, recorded
+
+POISON = ord("#")
+
+
+@asynccontextmanager
+async def verifier_before(
+    folder: Path, fault: Callable[[torch.Tensor], None], **settings: Any
+) -> AsyncIterator[Verifier]:
+    """A verifier whose target calls `fault` with the tokens of every forward before it runs it."""
+    resolved, clock = VerifierSettings(model=folder, **settings), SystemClock()
+    runner = load_target(resolved, clock)
+    hook = runner.target.model.register_forward_pre_hook(
+        lambda _, __, kwargs: fault(kwargs["input_ids"]), with_kwargs=True
+    )
+    verifier = Verifier(resolved, runner, clock)
+    try:
+        yield verifier
+    finally:
+        hook.remove()
+        await verifier.close()
+
+
+def out_of_memory_on_poison(tokens: torch.Tensor) -> None:
+    if bool((tokens == POISON).any()):
+        raise torch.OutOfMemoryError("none left for this one")
+
+
+def broken(tokens: torch.Tensor) -> None:
+    raise RuntimeError("the device is gone")
+
+
+def request(prompt: str, tokens: int = 20) -> DecodeRequest:
+    return DecodeRequest(prompt, list(prompt.encode()), stopping=Stopping(tokens))
+
+
+@pytest.mark.parametrize("poisoned", ["#", "#" * 40 + "a", "a#"])
+async def test_a_session_that_the_target_fails_on_ends_alone(alphabet: Path, poisoned: str) -> None:
+    async with verifier_before(alphabet, out_of_memory_on_poison, paced_step_base_ms=5.0) as verifier:
+        steps = recorded(verifier)
+        innocent = [decode(verifier, request(prompt)) for prompt in ("a", "." * 40 + "b", "c")]
+        failing = decode(verifier, request(poisoned))
+        *fine, failed = await asyncio.gather(*innocent, failing, return_exceptions=True)
+        after, _ = await decode(verifier, request("a"))
+        statistics = verifier.engine.statistics()
+    assert isinstance(failed, SpecsplitError)
+    assert str(failed) == "the target failed on this session: OutOfMemoryError: none left for this one"
+    for start, written in zip("abc", fine, strict=True):
+        assert not isinstance(written, BaseException)
+        assert written[0] == [ord("a") + (ord(start) - ord("a") + i) % 26 for i in range(1, 21)]
+    assert bytes(after).startswith(b"bcd") and not verifier.failed.is_set()
+    assert [list(step.failed.values()) for step in steps if step.failed] == [[failed]]
+    assert statistics.free_pages == statistics.total_pages
+
+
+async def test_a_target_that_fails_on_nothing_at_all_ends_the_engine(alphabet: Path) -> None:
+    async with verifier_before(alphabet, broken) as verifier:
+        results = await asyncio.gather(*(decode(verifier, request(prompt)) for prompt in "ab"), return_exceptions=True)
+        assert verifier.failed.is_set()
+    assert all(isinstance(result, Unavailable) for result in results)
+
+
+def test_a_step_hangs_when_it_takes_the_limit_and_many_times_what_its_like_take() -> None:
+    clock = ManualClock()
+    watchdog = Watchdog(clock, least_s=10.0)
+    assert not watchdog.barks
+    with watchdog.over(expected_s=0.02):
+        clock.advance(10.0)
+        assert not watchdog.barks
+        clock.advance(0.5)
+        assert watchdog.barks == "a step of this verifier hangs: it has run for 10.5 s, where 10.0 s is the limit"
+    assert not watchdog.barks
+    with watchdog.over(expected_s=1.0):
+        clock.advance(49.0)
+        assert not watchdog.barks, "steps of its size are long"
+
+
+async def test_a_verifier_whose_step_hangs_hands_its_sessions_back_and_exits(alphabet: Path) -> None:
+    hanging = {"model": alphabet, "paced_step_base_ms": 1e7, "step_timeout_s": 0.5}
+    child = Child("hanging", "verifier", hanging, None)
+    try:
+        address = await asyncio.to_thread(child.wait_listening, 60)
+        async with dial(address) as channel:
+            await wait_until_serving(channel, 60)
+            call = verifier_pb2_grpc.VerifierServiceStub(channel).Decode(wire.decode_to_wire(request("a")), timeout=60)
+            with pytest.raises(grpc.aio.AioRpcError, match="a step of this verifier hangs") as caught:
+                await call.read()
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert await asyncio.to_thread(child.process.wait, 60) == 1
+    finally:
+        child.kill()
+    assert "sessions are handed back, and this process ends" in child.tail
+
+
+async def test_a_verifier_that_is_closed_does_not_wait_for_a_step_that_hangs(alphabet: Path) -> None:
+    free = threading.Event()
+
+    def hang(_: torch.Tensor) -> None:
+        free.wait(60)
+
+    async with verifier_before(alphabet, hang, step_timeout_s=0.5) as verifier:
+        with pytest.raises(Unavailable, match=r"where 0\.5 s is the limit"):
+            await decode(verifier, request("a"))
+        with pytest.raises(Unavailable, match="a step of this verifier hangs"):
+            await decode(verifier, request("b"))
+    free.set()

@@ -1,0 +1,105 @@
+"""A step as values, without threads or sockets; and a whole engine in the time of a clock that is turned by hand."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from specsplit.clock import ManualClock, SystemClock
+from specsplit.model import CostCurve, Paced
+from specsplit.model.capture import decoder_layers
+from specsplit.sessions import DecodeRequest, Finished
+from specsplit.settings import VerifierSettings
+from specsplit.values import Stopping
+from specsplit_verifier.engine import Engine
+from specsplit_verifier.events import DraftEvent, Inbound, Output, Submit
+from specsplit_verifier.service import load_target
+from specsplit_verifier.step import StepInput, StepOutput, StepResult
+from specsplit_verifier.target_runner import TargetRunner
+
+
+def test_an_idle_step_calls_the_model_and_leaves_nothing(alphabet: Path) -> None:
+    runner = load_target(VerifierSettings(model=alphabet), SystemClock())
+    layers: list[torch.Size] = []
+    decoder = decoder_layers(runner.target.model)
+    assert decoder is not None
+    hook = decoder[0].register_forward_pre_hook(lambda _, args: layers.append(args[0].shape))
+    output = runner.run(StepInput())
+    hook.remove()
+    assert len(layers) == 1 and layers[0].numel() == layers[0][-1], "once, with as little as there can be"
+    assert (output.accepted, output.features, output.failed) == ({}, [], {})
+    assert not runner.target.kv.data.any()
+
+
+class TurningInbox:
+    """Whoever would wait here turns the clock instead."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._events: queue.SimpleQueue[Inbound] = queue.SimpleQueue()
+
+    def put(self, item: Inbound) -> None:
+        self._events.put(item)
+
+    def get(self, *, timeout: float | None = None) -> Inbound:
+        if timeout is None:
+            return self._events.get()
+        try:
+            return self._events.get_nowait()
+        except queue.Empty:
+            self._clock.advance(timeout)
+            raise
+
+    def get_nowait(self) -> Inbound:
+        return self._events.get_nowait()
+
+
+class Collected:
+    """An outbox that keeps everything."""
+
+    watching, watched = True, frozenset[int]()
+
+    def __init__(self) -> None:
+        self.outputs: list[Output] = []
+        self.results: list[StepResult] = []
+        self.over = threading.Event()
+
+    def deliver(
+        self,
+        outputs: Sequence[tuple[int, Output]],
+        drafts: Sequence[tuple[str, int, DraftEvent]],
+        result: StepResult | None,
+    ) -> None:
+        self.outputs += [output for _, output in outputs]
+        self.results += [] if result is None else [result]
+        if any(isinstance(output, Finished) for _, output in outputs):
+            self.over.set()
+
+    def died(self) -> None:
+        self.over.set()
+
+
+def test_a_whole_engine_runs_in_the_time_of_its_clock(alphabet: Path) -> None:
+    settings, clock, outbox = VerifierSettings(model=alphabet), ManualClock(1000.0), Collected()
+    target = load_target(settings, clock).target
+    runner = TargetRunner(target, Paced(CostCurve(base_ms=3000.0), clock, clock.advance), None, clock)
+    engine = Engine(runner, settings, outbox, clock, TurningInbox(clock))
+    engine.post(Submit(1, DecodeRequest("r", list(b"abc"), stopping=Stopping(20))))
+    engine.start()
+    assert outbox.over.wait(60)
+    engine.stop()
+    assert isinstance(outbox.outputs[-1], Finished) and outbox.outputs[-1].usage.completion_tokens == 20
+    costs = [result.costs for result in outbox.results]
+    assert [each.started for each in costs] == [1000.0 + 3.0 * step for step in range(21)], "one step read the prompt"
+    assert {(each.forward_us, each.host_us, each.waited_us) for each in costs} == {(3e6, 0.0, 0.0)}
+    assert clock.now() == 1063.0 and engine.statistics().step_ms > 1000
+
+
+def test_values_of_a_step_are_empty_where_nothing_was_stepped() -> None:
+    step = StepInput()
+    assert (step.rows, step.tokens, step.layers, step.sessions) == ([], 0, frozenset(), [])
+    assert StepOutput() == StepOutput({}, (), {}, (), 0.0, 0.0)

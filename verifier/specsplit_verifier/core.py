@@ -1,0 +1,229 @@
+"""Everything about sessions but threads: events in, steps planned and committed, what leaves for callers and drafters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from specsplit.clock import Clock
+from specsplit.errors import SpecsplitError
+from specsplit.features import Features
+from specsplit.settings import VerifierSettings
+from specsplit.speculation import Draft
+from specsplit.values import ModelInfo, Plan
+from specsplit_verifier.cost import StepCost
+from specsplit_verifier.draft_session import DraftSession
+from specsplit_verifier.drafter_pool import DrafterPool
+from specsplit_verifier.events import (
+    Cancel,
+    DrafterLost,
+    FromDrafter,
+    NewPlan,
+    Output,
+    Roster,
+    Sends,
+    SessionEvent,
+    Submit,
+)
+from specsplit_verifier.feed import Recipe
+from specsplit_verifier.scheduler import Pause, Scheduler
+from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.step import SessionResult, StepCosts, StepInput, StepOutput, StepResult, TreeInput
+from specsplit_verifier.stopwatch import Stopwatch
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """How the engine stands."""
+
+    running: int
+    waiting: int
+    free_pages: int
+    total_pages: int
+    steps: int
+    step_ms: float
+
+
+class EngineCore:
+    """Sessions from submission to their end. Belongs to one thread, and between `plan` and `commit` of a step no session ends."""
+
+    def __init__(
+        self, info: ModelInfo, scheduler: Scheduler, drafters: DrafterPool, settings: VerifierSettings, clock: Clock
+    ) -> None:
+        self._info = info
+        self._own_plan: Plan = settings.plan
+        self._default_plan: Plan = settings.plan
+        self._scheduler = scheduler
+        self._drafters = drafters
+        self._cost = StepCost()
+        self._clock = clock
+        self._outputs: list[tuple[int, Output]] = []
+        self._sends: Sends = []
+        self._steps = 0
+        self.stopwatch = Stopwatch(clock)
+
+    def statistics(self) -> EngineStatistics:
+        """How things stand; a moment old when read from another thread."""
+        scheduler = self._scheduler
+        return EngineStatistics(
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.pool.free_pages,
+            scheduler.pool.total_pages,
+            self._steps,
+            self._cost.mean_s * 1e3 if self._steps else 0.0,
+        )
+
+    def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
+        """What has come up for callers and for drafters since this was last asked."""
+        outputs, sends = self._outputs, self._sends
+        self._outputs, self._sends = [], []
+        return outputs, sends
+
+    def handle(self, event: SessionEvent) -> None:
+        """Take in an event. While a step is in flight only what drafters send may come."""
+        running, now = self._scheduler.running, self._clock.now()
+        match event:
+            case Submit():
+                self._submit(event)
+            case Cancel():
+                session = self._scheduler.find(event.session)
+                if session is not None:
+                    self._end(session)
+            case FromDrafter():
+                self._sends += self._drafters.received(event, running, now)
+            case DrafterLost():
+                _log.warning("drafter %s lost: %s", event.address, event.why)
+                self._sends += self._drafters.lost(event.address, running.values(), now)
+            case Roster():
+                self._sends += self._drafters.roster(event.drafters, running.values(), now)
+            case NewPlan():
+                self._replan(event.plan)
+
+    def plan(self) -> StepInput | Pause:
+        """Admit who fits, and choose the next step, or how long to wait for a better one."""
+        now = self._clock.now()
+        for session in self._scheduler.admit():
+            self._sends += self._drafters.admit(session, now)
+        self._sends += self._drafters.retry(self._scheduler.running.values(), now)
+        batch = self._scheduler.choose(now, self._cost)
+        if isinstance(batch, Pause):
+            return batch
+        for session in batch.decoding:
+            session.drafter.stepping(now)
+        return batch.step(now)
+
+    def expected_s(self, step: StepInput) -> float:
+        """Seconds that the forward of a step should take, going by those before it."""
+        return self._cost.predict(step.tokens)
+
+    def commit(self, step: StepInput, output: StepOutput, watched: Collection[int] = ()) -> StepResult:
+        """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation."""
+        running, now = self._scheduler.running, self._clock.now()
+        for chunk in step.chunks:
+            running[chunk.session].kv_length += 0 if chunk.recomputed else chunk.tokens
+        for number, error in output.failed.items():
+            self._outputs.append((number, error))
+            self._end(running[number])
+        for tree in step.trees:
+            if tree.session in output.no_pick:
+                self._without_pick(running[tree.session], tree.draft)
+        made = [tree for tree in step.trees if tree.session in output.accepted]
+        sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
+        self._hand_on(output.features, now)
+        self._cost.observe(step.tokens, output.forward_s)
+        self._steps += 1
+        return StepResult(sessions, step.chunks, output.failed, self._costs(step, output, sessions))
+
+    def _commit(self, tree: TreeInput, output: StepOutput, now: float, watched: bool) -> SessionResult:
+        session = self._scheduler.running[tree.session]
+        drafter = session.drafter
+        result = session.commit(tree.draft, output.accepted[tree.session], now, watched=watched)
+        if result.output is not None:
+            self._outputs.append((session.id, result.output))
+        if result.finished is not None:
+            self._outputs.append((session.id, result.finished))
+            self._end(session)
+        elif result.reroot.commit is not None and isinstance(drafter, DraftSession):
+            self._sends.append((drafter.address, session.id, result.reroot.commit))
+        return result
+
+    def _without_pick(self, session: Session, draft: Draft) -> None:
+        """The target has no token for a session. Its drafts may be at fault (masked NaN is still NaN): the next step does without."""
+        error = SpecsplitError(
+            f"the target has no token for position {draft.positions[0] + 1}: its logits there are NaN or infinite; its weights are broken, "
+            "or its dtype is too narrow for this text (dtype float32 is the widest)"
+        )
+        if len(draft.tokens) > 1:
+            self._sends += self._drafters.give_up(session, error)
+            return
+        _log.error("session %d ends: %s", session.id, error)
+        self._outputs.append((session.id, error))
+        self._end(session)
+
+    def _hand_on(self, made: Iterable[tuple[int, Recipe, Features]], now: float) -> None:
+        """Features were computed; who went, or wants them no longer, gets none."""
+        for number, recipe, features in made:
+            session = self._scheduler.running.get(number)
+            if session is not None and session.drafter.recipe == recipe:
+                self._sends += self._drafters.computed(session, features, now)
+
+    def _costs(self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult]) -> StepCosts:
+        lap, lost = self.stopwatch.lap(output.forward_s), self._drafters.counters.take()
+        recomputed = sum(chunk.tokens for chunk in step.chunks if chunk.recomputed)
+        return StepCosts(
+            tokens=step.tokens,
+            prefill_tokens=sum(chunk.tokens for chunk in step.chunks) - recomputed,
+            reprefill_tokens=recomputed,
+            began=step.planned_at,
+            started=output.started,
+            ended=lap.ended,
+            waited_us=lap.waited_s * 1e6,
+            forward_us=output.forward_s * 1e6,
+            host_us=lap.host_s * 1e6,
+            unverified_nodes=lost.unverified_nodes + sum(session.reroot.cut for session in sessions),
+            late_nodes=lost.late_nodes,
+            failovers=lost.failovers,
+            round_trips_s=lost.round_trips_s,
+        )
+
+    def _submit(self, event: Submit) -> None:
+        try:
+            self._scheduler.submit(self._session(event))
+        except SpecsplitError as error:
+            self._outputs.append((event.session, error))
+
+    def _session(self, event: Submit) -> Session:
+        """Raises InvalidRequest if prompt and output exceed the context."""
+        request, stopping = event.request, event.request.stopping
+        plan = request.plan.over(self._default_plan)
+        most = max(plan.num_draft_tokens, request.plan.over(self._own_plan).num_draft_tokens)
+        own_ends = () if stopping.ignore_eos else self._info.eos_token_ids
+        stops = StopRule(
+            self._scheduler.max_tokens_of(len(request.tokens), stopping.max_tokens, most),
+            frozenset((*stopping.stop_token_ids, *own_ends)),
+        )
+        table = self._scheduler.page_table()
+        return Session(event.session, request, plan, stops, table, max_draft_tokens=most, traceparent=event.traceparent)
+
+    def _replan(self, plan: Plan) -> None:
+        """Another default plan: sessions that are here follow it too. No step is in flight."""
+        self._default_plan = plan
+        now, running = self._clock.now(), self._scheduler.running.values()
+        short = sum(session.follow(plan) for session in (*self._scheduler.waiting, *running))
+        for session in running:
+            self._sends += self._drafters.resume(session, now)
+        _log.info("the default plan is now %s", plan)
+        if short:
+            _log.warning(
+                "%d sessions have no KV pages for num_draft_tokens = %d and go on with what they began with; later ones have them",
+                short,
+                plan.num_draft_tokens,
+            )
+
+    def _end(self, session: Session) -> None:
+        self._sends += self._drafters.close(session)
+        self._scheduler.remove(session)

@@ -1,0 +1,235 @@
+"""What a session's drafter is to it: the mirror of what it grows, the features on their way to it, and whether to wait for it.
+
+A session knows nothing more of drafters than what the two classes here have in common. Without one it has `NoDrafter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from specsplit.errors import InvalidRequest
+from specsplit.features import Features
+from specsplit.speculation import Draft, Grow, Mirror, State
+from specsplit.values import Miss, Plan
+from specsplit_verifier.feed import Feed, Recipe
+from specsplit_verifier.patience import Patience, Wait
+from specsplit_verifier.step import Accepted, Reroot, TreeView
+
+
+class TreeLimits(NamedTuple):
+    """How much of a speculation a step may take."""
+
+    num_draft_tokens: int
+    """Root included."""
+    topk: int
+    num_steps: int
+
+
+@dataclass(slots=True)
+class DraftCounters:
+    """What was lost to drafters, and how long they took, since this was last taken."""
+
+    unverified_nodes: int = 0
+    """Left when a session, or its drafter, went."""
+    late_nodes: int = 0
+    """Came when their place in the tree, or all of it, was gone."""
+    failovers: int = 0
+    """Sessions that were given another drafter."""
+    round_trips_s: list[float] = field(default_factory=list[float])
+    """From a commit to the first grow made after it."""
+
+    def take(self) -> DraftCounters:
+        """The counts so far; they begin anew."""
+        taken = replace(self)
+        self.unverified_nodes = self.late_nodes = self.failovers = 0
+        self.round_trips_s = []
+        return taken
+
+
+class NoDrafter:
+    """Nobody drafts: a step takes the root alone, and nothing is waited for."""
+
+    attached: Final = False
+    held_since: Final = None
+    untaken: Final = 0
+    recompute: Final = range(0)
+
+    def __init__(self, *, needed: bool = False, feed: Feed | None = None) -> None:
+        self.needed = needed
+        """True if the session may get a drafter: none was there for it, its own was lost, or its plan did not speculate."""
+        self.feed = feed
+        """What is kept of the features of its last drafter, for the next one."""
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How features of the session's tokens are made; None: none are wanted."""
+        return None if self.feed is None else self.feed.recipe
+
+    def take(self, root: int, position: int, limits: TreeLimits) -> Draft:
+        """What the session brings to a step: its root."""
+        return Draft.root_alone(root, position)
+
+    def commit(self, draft: Draft, accepted: Accepted, limits: TreeLimits, now: float) -> Reroot:
+        """There is nothing to take to the next root."""
+        return Reroot()
+
+    def view(self, draft: Draft) -> TreeView:
+        """All there is; of a drafter that was lost while the step was in flight, what was taken."""
+        return TreeView(draft.ids, draft.parents, draft.tokens, draft.survivals)
+
+    def pause(self, now: float, step_s: float, plan: Plan) -> float:
+        """Nobody is waited for."""
+        return 0.0
+
+    def hold(self, now: float) -> None:
+        """Nobody is waited for."""
+
+    def stepping(self, now: float) -> None:
+        """Nobody is waited for."""
+
+    def keep(self, features: Features) -> None:
+        """Features were computed, and somebody may want them later."""
+        if self.feed is not None:
+            self.feed.add(features)
+
+
+class DraftSession:
+    """One session at one drafter."""
+
+    attached: Final = True
+    needed: Final = False
+
+    def __init__(
+        self,
+        address: str,
+        mirror: Mirror,
+        patience: Patience,
+        feed: Feed | None = None,
+        counters: DraftCounters | None = None,
+    ) -> None:
+        """`patience`: what waiting for this drafter has brought, in whatever session. `feed`: None if it reads no features."""
+        self.address: Final = address
+        self.mirror: Final = mirror
+        self.feed: Final = feed
+        self._patience = patience
+        self._counters = counters or DraftCounters()
+        self._wait = Wait()
+        self._in_flight = 0
+        """Nodes that the latest step took and no commit has settled."""
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How features of the session's tokens are made; None: none are wanted."""
+        return None if self.feed is None else self.feed.recipe
+
+    @property
+    def recompute(self) -> range:
+        """Positions to run once more, for features that the drafter lacks."""
+        return range(0) if self.feed is None else self.feed.recompute
+
+    @property
+    def held_since(self) -> float | None:
+        """When the session began to be held back for what may be grown; None: it has not been since the last commit."""
+        return self._wait.held_since
+
+    @property
+    def untaken(self) -> int:
+        """Nodes of the speculation that no step has taken."""
+        return len(self.mirror) - self._in_flight
+
+    @property
+    def catching_up(self) -> bool:
+        """True while the drafter has yet to read features of what lay before the root when it came."""
+        return self.feed is not None and self.feed.catching_up
+
+    @property
+    def _features_withheld(self) -> bool:
+        return self.feed is not None and not self.feed.complete
+
+    def begin(self, root: int, now: float) -> list[Features]:
+        """The drafter begins below the root at position `root`: the features that it is to be sent now."""
+        self._wait.begin(now)
+        return [] if self.feed is None else self._sent(self.feed.attach(root), now, prefilling=True)
+
+    def take(self, root: int, position: int, limits: TreeLimits) -> Draft:
+        """What the session brings to a step: the best of what was grown, root first; in flight until `commit`."""
+        draft = self.mirror.take(*limits)
+        self._in_flight = len(draft.tokens) - 1
+        return draft
+
+    def commit(self, draft: Draft, accepted: Accepted, limits: TreeLimits, now: float) -> Reroot:
+        """Take the speculation to its next root, and see what became of it; from now on time counts towards the next grow."""
+        mirror, untaken = self.mirror, self.untaken
+        empty = Miss.NONE if mirror.resting else Miss.LATE
+        cause = Miss.WRONG if mirror.leads_on(draft, accepted.path) else empty
+        commit, hit = mirror.commit(draft, accepted.path, accepted.bonus)
+        self._in_flight = 0
+        self._wait.restart(now, hit, mirror.preview(*limits).expected_length)
+        return Reroot(commit, hit, None if hit else cause, untaken - hit - len(mirror))
+
+    def view(self, draft: Draft) -> TreeView:
+        """The whole speculation."""
+        return TreeView(*self.mirror.listed())
+
+    def grow(self, grow: Grow, limits: TreeLimits, now: float, *, prefilling: bool) -> None:
+        """Apply what was grown, and learn from when it came. Raises IllegalEvent if the drafter broke the protocol."""
+        mirror = self.mirror
+        seen, first = mirror.acknowledged, not mirror.caught_up
+        self._counters.late_nodes += len(grow.ids) - mirror.grow(grow)
+        if self.catching_up and not grow.ids:
+            mirror.stir()  # it rests for want of features, which are on their way
+        made = self._wait.answered(mirror.acknowledged - seen)
+        if made is not None:
+            self._counters.round_trips_s.append(now - made)
+        if self.catching_up:
+            return  # what it does now says nothing about how it answers a commit
+        if not mirror.caught_up:
+            if made is not None:
+                self._patience.late_grow(now - made)
+        elif not prefilling and (first or mirror.state is State.READY):
+            observe = self._patience.first_grow if first else self._patience.later_grow
+            observe(self._wait, now, mirror.preview(*limits).expected_length)
+
+    def read(self, position: int, now: float, *, prefilling: bool) -> list[Features]:
+        """The drafter has read the features of every position below: what it is to be sent now. Raises InvalidRequest if it cannot have."""
+        if self.feed is None:
+            raise InvalidRequest("features_read", "it was sent no features")
+        return self._sent(self.feed.acknowledge(position), now, prefilling=prefilling)
+
+    def computed(self, features: Features, now: float, *, prefilling: bool) -> list[Features]:
+        """Features were computed, new or lacking: what the drafter is to be sent now. Raises Overrun if it reads too slowly."""
+        return [] if self.feed is None else self._sent(self.feed.add(features), now, prefilling=prefilling)
+
+    def _sent(self, features: Sequence[Features], now: float, *, prefilling: bool) -> list[Features]:
+        """When these are the last that the drafter needs for a first grow, the wait for that begins."""
+        if features:
+            self.mirror.stir()
+            if self.mirror.commits == 0 and not prefilling and not self._features_withheld:
+                self._wait.begin(now)
+        return list(features)
+
+    def pause(self, now: float, step_s: float, plan: Plan) -> float:
+        """Seconds for which it pays to wait for what may be grown, instead of a step of `step_s` now; 0: step now."""
+        if self.mirror.resting or self._features_withheld or not plan.speculates:
+            return 0.0
+        if self.catching_up and self.mirror.commits > 0:
+            return 0.0
+        return self._patience.pause(self._wait, now, step_s, plan, self.mirror.caught_up)
+
+    def hold(self, now: float) -> None:
+        """The session is not stepped now, for what may be grown."""
+        self._wait.hold(now)
+
+    def stepping(self, now: float) -> None:
+        """The session is about to step: note if waiting brought nothing."""
+        if not self.catching_up and not self.mirror.caught_up:
+            self._patience.in_vain(self._wait, now)
+
+    def close(self) -> None:
+        """It is over here. What was grown is lost; what is kept of features waits for another drafter."""
+        self._counters.unverified_nodes += self.untaken
+        self.mirror.close()
+        if self.feed is not None:
+            self.feed.detach()

@@ -1,0 +1,213 @@
+"""The drafters that sessions may use: who is there, who cools down, who drafts for whom, and what their messages mean.
+
+Pure bookkeeping on the engine thread: every method returns the events to send, as (drafter address, session, event).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
+from specsplit.features import FeatureLayout, FeatureNeed, Features
+from specsplit.sessions import Close, FeaturesRead, Open, Refuse
+from specsplit.speculation import Grow, Mirror
+from specsplit.values import Endpoint, Vocabulary
+from specsplit_verifier.draft_session import DraftCounters, DraftSession, NoDrafter
+from specsplit_verifier.events import FromDrafter, Sends
+from specsplit_verifier.feed import FeatureSource, Feed, Overrun
+from specsplit_verifier.patience import Patience
+from specsplit_verifier.session import Session
+
+_log = logging.getLogger(__name__)
+COOL_DOWN_S = 5.0  # a lost drafter is not tried again for so long
+RETRY_S = 1.0  # sessions that need a drafter are looked after this often
+ELSEWHERE = (8, 9, 14)  # RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNAVAILABLE: this drafter cannot, another may
+
+
+class DrafterPool:
+    """Attaches drafters to sessions, and replaces those that are lost."""
+
+    def __init__(self, vocabulary: Vocabulary, max_nodes: int, features: FeatureSource | None = None) -> None:
+        self._vocabulary = vocabulary
+        self._max_nodes = max_nodes
+        self._features = features
+        self._roster: Sequence[Endpoint] = ()
+        self._cooling_down: dict[str, float] = {}
+        """Until when, by address."""
+        self._retry_at = 0.0
+        self._patience: dict[str, Patience] = {}
+        """By address."""
+        self.counters = DraftCounters()
+
+    def admit(self, session: Session, now: float) -> Sends:
+        """A session begins to run: it gets the drafter of its request, if it has use for one now."""
+        wished = session.request.drafter
+        if wished is None:
+            return []
+        session.drafter = NoDrafter(needed=True)
+        return self.attach(session, wished, now) if session.plan.speculates else []
+
+    def resume(self, session: Session, now: float) -> Sends:
+        """The plan of a running session has changed: if it has use for a drafter now and none yet, it gets one.
+
+        That is the one of its request if possible, so that not all of them go to the first of the roster.
+        """
+        wished = session.request.drafter
+        if not session.needs_drafter:
+            return []
+        if wished is None or wished.address in session.refused_by:
+            return self._replace(session, now)
+        return self.attach(session, wished, now)
+
+    def attach(self, session: Session, drafter: Endpoint, now: float) -> Sends:
+        """Let a drafter grow for a session from its present root on; if it cannot, another; none, for now, if there is none.
+
+        One that was just lost cannot, nor one whose need for features cannot be met: the log says why.
+        """
+        session.drafter = NoDrafter(needed=True, feed=session.drafter.feed)
+        return self._open(session, drafter, now) or self._replace(session, now)
+
+    def _open(self, session: Session, drafter: Endpoint, now: float) -> Sends:
+        """Nothing if it cannot be attached."""
+        address = drafter.address
+        if self._cooling_down.get(address, -math.inf) > now:
+            return []
+        try:
+            feed = self._feed(session, drafter.features)
+        except Incompatible as error:
+            _log.warning("session %d: drafter %s does not fit: %s", session.id, address, error)
+            session.refused_by.add(address)
+            return []
+        root = len(session.tokens) - 1
+        mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
+        patience = self._patience.setdefault(address, Patience())
+        session.drafter = DraftSession(address, mirror, patience, feed, self.counters)
+        opened = self._open_event(session, feed)
+        return [(address, session.id, event) for event in (opened, *session.drafter.begin(root, now))]
+
+    def _open_event(self, session: Session, feed: Feed | None) -> Open:
+        layout = FeatureLayout() if feed is None else feed.recipe.layout
+        tokens, request = tuple(session.tokens), session.request
+        return Open(
+            tokens, request.sampling, session.plan, self._vocabulary, self._max_nodes, session.traceparent, layout
+        )
+
+    def _feed(self, session: Session, need: FeatureNeed) -> Feed | None:
+        if not need:
+            return None
+        if self._features is None:
+            raise Incompatible(f"it needs features ({need}), and this verifier makes none")
+        return self._features.feed(need, session.drafter.feed, session.kv_length)
+
+    def _replace(self, session: Session, now: float) -> Sends:
+        """Another drafter, if the session has use for one and one is there that has not refused it and was not lost a moment ago."""
+        if not session.needs_drafter:
+            return []
+        wished = session.request.drafter
+        for drafter in [*self._roster, *([wished] if wished else [])]:
+            sends = [] if drafter.address in session.refused_by else self._open(session, drafter, now)
+            if sends:
+                self.counters.failovers += 1
+                return sends
+        return []
+
+    def retry(self, running: Iterable[Session], now: float) -> Sends:
+        """Now and then, look again after who needs a drafter. Only between steps: a mirror begins with no step in flight."""
+        if now < self._retry_at:
+            return []
+        self._retry_at = now + RETRY_S
+        self._cooling_down = {address: until for address, until in self._cooling_down.items() if until > now}
+        return [send for session in running for send in self._replace(session, now)]
+
+    def roster(self, drafters: Sequence[Endpoint], running: Iterable[Session], now: float) -> Sends:
+        """These are the drafters now; who needs one gets one."""
+        self._roster = drafters
+        return [send for session in running for send in self._replace(session, now)]
+
+    def lost(self, address: str, running: Iterable[Session], now: float) -> Sends:
+        """A drafter is gone: its sessions get another, or go on without."""
+        self._cooling_down[address] = now + COOL_DOWN_S
+        self._patience.pop(address, None)
+        sends: Sends = []
+        for session in running:
+            if session.drafted_by(address):
+                sends += self._detach(session, needed=True)  # it may have been opened on the next stream already
+                sends += self._replace(session, now)
+        return sends
+
+    def received(self, message: FromDrafter, running: Mapping[int, Session], now: float) -> Sends:
+        """Apply a drafter's message. One that breaks the protocol ends drafting for its own session only."""
+        sends: Sends = []
+        for number, event in message.events:
+            session = running.get(number)
+            drafter = None if session is None else session.drafted_by(message.address)
+            if session is None or drafter is None:  # crossed with the session's end
+                self.counters.late_nodes += len(event.ids) if isinstance(event, Grow) else 0
+            else:
+                sends += self._received(session, drafter, event, now)
+        return sends
+
+    def _received(
+        self, session: Session, drafter: DraftSession, event: Grow | FeaturesRead | Refuse | InvalidRequest, now: float
+    ) -> Sends:
+        try:
+            match event:
+                case Grow():
+                    drafter.grow(event, session.tree_limits, now, prefilling=session.prefilling)
+                    return []
+                case FeaturesRead():
+                    read = drafter.read(event.position, now, prefilling=session.prefilling)
+                    return [(drafter.address, session.id, features) for features in read]
+                case Refuse():
+                    return self._refused(session, drafter.address, event)
+                case InvalidRequest():
+                    raise event
+        except (IllegalEvent, InvalidRequest) as error:
+            return self._give_up(session, drafter.address, "is out of step", error)
+
+    def _refused(self, session: Session, address: str, refusal: Refuse) -> Sends:
+        _log.warning("session %d: drafter %s refused: %s", session.id, address, refusal.message)
+        session.refused_by.add(address)
+        # It is closed all the same: what had crossed with the refusal on its way there ends with that.
+        return self._detach(session, needed=refusal.code in ELSEWHERE)
+
+    def computed(self, session: Session, features: Features, now: float) -> Sends:
+        """A step computed features of a session: what may be sent now.
+
+        A drafter that reads too slowly for what may be kept loses the session, which goes on without drafts.
+        """
+        drafter = session.drafter
+        if isinstance(drafter, NoDrafter):
+            drafter.keep(features)
+            return []
+        try:
+            made = drafter.computed(features, now, prefilling=session.prefilling)
+        except Overrun as error:
+            return self._give_up(session, drafter.address, "is too slow", error)
+        return [(drafter.address, session.id, each) for each in made]
+
+    def give_up(self, session: Session, error: SpecsplitError) -> Sends:
+        """What was drafted is of no use: the session goes on without drafts."""
+        drafter = session.drafter
+        if isinstance(drafter, NoDrafter):
+            return []
+        return self._give_up(session, drafter.address, "drafted what the target cannot compute", error)
+
+    def close(self, session: Session) -> Sends:
+        """The session is over."""
+        return self._detach(session, needed=False)
+
+    def _give_up(self, session: Session, address: str, what: str, error: SpecsplitError) -> Sends:
+        _log.warning("session %d: drafter %s %s, going on without drafts: %s", session.id, address, what, error)
+        return self._detach(session, needed=False)
+
+    def _detach(self, session: Session, *, needed: bool) -> Sends:
+        """Go on without drafts; what is kept of features waits for the next drafter, if there may be one."""
+        drafter = session.drafter
+        if isinstance(drafter, NoDrafter):
+            return []
+        drafter.close()
+        session.drafter = NoDrafter(needed=needed, feed=drafter.feed if needed else None)
+        return [(drafter.address, session.id, Close())]

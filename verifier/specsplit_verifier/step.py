@@ -1,0 +1,281 @@
+"""A step as values: what goes into the target, what comes out of it, and what that was to everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from specsplit.errors import SpecsplitError
+from specsplit.features import Features
+from specsplit.model.batch import Row
+from specsplit.sessions import Finished, Tokens
+from specsplit.speculation import Commit, Draft
+from specsplit.values import Miss, Plan, Sampling, SpeculationStatistics
+from specsplit_verifier.feed import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class TreeInput:
+    """A session's draft, root first: logits behind every token of it."""
+
+    session: int
+    draft: Draft
+    row: Row
+    sampling: Sampling
+    recipe: Recipe | None
+    """How features are made of its accepted tokens; None: none are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkInput:
+    """A stretch of a session's committed tokens: no logits.
+
+    What is recomputed writes the same KV to the same slots, up to floating-point rounding between batch shapes (docs/design.md, section 5).
+    """
+
+    session: int
+    first: int
+    """Position of the first token."""
+    row: Row
+    recipe: Recipe | None
+    """How features are made of its tokens; None: none are wanted."""
+    recomputed: bool = False
+    """True if its KV was there, and it is run for the features that a drafter lacks; else it is of the prompt."""
+
+    @property
+    def tokens(self) -> int:
+        """How many there are."""
+        return self.row.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """One step. Without trees and chunks it is an idle one, which costs what the model does together with other ranks."""
+
+    trees: Sequence[TreeInput] = ()
+    chunks: Sequence[ChunkInput] = ()
+    """What is recomputed, then prompts."""
+    planned_at: float = 0.0
+    """When it was chosen what to step, in seconds of the clock."""
+
+    @property
+    def sessions(self) -> list[int]:
+        """Each once."""
+        return list(dict.fromkeys(part.session for part in (*self.trees, *self.chunks)))
+
+    def only(self, sessions: Collection[int]) -> StepInput:
+        """Their part of the step."""
+        trees = [tree for tree in self.trees if tree.session in sessions]
+        return StepInput(trees, [chunk for chunk in self.chunks if chunk.session in sessions], self.planned_at)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Of trees, then of chunks."""
+        return [part.row for part in (*self.trees, *self.chunks)]
+
+    @property
+    def tokens(self) -> int:
+        """In all rows."""
+        return sum(part.row.num_tokens for part in (*self.trees, *self.chunks))
+
+    @property
+    def layers(self) -> frozenset[int]:
+        """Whose hidden states are wanted."""
+        recipes = (part.recipe for part in (*self.trees, *self.chunks))
+        return frozenset(chain.from_iterable(recipe.layers for recipe in recipes if recipe is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What the target made of one draft."""
+
+    path: Sequence[int]
+    """Indices of the accepted tokens within the draft, root first."""
+    bonus: int
+    """The target's own pick behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What the target made of a step. The KV of accepted tokens is in its place."""
+
+    accepted: Mapping[int, Accepted] = field(default_factory=dict[int, Accepted])
+    """By session, of every tree behind whose root the target has a pick."""
+    features: Sequence[tuple[int, Recipe, Features]] = ()
+    """(session, how they were made, features): all of every chunk that wants some, then those of accepted tokens."""
+    failed: Mapping[int, SpecsplitError] = field(default_factory=dict[int, SpecsplitError])
+    """By session, why it got nothing; it ends with that."""
+    no_pick: Sequence[int] = ()
+    """Sessions behind whose root the target's logits are no numbers. They are where they were before the step."""
+    started: float = 0.0
+    """When the forward began, in seconds of the clock."""
+    forward_s: float = 0.0
+
+    def beside(self, other: StepOutput) -> StepOutput:
+        """This, and what came of the rest of the step after it."""
+        return StepOutput(
+            {**self.accepted, **other.accepted},
+            [*self.features, *other.features],
+            {**self.failed, **other.failed},
+            [*self.no_pick, *other.no_pick],
+            self.started,
+            self.forward_s + other.forward_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TreeView:
+    """A whole speculation as it was before a commit: root first, parents before children; as in `WatchedStep`."""
+
+    ids: Sequence[int]
+    parents: Sequence[int]
+    tokens: Sequence[int]
+    scores: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Reroot:
+    """What a commit made of the speculation; all of it empty without one."""
+
+    commit: Commit | None = None
+    """For the drafter."""
+    hit: bool | None = None
+    """Whether the bonus was in the speculation; None without a commit."""
+    miss: Miss | None = None
+    """Why it was not, if `hit` is False."""
+    cut: int = 0
+    """Nodes that were cut off before any step had taken them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResult:
+    """What one step was to a session that brought a tree, the root alone included."""
+
+    session: int
+    plan: Plan
+    """What it stepped under."""
+    draft: Draft
+    accepted_path: Sequence[int]
+    """Indices into the draft, root first."""
+    bonus: int
+    """The target's own token behind them."""
+    attached: bool
+    """True if it had a drafter."""
+    held_since: float | None
+    """When the engine began to hold it back for its drafter; None: it did not."""
+    output: Tokens | None
+    """None if the step committed nothing that the caller gets to see."""
+    finished: Finished | None = None
+    reroot: Reroot = Reroot()
+    tree: TreeView | None = None
+    """The speculation that the draft was taken from, if somebody watches."""
+
+    @property
+    def hit(self) -> bool | None:
+        """Whether the bonus was in the speculation; None without a commit."""
+        return self.reroot.hit
+
+    @property
+    def miss(self) -> Miss | None:
+        """Why it was not, if `hit` is False."""
+        return self.reroot.miss
+
+    @property
+    def drafted(self) -> int:
+        """Nodes verified."""
+        return len(self.draft.tokens) - 1
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest of them below the root; 0 without any."""
+        return max(self.draft.positions) - self.draft.positions[0]
+
+    @property
+    def accepted(self) -> int:
+        """num_correct_drafts."""
+        return len(self.accepted_path) - 1
+
+    @property
+    def committed(self) -> int:
+        """Tokens that its caller gets; at a stop fewer than `accepted` + 1."""
+        return 0 if self.output is None else len(self.output.tokens)
+
+    @property
+    def totals(self) -> SpeculationStatistics:
+        """Sums up to and including this step."""
+        told = self.output or self.finished
+        assert told is not None, "a session that goes on has got a token"
+        return told.speculation
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """Where the time went since the step before, and what was lost to drafters. Moments are seconds of the clock."""
+
+    tokens: int
+    """In the forward."""
+    prefill_tokens: int
+    reprefill_tokens: int
+    """Committed tokens run once more, for features that a drafter lacks."""
+    began: float
+    """When it was chosen what to step."""
+    started: float
+    """When the forward began."""
+    ended: float
+    """When there was something to send."""
+    waited_us: float
+    """Spent waiting for drafters, or for anything to happen, before the step."""
+    forward_us: float
+    host_us: float
+    """Everything else: sending, events, scheduling, batching, picking, committing."""
+    unverified_nodes: int
+    """Nodes that were cut off, or left at the end of their session or of its drafter, before any step took them."""
+    late_nodes: int
+    """Nodes that came when their place in the tree was gone."""
+    failovers: int
+    """Sessions that were given another drafter."""
+    round_trips_s: Sequence[float]
+    """From a commit to the first grow made after it, of every one that came."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """All that anybody may want to know of a step; metrics, spans and the page are made of it."""
+
+    sessions: Sequence[SessionResult]
+    """Those that brought a tree and got something for it."""
+    chunks: Sequence[ChunkInput]
+    failed: Mapping[int, SpecsplitError]
+    """By session, why it ended with this step."""
+    costs: StepCosts
+
+    @property
+    def prompts(self) -> Iterator[ChunkInput]:
+        """Stretches of prompts that were read."""
+        return (chunk for chunk in self.chunks if not chunk.recomputed)
+
+    @property
+    def drafted(self) -> int:
+        """Nodes verified."""
+        return sum(session.drafted for session in self.sessions)
+
+    @property
+    def accepted(self) -> int:
+        """Of these."""
+        return sum(session.accepted for session in self.sessions)
+
+    @property
+    def committed(self) -> int:
+        """Tokens that callers get."""
+        return sum(session.committed for session in self.sessions)
+
+    @property
+    def hits(self) -> int:
+        """Commits whose bonus was a node."""
+        return sum(session.hit is True for session in self.sessions)
+
+    @property
+    def misses(self) -> int:
+        """Commits whose bonus was none."""
+        return sum(session.hit is False for session in self.sessions)
