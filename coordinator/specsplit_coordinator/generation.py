@@ -17,9 +17,10 @@ from specsplit.requests import Delta, Done, GenerateRequest
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import FinishReason, ModelInfo, Plan, Sampling, SpeculationStatistics, Usage
+from specsplit.values import FinishReason, ModelInfo, Sampling, SpeculationStatistics, Stopping, Usage
 from specsplit_coordinator.account import Account, Books
 from specsplit_coordinator.admission import Admission, Lease
+from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.output import Output
 from specsplit_coordinator.placement import check_wish, choose_drafter, has_other
 from specsplit_coordinator.prompt import PromptReader, check_in_vocabulary
@@ -63,6 +64,7 @@ class _Prepared:
     model: str
     tokens: tuple[int, ...]
     sampling: Sampling
+    stopping: Stopping
 
 
 class Generator:
@@ -76,6 +78,7 @@ class Generator:
         decoder: Decoder,
         draws: Draws,
         books: Books,
+        caps: Caps,
     ) -> None:
         self._tokenizer = tokenizer
         self._reader = PromptReader(tokenizer)
@@ -84,6 +87,7 @@ class Generator:
         self._decoder = decoder
         self._draws = draws
         self._books = books
+        self._caps = caps
 
     async def generate(
         self, request: GenerateRequest, remaining_s: Callable[[], float | None]
@@ -163,7 +167,7 @@ class Generator:
     def _check(self, request: GenerateRequest) -> ModelInfo:
         """What can be told at a glance. Returns what the verifiers serve."""
         check_wish(request.drafter)
-        request.plan.over(Plan())
+        self._caps.check(request)
         StopScanner(request.stop)  # raises for a stop string that cannot be
         vocabulary = self._tokenizer.vocabulary
         check_in_vocabulary("stopping.stop_token_ids", request.stopping.stop_token_ids, vocabulary.size)
@@ -184,8 +188,9 @@ class Generator:
         with account.stage("tokenize") as note:
             tokens = await self._reader.read(request.prompt, target.max_context)
             note("tokens", len(tokens))
-        _check_max_tokens(request.stopping.max_tokens, len(tokens), target.max_context)
-        prepared = _Prepared(request, target.model, tokens, self._seeded(request))
+        prepared = _Prepared(
+            request, target.model, tokens, self._seeded(request), self._stopping(request, len(tokens), target)
+        )
         account.prepared(request.request_id, prepared.model, prepared.sampling, len(tokens))
         return prepared
 
@@ -194,12 +199,18 @@ class Generator:
             return request.sampling
         return replace(request.sampling, seed=0 if request.sampling.greedy else self._draws.seed())
 
+    def _stopping(self, request: GenerateRequest, prompt_tokens: int, target: ModelInfo) -> Stopping:
+        """When the session ends. Raises InvalidRequest for more output than the context has room for."""
+        asked, room = request.stopping.max_tokens, target.max_context - prompt_tokens
+        _check_room(asked, prompt_tokens, target.max_context)
+        return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, room))
+
     def _place_drafter(self, lease: Lease, wish: str | None) -> None:
         shunned = tuple(lease.verifier.shunned)
         lease.take_drafter(choose_drafter(self._registry.drafters, wish, self._tokenizer.vocabulary, shunned))
 
 
-def _check_max_tokens(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
+def _check_room(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
     """Raise InvalidRequest, with the numbers, for more output than the context has room for: no verifier need be asked, nor waited for."""
     room = max_context - prompt_tokens
     if max_tokens is not None and max_tokens > room:
@@ -273,7 +284,7 @@ def _decode_request(prepared: _Prepared, lease: Lease) -> DecodeRequest:
         request_id=request.request_id,
         tokens=prepared.tokens,
         sampling=prepared.sampling,
-        stopping=request.stopping,
+        stopping=prepared.stopping,
         plan=request.plan,
         drafter=None if lease.drafter is None else endpoint_of(lease.drafter),
     )

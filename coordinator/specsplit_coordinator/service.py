@@ -21,6 +21,7 @@ from specsplit.text.tokenizer import Tokenizer
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
 from specsplit_coordinator.account import Books
 from specsplit_coordinator.admission import Admission
+from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.dialler import Dialler
 from specsplit_coordinator.generation import Draws, Generator
 from specsplit_coordinator.ledger import Ledger
@@ -86,7 +87,15 @@ class Coordinator:
         self.metrics.watch(self._cluster)
         self.registry.on_gone.append(self._gone)
         books = Books(tracing, self.metrics, self.ledger, self._clock)
-        self._generator = Generator(self._tokenizer, self.registry, self.admission, self._dialler, self._draws, books)
+        self._generator = Generator(
+            self._tokenizer,
+            self.registry,
+            self.admission,
+            self._dialler,
+            self._draws,
+            books,
+            Caps.of(self._settings),
+        )
         self._programs = CoordinatorServicer(
             self._generator,
             self.registry,
