@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import hashlib
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.settings import address
@@ -30,48 +31,37 @@ from specsplit_coordinator.watching import Picture, sentence
 _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
-MAX_HEAD_BYTES = 16 * 1024
 HEAD_TIMEOUT_S = 10.0
+"""A connection on which no whole request has come after this time is closed."""
 QUIET_S = 15.0
 """After so long without a picture a line without meaning is sent, so that a reader that is gone is noticed."""
-
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    503: "Service Unavailable",
+STOP_S = 0.1
+"""How long `stop` lets an answer finish."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Server": "specsplit",
 }
 
-
-@dataclass(frozen=True)
-class Answer:
-    """One response."""
-
-    status: int
-    kind: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def sentence(cls, status: int, text: str) -> Answer:
-        """A sentence for people."""
-        return cls(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+AnyResponse = TypeVar("AnyResponse", bound=web.StreamResponse)
 
 
 class Page:
     """The file, and which of its own scripts and styles a browser may run."""
 
     @cached_property
-    def answer(self) -> Answer:
-        """The page, read once."""
-        text = resources.files("specsplit_coordinator").joinpath("page.html").read_text("utf-8")
-        policy = (
-            f"default-src 'none'; script-src {_hashes('script', text)}; style-src {_hashes('style', text)}; "
+    def text(self) -> str:
+        """The file, read once."""
+        return resources.files("specsplit_coordinator").joinpath("page.html").read_text("utf-8")
+
+    @cached_property
+    def policy(self) -> str:
+        """Its Content-Security-Policy."""
+        return (
+            f"default-src 'none'; script-src {_hashes('script', self.text)}; style-src {_hashes('style', self.text)}; "
             "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
-        return Answer(200, "text/html; charset=utf-8", text.encode(), (("Content-Security-Policy", policy),))
 
 
 class Web:
@@ -88,8 +78,7 @@ class Web:
         self._cluster = cluster
         self._watch = watch
         self._page = Page()
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._runner: web.AppRunner | None = None
         self.address = ""
         """host:port as bound; empty if nobody listens."""
 
@@ -98,84 +87,99 @@ class Web:
         if not self._listen:
             return
         host, port = address.split("web_listen", self._listen)
+        self._runner = _runner(self._application())
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
         try:
-            self._server = await asyncio.start_server(self._connected, host, port, limit=MAX_HEAD_BYTES)
+            await site.start()
         except OSError as error:
+            await self.stop()
             problem = (
                 f"cannot bind {self._listen} ({error.strerror}); is the address this machine's, and the port free?"
             )
             raise InvalidRequest("web_listen", problem) from error
-        self.address = f"{self._listen.rpartition(':')[0]}:{self._server.sockets[0].getsockname()[1]}"
+        self.address = f"{self._listen.rpartition(':')[0]}:{site.port}"
         _log.info("page on http://%s/", self.address)
 
     async def stop(self) -> None:
-        """End every connection."""
-        if self._server is not None:
-            self._server.close()
-        for task in self._connections:
-            task.cancel()
-        if self._connections:
-            await asyncio.wait(self._connections)
+        """End every connection; again has no effect."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            await self._serve(reader, writer)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever called is gone, or does not speak HTTP
-        except asyncio.CancelledError:
-            pass  # the coordinator leaves
-        finally:
-            self._connections.discard(task)
-            writer.close()
+    def _application(self) -> web.Application:
+        application = web.Application(middlewares=[self._guard])
+        application.router.add_get("/", self._send_page)
+        application.router.add_get("/cluster.json", self._send_cluster)
+        application.router.add_get("/watch/{number}", self._send_pictures)
+        application.router.add_get("/{elsewhere:.*}", self._send_nothing)
+        return application
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(HEAD_TIMEOUT_S):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        path, refusal = self._read(head)
-        if refusal is not None:
-            await _send(writer, refusal)
-        elif path.startswith("/watch/"):
-            await self._stream(path.removeprefix("/watch/"), writer)
-        else:
-            await _send(writer, self._answer(path))
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        return self._refusal(request) or await handler(request)
 
-    def _read(self, head: str) -> tuple[str, Answer | None]:
-        """The path asked for, and why it will not be answered."""
-        words = head.partition("\r\n")[0].split(" ")
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return "", Answer.sentence(400, "this is no request of HTTP/1.1")
-        if words[0] != "GET":
-            return "", Answer.sentence(405, "there is nothing here but to look at: GET")
-        if not self._is_for_us(_host_in(head)):
-            return "", Answer.sentence(403, "asked under a name that is not this machine's; open the page as localhost")
-        if len(self._connections) > MAX_CONNECTIONS:
-            return "", Answer.sentence(503, f"{MAX_CONNECTIONS} connections are open; close some pages")
-        return words[1].partition("?")[0], None
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        if request.method != "GET":
+            return _sentence(405, "there is nothing here but to look at: GET")
+        if not self._is_for_us(request.headers.get("Host", "")):
+            return _sentence(403, "asked under a name that is not this machine's; open the page as localhost")
+        if self._connections > MAX_CONNECTIONS:
+            return _sentence(503, f"{MAX_CONNECTIONS} connections are open; close some pages")
+        return None
+
+    @property
+    def _connections(self) -> int:
+        return len(self._runner.server.connections) if self._runner is not None and self._runner.server else 0
 
     def _is_for_us(self, host: str) -> bool:
         """False if a page of somebody else has the browser call here under a name of its own (DNS rebinding)."""
-        return address.is_loopback(host) or not address.is_loopback(self._listen.rpartition(":")[0].strip("[]"))
+        name = re.sub(r":\d*$", "", host).strip("[]")
+        return address.is_loopback(name) or not address.is_loopback(self._listen.rpartition(":")[0].strip("[]"))
 
-    def _answer(self, path: str) -> Answer:
-        if path == "/":
-            return self._page.answer
-        if path == "/cluster.json":
-            return Answer(200, "application/json", json.dumps(self._cluster()).encode())
-        return Answer.sentence(404, "there is nothing here; the page is at /")
+    async def _send_page(self, request: web.Request) -> web.Response:
+        headers = {"Content-Security-Policy": self._page.policy}
+        return _closing(web.Response(text=self._page.text, content_type="text/html", headers=headers))
 
-    async def _stream(self, number: str, writer: asyncio.StreamWriter) -> None:
+    async def _send_cluster(self, request: web.Request) -> web.Response:
+        return _closing(web.Response(body=json.dumps(self._cluster()).encode(), content_type="application/json"))
+
+    async def _send_nothing(self, request: web.Request) -> web.Response:
+        return _sentence(404, "there is nothing here; the page is at /")
+
+    async def _send_pictures(self, request: web.Request) -> web.StreamResponse:
+        number = request.match_info["number"]
         pictures = self._watch(int(number)) if number.isdecimal() and len(number) < 16 else None
         if pictures is None:
-            await _send(writer, Answer.sentence(404, f"no request has the number {number[:16]}, or it ended long ago"))
-            return
-        writer.write(_head(200, "text/event-stream", ()))
+            return _sentence(404, f"no request has the number {number[:16]}, or it ended long ago")
+        response = _closing(web.StreamResponse(headers={"Content-Type": "text/event-stream"}))
         async with aclosing(pictures), aclosing(_until_end(pictures)) as lines:
+            await response.prepare(request)
             async for line in lines:
-                writer.write(line)
-                await writer.drain()
+                await response.write(line)
+        return response
+
+
+def _runner(application: web.Application) -> web.AppRunner:
+    """What listens for the application: signals are the coordinator's, and who asks for what is not logged."""
+    logger = _log.getChild("http")
+    logger.addFilter(_is_our_fault)
+    return web.AppRunner(
+        application,
+        handle_signals=False,
+        access_log=None,
+        logger=logger,
+        keepalive_timeout=HEAD_TIMEOUT_S,
+        shutdown_timeout=STOP_S,
+        handler_cancellation=True,
+    )
+
+
+def _is_our_fault(record: logging.LogRecord) -> bool:
+    """False for what is told of a caller that does not speak HTTP: it has been answered, and strangers do not fill the log."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
 
 
 async def _until_end(pictures: AsyncGenerator[Picture, None]) -> AsyncGenerator[bytes, None]:
@@ -205,30 +209,16 @@ async def _next(pictures: AsyncGenerator[Picture, None]) -> Picture | None:
         return sentence(error)
 
 
-async def _send(writer: asyncio.StreamWriter, answer: Answer) -> None:
-    length = ("Content-Length", str(len(answer.body)))
-    writer.write(_head(answer.status, answer.kind, (length, *answer.headers)) + answer.body)
-    with contextlib.suppress(ConnectionError):
-        await writer.drain()
+def _sentence(status: int, text: str) -> web.Response:
+    """A sentence for people."""
+    return _closing(web.Response(status=status, text=f"{text}\n"))
 
 
-def _head(status: int, kind: str, headers: tuple[tuple[str, str], ...]) -> bytes:
-    lines = [
-        f"HTTP/1.1 {status} {_REASONS[status]}",
-        f"Content-Type: {kind}",
-        "Cache-Control: no-store",
-        "Connection: close",
-        "Referrer-Policy: no-referrer",
-        "X-Content-Type-Options: nosniff",
-        *(f"{name}: {value}" for name, value in headers),
-    ]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-
-def _host_in(head: str) -> str:
-    """The Host header without its port; empty if there is none."""
-    found = re.search(r"^host:[ \t]*(\S*)", head, re.IGNORECASE | re.MULTILINE)
-    return re.sub(r":\d*$", "", found[1]).strip("[]") if found else ""
+def _closing(response: AnyResponse) -> AnyResponse:
+    """The response, with the headers that all of them have, and as the last on its connection."""
+    response.headers.update(HEADERS)
+    response.force_close()
+    return response
 
 
 def _hashes(tag: str, text: str) -> str:

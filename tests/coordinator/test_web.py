@@ -32,8 +32,7 @@ async def cluster(start_cluster: StartCluster) -> Cluster:
 
 async def ask(cluster: Cluster, head: str) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of one request, whose `head` is given without its last empty line."""
-    host, _, port = cluster.coordinator.web.address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await connect(cluster)
     try:
         writer.write((head + "\r\n\r\n").encode("latin-1"))
         async with asyncio.timeout(10):
@@ -109,8 +108,9 @@ async def test_a_member_that_went_is_shown_for_a_while_with_the_reason(cluster: 
         ("GET /watch/x HTTP/1.1\r\nHost: localhost", 404, "no request has the number x"),
         ("POST / HTTP/1.1\r\nHost: localhost", 405, "nothing here but to look at"),
         ("GET / HTTP/1.1\r\nHost: evil.example:80", 403, "open the page as localhost"),
-        ("GET / HTTP/1.1", 403, "open the page as localhost"),
-        ("hello", 400, "no request of HTTP/1.1"),
+        ("GET / HTTP/1.0", 403, "open the page as localhost"),
+        ("GET / HTTP/1.1", 400, "Host"),
+        ("hello", 400, "hello"),
     ],
 )
 async def test_what_it_does_not_do_is_said_in_a_sentence(
@@ -126,21 +126,51 @@ async def test_this_machine_may_be_called_by_any_of_its_names(cluster: Cluster, 
     assert (await get(cluster, "/?from=here", host))[0] == 200
 
 
-async def test_a_head_without_end_is_cut_off(cluster: Cluster) -> None:
+async def connect(cluster: Cluster) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = cluster.coordinator.web.address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    return await asyncio.open_connection(host, int(port))
+
+
+async def test_a_head_without_end_is_cut_off(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    reader, writer = await connect(cluster)
     writer.write(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 10_000)
     async with asyncio.timeout(10):
         with suppress(ConnectionError):
-            assert await reader.read() == b""
+            assert b" 400 Bad Request" in (await reader.read()).partition(b"\r\n")[0]
     writer.close()
     assert (await get(cluster, "/"))[0] == 200
+    assert "Error handling request" not in caplog.text, "strangers do not fill the log"
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: local"])
+async def test_a_connection_on_which_no_whole_request_comes_is_closed(
+    start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(web, "HEAD_TIMEOUT_S", 0.2)
+    reader, writer = await connect(await start_cluster(web_listen="127.0.0.1:0"))
+    writer.write(said)
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_of_too_many_connections_the_last_are_told_to_close_some(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "MAX_CONNECTIONS", 2)
+    idle = [await connect(cluster) for _ in range(2)]
+    status, _, body = await get(cluster, "/")
+    assert (status, body) == (503, b"2 connections are open; close some pages\n")
+    for _, writer in idle:
+        writer.close()
+    async with asyncio.timeout(10):
+        while (await get(cluster, "/"))[0] != 200:
+            await asyncio.sleep(0.01)
 
 
 async def stream(cluster: Cluster, path: str) -> AsyncIterator[dict[str, Any]]:
     """The pictures of an event stream."""
-    host, _, port = cluster.coordinator.web.address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await connect(cluster)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
