@@ -26,11 +26,11 @@ from specsplit_coordinator.dialler import Dialler
 from specsplit_coordinator.generation import Draws, Generator
 from specsplit_coordinator.ledger import Ledger
 from specsplit_coordinator.orders import Orders
-from specsplit_coordinator.picture import ClusterPicture
+from specsplit_coordinator.page.server import PageServer
+from specsplit_coordinator.page.snapshot import ClusterSnapshot
+from specsplit_coordinator.page.watching import Snapshot, Watch
 from specsplit_coordinator.registry import Registry, Seat
 from specsplit_coordinator.servicers import ClusterServicer, CoordinatorServicer
-from specsplit_coordinator.watching import Picture, Watch
-from specsplit_coordinator.web import Web
 
 _log = logging.getLogger(__name__)
 
@@ -62,10 +62,10 @@ class Coordinator:
         self.metrics_address = ""
         """host:port of the metrics as bound; empty if nobody can scrape them."""
         self._exposed = ExitStack()
-        picture = ClusterPicture(
+        snapshot = ClusterSnapshot(
             self._tokenizer.model, self.registry, self.admission, self.ledger, self.orders, self._clock
         )
-        self.web = Web(settings.web_listen, picture.now, self._watch)
+        self.page = PageServer(settings.web_listen, snapshot.now, self._watch)
         self._members = ClusterServicer(self.registry, self.orders, settings.heartbeat_ms)
         self._dialler: Dialler | None = None
         self._generator: Generator | None = None
@@ -107,7 +107,7 @@ class Coordinator:
         coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(self._programs, server.grpc)
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, server.grpc)
         self.metrics_address = self._exposed.enter_context(expose(self.metrics, self._settings.metrics_listen))
-        await self.web.start()
+        await self.page.start()
         address = await server.start()
         self._sweeper = asyncio.create_task(self._sweep())
         freeze_heap()
@@ -151,12 +151,12 @@ class Coordinator:
     def _cluster(self) -> Cluster:
         return Cluster(self.registry.members, self.admission.queued, self.admission.running)
 
-    def _watch(self, number: int) -> AsyncGenerator[Picture, None] | None:
-        """The pictures of a request for the page."""
+    def _watch(self, number: int) -> AsyncGenerator[Snapshot, None] | None:
+        """The snapshots of a request for the page."""
         entry = self.ledger.find(number)
         if entry is None or self._dialler is None:
             return None
-        return Watch(self._tokenizer, self._dialler, entry).pictures()
+        return Watch(self._tokenizer, self._dialler, entry).snapshots()
 
     def _gone(self, seat: Seat) -> None:
         """A member that went without a word is lost, unless it is this process that leaves."""
@@ -164,7 +164,7 @@ class Coordinator:
             self.metrics.member_lost(seat.who.role)
 
     async def _tidy(self) -> None:
-        await self.web.stop()
+        await self.page.stop()
         await asyncio.to_thread(self._exposed.close)
         if self._sweeper is not None:
             self._sweeper.cancel()

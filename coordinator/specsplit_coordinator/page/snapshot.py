@@ -17,7 +17,7 @@ GONE_SHOWN_S = 30.0
 GONE_KEPT = 8
 
 
-class ClusterPicture:
+class ClusterSnapshot:
     """Looks the cluster up when asked."""
 
     def __init__(

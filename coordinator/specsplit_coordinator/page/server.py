@@ -26,7 +26,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.settings import address
-from specsplit_coordinator.watching import Picture, sentence
+from specsplit_coordinator.page.watching import Snapshot, sentence
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ MAX_CONNECTIONS = 64
 HEAD_TIMEOUT_S = 10.0
 """A connection on which no whole request has come after this time is closed."""
 QUIET_S = 15.0
-"""After so long without a picture a line without meaning is sent, so that a reader that is gone is noticed."""
+"""After so long without a snapshot a line without meaning is sent, so that a reader that is gone is noticed."""
 STOP_S = 0.1
 """How long `stop` lets an answer finish."""
 HEADERS = {
@@ -47,13 +47,13 @@ HEADERS = {
 AnyResponse = TypeVar("AnyResponse", bound=web.StreamResponse)
 
 
-class Page:
+class PageFile:
     """The file, and which of its own scripts and styles a browser may run."""
 
     @cached_property
     def text(self) -> str:
         """The file, read once."""
-        return resources.files("specsplit_coordinator").joinpath("page.html").read_text("utf-8")
+        return resources.files("specsplit_coordinator.page").joinpath("page.html").read_text("utf-8")
 
     @cached_property
     def policy(self) -> str:
@@ -64,20 +64,20 @@ class Page:
         )
 
 
-class Web:
+class PageServer:
     """Listens between `start` and `stop`."""
 
     def __init__(
         self,
         listen: str,
         cluster: Callable[[], dict[str, Any]],
-        watch: Callable[[int], AsyncGenerator[Picture, None] | None],
+        watch: Callable[[int], AsyncGenerator[Snapshot, None] | None],
     ) -> None:
-        """`cluster` gives the cluster as it is; `watch` the pictures of the request with a number, None if it is not known."""
+        """`cluster` gives the cluster as it is; `watch` the snapshots of the request with a number, None if it is not known."""
         self._listen = listen
         self._cluster = cluster
         self._watch = watch
-        self._page = Page()
+        self._page = PageFile()
         self._runner: web.AppRunner | None = None
         self.address = ""
         """host:port as bound; empty if nobody listens."""
@@ -111,7 +111,7 @@ class Web:
         application = web.Application(middlewares=[self._guard])
         application.router.add_get("/", self._send_page)
         application.router.add_get("/cluster.json", self._send_cluster)
-        application.router.add_get("/watch/{number}", self._send_pictures)
+        application.router.add_get("/watch/{number}", self._send_snapshots)
         application.router.add_get("/{elsewhere:.*}", self._send_nothing)
         return application
 
@@ -149,13 +149,13 @@ class Web:
     async def _send_nothing(self, request: web.Request) -> web.Response:
         return _sentence(404, "there is nothing here; the page is at /")
 
-    async def _send_pictures(self, request: web.Request) -> web.StreamResponse:
+    async def _send_snapshots(self, request: web.Request) -> web.StreamResponse:
         number = request.match_info["number"]
-        pictures = self._watch(int(number)) if number.isdecimal() and len(number) < 16 else None
-        if pictures is None:
+        snapshots = self._watch(int(number)) if number.isdecimal() and len(number) < 16 else None
+        if snapshots is None:
             return _sentence(404, f"no request has the number {number[:16]}, or it ended long ago")
         response = _closing(web.StreamResponse(headers={"Content-Type": "text/event-stream"}))
-        async with aclosing(pictures), aclosing(_until_end(pictures)) as lines:
+        async with aclosing(snapshots), aclosing(_until_end(snapshots)) as lines:
             await response.prepare(request)
             async for line in lines:
                 await response.write(line)
@@ -182,29 +182,29 @@ def _is_our_fault(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
 
 
-async def _until_end(pictures: AsyncGenerator[Picture, None]) -> AsyncGenerator[bytes, None]:
+async def _until_end(snapshots: AsyncGenerator[Snapshot, None]) -> AsyncGenerator[bytes, None]:
     """Server-sent events; never quiet for long."""
-    upcoming: asyncio.Task[Picture | None] | None = None
+    upcoming: asyncio.Task[Snapshot | None] | None = None
     try:
         while True:
-            upcoming = upcoming or asyncio.create_task(_next(pictures))
+            upcoming = upcoming or asyncio.create_task(_next(snapshots))
             done, _ = await asyncio.wait({upcoming}, timeout=QUIET_S)
             if not done:
                 yield b":\n\n"
                 continue
-            picture, upcoming = upcoming.result(), None
-            if picture is None:
+            snapshot, upcoming = upcoming.result(), None
+            if snapshot is None:
                 return
-            yield f"data: {json.dumps(picture)}\n\n".encode()
+            yield f"data: {json.dumps(snapshot)}\n\n".encode()
     finally:
         if upcoming is not None:
             upcoming.cancel()
             await asyncio.wait({upcoming})
 
 
-async def _next(pictures: AsyncGenerator[Picture, None]) -> Picture | None:
+async def _next(snapshots: AsyncGenerator[Snapshot, None]) -> Snapshot | None:
     try:
-        return await anext(pictures, None)
+        return await anext(snapshots, None)
     except SpecsplitError as error:
         return sentence(error)
 

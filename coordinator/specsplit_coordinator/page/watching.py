@@ -1,6 +1,6 @@
-"""The speculation of one session as pictures, a few a second, made of what its verifier tells about every step.
+"""The speculation of one session as snapshots, a few a second, made of what its verifier tells about every step.
 
-A picture is a token tree with a state for every node. A step gives one (what was verified, what of it was accepted, and the bonus); when
+A snapshot is a token tree with a state for every node. A step gives one (what was verified, what of it was accepted, and the bonus); when
 none comes for a while, the speculation as it grows below the new root gives others. Steps that come faster than people look are left
 out; their tokens are not.
 """
@@ -23,15 +23,15 @@ from specsplit_coordinator.dialler import Dialler
 from specsplit_coordinator.ledger import Entry
 
 NODES_SHOWN = 64
-"""In one picture: what was verified and the likeliest of the others."""
+"""In one snapshot: what was verified and the likeliest of the others."""
 PACE_S = 0.1
-"""Between two pictures, at least."""
+"""Between two snapshots, at least."""
 HOLD_S = 0.4
-"""How long what a step brought stays before the picture shows what grows next."""
+"""How long what a step brought stays before the snapshot shows what grows next."""
 LOOK_S = 0.05
 """How often a request that does not run yet is looked at."""
 
-Picture = dict[str, Any]
+Snapshot = dict[str, Any]
 """Ready for JSON."""
 
 
@@ -40,7 +40,7 @@ class _Node:
     """A node to draw."""
 
     key: str
-    """The same in every picture of the same token."""
+    """The same in every snapshot of the same token."""
     parent: _Node | None
     token: int
     score: float
@@ -61,7 +61,7 @@ class Speculation:
         self._nodes: dict[int, _Node] = {}
         """By id."""
 
-    def step(self, step: WatchedStep) -> Picture:
+    def step(self, step: WatchedStep) -> Snapshot:
         """What a step made of it; from now on the tree is the one below the bonus."""
         nodes = [_Node(_key(step, 0), None, step.tokens[0], step.scores[0], "root")]
         for index in range(1, len(step.ids)):
@@ -76,10 +76,10 @@ class Speculation:
         heir = deepest.children.get(step.bonus)
         bonus = heir or _Node(f"t{step.root_position + len(step.accepted)}", deepest, step.bonus, -math.inf, "bonus")
         bonus.state = "bonus"
-        picture = self._picture([*nodes, *([] if heir else [bonus])])
+        snapshot = self._snapshot([*nodes, *([] if heir else [bonus])])
         self._reroot(bonus, {key: node for key, node in zip(step.ids, nodes, strict=True) if key})
         self._commits = step.commits
-        return picture
+        return snapshot
 
     def _reroot(self, root: _Node, by_id: dict[int, _Node]) -> None:
         below = {id(node) for node in _descendants(root)}
@@ -102,11 +102,11 @@ class Speculation:
                 added += 1
         return added
 
-    def growing(self) -> Picture:
+    def growing(self) -> Snapshot:
         """The tree as it waits for the next step."""
-        return self._picture([] if self._root is None else [self._root, *_descendants(self._root)])
+        return self._snapshot([] if self._root is None else [self._root, *_descendants(self._root)])
 
-    def _picture(self, nodes: list[_Node]) -> Picture:
+    def _snapshot(self, nodes: list[_Node]) -> Snapshot:
         shown = _worth_showing(nodes)
         index = {id(node): i for i, node in enumerate(shown)}
         root_score = nodes[0].score if nodes else 0.0
@@ -165,11 +165,11 @@ class Watch:
         self._detokenizer = tokenizer.detokenizer()
         self._stepped = asyncio.Event()
         self._news = asyncio.Event()
-        self._step: Picture | None = None
+        self._step: Snapshot | None = None
         self._text: list[tuple[str, bool]] = []
         self._steps_left_out = 0
 
-    async def pictures(self) -> AsyncGenerator[Picture, None]:
+    async def snapshots(self) -> AsyncGenerator[Snapshot, None]:
         """Until the session ends; the last one says how. Raises SpecsplitError if the verifier is lost or cannot tell."""
         reader = asyncio.create_task(self._read())
         reader.add_done_callback(lambda _: self._wake())
@@ -193,14 +193,14 @@ class Watch:
         self._stepped.set()
         self._news.set()
 
-    def _take_step(self) -> Picture:
-        picture = self._step
-        assert picture is not None
-        picture |= {"text": self._take_text(), "left_out": self._steps_left_out}
+    def _take_step(self) -> Snapshot:
+        snapshot = self._step
+        assert snapshot is not None
+        snapshot |= {"text": self._take_text(), "left_out": self._steps_left_out}
         self._step, self._steps_left_out = None, 0
         self._stepped.clear()
         self._news.clear()
-        return picture
+        return snapshot
 
     def _take_text(self) -> list[tuple[str, bool]]:
         """(piece, whether it was a draft) of what was committed since this was last asked."""
@@ -245,7 +245,7 @@ async def _pause(news: asyncio.Event, least_s: float, most_s: float) -> None:
         return
 
 
-def _facts(step: WatchedStep) -> Picture:
+def _facts(step: WatchedStep) -> Snapshot:
     return {
         "step": step.speculation.steps,
         "position": step.root_position,
@@ -257,6 +257,6 @@ def _facts(step: WatchedStep) -> Picture:
     }
 
 
-def sentence(error: SpecsplitError) -> Picture:
-    """The last picture of a session that cannot be watched any more."""
+def sentence(error: SpecsplitError) -> Snapshot:
+    """The last snapshot of a session that cannot be watched any more."""
     return {"kind": "end", "text": [], "why": str(error)}

@@ -14,7 +14,7 @@ import pytest
 from specsplit.errors import InvalidRequest
 from specsplit.settings import CoordinatorSettings
 from specsplit.values import DrafterKind, PlanChanges
-from specsplit_coordinator import web
+from specsplit_coordinator.page import server
 
 from .conftest import POCKET
 from .test_watching import step
@@ -127,7 +127,7 @@ async def test_this_machine_may_be_called_by_any_of_its_names(cluster: Cluster, 
 
 
 async def connect(cluster: Cluster) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, _, port = cluster.coordinator.web.address.rpartition(":")
+    host, _, port = cluster.coordinator.page.address.rpartition(":")
     return await asyncio.open_connection(host, int(port))
 
 
@@ -146,7 +146,7 @@ async def test_a_head_without_end_is_cut_off(cluster: Cluster, caplog: pytest.Lo
 async def test_a_connection_on_which_no_whole_request_comes_is_closed(
     start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(web, "HEAD_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.2)
     reader, writer = await connect(await start_cluster(web_listen="127.0.0.1:0"))
     writer.write(said)
     async with asyncio.timeout(10):
@@ -157,7 +157,7 @@ async def test_a_connection_on_which_no_whole_request_comes_is_closed(
 async def test_of_too_many_connections_the_last_are_told_to_close_some(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
     idle = [await connect(cluster) for _ in range(2)]
     status, _, body = await get(cluster, "/")
     assert (status, body) == (503, b"2 connections are open; close some pages\n")
@@ -169,7 +169,7 @@ async def test_of_too_many_connections_the_last_are_told_to_close_some(
 
 
 async def stream(cluster: Cluster, path: str) -> AsyncIterator[dict[str, Any]]:
-    """The pictures of an event stream."""
+    """The snapshots of an event stream."""
     reader, writer = await connect(cluster)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
@@ -185,7 +185,7 @@ async def stream(cluster: Cluster, path: str) -> AsyncIterator[dict[str, Any]]:
 async def test_a_running_request_is_watched_as_server_sent_events(
     cluster: Cluster, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "QUIET_S", 0.05)  # lines without meaning in between do no harm
+    monkeypatch.setattr(server, "QUIET_S", 0.05)  # lines without meaning in between do no harm
     verifier = await cluster.add_verifier(say((5,), then_wait=True))
     verifier.watched = [(step("the", (0, 1, 3)), 0)]
     request = asyncio.create_task(cluster.client.generate("x", timeout_s=30))
@@ -193,11 +193,11 @@ async def test_a_running_request_is_watched_as_server_sent_events(
         await asyncio.sleep(0.01)
     kinds: list[str] = []
     async with asyncio.timeout(20):
-        async for picture in stream(cluster, "/watch/1"):
-            kinds.append(picture["kind"])
-            if picture["kind"] == "step":
-                assert (picture["verified"], picture["accepted"], picture["committed"]) == (5, 2, 3)
-                assert picture["plan"]["num_draft_tokens"] == 16
+        async for snapshot in stream(cluster, "/watch/1"):
+            kinds.append(snapshot["kind"])
+            if snapshot["kind"] == "step":
+                assert (snapshot["verified"], snapshot["accepted"], snapshot["committed"]) == (5, 2, 3)
+                assert snapshot["plan"]["num_draft_tokens"] == 16
                 request.cancel()
                 verifier.ended.set()
     assert (kinds[0], kinds[-1]) == ("step", "end")
@@ -212,18 +212,18 @@ async def test_a_coordinator_that_stops_ends_the_streams(cluster: Cluster, say: 
         await asyncio.sleep(0.01)
     async with asyncio.timeout(20):
         async for _ in stream(cluster, "/watch/1"):
-            await cluster.coordinator.web.stop()
+            await cluster.coordinator.page.stop()
     request.cancel()
     await asyncio.gather(request, return_exceptions=True)
 
 
 async def test_there_is_no_page_unless_told_where(start_cluster: StartCluster) -> None:
-    assert (await start_cluster()).coordinator.web.address == ""
+    assert (await start_cluster()).coordinator.page.address == ""
 
 
 async def test_an_address_that_is_taken_is_named(cluster: Cluster, start_cluster: StartCluster) -> None:
     with pytest.raises(InvalidRequest, match="web_listen: cannot bind"):
-        await start_cluster(web_listen=cluster.coordinator.web.address)
+        await start_cluster(web_listen=cluster.coordinator.page.address)
 
 
 def test_beyond_this_machine_it_must_be_allowed() -> None:
