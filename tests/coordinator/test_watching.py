@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.errors import Unavailable
+from specsplit.observe import Tracing
 from specsplit.sessions import WatchedStep
+from specsplit.settings import TransportSettings
 from specsplit.speculation import Grow
-from specsplit.values import Plan, SpeculationStatistics
+from specsplit.values import Plan, SpeculationStatistics, TraceScope
+from specsplit_coordinator.dialler import Dialler
 from specsplit_coordinator.page import watching
-from specsplit_coordinator.page.watching import NODES_SHOWN, Snapshot, Speculation, Watch
+from specsplit_coordinator.page.watching import NODES_SHOWN, Snapshot, Speculation, watch
+from specsplit_coordinator.request_log import RUNNING
 from tests.wire.test_watching import steps
 
 if TYPE_CHECKING:
@@ -132,11 +136,12 @@ def test_of_many_nodes_the_likeliest_are_shown_and_the_others_counted(size: int)
 
 
 async def snapshots(cluster: Cluster, number: int) -> list[Snapshot]:
-    entry = cluster.coordinator.ledger.find(number)
-    assert entry is not None
-    dialler = cluster.coordinator._dialler  # pyright: ignore[reportPrivateUsage]
-    assert dialler is not None
-    async with aclosing(Watch(cluster.tokenizer, dialler, entry).snapshots()) as stream:
+    async with AsyncExitStack() as stack:
+        dialler = Dialler(TransportSettings(), Tracing("coordinator", TraceScope()))
+        stack.push_async_callback(dialler.close)
+        watched = watch(cluster.tokenizer, dialler, cluster.coordinator.requests, number)
+        assert watched is not None
+        stream = await stack.enter_async_context(aclosing(watched))
         return [snapshot async for snapshot in stream]
 
 
@@ -146,7 +151,7 @@ async def test_a_request_is_watched_from_its_queue_to_its_end_and_no_token_is_le
     monkeypatch.setattr(watching, "HOLD_S", 0.11)
     grow = Grow(2, (8,), (7,), (IDS["is"],), (-1.0,))
     running = asyncio.create_task(_generate(cluster))
-    while not cluster.coordinator.ledger.entries:
+    while not cluster.coordinator.requests.requests:
         await asyncio.sleep(0.01)
     seen = asyncio.create_task(snapshots(cluster, 1))
     await asyncio.sleep(0.1)
@@ -155,7 +160,7 @@ async def test_a_request_is_watched_from_its_queue_to_its_end_and_no_token_is_le
     second = asyncio.create_task(_generate(cluster))  # the first found no verifier, and has ended
     first = await seen
     assert first == [{"kind": "end", "text": []}]
-    while not (entry := cluster.coordinator.ledger.find(2)) or not entry.running:
+    while not (request := cluster.coordinator.requests.find(2)) or request.state != RUNNING:
         await asyncio.sleep(0.01)
     seen = asyncio.create_task(snapshots(cluster, 2))
     await asyncio.sleep(0.4)

@@ -20,7 +20,7 @@ from specsplit.speculation import Grow
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.wire.watching import Watched
 from specsplit_coordinator.dialler import Dialler
-from specsplit_coordinator.ledger import Entry
+from specsplit_coordinator.request_log import RUNNING, LoggedRequest, RequestLog
 
 NODES_SHOWN = 64
 """In one snapshot: what was verified and the likeliest of the others."""
@@ -155,12 +155,20 @@ def _is_whole(node: _Node, kept: set[int]) -> bool:
     return True
 
 
+def watch(
+    tokenizer: Tokenizer, dialler: Dialler, requests: RequestLog, number: int
+) -> AsyncGenerator[Snapshot, None] | None:
+    """What is to be seen of the request with this number; None if it is not known."""
+    request = requests.find(number)
+    return None if request is None else Watch(tokenizer, dialler, request).snapshots()
+
+
 class Watch:
     """One watcher of one request."""
 
-    def __init__(self, tokenizer: Tokenizer, dialler: Dialler, entry: Entry) -> None:
+    def __init__(self, tokenizer: Tokenizer, dialler: Dialler, request: LoggedRequest) -> None:
         self._dialler = dialler
-        self._entry = entry
+        self._request = request
         self._speculation = Speculation(tokenizer.piece)
         self._detokenizer = tokenizer.detokenizer()
         self._stepped = asyncio.Event()
@@ -208,14 +216,14 @@ class Watch:
         return text
 
     async def _read(self) -> None:
-        while not self._entry.running:
-            if self._entry.ended_at is not None:
+        while self._request.state != RUNNING:
+            if self._request.ended_at is not None:
                 return
             await asyncio.sleep(LOOK_S)
-        assert self._entry.verifier is not None
-        while self._entry.running:
+        assert self._request.verifier is not None
+        while self._request.state == RUNNING:
             try:
-                async with aclosing(self._dialler.watch(self._entry.verifier, self._entry.request_id)) as events:
+                async with aclosing(self._dialler.watch(self._request.verifier, self._request.request_id)) as events:
                     async for event, missed in events:
                         self._take_in(event, missed)
                 return
