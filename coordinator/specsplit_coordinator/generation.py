@@ -196,8 +196,8 @@ class Generator:
         return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, room))
 
     def _place_drafter(self, lease: Lease, wish: str | None) -> None:
-        shunned = tuple(lease.verifier.shunned)
-        lease.take_drafter(choose_drafter(self._registry.drafters, wish, self._tokenizer.vocabulary, shunned))
+        cooling_down = tuple(lease.verifier.cooling_down)
+        lease.take_drafter(choose_drafter(self._registry.drafters, wish, self._tokenizer.vocabulary, cooling_down))
 
 
 def _check_room(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
