@@ -33,7 +33,7 @@ class ClusterSnapshot:
         registry.on_gone.append(lambda seat: self._gone.append((seat, clock.now())))
 
     def now(self) -> dict[str, Any]:
-        """As it is now. Times are seconds of a clock that only differences mean something of."""
+        """The state of the cluster. Its times are seconds of a clock of which only differences mean something."""
         now = self._clock.now()
         present = {member.member_id for member in self._registry.members}
         late = {seat.member_id: seat for seat, at in self._gone if now - at < GONE_SHOWN_S}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specsplit.errors import NotFound, SpecsplitError
@@ -27,7 +27,7 @@ NODES_SHOWN = 64
 PACE_S = 0.1
 """Between two snapshots, at least."""
 HOLD_S = 0.4
-"""How long what a step brought stays before the snapshot shows what grows next."""
+"""How long a step is shown before what grows next is."""
 LOOK_S = 0.05
 """How often a request that does not run yet is looked at."""
 
@@ -35,124 +35,114 @@ Snapshot = dict[str, Any]
 """Ready for JSON."""
 
 
-@dataclass(slots=True)
-class _Node:
-    """A node to draw."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A node to draw. Rows stand parents before children, the root first."""
 
     key: str
     """The same in every snapshot of the same token."""
-    parent: _Node | None
+    parent: int
+    """Index of the parent's row; -1 for the root."""
     token: int
     score: float
     state: str
     """root, drafted, accepted, rejected or bonus."""
-    children: dict[int, _Node] = field(default_factory=dict[int, "_Node"])
-    """By token."""
 
 
 class Speculation:
-    """The tree as far as it is known. Pure."""
+    """The tree that a session's next step starts from, as far as it is known. Pure.
+
+    Every step tells its whole tree, so what is kept is just the rows below the bonus of the last one, and what has grown there since.
+    """
 
     def __init__(self, piece: Callable[[int], str]) -> None:
         """`piece` gives the text of a token."""
         self._piece = piece
         self._commits = 0
-        self._root: _Node | None = None
-        self._nodes: dict[int, _Node] = {}
-        """By id."""
+        self._rows: list[_Row] = []
+        self._places: dict[int, int] = {}
+        """Rows by the id of their node."""
 
     def step(self, step: WatchedStep) -> Snapshot:
-        """What a step made of it; from now on the tree is the one below the bonus."""
-        nodes = [_Node(_key(step, 0), None, step.tokens[0], step.scores[0], "root")]
-        for index in range(1, len(step.ids)):
-            parent = nodes[step.parents[index]]
-            state = "rejected" if step.verified[index] else "drafted"
-            node = _Node(_key(step, index), parent, step.tokens[index], step.scores[index], state)
-            parent.children[node.token] = node
-            nodes.append(node)
-        for index in step.accepted[1:]:
-            nodes[index].state = "accepted"
-        deepest = nodes[step.accepted[-1]]
-        heir = deepest.children.get(step.bonus)
-        bonus = heir or _Node(f"t{step.root_position + len(step.accepted)}", deepest, step.bonus, -math.inf, "bonus")
-        bonus.state = "bonus"
-        snapshot = self._snapshot([*nodes, *([] if heir else [bonus])])
-        self._reroot(bonus, {key: node for key, node in zip(step.ids, nodes, strict=True) if key})
+        """What a step made of its tree; from now on the tree is the one below the bonus."""
+        rows = _rows(step)
+        deepest, position = step.accepted[-1], step.root_position + len(step.accepted)
+        heir = next((i for i, row in enumerate(rows) if (row.parent, row.token) == (deepest, step.bonus)), len(rows))
+        if heir == len(rows):
+            rows.append(_Row(f"t{position}", deepest, step.bonus, -math.inf, "bonus"))
+        rows[heir] = replace(rows[heir], state="bonus")
+        self._keep_below(rows, heir, step.ids)
         self._commits = step.commits
-        return snapshot
+        return self._snapshot(rows)
 
-    def _reroot(self, root: _Node, by_id: dict[int, _Node]) -> None:
-        below = {id(node) for node in _descendants(root)}
-        self._nodes = {key: node for key, node in by_id.items() if id(node) in below or node is root}
-        for node in self._nodes.values():
-            node.state = "drafted"
-        root.parent, root.state = None, "root"
-        root.score = 0.0 if math.isinf(root.score) else root.score
-        self._root = root
+    def _keep_below(self, rows: Sequence[_Row], heir: int, ids: Sequence[int]) -> None:
+        score = 0.0 if math.isinf(rows[heir].score) else rows[heir].score
+        self._rows = [replace(rows[heir], parent=-1, score=score, state="root")]
+        moved = {heir: 0}
+        for old, row in enumerate(rows[heir + 1 :], heir + 1):
+            if row.parent in moved:
+                moved[old] = len(self._rows)
+                self._rows.append(replace(row, parent=moved[row.parent], state="drafted"))
+        self._places = {ids[old]: new for old, new in moved.items() if old < len(ids) and ids[old]}
 
     def grown(self, grow: Grow) -> int:
         """How many nodes of a grow found their place; others wait for the next step, which tells the whole tree."""
         added = 0
-        for key, parent_id, token, score in zip(grow.ids, grow.parents, grow.tokens, grow.scores, strict=True):
-            parent = self._nodes.get(parent_id)
-            if parent_id == 0 and grow.commits == self._commits:
-                parent = self._root
-            if parent is not None and token not in parent.children:
-                parent.children[token] = self._nodes[key] = _Node(f"n{key}", parent, token, score, "drafted")
+        taken = {(row.parent, row.token) for row in self._rows}
+        for node_id, parent_id, token, score in zip(grow.ids, grow.parents, grow.tokens, grow.scores, strict=True):
+            parent = self._places.get(parent_id)
+            if parent_id == 0 and grow.commits == self._commits and self._rows:
+                parent = 0
+            if parent is not None and (parent, token) not in taken:
+                taken.add((parent, token))
+                self._places[node_id] = len(self._rows)
+                self._rows.append(_Row(f"n{node_id}", parent, token, score, "drafted"))
                 added += 1
         return added
 
     def growing(self) -> Snapshot:
         """The tree as it waits for the next step."""
-        return self._snapshot([] if self._root is None else [self._root, *_descendants(self._root)])
+        return self._snapshot(self._rows)
 
-    def _snapshot(self, nodes: list[_Node]) -> Snapshot:
-        shown = _worth_showing(nodes)
-        index = {id(node): i for i, node in enumerate(shown)}
-        root_score = nodes[0].score if nodes else 0.0
+    def _snapshot(self, rows: Sequence[_Row]) -> Snapshot:
+        kept = _worth_showing(rows)
+        root_score = rows[0].score if rows else 0.0
         return {
             "nodes": [
                 {
-                    "key": node.key,
-                    "parent": -1 if node.parent is None else index[id(node.parent)],
-                    "text": self._piece(node.token),
-                    "survival": None if math.isinf(node.score) else round(math.exp(node.score - root_score), 4),
-                    "state": node.state,
+                    "key": row.key,
+                    "parent": kept.get(row.parent, -1),
+                    "text": self._piece(row.token),
+                    "survival": None if math.isinf(row.score) else round(math.exp(row.score - root_score), 4),
+                    "state": row.state,
                 }
-                for node in shown
+                for row in (rows[i] for i in kept)
             ],
-            "hidden": len(nodes) - len(shown),
+            "hidden": len(rows) - len(kept),
         }
 
 
-def _key(step: WatchedStep, index: int) -> str:
-    return f"n{step.ids[index]}" if step.ids[index] else f"t{step.root_position}"
+def _rows(step: WatchedStep) -> list[_Row]:
+    """The tree of a step, without its bonus."""
+    states = ["rejected" if verified else "drafted" for verified in step.verified]
+    for place in step.accepted:
+        states[place] = "accepted"
+    states[0] = "root"
+    keys = [f"n{node_id}" if node_id else f"t{step.root_position}" for node_id in step.ids]
+    columns = zip(keys, step.parents, step.tokens, step.scores, states, strict=True)
+    return [_Row(*row) for row in columns]
 
 
-def _descendants(root: _Node) -> Iterable[_Node]:
-    stack = [root]
-    while stack:
-        for child in stack.pop().children.values():
-            yield child
-            stack.append(child)
-
-
-def _worth_showing(nodes: list[_Node]) -> list[_Node]:
-    """What was verified, the bonus and the likeliest of the others, in the order given: no child outscores its parent, so none loses it."""
-    settled = [node for node in nodes if node.state != "drafted"]
-    others = sorted((node for node in nodes if node.state == "drafted"), key=lambda node: -node.score)
-    kept = {id(node) for node in [*settled, *others[: max(0, NODES_SHOWN - len(settled))]]}
-    return [node for node in nodes if id(node) in kept and _is_whole(node, kept)]
-
-
-def _is_whole(node: _Node, kept: set[int]) -> bool:
-    """True if every node above it is kept."""
-    above = node.parent
-    while above is not None:
-        if id(above) not in kept:
-            return False
-        above = above.parent
-    return True
+def _worth_showing(rows: Sequence[_Row]) -> dict[int, int]:
+    """What was verified, the bonus, and the likeliest of the others whose parents are shown: their rows, and where they will stand."""
+    settled = [i for i, row in enumerate(rows) if row.state != "drafted"]
+    others = sorted((i for i, row in enumerate(rows) if row.state == "drafted"), key=lambda i: -rows[i].score)
+    wanted = {*settled, *others[: max(0, NODES_SHOWN - len(settled))]}
+    kept: dict[int, int] = {}
+    for i, row in enumerate(rows):
+        if i in wanted and (row.parent in kept or row.parent < 0):
+            kept[i] = len(kept)
+    return kept
 
 
 def watch(
