@@ -17,14 +17,15 @@ from specsplit.requests import Delta, Done, GenerateRequest
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import FinishReason, ModelInfo, Plan, Sampling, SpeculationStatistics, Usage
+from specsplit.values import FinishReason, ModelInfo, Sampling, SpeculationStatistics, Stopping, Usage
 from specsplit.wire.common import check_tokens
-from specsplit_coordinator.account import Account, Books
 from specsplit_coordinator.admission import Admission, Lease
+from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.output import Output
 from specsplit_coordinator.placement import check_wish, choose_drafter, has_other
 from specsplit_coordinator.prompt import PromptReader
 from specsplit_coordinator.registry import Registry, Seat, endpoint_of
+from specsplit_coordinator.request_log import LoggedRequest, Remaining, RequestLog
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class _Prepared:
     model: str
     tokens: tuple[int, ...]
     sampling: Sampling
+    stopping: Stopping
 
 
 class Generator:
@@ -76,7 +78,8 @@ class Generator:
         admission: Admission,
         decoder: Decoder,
         draws: Draws,
-        books: Books,
+        requests: RequestLog,
+        caps: Caps,
     ) -> None:
         self._tokenizer = tokenizer
         self._reader = PromptReader(tokenizer)
@@ -84,48 +87,39 @@ class Generator:
         self._admission = admission
         self._decoder = decoder
         self._draws = draws
-        self._books = books
+        self._requests = requests
+        self._caps = caps
 
-    async def generate(
-        self, request: GenerateRequest, remaining_s: Callable[[], float | None]
-    ) -> AsyncGenerator[Delta | Done, None]:
-        """Deltas, then one Done. Whoever asks closes the generator, at the end too. Raises SpecsplitError.
-
-        `remaining_s` tells the time left to the caller (None: no limit).
-        """
-        account = self._books.open(request, remaining_s)
-        try:
-            async with aclosing(self._run(request, remaining_s, account)) as events:
+    async def generate(self, request: GenerateRequest, remaining_s: Remaining) -> AsyncGenerator[Delta | Done, None]:
+        """Deltas, then one Done. Whoever asks closes the generator, at the end too. Raises SpecsplitError."""
+        with self._requests.follow(request, remaining_s) as logged:
+            async with aclosing(self._run(request, remaining_s, logged)) as events:
                 async for event in events:
-                    account.streamed(event)
+                    if isinstance(event, Done):
+                        logged.done = event
                     yield event
-        except Exception as error:
-            account.failed(error)
-            raise
-        finally:
-            account.close()
 
     def refused(self, error: SpecsplitError) -> None:
         """A request could not even be read."""
-        self._books.refused(error)
+        self._requests.refused(error)
 
     def close(self) -> None:
         """No more requests will come."""
         self._reader.close()
 
     async def _run(
-        self, request: GenerateRequest, remaining_s: Callable[[], float | None], account: Account
+        self, request: GenerateRequest, remaining_s: Remaining, logged: LoggedRequest
     ) -> AsyncGenerator[Delta | Done, None]:
         """Every step of it. A verifier that fails before its first event is left for another, if there is one."""
         target = self._check(request)
-        with self._ticket(account):
-            prepared = await self._prepare(request, target, account)
+        with self._ticket(logged):
+            prepared = await self._prepare(request, target, logged)
         for attempt in range(1, MAX_PLACEMENTS + 1):
-            with account.stage("queue") as note:
+            with logged.trace.stage("queue") as note:
                 lease = await self._admission.enter(again=attempt > 1)
                 note("verifier", lease.verifier.member_id)
             try:
-                async with aclosing(self._decode(prepared, lease, remaining_s, account)) as events:
+                async with aclosing(self._decode(prepared, lease, remaining_s, logged)) as events:
                     async for event in events:
                         yield event
                 return
@@ -149,22 +143,22 @@ class Generator:
         return others
 
     async def _decode(
-        self, prepared: _Prepared, lease: Lease, remaining_s: Callable[[], float | None], account: Account
+        self, prepared: _Prepared, lease: Lease, remaining_s: Remaining, logged: LoggedRequest
     ) -> AsyncGenerator[Delta | Done, None]:
         """The session on the verifier of `lease`. Raises _Unanswered if the verifier fails before its first event."""
         self._place_drafter(lease, prepared.request.drafter)
-        account.placed(lease)
+        logged.placed(lease)
         output = Output(self._tokenizer.detokenizer(prepared.tokens), StopScanner(prepared.request.stop))
         session = _decode_request(prepared, lease)
-        events = _answered(self._decoder.decode(lease.verifier, session, remaining_s(), account.context), lease)
-        async with aclosing(events), aclosing(_stream(events, output, account)) as stream:
+        events = _answered(self._decoder.decode(lease.verifier, session, remaining_s(), logged.trace.context), lease)
+        async with aclosing(events), aclosing(_stream(events, output, logged)) as stream:
             async for event in stream:
                 yield _done(prepared, lease, output, event) if isinstance(event, _End) else event
 
     def _check(self, request: GenerateRequest) -> ModelInfo:
         """What can be told at a glance. Returns what the verifiers serve."""
         check_wish(request.drafter)
-        request.plan.over(Plan())
+        self._caps.check(request)
         StopScanner(request.stop)  # raises for a stop string that cannot be
         vocabulary = self._tokenizer.vocabulary
         check_tokens("stopping.stop_token_ids", request.stopping.stop_token_ids, vocabulary.size)
@@ -172,22 +166,23 @@ class Generator:
         choose_drafter(self._registry.drafters, request.drafter, vocabulary)
         return target
 
-    def _ticket(self, account: Account) -> AbstractContextManager[None]:
+    def _ticket(self, logged: LoggedRequest) -> AbstractContextManager[None]:
         try:
             return self._admission.ticket()
         except SpecsplitError:
-            with account.stage("queue"):  # that is where it ended
+            with logged.trace.stage("queue"):  # that is where it ended
                 raise
 
-    async def _prepare(self, request: GenerateRequest, target: ModelInfo, account: Account) -> _Prepared:
+    async def _prepare(self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest) -> _Prepared:
         """Name, seed and tokens."""
         request = replace(request, request_id=request.request_id or self._draws.request_id())
-        with account.stage("tokenize") as note:
+        with logged.trace.stage("tokenize") as note:
             tokens = await self._reader.read(request.prompt, target.max_context)
             note("tokens", len(tokens))
-        _check_max_tokens(request.stopping.max_tokens, len(tokens), target.max_context)
-        prepared = _Prepared(request, target.model, tokens, self._seeded(request))
-        account.prepared(request.request_id, prepared.model, prepared.sampling, len(tokens))
+        prepared = _Prepared(
+            request, target.model, tokens, self._seeded(request), self._stopping(request, len(tokens), target)
+        )
+        logged.prepared(request.request_id, prepared.model, prepared.sampling, len(tokens))
         return prepared
 
     def _seeded(self, request: GenerateRequest) -> Sampling:
@@ -195,12 +190,18 @@ class Generator:
             return request.sampling
         return replace(request.sampling, seed=0 if request.sampling.greedy else self._draws.seed())
 
+    def _stopping(self, request: GenerateRequest, prompt_tokens: int, target: ModelInfo) -> Stopping:
+        """When the session ends. Raises InvalidRequest for more output than the context has room for."""
+        asked, room = request.stopping.max_tokens, target.max_context - prompt_tokens
+        _check_room(asked, prompt_tokens, target.max_context)
+        return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, room))
+
     def _place_drafter(self, lease: Lease, wish: str | None) -> None:
-        shunned = tuple(lease.verifier.shunned)
-        lease.take_drafter(choose_drafter(self._registry.drafters, wish, self._tokenizer.vocabulary, shunned))
+        cooling_down = tuple(lease.verifier.cooling_down)
+        lease.take_drafter(choose_drafter(self._registry.drafters, wish, self._tokenizer.vocabulary, cooling_down))
 
 
-def _check_max_tokens(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
+def _check_room(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
     """Raise InvalidRequest, with the numbers, for more output than the context has room for: no verifier need be asked, nor waited for."""
     room = max_context - prompt_tokens
     if max_tokens is not None and max_tokens > room:
@@ -246,11 +247,11 @@ class _End:
 
 
 async def _stream(
-    events: AsyncIterator[Tokens | Finished], output: Output, account: Account
+    events: AsyncIterator[Tokens | Finished], output: Output, logged: LoggedRequest
 ) -> AsyncGenerator[Delta | _End, None]:
     """Deltas and the end, made of a verifier's events. Raises SpecsplitError if the verifier stops short."""
     async for event in events:
-        account.received(event)
+        logged.received(event)
         if isinstance(event, Tokens):
             for delta in output.feed(event.tokens, event.num_correct_drafts):
                 yield delta
@@ -274,7 +275,7 @@ def _decode_request(prepared: _Prepared, lease: Lease) -> DecodeRequest:
         request_id=request.request_id,
         tokens=prepared.tokens,
         sampling=prepared.sampling,
-        stopping=request.stopping,
+        stopping=prepared.stopping,
         plan=request.plan,
         drafter=None if lease.drafter is None else endpoint_of(lease.drafter),
     )

@@ -45,12 +45,12 @@ def has_other(verifiers: Sequence[Seat], failed: Seat) -> bool:
 
 
 def choose_drafter(
-    drafters: Sequence[Seat], wish: str | None, target: Vocabulary, shunned: Sequence[str] = ()
+    drafters: Sequence[Seat], wish: str | None, target: Vocabulary, cooling_down: Sequence[str] = ()
 ) -> Seat | None:
     """A drafter of the wished kind that fits the target, with room if possible, the least busy; None for none.
 
-    Without a wish the best kind is taken, and no drafter at all is fine. `shunned` are taken last. Raises InvalidRequest for an
-    unknown kind, Unavailable if nothing of the wished kind can serve.
+    Without a wish the best kind is taken, and no drafter at all is fine. Those that are `cooling_down` for the verifier, by member id,
+    are taken last. Raises InvalidRequest for an unknown kind, Unavailable if nothing of the wished kind can serve.
     """
     check_wish(wish)
     if wish == NO_DRAFTER:
@@ -60,7 +60,7 @@ def choose_drafter(
     for order, seat in enumerate(drafters):
         info = fitting_info(seat, target)
         if info is not None and info.kind in kinds and not seat.draining:
-            rank = (seat.member_id in shunned, not seat.has_room, kinds.index(info.kind), seat.busy)
+            rank = (seat.member_id in cooling_down, not seat.has_room, kinds.index(info.kind), seat.busy)
             found.append((rank, order, seat))
     if found:
         return min(found, key=lambda entry: entry[:2])[2]

@@ -19,8 +19,8 @@ KIND_ORDER = (
     DrafterKind.NGRAM,
 )
 """Drafter kinds, best first."""
-_SHUNNED_FOR_S = 5.0
-"""How long a drafter that a verifier could not reach is its last choice."""
+DRAFTER_COOL_DOWN_S = 5.0
+"""How long a drafter that a verifier has just lost is the last choice for it."""
 
 
 @dataclass(eq=False)
@@ -37,8 +37,8 @@ class Seat:
     """Why the member is no longer in the cluster; None while it is."""
     on_lost: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
     """Called once, when the member is lost or leaves."""
-    shunned: dict[str, float] = field(default_factory=dict[str, float])
-    """Drafters that this verifier could not reach, and until when they are its last choice."""
+    cooling_down: dict[str, float] = field(default_factory=dict[str, float])
+    """Drafters that this verifier has just lost, by member id, and until when they are the last choice for it."""
     plan: Plan | None = None
     """In force on a verifier where a request does not say otherwise, as it said last."""
 
@@ -97,8 +97,8 @@ class Registry:
         seat.heard_at = self._clock.now()
         seat.load = report.load
         seat.plan = report.plan
-        seat.shunned = {drafter: until for drafter, until in seat.shunned.items() if until > seat.heard_at}
-        seat.shunned |= dict.fromkeys(report.lost_drafters, seat.heard_at + _SHUNNED_FOR_S)
+        seat.cooling_down = {drafter: until for drafter, until in seat.cooling_down.items() if until > seat.heard_at}
+        seat.cooling_down |= dict.fromkeys(report.lost_drafters, seat.heard_at + DRAFTER_COOL_DOWN_S)
 
     def drain(self, seat: Seat) -> None:
         """Note that a member takes no new sessions."""

@@ -25,7 +25,7 @@ def generate(
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Send the prompt as a user's chat message.")] = False,
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", help="Generated tokens at most; as many as fit if left out.")
+        int | None, typer.Option("--max-tokens", help="Generated tokens at most; left out: as the coordinator has it.")
     ] = None,
     temperature: Annotated[float, typer.Option("--temperature", help="0 picks the likeliest token.")] = 0.0,
     top_k: Annotated[int, typer.Option("--top-k", help="Keep this many of the likeliest tokens; 0 keeps all.")] = 0,

@@ -33,12 +33,31 @@ class CoordinatorSettings(ServiceSettings):
     """Bytes of an answer that are kept for a caller that does not read; with more, its request ends with RESOURCE_EXHAUSTED."""
     unread_s: float = Field(default=30.0, gt=0)
     """A caller that takes nothing of its answer for this long has its call ended."""
+    default_max_tokens: int | None = Field(default=None, ge=1)
+    """Tokens that a request may generate if it does not give max_tokens. Unset: as many as context and KV pool hold."""
+    max_max_tokens: int | None = Field(default=None, ge=1)
+    """Largest max_tokens of a request; more is refused, and a request without max_tokens gets at most this. Unset: what fits."""
+    max_num_steps: int | None = Field(default=None, ge=0, le=64)
+    """Largest num_steps in a request's plan; more is refused. Unset: 64."""
+    max_topk: int | None = Field(default=None, ge=1, le=64)
+    """Largest topk in a request's plan; more is refused. Unset: 64."""
+    max_num_draft_tokens: int | None = Field(default=None, ge=1, le=256)
+    """Largest num_draft_tokens in a request's plan; more is refused. Unset: 256."""
+    max_wait_budget_us: int | None = Field(default=None, ge=0, le=60_000_000)
+    """Largest wait_budget_us in a request's plan; more is refused. Unset: 60,000,000."""
     web_listen: str = ""
     """host:port of a page that shows the cluster at work, texts included, over plain HTTP; port 0 takes any free one. Empty: no page."""
 
     @model_validator(mode="after")
     def _check_web(self) -> Self:
         self._check_plain("web_listen", self.web_listen, "the page is")
+        return self
+
+    @model_validator(mode="after")
+    def _check_max_tokens(self) -> Self:
+        default, most = self.default_max_tokens, self.max_max_tokens
+        if default is not None and most is not None and default > most:
+            raise InvalidRequest("default_max_tokens", f"is {default}, expected at most max_max_tokens = {most}")
         return self
 
     @model_validator(mode="after")

@@ -36,8 +36,8 @@ def drafter(
 NGRAM, STANDALONE, EAGLE3 = DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKind.EAGLE3
 
 
-def chosen(drafters: list[Seat], wish: str | None = None, shunned: tuple[str, ...] = ()) -> str | None:
-    seat = choose_drafter(drafters, wish, TARGET, shunned)
+def chosen(drafters: list[Seat], wish: str | None = None, cooling_down: tuple[str, ...] = ()) -> str | None:
+    seat = choose_drafter(drafters, wish, TARGET, cooling_down)
     return None if seat is None else seat.member_id
 
 
@@ -89,9 +89,9 @@ def test_of_one_kind_the_least_busy_is_taken() -> None:
     assert chosen([drafter("a", STANDALONE, 2), drafter("b", STANDALONE, 1)]) == "b"
 
 
-def test_a_shunned_drafter_is_the_last_choice() -> None:
-    assert chosen([drafter("s", STANDALONE), drafter("n", NGRAM)], shunned=("s",)) == "n"
-    assert chosen([drafter("s", STANDALONE)], shunned=("s",)) == "s"
+def test_a_drafter_that_cools_down_is_the_last_choice() -> None:
+    assert chosen([drafter("s", STANDALONE), drafter("n", NGRAM)], cooling_down=("s",)) == "n"
+    assert chosen([drafter("s", STANDALONE)], cooling_down=("s",)) == "s"
 
 
 def test_a_wish_is_a_kind_or_none() -> None:

@@ -118,13 +118,13 @@ def test_watchers_hear_of_comings_and_goings_until_they_stop(registry: Registry)
     assert len(calls) == 3
 
 
-def test_a_drafter_that_a_verifier_lost_is_shunned_by_it_for_a_while(registry: Registry, clock: ManualClock) -> None:
+def test_a_drafter_that_a_verifier_lost_cools_down_for_it_for_a_while(registry: Registry, clock: ManualClock) -> None:
     seat = registry.register(verifier("v1"))
     registry.hear(seat, Heartbeat(lost_drafters=("d1",)))
-    assert set(seat.shunned) == {"d1"}
+    assert set(seat.cooling_down) == {"d1"}
     clock.advance(6)
     registry.hear(seat, Heartbeat())
-    assert not seat.shunned
+    assert not seat.cooling_down
 
 
 def test_a_coordinator_that_stood_still_blames_nobody_for_its_own_silence(

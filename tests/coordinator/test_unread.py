@@ -112,7 +112,7 @@ async def test_draining_waits_for_answers_that_are_being_read(start_cluster: Sta
     cluster = await start_cluster()
     await cluster.add_verifier(long_winded(200, 1000))
     idler = Idler(cluster.address)
-    await eventually(lambda: cluster.coordinator.ledger.entries != () and cluster.coordinator.admission.running == 0)
+    await eventually(lambda: cluster.coordinator.requests.requests != () and cluster.coordinator.admission.running == 0)
     leaving = asyncio.create_task(cluster.coordinator.serve(signals=False))
     await asyncio.sleep(0)
     cluster.coordinator.leave()

@@ -1,10 +1,10 @@
-"""From what a verifier tells about every step to pictures: the worked example of docs/tree.md, and laws over any tree."""
+"""From what a verifier tells about every step to snapshots: the worked example of docs/tree.md, and laws over any tree."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.errors import Unavailable
+from specsplit.observe import Tracing
 from specsplit.sessions import WatchedStep
+from specsplit.settings import TransportSettings
 from specsplit.speculation import Grow
-from specsplit.values import Plan, SpeculationStatistics
-from specsplit_coordinator import watching
-from specsplit_coordinator.watching import NODES_SHOWN, Picture, Speculation, Watch
+from specsplit.values import Plan, SpeculationStatistics, TraceScope
+from specsplit_coordinator.dialler import Dialler
+from specsplit_coordinator.page import watching
+from specsplit_coordinator.page.watching import NODES_SHOWN, Snapshot, Speculation, watch
+from specsplit_coordinator.request_log import RUNNING
 from tests.wire.test_watching import steps
 
 if TYPE_CHECKING:
@@ -39,14 +43,14 @@ def step(bonus: str, accepted: tuple[int, ...], committed: int = 3, number: int 
     )  # fmt: skip
 
 
-def states(picture: Picture) -> dict[str, str]:
-    return {node["text"]: node["state"] for node in picture["nodes"]}
+def states(snapshot: Snapshot) -> dict[str, str]:
+    return {node["text"]: node["state"] for node in snapshot["nodes"]}
 
 
 def test_a_hit_shows_what_became_of_every_node_and_what_survives() -> None:
     speculation = Speculation(WORDS.__getitem__)
-    picture = speculation.step(step("the", (0, 1, 3)))
-    assert states(picture) == {
+    snapshot = speculation.step(step("the", (0, 1, 3)))
+    assert states(snapshot) == {
         "cat": "root",
         "sat": "accepted",
         "on": "accepted",
@@ -56,7 +60,7 @@ def test_a_hit_shows_what_became_of_every_node_and_what_survives() -> None:
         "a": "drafted",
         "mat": "drafted",
     }
-    survivals = {node["text"]: node["survival"] for node in picture["nodes"]}
+    survivals = {node["text"]: node["survival"] for node in snapshot["nodes"]}
     assert survivals["sat"] == pytest.approx(0.9048, abs=1e-4)
     below = speculation.growing()
     assert states(below) == {"the": "root", "mat": "drafted"}
@@ -66,10 +70,10 @@ def test_a_hit_shows_what_became_of_every_node_and_what_survives() -> None:
 
 def test_a_miss_leaves_the_bonus_alone_under_a_key_that_stays() -> None:
     speculation = Speculation(WORDS.__getitem__)
-    picture = speculation.step(step("mouse", (0, 1, 3)))
-    (bonus,) = [node for node in picture["nodes"] if node["state"] == "bonus"]
+    snapshot = speculation.step(step("mouse", (0, 1, 3)))
+    (bonus,) = [node for node in snapshot["nodes"] if node["state"] == "bonus"]
     assert (bonus["text"], bonus["survival"]) == ("mouse", None)
-    assert picture["nodes"][bonus["parent"]]["text"] == "on"
+    assert snapshot["nodes"][bonus["parent"]]["text"] == "on"
     (root,) = speculation.growing()["nodes"]
     assert (root["key"], root["state"], root["survival"]) == (bonus["key"], "root", 1.0)
 
@@ -102,15 +106,15 @@ def distinct(of: WatchedStep) -> WatchedStep:
 
 
 @given(steps())
-def test_a_picture_is_a_whole_tree_whatever_the_step(drawn: WatchedStep) -> None:
+def test_a_snapshot_is_a_whole_tree_whatever_the_step(drawn: WatchedStep) -> None:
     of = distinct(drawn)
     speculation = Speculation(str)
-    for picture in (speculation.step(of), speculation.growing()):
-        nodes = picture["nodes"]
+    for snapshot in (speculation.step(of), speculation.growing()):
+        nodes = snapshot["nodes"]
         assert [node["parent"] < i for i, node in enumerate(nodes)] == [True] * len(nodes)
         assert [node["parent"] for node in nodes].count(-1) == 1
         assert len({node["key"] for node in nodes}) == len(nodes)
-        assert picture["hidden"] == 0
+        assert snapshot["hidden"] == 0
     found = [node["state"] for node in Speculation(str).step(of)["nodes"]]
     assert (found.count("root"), found.count("bonus")) == (1, 1)
     heir = any(of.parents[i] == of.accepted[-1] and of.tokens[i] == of.bonus for i in range(1, len(of.ids)))
@@ -125,19 +129,20 @@ def test_of_many_nodes_the_likeliest_are_shown_and_the_others_counted(size: int)
         tuple(range(size + 1)), parents, tuple(range(size + 1)), tuple(-0.1 * i for i in range(size + 1)),
         (True,) * 4 + (False,) * (size - 3), (0,), 10**6, 1, 0, 1, Plan(), SpeculationStatistics(1),
     )  # fmt: skip
-    picture = Speculation(str).step(chain)
-    assert len(picture["nodes"]) == NODES_SHOWN
-    assert picture["hidden"] == size + 2 - NODES_SHOWN
-    assert [node["state"] for node in picture["nodes"]].count("rejected") == 3
+    snapshot = Speculation(str).step(chain)
+    assert len(snapshot["nodes"]) == NODES_SHOWN
+    assert snapshot["hidden"] == size + 2 - NODES_SHOWN
+    assert [node["state"] for node in snapshot["nodes"]].count("rejected") == 3
 
 
-async def pictures(cluster: Cluster, number: int) -> list[Picture]:
-    entry = cluster.coordinator.ledger.find(number)
-    assert entry is not None
-    dialler = cluster.coordinator._dialler  # pyright: ignore[reportPrivateUsage]
-    assert dialler is not None
-    async with aclosing(Watch(cluster.tokenizer, dialler, entry).pictures()) as stream:
-        return [picture async for picture in stream]
+async def snapshots(cluster: Cluster, number: int) -> list[Snapshot]:
+    async with AsyncExitStack() as stack:
+        dialler = Dialler(TransportSettings(), Tracing("coordinator", TraceScope()))
+        stack.push_async_callback(dialler.close)
+        watched = watch(cluster.tokenizer, dialler, cluster.coordinator.requests, number)
+        assert watched is not None
+        stream = await stack.enter_async_context(aclosing(watched))
+        return [snapshot async for snapshot in stream]
 
 
 async def test_a_request_is_watched_from_its_queue_to_its_end_and_no_token_is_left_out(
@@ -146,27 +151,27 @@ async def test_a_request_is_watched_from_its_queue_to_its_end_and_no_token_is_le
     monkeypatch.setattr(watching, "HOLD_S", 0.11)
     grow = Grow(2, (8,), (7,), (IDS["is"],), (-1.0,))
     running = asyncio.create_task(_generate(cluster))
-    while not cluster.coordinator.ledger.entries:
+    while not cluster.coordinator.requests.requests:
         await asyncio.sleep(0.01)
-    seen = asyncio.create_task(pictures(cluster, 1))
+    seen = asyncio.create_task(snapshots(cluster, 1))
     await asyncio.sleep(0.1)
     verifier = await cluster.add_verifier(say((5,), then_wait=True))
     verifier.watched = [(step("the", (0, 1, 3), number=1), 0), (step("the", (0, 1, 3), number=2), 3), (grow, 0)]
     second = asyncio.create_task(_generate(cluster))  # the first found no verifier, and has ended
     first = await seen
     assert first == [{"kind": "end", "text": []}]
-    while not (entry := cluster.coordinator.ledger.find(2)) or not entry.running:
+    while not (request := cluster.coordinator.requests.find(2)) or request.state != RUNNING:
         await asyncio.sleep(0.01)
-    seen = asyncio.create_task(pictures(cluster, 2))
+    seen = asyncio.create_task(snapshots(cluster, 2))
     await asyncio.sleep(0.4)
     second.cancel()
     verifier.ended.set()
     shown = await seen
     await asyncio.gather(running, second, return_exceptions=True)
-    steps_shown = [picture for picture in shown if picture["kind"] == "step"]
+    steps_shown = [snapshot for snapshot in shown if snapshot["kind"] == "step"]
     assert steps_shown[-1]["step"] == 2
-    assert sum(picture["left_out"] for picture in steps_shown) + len(steps_shown) == 2 + 3
-    text = [piece for picture in shown for piece in picture.get("text", [])]
+    assert sum(snapshot["left_out"] for snapshot in steps_shown) + len(steps_shown) == 2 + 3
+    text = [piece for snapshot in shown for piece in snapshot.get("text", [])]
     expected = [cluster.tokenizer.piece(IDS[word]) for word in ("sat", "on", "the")] * 2
     assert "".join(piece for piece, _ in text) == "".join(expected)
     assert [draft for _, draft in text] == [True, True, False] * 2
@@ -185,7 +190,7 @@ async def test_a_verifier_that_is_lost_ends_the_watch_with_a_sentence(cluster: C
     request = asyncio.create_task(_generate(cluster))
     while not verifier.asked:
         await asyncio.sleep(0.01)
-    seen = asyncio.create_task(pictures(cluster, 1))
+    seen = asyncio.create_task(snapshots(cluster, 1))
     await asyncio.sleep(0.1)
     registry = cluster.coordinator.registry
     registry.remove(registry.verifiers[0], "it was silent for 3.0 s")

@@ -48,12 +48,11 @@ class Cast:
     def turn(self) -> None:
         """A request, a step and an expansion."""
         self.turns += 1
-        request = self.coordinator.request(0.0, TRACE)
-        request.placed(0.01)
-        request.tokens(3, 0.1)
-        request.tokens(3, 0.2)
-        request.finished(FinishReason.STOP, 0.3)
-        self.coordinator.request(0.0).failed("UNAVAILABLE")
+        self.coordinator.placed(0.01, TRACE)
+        self.coordinator.first_token(0.1, TRACE)
+        self.coordinator.intervals(0.1, 3, TRACE)
+        self.coordinator.finished(FinishReason.STOP, 0.3, TRACE)
+        self.coordinator.failed("UNAVAILABLE")
         hit = Step(drafted=9, depth=9, accepted=8, committed=9, hit=True)
         miss = Step(drafted=6, depth=3, accepted=1, committed=2, hit=False, miss=Miss.WRONG)
         self.verifier.step(Costs(prefill_tokens=3, round_trips_s=(0.002,)), [hit, miss])

@@ -208,10 +208,9 @@ async def test_a_scrape_of_a_busy_event_loop_gets_the_counters_all_the_same(monk
 
 def test_a_burst_of_k_tokens_is_k_intervals() -> None:
     metrics = CoordinatorMetrics(on=True)
-    request = metrics.request(100.0)
-    request.tokens(3, 100.5)
-    request.tokens(4, 100.875)
-    request.tokens(1, 101.125)
+    metrics.first_token(0.5)
+    metrics.intervals(0.375, 4)
+    metrics.intervals(0.25, 1)
     samples = scrape(metrics)
     assert value(samples, "specsplit_time_to_first_token_seconds_count") == 1
     assert value(samples, "specsplit_time_to_first_token_seconds_sum") == 0.5
@@ -221,44 +220,23 @@ def test_a_burst_of_k_tokens_is_k_intervals() -> None:
     assert (buckets["0.05"], buckets["0.1"], buckets["0.2"], buckets["0.5"]) == (0, 4, 4, 5)
 
 
-@given(bursts=st.lists(st.tuples(st.integers(1, 9), st.floats(0.0001, 2)), min_size=1, max_size=20))
-def test_the_intervals_of_a_request_add_up_to_the_time_between_its_first_and_last_tokens(
-    bursts: list[tuple[int, float]],
-) -> None:
-    metrics = CoordinatorMetrics(on=True)
-    request, now = metrics.request(0.0), 0.0
-    for tokens, seconds in bursts:
-        now += seconds
-        request.tokens(tokens, now)
-    (histogram,) = (
-        family for family in metrics.instruments.collect() if family.name == "specsplit_inter_token_latency_seconds"
-    )
-    found = {s.name.rpartition("_")[2]: s.value for s in histogram.samples}
-    assert found["count"] == sum(tokens for tokens, _ in bursts[1:])
-    assert found["sum"] == pytest.approx(now - bursts[0][1])
-
-
 def test_a_traced_request_leaves_its_trace_id_as_exemplar() -> None:
     metrics = CoordinatorMetrics(on=True)
-    request = metrics.request(0.0, TRACE)
-    request.placed(0.01)
-    request.tokens(2, 0.3)
-    request.tokens(2, 0.4)
-    request.finished(FinishReason.STOP, 0.5)
+    metrics.placed(0.01, TRACE)
+    metrics.first_token(0.3, TRACE)
+    metrics.intervals(0.1, 2, TRACE)
+    metrics.finished(FinishReason.STOP, 0.5, TRACE)
     exemplars = {s.name: s.exemplar for s in scrape(metrics) if s.exemplar is not None}
     names = [metric.name for metric in metrics_of(Service.COORDINATOR) if metric.exemplars]
     assert exemplars.keys() == {f"{name}_bucket" for name in names} and len(names) == 4
     assert all(exemplar.labels == {"trace_id": TRACE} for exemplar in exemplars.values())
 
 
-def test_a_request_ends_once() -> None:
+def test_ends_are_counted_by_reason_or_status_and_an_unknown_status_as_unknown() -> None:
     metrics = CoordinatorMetrics(on=True)
-    first, second, third = (metrics.request(0.0) for _ in range(3))
-    first.finished(FinishReason.LENGTH, 2.0)
-    first.failed("CANCELLED")
-    second.failed("CANCELLED")
-    second.finished(FinishReason.STOP, 1.0)
-    third.failed("DATA_LOSS")
+    metrics.finished(FinishReason.LENGTH, 2.0)
+    metrics.failed("CANCELLED")
+    metrics.failed("DATA_LOSS")
     samples = scrape(metrics)
     assert values(samples, "specsplit_requests_finished_total") == {("stop",): 0, ("length",): 1}
     failed = values(samples, "specsplit_requests_failed_total")

@@ -101,7 +101,7 @@ def test_members_and_the_plan_in_force_are_shown(tab: Tab) -> None:
 
 
 def test_the_tree_of_a_request_is_drawn_with_every_kind_of_node(tab: Tab, shown: Shown) -> None:
-    has_all = f"{json.dumps(STATES)}.every(state => pictures.some(p => p.nodes?.some(node => node.state === state)))"
+    has_all = f"{json.dumps(STATES)}.every(state => snapshots.some(p => p.nodes?.some(node => node.state === state)))"
     with shown.request("letters"):
         tab.until(has_all)
         tab.until("document.querySelector('#requests').innerText.includes('letters')")
@@ -109,7 +109,7 @@ def test_the_tree_of_a_request_is_drawn_with_every_kind_of_node(tab: Tab, shown:
         text = tab.until("document.querySelector('#text').textContent", lambda text: len(text) > 30)
         tab.evaluate("pause(true)")
         for state in STATES:
-            tab.evaluate(f"show(pictures.findIndex(p => p.nodes.some(node => node.state === '{state}')))")
+            tab.evaluate(f"show(snapshots.findIndex(p => p.nodes.some(node => node.state === '{state}')))")
             node = tab.until(f"document.querySelectorAll('.node[data-state={state}]').length")
             assert node >= 1
     assert text in "abcdefghijklmnopqrstuvwxyz" * 30
@@ -119,12 +119,12 @@ def test_the_tree_of_a_request_is_drawn_with_every_kind_of_node(tab: Tab, shown:
 
 def test_kinds_of_nodes_are_told_apart_by_shape_and_mark_and_not_by_colour_alone(tab: Tab, shown: Shown) -> None:
     with shown.request("shapes"):
-        tab.until("pictures.some(p => p.nodes?.some(node => node.state === 'rejected'))")
+        tab.until("snapshots.some(p => p.nodes?.some(node => node.state === 'rejected'))")
         looks = tab.evaluate(
             f"""(() => {{
               pause(true);
               return {json.dumps(STATES)}.map(state => {{
-                show(pictures.findLastIndex(p => p.nodes.some(node => node.state === state)));
+                show(snapshots.findLastIndex(p => p.nodes.some(node => node.state === state)));
                 const node = document.querySelector(`.node[data-state=${{state}}]`), box = node.querySelector('.box');
                 const style = getComputedStyle(box);
                 return [style.strokeDasharray, style.strokeWidth, box.getAttribute('rx'),
@@ -141,7 +141,7 @@ def test_kinds_of_nodes_are_told_apart_by_shape_and_mark_and_not_by_colour_alone
 
 def test_keys_alone_pause_and_go_back_through_the_steps(tab: Tab, shown: Shown) -> None:
     with shown.request("keys"):
-        tab.until("pictures.length > 8")
+        tab.until("snapshots.length > 8")
         tab.evaluate("document.querySelector('#pause').focus()")
         tab.press(" ", " ")
         assert tab.until("document.querySelector('#pause').getAttribute('aria-pressed')", lambda said: said == "true")
@@ -156,7 +156,7 @@ def test_keys_alone_pause_and_go_back_through_the_steps(tab: Tab, shown: Shown) 
         assert tab.evaluate("getComputedStyle(document.querySelector('#history')).outlineStyle") == "solid"
         tab.evaluate("document.querySelector('#pause').focus()")
         tab.press(" ", " ")
-        tab.until("shown === pictures.length - 1")
+        tab.until("shown === snapshots.length - 1")
 
 
 def test_a_request_is_chosen_and_the_choice_holds(tab: Tab, shown: Shown) -> None:
@@ -167,14 +167,14 @@ def test_a_request_is_chosen_and_the_choice_holds(tab: Tab, shown: Shown) -> Non
             tab.evaluate(
                 "[...document.querySelectorAll('[data-watch]')].find(b => b.ariaLabel === 'watch request two').click()"
             )
-            tab.until("watched.id === 'two' && pictures.length > 0")
+            tab.until("watched.id === 'two' && snapshots.length > 0")
         tab.until("document.querySelector('#caption').textContent.endsWith('over')")
         assert tab.evaluate("watched.id") == "two"
 
 
 def test_the_tree_is_a_table_for_those_who_want_it_read_out(tab: Tab, shown: Shown) -> None:
     with shown.request("table"):
-        tab.until("pictures.length > 3")
+        tab.until("snapshots.length > 3")
         tab.evaluate("document.querySelector('#listing summary').click()")
         tab.evaluate("pause(true)")
         rows = tab.until("[...document.querySelectorAll('#listing tbody tr')].map(row => row.innerText.split('\\t'))")
@@ -191,7 +191,7 @@ def test_it_follows_the_colours_that_the_system_prefers(tab: Tab) -> None:
 
 def test_nothing_is_asked_of_anybody_but_the_coordinator(tab: Tab, shown: Shown) -> None:
     with shown.request("quiet"):
-        tab.until("pictures.length > 2")
+        tab.until("snapshots.length > 2")
         asked = tab.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
     assert asked and all(name.startswith(shown.url) for name in asked)
 

@@ -7,7 +7,7 @@ attributes that are read of them (`StepCosts`, `SessionStep`, `DrafterTotals`, .
 from __future__ import annotations
 
 from specsplit.observe.metrics.base import Metrics
-from specsplit.observe.metrics.coordinator import CoordinatorMetrics, RequestTimes
+from specsplit.observe.metrics.coordinator import CoordinatorMetrics
 from specsplit.observe.metrics.drafter import DrafterMetrics, DrafterTotals
 from specsplit.observe.metrics.verifier import MOST_STEPS, LinkTotals, SessionStep, StepCosts, VerifierMetrics
 
@@ -18,7 +18,6 @@ __all__ = [
     "DrafterTotals",
     "LinkTotals",
     "Metrics",
-    "RequestTimes",
     "SessionStep",
     "StepCosts",
     "VerifierMetrics",

@@ -25,10 +25,6 @@ class CoordinatorMetrics(Metrics):
         self._duration = made.histogram(table.REQUEST_DURATION)
         self._queue_time = made.histogram(table.QUEUE_TIME)
 
-    def request(self, arrived: float, trace_id: str = "") -> RequestTimes:
-        """A request arrived at `arrived` (the clock's seconds). `trace_id`: 32 hex digits if it is traced and sampled."""
-        return RequestTimes(self, arrived, trace_id)
-
     def member_lost(self, role: object) -> None:
         """A member with this `ModelInfo` or `DrafterInfo` went without draining."""
         self._lost[_role(role)].add()
@@ -49,69 +45,27 @@ class CoordinatorMetrics(Metrics):
 
         self._watchers.append(look)
 
-    def first_token(self, seconds: float, trace_id: str) -> None:
-        """For `RequestTimes`."""
-        self._first_token.observe(seconds, trace_id=trace_id)
-
-    def intervals(self, seconds: float, tokens: int, trace_id: str) -> None:
-        """For `RequestTimes`: `tokens` came `seconds` after those before."""
-        self._between_tokens.observe(seconds / tokens, tokens, trace_id)
-
-    def placed(self, seconds: float, trace_id: str) -> None:
-        """For `RequestTimes`."""
+    def placed(self, seconds: float, trace_id: str = "") -> None:
+        """A request has a place on a verifier, so long after it arrived. `trace_id`, here and below: 32 hex digits if it is traced."""
         self._queue_time.observe(seconds, trace_id=trace_id)
 
-    def finished(self, reason: FinishReason, seconds: float, trace_id: str) -> None:
-        """For `RequestTimes`."""
+    def first_token(self, seconds: float, trace_id: str = "") -> None:
+        """The first tokens of a request came, so long after it arrived."""
+        self._first_token.observe(seconds, trace_id=trace_id)
+
+    def intervals(self, seconds: float, tokens: int, trace_id: str = "") -> None:
+        """More tokens of a request came, so long after those before: a burst of k tokens is k intervals."""
+        self._between_tokens.observe(seconds / tokens, tokens, trace_id)
+
+    def finished(self, reason: FinishReason, seconds: float, trace_id: str = "") -> None:
+        """A request ended with a text, so long after it arrived."""
         self._finished[reason].add()
         self._duration.observe(seconds, trace_id=trace_id)
 
     def failed(self, code: str) -> None:
-        """For `RequestTimes`; also for a request that ends before it has any, with a gRPC status by name."""
+        """A request ended with a gRPC status, by name in either case."""
         self._failed.get(code.lower(), self._failed["unknown"]).add()
 
 
 def _role(role: object) -> str:
     return Service.VERIFIER.value if isinstance(role, ModelInfo) else Service.DRAFTER.value
-
-
-class RequestTimes:
-    """One request on its way; every `now` is the clock's seconds. It ends once: what is told of an end after the first is ignored."""
-
-    __slots__ = ("_arrived", "_ended", "_latest", "_metrics", "_placed", "_trace_id")
-
-    def __init__(self, metrics: CoordinatorMetrics, arrived: float, trace_id: str) -> None:
-        self._metrics = metrics
-        self._arrived = arrived
-        self._latest: float | None = None
-        self._trace_id = trace_id
-        self._placed = False
-        self._ended = False
-
-    def placed(self, now: float) -> None:
-        """It has a place on a verifier; only the first counts, should there be several."""
-        if self._metrics.on and not self._placed:
-            self._placed = True
-            self._metrics.placed(now - self._arrived, self._trace_id)
-
-    def tokens(self, count: int, now: float) -> None:
-        """A burst of tokens came from the verifier."""
-        if not self._metrics.on or not count:
-            return
-        if self._latest is None:
-            self._metrics.first_token(now - self._arrived, self._trace_id)
-        else:
-            self._metrics.intervals(now - self._latest, count, self._trace_id)
-        self._latest = now
-
-    def finished(self, reason: FinishReason, now: float) -> None:
-        """It ended with a text."""
-        if not self._ended:
-            self._ended = True
-            self._metrics.finished(reason, now - self._arrived, self._trace_id)
-
-    def failed(self, code: str) -> None:
-        """It ended with a gRPC status, by name in either case."""
-        if not self._ended:
-            self._ended = True
-            self._metrics.failed(code)

@@ -14,7 +14,7 @@ import pytest
 from specsplit.errors import InvalidRequest
 from specsplit.settings import CoordinatorSettings
 from specsplit.values import DrafterKind, PlanChanges
-from specsplit_coordinator import web
+from specsplit_coordinator.page import server
 
 from .conftest import POCKET
 from .test_watching import step
@@ -32,8 +32,7 @@ async def cluster(start_cluster: StartCluster) -> Cluster:
 
 async def ask(cluster: Cluster, head: str) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of one request, whose `head` is given without its last empty line."""
-    host, _, port = cluster.coordinator.web.address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await connect(cluster)
     try:
         writer.write((head + "\r\n\r\n").encode("latin-1"))
         async with asyncio.timeout(10):
@@ -109,8 +108,9 @@ async def test_a_member_that_went_is_shown_for_a_while_with_the_reason(cluster: 
         ("GET /watch/x HTTP/1.1\r\nHost: localhost", 404, "no request has the number x"),
         ("POST / HTTP/1.1\r\nHost: localhost", 405, "nothing here but to look at"),
         ("GET / HTTP/1.1\r\nHost: evil.example:80", 403, "open the page as localhost"),
-        ("GET / HTTP/1.1", 403, "open the page as localhost"),
-        ("hello", 400, "no request of HTTP/1.1"),
+        ("GET / HTTP/1.0", 403, "open the page as localhost"),
+        ("GET / HTTP/1.1", 400, "Host"),
+        ("hello", 400, "hello"),
     ],
 )
 async def test_what_it_does_not_do_is_said_in_a_sentence(
@@ -126,21 +126,51 @@ async def test_this_machine_may_be_called_by_any_of_its_names(cluster: Cluster, 
     assert (await get(cluster, "/?from=here", host))[0] == 200
 
 
-async def test_a_head_without_end_is_cut_off(cluster: Cluster) -> None:
-    host, _, port = cluster.coordinator.web.address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+async def connect(cluster: Cluster) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = cluster.coordinator.page.address.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def test_a_head_without_end_is_cut_off(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    reader, writer = await connect(cluster)
     writer.write(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 10_000)
     async with asyncio.timeout(10):
         with suppress(ConnectionError):
-            assert await reader.read() == b""
+            assert b" 400 Bad Request" in (await reader.read()).partition(b"\r\n")[0]
     writer.close()
     assert (await get(cluster, "/"))[0] == 200
+    assert "Error handling request" not in caplog.text, "strangers do not fill the log"
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: local"])
+async def test_a_connection_on_which_no_whole_request_comes_is_closed(
+    start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.2)
+    reader, writer = await connect(await start_cluster(web_listen="127.0.0.1:0"))
+    writer.write(said)
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_of_too_many_connections_the_last_are_told_to_close_some(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+    idle = [await connect(cluster) for _ in range(2)]
+    status, _, body = await get(cluster, "/")
+    assert (status, body) == (503, b"2 connections are open; close some pages\n")
+    for _, writer in idle:
+        writer.close()
+    async with asyncio.timeout(10):
+        while (await get(cluster, "/"))[0] != 200:
+            await asyncio.sleep(0.01)
 
 
 async def stream(cluster: Cluster, path: str) -> AsyncIterator[dict[str, Any]]:
-    """The pictures of an event stream."""
-    host, _, port = cluster.coordinator.web.address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    """The snapshots of an event stream."""
+    reader, writer = await connect(cluster)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
@@ -155,7 +185,7 @@ async def stream(cluster: Cluster, path: str) -> AsyncIterator[dict[str, Any]]:
 async def test_a_running_request_is_watched_as_server_sent_events(
     cluster: Cluster, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "QUIET_S", 0.05)  # lines without meaning in between do no harm
+    monkeypatch.setattr(server, "QUIET_S", 0.05)  # lines without meaning in between do no harm
     verifier = await cluster.add_verifier(say((5,), then_wait=True))
     verifier.watched = [(step("the", (0, 1, 3)), 0)]
     request = asyncio.create_task(cluster.client.generate("x", timeout_s=30))
@@ -163,11 +193,11 @@ async def test_a_running_request_is_watched_as_server_sent_events(
         await asyncio.sleep(0.01)
     kinds: list[str] = []
     async with asyncio.timeout(20):
-        async for picture in stream(cluster, "/watch/1"):
-            kinds.append(picture["kind"])
-            if picture["kind"] == "step":
-                assert (picture["verified"], picture["accepted"], picture["committed"]) == (5, 2, 3)
-                assert picture["plan"]["num_draft_tokens"] == 16
+        async for snapshot in stream(cluster, "/watch/1"):
+            kinds.append(snapshot["kind"])
+            if snapshot["kind"] == "step":
+                assert (snapshot["verified"], snapshot["accepted"], snapshot["committed"]) == (5, 2, 3)
+                assert snapshot["plan"]["num_draft_tokens"] == 16
                 request.cancel()
                 verifier.ended.set()
     assert (kinds[0], kinds[-1]) == ("step", "end")
@@ -182,18 +212,18 @@ async def test_a_coordinator_that_stops_ends_the_streams(cluster: Cluster, say: 
         await asyncio.sleep(0.01)
     async with asyncio.timeout(20):
         async for _ in stream(cluster, "/watch/1"):
-            await cluster.coordinator.web.stop()
+            await cluster.coordinator.page.stop()
     request.cancel()
     await asyncio.gather(request, return_exceptions=True)
 
 
 async def test_there_is_no_page_unless_told_where(start_cluster: StartCluster) -> None:
-    assert (await start_cluster()).coordinator.web.address == ""
+    assert (await start_cluster()).coordinator.page.address == ""
 
 
 async def test_an_address_that_is_taken_is_named(cluster: Cluster, start_cluster: StartCluster) -> None:
     with pytest.raises(InvalidRequest, match="web_listen: cannot bind"):
-        await start_cluster(web_listen=cluster.coordinator.web.address)
+        await start_cluster(web_listen=cluster.coordinator.page.address)
 
 
 def test_beyond_this_machine_it_must_be_allowed() -> None:

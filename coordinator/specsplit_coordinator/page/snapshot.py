@@ -8,39 +8,39 @@ from typing import Any
 from specsplit.clock import Clock
 from specsplit.values import DrafterInfo, ModelInfo, Plan
 from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.ledger import Entry, Ledger
 from specsplit_coordinator.orders import Orders
 from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.request_log import LoggedRequest, RequestLog
 
 GONE_SHOWN_S = 30.0
 """How long a member is shown that is no longer there."""
 GONE_KEPT = 8
 
 
-class ClusterPicture:
+class ClusterSnapshot:
     """Looks the cluster up when asked."""
 
     def __init__(
-        self, model: str, registry: Registry, admission: Admission, ledger: Ledger, orders: Orders, clock: Clock
+        self, model: str, registry: Registry, admission: Admission, requests: RequestLog, orders: Orders, clock: Clock
     ) -> None:
         self._model = model
         self._registry = registry
         self._admission = admission
-        self._ledger = ledger
+        self._requests = requests
         self._orders = orders
         self._clock = clock
         self._gone: deque[tuple[Seat, float]] = deque(maxlen=GONE_KEPT)
         registry.on_gone.append(lambda seat: self._gone.append((seat, clock.now())))
 
     def now(self) -> dict[str, Any]:
-        """As it is now. Times are seconds of a clock that only differences mean something of."""
+        """The state of the cluster. Its times are seconds of a clock of which only differences mean something."""
         now = self._clock.now()
         present = {member.member_id for member in self._registry.members}
         late = {seat.member_id: seat for seat, at in self._gone if now - at < GONE_SHOWN_S}
         gone = [seat for name, seat in late.items() if name not in present]
         verifiers = [*self._registry.verifiers, *(seat for seat in gone if isinstance(seat.who.role, ModelInfo))]
         drafters = [*self._registry.drafters, *(seat for seat in gone if isinstance(seat.who.role, DrafterInfo))]
-        ledger = self._ledger
+        requests = self._requests
         return {
             "now": now,
             "model": self._model,
@@ -49,12 +49,12 @@ class ClusterPicture:
             "verifiers": [_verifier(seat, now) for seat in verifiers],
             "drafters": [_drafter(seat, now) for seat in drafters],
             "plan_changes": _said(vars(self._orders.plan)),
-            "requests": [_request(entry, now) for entry in ledger.entries],
+            "requests": [_request(request, now) for request in requests.requests],
             "totals": {
-                "requests": ledger.asked,
-                "tokens": ledger.tokens,
-                "steps": ledger.steps,
-                "accepted": ledger.accepted,
+                "requests": requests.arrived,
+                "tokens": requests.tokens,
+                "steps": requests.steps,
+                "accepted": requests.accepted,
             },
         }
 
@@ -94,20 +94,20 @@ def _state(seat: Seat) -> str:
     return "draining" if seat.draining else "serving"
 
 
-def _request(entry: Entry, now: float) -> dict[str, Any]:
-    ended = now if entry.ended_at is None else entry.ended_at
+def _request(request: LoggedRequest, now: float) -> dict[str, Any]:
+    ended = now if request.ended_at is None else request.ended_at
     return {
-        "number": entry.number,
-        "id": entry.request_id,
-        "state": entry.state,
-        "ended": entry.ended_at is not None,
-        "verifier": "" if entry.verifier is None else entry.verifier.member_id,
-        "drafter": entry.drafter,
-        "prompt_tokens": entry.prompt_tokens,
-        "tokens": entry.tokens,
-        "steps": entry.speculation.steps,
-        "accept_length": round(entry.speculation.accept_length, 3),
-        "seconds": round(ended - entry.asked_at, 2),
+        "number": request.number,
+        "id": request.request_id,
+        "state": request.state,
+        "ended": request.ended_at is not None,
+        "verifier": "" if request.verifier is None else request.verifier.member_id,
+        "drafter": "" if request.drafter is None else request.drafter.member_id,
+        "prompt_tokens": request.prompt_tokens,
+        "tokens": request.tokens,
+        "steps": request.speculation.steps,
+        "accept_length": round(request.speculation.accept_length, 3),
+        "seconds": round(ended - request.arrived_at, 2),
     }
 
 

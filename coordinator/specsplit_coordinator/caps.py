@@ -1,0 +1,52 @@
+"""What an operator lets one request ask for. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specsplit.errors import InvalidRequest
+from specsplit.requests import GenerateRequest
+from specsplit.settings import CoordinatorSettings
+from specsplit.values import Plan, PlanChanges
+
+
+@dataclass(frozen=True)
+class Caps:
+    """The caps of one coordinator; None stands for no cap. They bind requests alone: a plan that an operator sets is not checked."""
+
+    default_max_tokens: int | None = None
+    """What a request gets that does not give max_tokens."""
+    max_max_tokens: int | None = None
+    """What a request may give, and gets at most if it does not."""
+    plan: PlanChanges = field(default_factory=PlanChanges)
+    """The largest values that a request's plan may have."""
+
+    @classmethod
+    def of(cls, settings: CoordinatorSettings) -> Caps:
+        """The caps that the settings give."""
+        plan = PlanChanges(
+            settings.max_num_steps, settings.max_topk, settings.max_num_draft_tokens, settings.max_wait_budget_us
+        )
+        return cls(settings.default_max_tokens, settings.max_max_tokens, plan)
+
+    def check(self, request: GenerateRequest) -> None:
+        """Raise InvalidRequest for a request that asks for more, with the field, its value and the setting that bounds it."""
+        _check("max_tokens", request.stopping.max_tokens, "max_max_tokens", self.max_max_tokens)
+        request.plan.over(Plan())
+        asked = vars(request.plan)
+        for name, cap in vars(self.plan).items():
+            _check(f"plan.{name}", asked[name], f"max_{name}", cap)
+
+    def max_tokens(self, asked: int | None, room: int) -> int | None:
+        """Tokens that a request may generate of those that the context has `room` for; None: as many as context and KV pool hold."""
+        if asked is not None:
+            return asked
+        given = [tokens for tokens in (self.default_max_tokens, self.max_max_tokens) if tokens is not None]
+        return min(*given, room) if given else None
+
+
+def _check(field_name: str, asked: int | None, setting: str, cap: int | None) -> None:
+    if asked is not None and cap is not None and asked > cap:
+        raise InvalidRequest(
+            field_name, f"is {asked}, more than this coordinator allows; expected at most {setting} = {cap}"
+        )

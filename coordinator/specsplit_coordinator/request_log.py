@@ -1,0 +1,182 @@
+"""The request log: what becomes of every request, told once. `telemetry` subscribes to its events; the page reads it.
+
+    arrived ──> prepared ──> placed ──> first tokens ──> tokens … ──> ended: finished, failed, or left by the caller
+
+A request may end at any point. It is placed again if a verifier fails it before its first tokens.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import grpc
+
+from specsplit.clock import Clock
+from specsplit.errors import SpecsplitError
+from specsplit.observe import Tracing
+from specsplit.requests import Done, GenerateRequest
+from specsplit.rpc import code_of
+from specsplit.sessions import Finished, Tokens
+from specsplit.values import Sampling, SpeculationStatistics
+from specsplit_coordinator.admission import Lease
+from specsplit_coordinator.registry import Seat
+from specsplit_coordinator.request_trace import RequestTrace
+
+ENDED_KEPT = 8
+"""Requests that are still known after their end."""
+QUEUED, RUNNING = "queued", "running"
+"""The states of a request that has not ended."""
+
+Remaining = Callable[[], float | None]
+"""Gives the seconds that are left to a caller; None: there is no limit."""
+Heard = Callable[["LoggedRequest", float], None]
+"""Takes a request to which something has happened, and how many seconds after it arrived."""
+
+
+@dataclass(eq=False)
+class LoggedRequest:
+    """One request as far as it has come. Times are seconds of the coordinator's clock."""
+
+    log: RequestLog
+    number: int
+    """Unique in this process; the names that callers give are not."""
+    asked: GenerateRequest
+    arrived_at: float
+    trace: RequestTrace
+    request_id: str
+    model: str = ""
+    """Empty until the request is prepared."""
+    seed: int = 0
+    prompt_tokens: int = 0
+    verifier: Seat | None = None
+    drafter: Seat | None = None
+    tokens: int = 0
+    """Received from the verifier."""
+    speculation: SpeculationStatistics = field(default_factory=SpeculationStatistics)
+    first_tokens_at: float | None = None
+    latest_tokens_at: float | None = None
+    done: Done | None = None
+    """The last message, if the request finished."""
+    failure: Exception | None = None
+    """What the request ended with, if it failed."""
+    code: grpc.StatusCode = grpc.StatusCode.OK
+    """How it ended; the caller sees this unless it is gone."""
+    ended_at: float | None = None
+
+    @property
+    def state(self) -> str:
+        """QUEUED or RUNNING; of an ended request the finish reason, or the gRPC status in small letters."""
+        if self.ended_at is None:
+            return QUEUED if self.verifier is None else RUNNING
+        return self.code.name.lower() if self.done is None else self.done.reason.value
+
+    def prepared(self, request_id: str, model: str, sampling: Sampling, prompt_tokens: int) -> None:
+        """Note its name, model, seed and length."""
+        self.request_id, self.model, self.seed, self.prompt_tokens = request_id, model, sampling.seed, prompt_tokens
+
+    def placed(self, lease: Lease) -> None:
+        """Note where it runs."""
+        first = self.verifier is None
+        self.verifier, self.drafter = lease.verifier, lease.drafter
+        if first:
+            self._tell(self.log.on_placed)
+
+    def received(self, event: Tokens | Finished) -> None:
+        """Note what the verifier has sent."""
+        self.log.steps += event.speculation.steps - self.speculation.steps
+        self.log.accepted += event.speculation.accepted - self.speculation.accepted
+        self.speculation = event.speculation
+        if isinstance(event, Tokens) and event.tokens:
+            self._burst(len(event.tokens), self.log.clock.now())
+
+    def _burst(self, number: int, now: float) -> None:
+        self.tokens += number
+        self.log.tokens += number
+        before, self.latest_tokens_at = self.latest_tokens_at, now
+        if before is None:
+            self.first_tokens_at = now
+            self._tell(self.log.on_first_tokens)
+        else:
+            for hear in self.log.on_tokens:
+                hear(self, number, now - before)
+
+    def end(self, remaining_s: float | None) -> None:
+        """Note that it is over: finished, failed, or left by the caller, who had so much time left."""
+        self.ended_at = self.log.clock.now()
+        if self.done is None:
+            self.code = _code(self.failure, remaining_s)
+        self._tell(self.log.on_ended)
+
+    def _tell(self, whom: list[Heard]) -> None:
+        after_s = self.log.clock.now() - self.arrived_at
+        for hear in whom:
+            hear(self, after_s)
+
+
+class RequestLog:
+    """The requests on their way, those that ended last, and sums since the start."""
+
+    def __init__(self, clock: Clock, tracing: Tracing) -> None:
+        self.clock = clock
+        self._tracing = tracing
+        self.on_refused: list[Callable[[SpecsplitError], None]] = []
+        """Called for a request that could not even be read."""
+        self.on_placed: list[Heard] = []
+        """Called when a request has its first place on a verifier."""
+        self.on_first_tokens: list[Heard] = []
+        self.on_tokens: list[Callable[[LoggedRequest, int, float], None]] = []
+        """Called with how many more tokens came, and how many seconds after those before."""
+        self.on_ended: list[Heard] = []
+        self._open: dict[int, LoggedRequest] = {}
+        self._ended: deque[LoggedRequest] = deque(maxlen=ENDED_KEPT)
+        self.arrived = 0
+        self.tokens = 0
+        """Generated."""
+        self.steps = 0
+        """Of all sessions: a step of a batch of three counts three times."""
+        self.accepted = 0
+        """Drafts that the target accepted."""
+
+    @property
+    def requests(self) -> tuple[LoggedRequest, ...]:
+        """Those on their way in order of arrival, then those that ended last, latest first."""
+        return (*self._open.values(), *self._ended)
+
+    def find(self, number: int) -> LoggedRequest | None:
+        """The request with this number, if it is still known."""
+        return next((request for request in self.requests if request.number == number), None)
+
+    def refused(self, error: SpecsplitError) -> None:
+        """A request came that could not even be read."""
+        for hear in self.on_refused:
+            hear(error)
+
+    @contextmanager
+    def follow(self, asked: GenerateRequest, remaining_s: Remaining) -> Generator[LoggedRequest]:
+        """A request that has arrived, and ends with the block. To be entered in the task of its call."""
+        self.arrived += 1
+        trace = RequestTrace(self._tracing, self.clock)
+        request = LoggedRequest(self, self.arrived, asked, self.clock.now(), trace, asked.request_id)
+        self._open[request.number] = request
+        try:
+            yield request
+        except Exception as error:
+            request.failure = error
+            raise
+        finally:
+            del self._open[request.number]
+            self._ended.appendleft(request)
+            request.end(remaining_s())
+
+
+def _code(failure: Exception | None, remaining_s: float | None) -> grpc.StatusCode:
+    """The status of a request that failed with this, or that its caller has left, with so much time."""
+    if isinstance(failure, SpecsplitError):
+        return code_of(failure)
+    if failure is not None:
+        return grpc.StatusCode.INTERNAL
+    late = remaining_s is not None and remaining_s <= 0
+    return grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED

@@ -1,0 +1,99 @@
+"""The request log: what each request comes to, whom it tells, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.clock import ManualClock
+from specsplit.errors import Exhausted
+from specsplit.observe import Tracing
+from specsplit.requests import Done, GenerateRequest, TextPrompt
+from specsplit.sessions import Finished, Tokens
+from specsplit.values import FinishReason, SpeculationStatistics, TraceScope, Usage
+from specsplit_coordinator.request_log import ENDED_KEPT, QUEUED, LoggedRequest, RequestLog
+
+ASKED = GenerateRequest(TextPrompt("x"), "mine")
+USAGE = Usage(1, 6)
+
+
+class Heard:
+    """A request log, and what it has told."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.log = RequestLog(self.clock, Tracing("coordinator", TraceScope()))
+        self.first: list[float] = []
+        self.bursts: list[tuple[int, float]] = []
+        self.ends: list[tuple[str, float]] = []
+        self.log.on_first_tokens.append(lambda request, after_s: self.first.append(after_s))
+        self.log.on_tokens.append(lambda request, number, after_s: self.bursts.append((number, after_s)))
+        self.log.on_ended.append(lambda request, after_s: self.ends.append((request.state, after_s)))
+
+    def receive(self, request: LoggedRequest, tokens: int, seconds: float, steps: int = 1) -> None:
+        """`tokens` come `seconds` later, after so many `steps`."""
+        self.clock.advance(seconds)
+        request.received(Tokens((5,) * tokens, 0, SpeculationStatistics(steps=steps, accepted=tokens - 1)))
+
+
+def test_a_request_is_worked_through_by_hand() -> None:
+    heard = Heard()
+    with heard.log.follow(ASKED, lambda: None) as request:
+        assert (request.number, request.request_id, request.state) == (1, "mine", QUEUED)
+        assert heard.log.requests == (request,)
+        heard.receive(request, 3, 0.5)
+        heard.receive(request, 4, 0.25, steps=2)
+        request.received(Finished(FinishReason.STOP, 0, USAGE, SpeculationStatistics(steps=3, accepted=3)))
+        request.done = Done("mine", FinishReason.STOP, 0, USAGE, request.speculation, 0, "v1")
+        heard.clock.advance(0.25)
+    assert (heard.first, heard.bursts, heard.ends) == ([0.5], [(4, 0.25)], [("stop", 1.0)])
+    assert (request.tokens, heard.log.arrived, heard.log.tokens, heard.log.steps, heard.log.accepted) == (7, 1, 7, 3, 3)
+    assert heard.log.find(1) is request
+
+
+@given(bursts=st.lists(st.tuples(st.integers(1, 9), st.floats(0.0001, 2)), min_size=1, max_size=20))
+def test_the_intervals_of_a_request_add_up_to_the_time_between_its_first_and_last_tokens(
+    bursts: list[tuple[int, float]],
+) -> None:
+    heard = Heard()
+    with heard.log.follow(ASKED, lambda: None) as request:
+        for steps, (tokens, seconds) in enumerate(bursts, 1):
+            heard.receive(request, tokens, seconds, steps)
+    assert heard.first == [pytest.approx(bursts[0][1])]
+    assert [tokens for tokens, _ in heard.bursts] == [tokens for tokens, _ in bursts[1:]]
+    assert sum(after_s for _, after_s in heard.bursts) == pytest.approx(sum(seconds for _, seconds in bursts[1:]))
+
+
+@pytest.mark.parametrize(
+    ("failure", "remaining_s", "code"),
+    [
+        (Exhausted("full", 1.0), None, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (ValueError("a bug"), 5.0, grpc.StatusCode.INTERNAL),
+        (asyncio.CancelledError(), 5.0, grpc.StatusCode.CANCELLED),
+        (asyncio.CancelledError(), None, grpc.StatusCode.CANCELLED),
+        (asyncio.CancelledError(), 0.0, grpc.StatusCode.DEADLINE_EXCEEDED),
+    ],
+)
+def test_what_does_not_finish_ends_with_the_status_that_its_caller_sees(
+    failure: BaseException, remaining_s: float | None, code: grpc.StatusCode
+) -> None:
+    heard = Heard()
+    with pytest.raises(type(failure)), heard.log.follow(ASKED, lambda: remaining_s) as request:
+        raise failure
+    assert (request.code, request.done) == (code, None)
+    assert heard.ends == [(code.name.lower(), 0.0)]
+
+
+def test_of_those_that_ended_the_last_are_known_latest_first() -> None:
+    log = Heard().log
+    with log.follow(ASKED, lambda: None) as first:
+        for _ in range(ENDED_KEPT + 2):
+            with log.follow(ASKED, lambda: None):
+                pass
+        numbers = [request.number for request in log.requests]
+        assert numbers == [first.number, *range(ENDED_KEPT + 3, 3, -1)]
+    assert log.find(2) is None
