@@ -118,8 +118,11 @@ async def test_a_verifier_whose_step_hangs_hands_its_sessions_back_and_exits(alp
     assert "sessions are handed back, and this process ends" in child.tail
 
 
-async def test_a_verifier_that_is_closed_does_not_wait_for_a_step_that_hangs(alphabet: Path) -> None:
+async def test_a_verifier_that_is_closed_does_not_wait_for_a_step_that_hangs(
+    alphabet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = threading.Event()
+    told: list[object] = []
 
     def hang(_: torch.Tensor) -> None:
         free.wait(60)
@@ -129,4 +132,9 @@ async def test_a_verifier_that_is_closed_does_not_wait_for_a_step_that_hangs(alp
             await decode(verifier, request("a"))
         with pytest.raises(Unavailable, match="a step of this verifier hangs"):
             await decode(verifier, request("b"))
+        monkeypatch.setattr(verifier, "deliver", lambda *said: told.append(said))
     free.set()
+    for thread in [each for each in threading.enumerate() if each.name == "engine"]:
+        await asyncio.to_thread(thread.join, 30)
+        assert not thread.is_alive()
+    assert told == [], "the loop that would be told may be closed by then"

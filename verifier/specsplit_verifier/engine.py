@@ -51,6 +51,8 @@ class Engine:
         self._model_thread = ModelThread(runner.run, self.post)
         self.watchdog = Watchdog(clock, settings.step_timeout_s)
         self._stopping = False
+        self._abandoned = False
+        """True if nobody waits any more for the step that hangs: whatever comes of it goes nowhere."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -65,6 +67,7 @@ class Engine:
         self.post(Stop())
         while self._thread.is_alive() and not self.watchdog.barks:
             self._thread.join(0.1)
+        self._abandoned = self._thread.is_alive()
         self._model_thread.close()
 
     def statistics(self) -> EngineStatistics:
@@ -77,7 +80,8 @@ class Engine:
                 self._step()
         except Exception:  # noqa: BLE001 (the edge of a thread: logged, and told to everyone who waits)
             _log.exception("the engine thread died")
-            self._outbox.died()
+            if not self._abandoned:
+                self._outbox.died()
 
     def _step(self) -> None:
         plan = self._core.plan()
@@ -132,6 +136,8 @@ class Engine:
     def _send(self, result: StepResult | None = None) -> None:
         """What has come up leaves in one hop; `result` goes along if somebody wants to know."""
         outputs, sends = self._core.outgoing()
+        if self._abandoned:
+            return
         wanted = result if self._outbox.watching else None
         if outputs or sends or wanted is not None:
             self._outbox.deliver(outputs, sends, wanted)
