@@ -135,7 +135,7 @@ class Session:
     @property
     def untaken(self) -> int:
         """Nodes of the speculation that no step has taken."""
-        return 0 if self.mirror is None else len(self.mirror.tree) - self.in_flight
+        return 0 if self.mirror is None else self.mirror.live - self.in_flight
 
     def follow(self, default: Plan) -> bool:
         """From the next step on the default plan is this, for what the request did not fix. True if it gets less, for want of KV pages.
@@ -205,16 +205,15 @@ class Session:
 
     def _commit(self, mirror: Mirror, draft: Draft, path: list[int], bonus: int) -> Verdict:
         """Reroot, and see what became of the speculation."""
-        deepest = mirror.tree.nodes[draft.ids[path[-1]]] if len(path) > 1 else mirror.tree.root
         empty = Miss.NONE if mirror.resting else Miss.LATE
-        cause = Miss.WRONG if deepest.children else empty
+        cause = Miss.WRONG if mirror.goes_on(draft, path) else empty
         untaken = self.untaken
         commit, hit = mirror.commit(draft, path, bonus)
         self.in_flight = 0
         self.tally.hits += hit
         self.tally.misses += not hit
         output = Tokens(commit.tokens, len(path) - 1, self.tally.frozen())
-        return Verdict(path, bonus, output, None, commit, hit, None if hit else cause, untaken - hit - len(mirror.tree))
+        return Verdict(path, bonus, output, None, commit, hit, None if hit else cause, untaken - hit - mirror.live)
 
     def _count(self, draft: Draft, path: list[int]) -> None:
         self.tally.steps += 1
