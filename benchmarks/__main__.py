@@ -1,4 +1,4 @@
-"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|telemetry|all] [--quick]`."""
+"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|telemetry|trees|all] [--quick]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from benchmarks.context import Context
 from benchmarks.machine import describe
 
-NAMES = ("step_overhead", "overlap", "speedup", "acceptance", "drafters", "features", "telemetry")
+NAMES = ("step_overhead", "overlap", "speedup", "acceptance", "drafters", "features", "telemetry", "trees")
 
 
 def main() -> None:

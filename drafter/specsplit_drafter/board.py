@@ -15,7 +15,6 @@ from specsplit.errors import Exhausted, IllegalEvent, InvalidRequest, SpecsplitE
 from specsplit.features import FeatureLayout, Features
 from specsplit.sessions import Close, FeaturesRead, Open
 from specsplit.speculation import Commit, Grow, Original
-from specsplit.tree import Node
 from specsplit.wire.common import check_tokens
 from specsplit_drafter.calibration import Calibrations
 from specsplit_drafter.growth import Growth, GrowthLimits, choose
@@ -110,32 +109,40 @@ class Board:
         chosen = choose((desk.growth for desk in self._desks.values()), self._limits.expand_width, self.proposer.room)
         if not chosen:
             return 0
-        keys = {id(desk.growth): session for session, desk in self._desks.items()}
+        sessions = {id(desk.growth): session for session, desk in self._desks.items()}
+        taken: dict[SessionKey, list[int]] = {}
+        for growth, slot in chosen:
+            taken.setdefault(sessions[id(growth)], []).append(slot)
         frontier = self.frontier = [
-            FrontierNode(keys[id(growth)], node.id, node.parent.id if node.parent else 0, node.token, node.position)
-            for growth, node in chosen
+            node for session, slots in taken.items() for node in self.growth_of(session).frontier(session, slots)
         ]
         self.rounds.expanding(frontier, self.proposer.pending)
         with self._pace(len(frontier)):
-            expansions = self.proposer.expand(frontier)
+            expansions = iter(self.proposer.expand(frontier))
         self.rounds.read(self.proposer.pending)
-        grown: dict[int, tuple[Growth, list[tuple[Node, Children]]]] = {}
-        failed: dict[SessionKey, SpecsplitError] = {}
-        for (growth, node), children in zip(chosen, expansions, strict=True):
-            if children is None:
-                growth.postponed(node)
-                growth.stalled = self.proposer.stalled(keys[id(growth)])
-            elif isinstance(children, SpecsplitError):
-                failed[keys[id(growth)]] = children
-            else:
-                grown.setdefault(id(growth), (growth, []))[1].append((node, children))
-        for growth, broods in grown.values():
+        for session, slots in taken.items():
+            self._expanded(session, list(zip(slots, expansions, strict=False)))
+        return len(chosen)
+
+    def _expanded(
+        self, session: SessionKey, expansions: Sequence[tuple[int, Children | SpecsplitError | None]]
+    ) -> None:
+        """What an expansion brought for one session's nodes (slots). An error ends the session, and no other."""
+        growth = self.growth_of(session)
+        broods: list[tuple[int, Children]] = []
+        for slot, children in expansions:
+            if isinstance(children, SpecsplitError):
+                self._end(session, children)
+                return
+            if children is not None:
+                broods.append((slot, children))
+        if len(broods) < len(expansions):
+            growth.postponed()
+            growth.stalled = self.proposer.stalled(session)
+        if broods:
             growth.expanded(broods)
             self.expanded_nodes += len(broods)
-            self.rounds.expanded(keys[id(growth)], len(broods))
-        for session, error in failed.items():
-            self._end(session, error)
-        return len(chosen)
+            self.rounds.expanded(session, len(broods))
 
     def outgoing(self) -> Outgoing:
         """What the verifiers have not been told yet."""

@@ -5,23 +5,29 @@ depth: all children of an expanded node stay candidates, those whose survival is
 of all sessions are expanded together in wide batches, and it goes on while the verifier works on a step. A candidate below the
 threshold is not lost: when a commit makes the root one of its ancestors, its survival rises, and it may be pushed without another forward.
 
-Sessions are independent but for `choose`, which fills one expansion with the likeliest nodes of them all.
+What a session has grown is in one tree, the original's: which nodes were taken to be expanded and what came of it are columns of it, and
+candidates name their parents by slot. Sessions are independent but for `choose`, which fills one expansion with the likeliest nodes of
+them all.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from specsplit.speculation import Commit, Grow, NewNode, Original
-from specsplit.tree import Node
+from specsplit.speculation import Commit, Grow, Original, Reroot
+from specsplit.tree import ROOT, TokenTree, likeliest
 from specsplit.values import Plan
-from specsplit_drafter.calibration import Calibration, FloatArray
-from specsplit_drafter.proposer import UNBOUNDED, Advance, Children
+from specsplit_drafter.calibration import Calibration
+from specsplit_drafter.candidates import Candidates
+from specsplit_drafter.proposer import UNBOUNDED, Advance, Children, FrontierNode, SessionKey
 
 
 @dataclass(frozen=True)
@@ -36,27 +42,12 @@ class GrowthLimits:
     """A candidate less likely than this to be accepted is not pushed."""
 
 
-@dataclass(slots=True, eq=False)
-class _Brood:
-    """Candidate children of one expanded node; those before `next` are nodes, and of a renewed root others may be."""
-
-    node: Node
-    tokens: list[int]
-    scores: list[float]
-    """Descending, as they travel: float32, at most the parent's."""
-    raw: FloatArray
-    """The draft's own log-probabilities, for calibration."""
-    next: int = 0
-
-    def has_next(self) -> bool:
-        """True if a candidate is left; `next` is then the likeliest that is no node."""
-        while self.next < len(self.tokens) and self.tokens[self.next] in self.node.children:
-            self.next += 1
-        return self.next < len(self.tokens)
+Offer: TypeAlias = tuple[float, int]
+"""Log-survival and slot of a node that is worth expanding."""
 
 
 class Growth:
-    """One session's speculation at its source, and what may still become of it."""
+    """One session's speculation at its source, and what may still become of it. A node is named by its slot in the tree."""
 
     def __init__(
         self,
@@ -74,16 +65,23 @@ class Growth:
         self.plan = plan
         self.stalled = False
         """True if nothing can be expanded before the proposer has been fed; for the board to set."""
+        self._tree: Final = original.tree
         self._push_floor = math.log(limits.push_survival)
         self._expand_floor = math.log(limits.expand_survival)
+        self._width = limits.expand_width
         self._calibration = calibration
         self._max_context = max_context
         self._depth_limit = min(2 * plan.num_steps + 1 if plan.draft_ahead else plan.num_steps, max_depth)
         self._renews_root = renews_root
-        self._broods: dict[int, _Brood] = {}
-        self._candidates: list[tuple[float, int, _Brood]] = []
-        self._unexpanded: list[tuple[float, int, Node]] = [_ranked(original.tree.root)]
-        self._too_deep: list[tuple[float, int, Node]] = []
+        self._taken = self._tree.attach(np.bool_, False)
+        """True for nodes that were taken to be expanded."""
+        self._broods = self._tree.attach(np.object_, None)
+        """The Children that came of it."""
+        self._candidates = Candidates.none()
+        self._queue: list[Offer] | None = None
+        """What is worth expanding, the likeliest last; None if it must be made anew."""
+        self._queue_is_cut = False
+        """True if there are more of them than the queue holds."""
         self._root_chosen = False
         self._chosen = 0
         self._rounds = 0
@@ -95,86 +93,84 @@ class Growth:
     @property
     def resting(self) -> bool:
         """True if nothing more will come before the next commit, or the features that it is stalled for."""
-        return self._chosen == 0 and self.head is None
+        return self._chosen == 0 and not self.offers()
 
-    @property
-    def head(self) -> float | None:
-        """Log-survival of the likeliest node to expand; None if there is none worth it, or no place for its children."""
+    def offers(self) -> Sequence[Offer]:
+        """Nodes that may be taken now, the likeliest last; none if none is worth it, or there is no place for its children.
+
+        The root stands in an expansion without any other node of its session (see proposer.py).
+        """
         if self.stalled or self._starved or self._root_chosen or not self.plan.speculates:
-            return None
-        if self._chosen >= self.original.room and not self.root_is_next:
-            return None
+            return ()
         if not self.plan.draft_ahead and self._rounds >= self.plan.num_steps:
-            return None
-        self._set_aside_the_too_deep()
-        if not self._unexpanded:
-            return None
-        survival = self.original.tree.survival(self._unexpanded[0][2])
-        return survival if survival >= self._expand_floor else None
+            return ()
+        if self._queue is None or (not self._queue and self._queue_is_cut):
+            self._queue = self._ranked()
+        if self._queue and self._queue[-1][1] == ROOT:
+            return self._queue[-1:]
+        return self._queue[-self._places :] if self._places > 0 else ()
 
-    @property
-    def root_is_next(self) -> bool:
-        """True if the head is the root itself."""
-        return bool(self._unexpanded) and self._unexpanded[0][2] is self.original.tree.root
-
-    def take(self) -> Node:
-        """The head, which must not be None; `expanded` or `postponed` must follow."""
-        self._chosen += 1
-        self._root_chosen = self.root_is_next
-        return heapq.heappop(self._unexpanded)[2]
+    def take(self, count: int) -> None:
+        """The last `count` of the offers; `expanded` or `postponed` must follow."""
+        assert self._queue is not None, "there were offers"
+        taken = [slot for _, slot in self._queue[-count:]]
+        del self._queue[-count:]
+        self._chosen += count
+        self._root_chosen = taken == [ROOT]
+        self._taken.data[taken] = True
 
     def starve(self) -> None:
         """Rest until the next commit: there is no room for its nodes in the proposer."""
         self._starved = True
 
-    def postponed(self, node: Node) -> None:
+    def postponed(self) -> None:
         """The root was taken, but its context is not read yet: it stays the head."""
         self._chosen -= 1
-        self._root_chosen = False
-        heapq.heappush(self._unexpanded, _ranked(node))
+        self._root_chosen = self._taken.data[ROOT] = False
+        self._queue = None
 
-    def expanded(self, expansions: Sequence[tuple[Node, Children]]) -> None:
+    def frontier(self, session: SessionKey, slots: Sequence[int]) -> Iterator[FrontierNode]:
+        """What the proposer is told of nodes that were taken."""
+        ids, tokens, parents, positions = self._tree.columns(slots)
+        above = self._tree.ids.take(parents, mode="clip")
+        columns = (column.tolist() for column in (ids, above, tokens, positions))
+        return map(FrontierNode._make, zip(repeat(session), *columns, strict=False))
+
+    def expanded(self, expansions: Sequence[tuple[int, Children]]) -> None:
         """Nodes that were taken have been expanded, all in one round: their children are candidates now, the likely ones nodes."""
         self._chosen -= len(expansions)
         self._root_chosen = self._told_resting = False  # if it rested, it was for want of features
-        for brood in _broods(expansions, self._calibration):
-            self._broods[brood.node.id] = brood
-            if brood.has_next():
-                heapq.heappush(self._candidates, (-brood.scores[brood.next], brood.node.id, brood))
+        for slot, children in expansions:
+            self._broods.data[slot] = children
+        self._candidates = self._candidates.beside(Candidates.of(expansions, self._tree, self._calibration))
         self._rounds += 1
         self.push()
 
     def push(self) -> None:
         """Make nodes of the candidates above the threshold, likeliest first, while there is room."""
-        new: list[NewNode] = []
-        floor = self.original.tree.root.score + self._push_floor
+        self._queue = None
         room = self.original.room if self.plan.speculates else 0
-        while self._candidates and len(new) < room and -self._candidates[0][0] >= floor:
-            _, node_id, brood = self._candidates[0]
-            new.append(NewNode(node_id, brood.tokens[brood.next], brood.scores[brood.next]))
-            brood.next += 1
-            if brood.has_next():
-                heapq.heapreplace(self._candidates, (-brood.scores[brood.next], node_id, brood))
-            else:
-                heapq.heappop(self._candidates)
-        if new:
-            self._add(new)
+        chosen = self._candidates.likeliest(self._tree.root_score + self._push_floor, room)
+        if not len(chosen):
+            return
+        new = self._candidates.at(chosen)
+        self._candidates = self._candidates.without(chosen)
+        self._unsent.append(self.original.grow_at_once(new.parents, new.tokens, new.scores))
 
     def commit(self, commit: Commit) -> Advance:
         """Reroot, and learn from what was picked. Raises IllegalEvent if the commit does not follow the tree."""
-        old_root = self.original.tree.root
-        reroot = self.original.commit(commit)
+        path = self.original.path_of(commit)
         if self._unsent:  # made before this commit: the mirror must be able to tell
             self._sealed.append(Grow.merge(self._unsent))
             self._unsent = []
-        for node, pick in zip((old_root, *reroot.path), commit.tokens, strict=True):
-            self._learn(self._broods.get(node.id), pick)
-        self._forget_the_dead(reroot.hit)
+        for slot, pick in zip((ROOT, *path), commit.tokens, strict=True):
+            self._learn(self._broods.data[slot], pick)
+        reroot = self.original.commit(commit)
+        self._forget_the_dead(reroot)
         self._rounds = 0
         self._starved = self._told_resting = False
         self.push()  # survival has risen: what was too unlikely may not be now
-        tree = self.original.tree
-        return Advance(tuple(commit.tokens), [node.id for node in reroot.path], tree.root.id, tree.nodes.keys())
+        return Advance(commit.tokens, reroot.path, reroot.root, LiveIds(self._tree))
 
     def flush(self) -> list[Grow]:
         """What the verifier has not been told yet, in order: at most one grow per commit."""
@@ -188,86 +184,80 @@ class Growth:
         self._told_resting = resting
         return [*told, replace(grow, resting=resting)]
 
-    def _add(self, new: Sequence[NewNode]) -> None:
-        grow = self.original.grow(new)
-        self._unsent.append(grow)
-        nodes = self.original.tree.nodes
-        for node_id in grow.ids:
-            heapq.heappush(self._unexpanded, _ranked(nodes[node_id]))
+    @property
+    def _places(self) -> int:
+        """Nodes that may still be chosen: each is to get a child at least."""
+        return self.original.room - self._chosen
 
-    def _set_aside_the_too_deep(self) -> None:
-        deepest = min(self.original.tree.root.position + self._depth_limit, self._max_context - 1)
-        while self._unexpanded and self._unexpanded[0][2].position >= deepest:
-            self._too_deep.append(heapq.heappop(self._unexpanded))
+    def _ranked(self) -> list[Offer]:
+        tree = self._tree
+        deepest = min(tree.root_position + self._depth_limit, self._max_context - 1)
+        worthwhile = tree.scores >= tree.root_score + self._expand_floor
+        worthwhile &= tree.positions < deepest
+        worthwhile &= ~self._taken.data[: len(worthwhile)]
+        slots = worthwhile.nonzero()[0]
+        best = likeliest(slots, tree.scores.take(slots), self._width)[::-1]
+        self._queue_is_cut = len(best) < len(slots)
+        return list(zip(tree.survivals(best).tolist(), best.tolist(), strict=True))
 
-    def _learn(self, brood: _Brood | None, pick: int) -> None:
-        if brood is not None and brood.tokens:
-            self._calibration.observe(brood.raw, brood.tokens.index(pick) if pick in brood.tokens else None)
-
-    def _forget_the_dead(self, hit: bool) -> None:
-        tree = self.original.tree
-        if not hit:
-            self._broods, self._candidates, self._too_deep = {}, [], []
-            self._unexpanded = [_ranked(tree.root)]
+    def _learn(self, brood: Children | None, pick: int) -> None:
+        if brood is None:
             return
-        live = tree.nodes.keys() | {tree.root.id}
-        self._broods = {node_id: brood for node_id, brood in self._broods.items() if node_id in live}
-        self._unexpanded = [entry for entry in (*self._unexpanded, *self._too_deep) if entry[1] in live]
-        self._too_deep = []
+        possible = np.isfinite(brood.log_probabilities).nonzero()[0]  # not what the session's filters forbid
+        if len(possible):
+            picked = (brood.tokens.take(possible) == pick).nonzero()[0]
+            raw = brood.log_probabilities.take(possible)
+            self._calibration.observe(raw, int(picked[0]) if len(picked) else None)
+
+    def _forget_the_dead(self, reroot: Reroot) -> None:
+        if reroot.moved is None:
+            self._candidates = Candidates.none()
+            return
+        # The candidates of a root that is renewed give way to those that its expansion brings.
+        self._candidates = self._candidates.moved(reroot.moved, lowest=ROOT + self._renews_root)
         if self._renews_root:
-            self._renew(tree.root)
-            live = tree.nodes.keys()  # the root's own candidates give way to those that its expansion brings
-        self._candidates = [entry for entry in self._candidates if entry[1] in live]
-        heapq.heapify(self._candidates)
-        heapq.heapify(self._unexpanded)
-
-    def _renew(self, root: Node) -> None:
-        """Let the root be expanded, as well if it has been as a node."""
-        if all(node is not root for _, _, node in self._unexpanded):
-            self._unexpanded.append(_ranked(root))
+            self._taken.data[ROOT] = False
 
 
-def choose(growths: Iterable[Growth], width: int, room: int) -> list[tuple[Growth, Node]]:
-    """The likeliest nodes to expand, at most `width`, at most `room` of them not a root.
+class LiveIds(Set[int]):
+    """Ids of the nodes below a root, as they are when one asks."""
 
-    A session whose head finds no room is starved: it rests until its next commit.
+    def __init__(self, tree: TokenTree) -> None:
+        self._tree = tree
+
+    def __contains__(self, node_id: object) -> bool:
+        return isinstance(node_id, int) and (self._tree.find(node_id) or ROOT) != ROOT
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._tree.ids[1:].tolist())
+
+    def __len__(self) -> int:
+        return len(self._tree)
+
+
+def choose(growths: Iterable[Growth], width: int, room: int) -> list[tuple[Growth, int]]:
+    """The likeliest nodes (slots) to expand, at most `width`, at most `room` of them not a root.
+
+    A session whose likeliest node finds no room is starved: it rests until its next commit.
     """
-    heads = [(-head, number, growth) for number, growth in enumerate(growths) if (head := growth.head) is not None]
+    offers = [(growth, list(offers)) for growth in growths if (offers := growth.offers())]
+    heads = [(-left[-1][0], number, growth, left) for number, (growth, left) in enumerate(offers)]
     heapq.heapify(heads)
-    chosen: list[tuple[Growth, Node]] = []
+    chosen: list[tuple[Growth, int]] = []
     while heads and len(chosen) < width:
-        _, number, growth = heads[0]
-        if not growth.root_is_next:
-            if room <= 0:
-                growth.starve()
-                heapq.heappop(heads)
-                continue
-            room -= 1
-        chosen.append((growth, growth.take()))
-        head = growth.head
-        if head is None:
+        _, number, growth, left = heads[0]
+        slot = left[-1][1]
+        if slot != ROOT and room <= 0:
+            growth.starve()
             heapq.heappop(heads)
+            continue
+        room -= slot != ROOT
+        chosen.append((growth, slot))
+        left.pop()
+        if left:
+            heapq.heapreplace(heads, (-left[-1][0], number, growth, left))
         else:
-            heapq.heapreplace(heads, (-head, number, growth))
+            heapq.heappop(heads)
+    for growth, count in Counter(growth for growth, _ in chosen).items():
+        growth.take(count)
     return chosen
-
-
-def _ranked(node: Node) -> tuple[float, int, Node]:
-    return (-node.score, node.id, node)
-
-
-def _broods(expansions: Sequence[tuple[Node, Children]], calibration: Calibration) -> list[_Brood]:
-    """Candidates of all these nodes, calibrated in one go."""
-    raw = np.concatenate([children.log_probabilities for _, children in expansions])
-    counts = [len(children.tokens) for _, children in expansions]
-    own = np.repeat(np.array([node.score for node, _ in expansions]), counts)
-    scores = np.minimum((own + calibration.log_probabilities(raw)).astype(np.float32), own.astype(np.float32)).tolist()
-    broods: list[_Brood] = []
-    start = 0
-    for (node, children), count in zip(expansions, counts, strict=True):
-        # Likeliest first: what the session's filters forbid (log of zero) stands at the end.
-        possible = int(np.isfinite(children.log_probabilities).sum())
-        tokens = children.tokens.tolist()[:possible]
-        broods.append(_Brood(node, tokens, scores[start : start + possible], children.log_probabilities[:possible]))
-        start += count
-    return broods

@@ -36,6 +36,8 @@ class Grow:
     @staticmethod
     def merge(grows: Sequence[Grow]) -> Grow:
         """One grow that does what all of these, made between the same two commits, do in order."""
+        if len(grows) == 1:
+            return grows[0]
         return Grow(
             grows[-1].commits,
             tuple(chain.from_iterable(g.ids for g in grows)),

@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
+
+import numpy as np
 
 from specsplit.speculation.events import Commit, Draft, Grow
 from specsplit.speculation.states import Event, Protocol, Side, State
-from specsplit.tree import Node, TokenTree
+from specsplit.tree import ROOT, Ints, TokenTree, edge
 
 SCORE_SLACK = 1e-3  # float32 on the wire may lift a child above its parent by a rounding
+MAX_ID: Final = 2**63 - 1
+AT_ONCE: Final = 32
+"""From so many nodes on it is faster to hang them at once than one by one."""
 
 
 class Mirror:
@@ -34,7 +39,8 @@ class Mirror:
         """True if a grow made after the last commit has arrived."""
         self._last_id = 0
         self._preview: tuple[tuple[int, int, int], Draft] | None = None
-        self._trail: list[Node] = [self.tree.root]
+        self._trail: list[int] = [root_token]
+        """Its tokens, the root's last."""
         self._trail_commits = 0  # the commit whose root is _trail[0]
         self._roots: list[int] = [0]  # index in _trail of the root of commit _trail_commits + i
         self._trail_ids: dict[int, int] = {}  # node id -> index in _trail
@@ -61,38 +67,98 @@ class Mirror:
             return 0
         self._acknowledge(grow.commits)
         self._preview = None
-        nodes, live_before = self.tree.nodes, len(self.tree)
-        for node_id, parent_id, token, score in zip(grow.ids, grow.parents, grow.tokens, grow.scores, strict=True):
-            if not self._last_id < node_id > parent_id >= 0 or not 0 <= token < self.vocab_size:
-                self._refuse_number(node_id, parent_id, token)
-            self._last_id = node_id
-            parent = nodes.get(parent_id) or self._join(node_id, parent_id, token, score)
-            if parent is None:
-                continue
-            if (
-                token in parent.children
-                or not -math.inf < score <= parent.score + SCORE_SLACK
-                or len(nodes) >= self.max_nodes
-            ):
-                self._refuse_node(parent, token, score)
-            self.tree.add(parent, node_id, token, min(score, parent.score))
+        live_before = len(self.tree)
+        if grow.ids and (len(grow.ids) < AT_ONCE or not self._grow_at_once(grow)):
+            self._grow_in_order(grow)
         if grow.commits == self.commits:
             self.caught_up = True
             self.resting = grow.resting
         return len(self.tree) - live_before
+
+    def _grow_at_once(self, grow: Grow) -> bool:
+        """Apply a long grow with nothing unusual in it. False, and nothing has changed, if it must be looked at in order."""
+        if not self._last_id < grow.ids[0] <= grow.ids[-1] <= MAX_ID:
+            return False
+        count = len(grow.ids)
+        columns = (grow.ids, grow.parents, grow.tokens)
+        ids, parents, tokens = (np.fromiter(each, np.int64, len(each)) for each in columns)  # twice as fast as np.array
+        scores = np.fromiter(grow.scores, np.float64, len(grow.scores))
+        if (
+            np.count_nonzero(ids[1:] > ids[:-1]) < count - 1
+            or np.count_nonzero((parents < ids) & (parents >= 0)) < count
+            or np.count_nonzero((tokens < self.vocab_size) & (tokens >= 0)) < count
+            or len(self.tree) + count > self.max_nodes
+        ):
+            return False
+        slots = self._parents_at_once(ids, parents)
+        if slots is None or not self.tree.extend(ids, slots, tokens, scores):
+            return False
+        self._last_id = grow.ids[-1]
+        return True
+
+    def _parents_at_once(self, ids: Ints, parents: Ints) -> Ints | None:
+        """Slots of the parents of these nodes; None if one of them is neither live nor the root nor among the nodes."""
+        unnamed = parents == 0
+        if np.count_nonzero(unnamed):
+            if len(self._trail) > 1:
+                return None  # an earlier root was meant
+            parents = np.where(unnamed, self.tree.root_id, parents)
+        return self.tree.find_all(parents, ids)
+
+    def _grow_in_order(self, grow: Grow) -> None:
+        """Apply a grow node by node."""
+        tree, room = self.tree, self.max_nodes - len(self.tree)
+        slots = {parent_id: self._slot(parent_id) for parent_id in set(grow.parents)}
+        edges = tree.edges_below([slot for slot in slots.values() if slot is not None])
+        for node_id, parent_id, token, score in zip(grow.ids, grow.parents, grow.tokens, grow.scores, strict=True):
+            if not self._last_id < node_id > parent_id >= 0 or not 0 <= token < self.vocab_size or node_id > MAX_ID:
+                self._refuse_number(node_id, parent_id, token)
+            self._last_id = node_id
+            parent = slots[parent_id]
+            if parent is None:
+                self._follow(node_id, parent_id, token, score)
+                slots[node_id] = self._slot(node_id)
+                continue
+            highest, new = tree.score_of(parent), edge(parent, token)
+            if new in edges or not -math.inf < score <= highest + SCORE_SLACK or room <= 0:
+                self._refuse_node(parent, token, score)
+            room -= 1
+            edges.add(new)
+            slots[node_id] = tree.add(parent, node_id, token, min(score, highest))
+
+    def _slot(self, parent_id: int) -> int | None:
+        """Where a node hangs whose parent has this id; None if that is neither live nor the root."""
+        index = 0 if parent_id == 0 else self._trail_ids.get(parent_id)
+        if index is None:
+            return self.tree.find(parent_id)
+        return ROOT if index == len(self._trail) - 1 else None
+
+    def _follow(self, node_id: int, parent_id: int, token: int, score: float) -> None:
+        """A late node: if it follows the committed path, the token there gets its id and score; if not, it is dropped."""
+        index = 0 if parent_id == 0 else self._trail_ids.get(parent_id)
+        if index is None or self._trail[index + 1] != token:
+            return  # its parent is gone, or it left the committed path
+        if index + 1 in self._trail_ids.values():
+            self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
+        self._trail_ids[node_id] = index + 1
+        if index + 1 == len(self._trail) - 1:
+            self.tree.name_root(node_id, score)
 
     def _refuse_number(self, node_id: int, parent: int, token: int) -> NoReturn:
         if node_id <= self._last_id:
             self._protocol.refuse(Event.GROW, f"ids: {node_id} is not above {self._last_id}")
         if not 0 <= parent < node_id:
             self._protocol.refuse(Event.GROW, f"parents: {parent} is not 0 or an id below {node_id}")
+        if node_id > MAX_ID:
+            self._protocol.refuse(Event.GROW, f"ids: {node_id} is above {MAX_ID}")
         self._protocol.refuse(Event.GROW, f"token_ids: {token} is outside the vocabulary of {self.vocab_size}")
 
-    def _refuse_node(self, parent: Node, token: int, score: float) -> NoReturn:
-        if token in parent.children:
-            self._protocol.refuse(Event.GROW, f"node {parent.id} already has a child with token {token}")
-        if not -math.inf < score <= parent.score + SCORE_SLACK:
-            self._protocol.refuse(Event.GROW, f"scores: {score} is not a number at most its parent's {parent.score}")
+    def _refuse_node(self, parent: int, token: int, score: float) -> NoReturn:
+        highest = self.tree.score_of(parent)
+        if self.tree.child(parent, token) is not None:
+            self._protocol.refuse(Event.GROW, f"node {self.tree.id_of(parent)} already has a child with token {token}")
+        if not -math.inf < score <= highest + SCORE_SLACK:
+            self._protocol.refuse(Event.GROW, f"scores: {score} is not a number at most its parent's {highest}")
         self._protocol.refuse(Event.GROW, f"more than {self.max_nodes} live nodes")
 
     def _acknowledge(self, commits: int) -> None:
@@ -105,27 +171,8 @@ class Mirror:
         cut = self._roots[passed]
         self._trail = self._trail[cut:]
         self._roots = [index - cut for index in self._roots[passed:]]
-        self._trail_ids = {node.id: i for i, node in enumerate(self._trail) if node.id}
+        self._trail_ids = {node_id: index - cut for node_id, index in self._trail_ids.items() if index >= cut}
         self._trail_commits = commits
-
-    def _join(self, node_id: int, parent_id: int, token: int, score: float) -> Node | None:
-        """What a node hangs below whose parent is no live node: the root, or nothing if it is late.
-
-        A late one that follows the committed path gives the token there its id and score.
-        """
-        index = 0 if parent_id == 0 else self._trail_ids.get(parent_id)
-        if index is None:
-            return None  # its parent is gone
-        if index == len(self._trail) - 1:
-            return self.tree.root
-        follower = self._trail[index + 1]
-        if follower.token != token:
-            return None  # it left the committed path
-        if follower.id:
-            self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
-        follower.id, follower.score = node_id, score
-        self._trail_ids[node_id] = index + 1
-        return None
 
     def stir(self) -> None:
         """The drafter was sent what it lacked (features): if it said that it rests, that holds no longer, and its answer is to come."""
@@ -140,16 +187,12 @@ class Mirror:
         return self._preview[1]
 
     def _best(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
-        nodes = self.tree.best(num_draft_tokens, topk, num_steps)
-        index = {id(node): i for i, node in enumerate(nodes)}
-        root_score = self.tree.root.score
-        return Draft(
-            [node.id for node in nodes],
-            [node.token for node in nodes],
-            [-1, *(index[id(node.parent)] for node in nodes[1:])],
-            [node.position for node in nodes],
-            [node.score - root_score for node in nodes],
-        )
+        slots = self.tree.best(num_draft_tokens, topk, num_steps)
+        ids, tokens, parents, positions = self.tree.columns(slots).tolist()
+        index = {slot: i for i, slot in enumerate(slots)}
+        index[-1] = -1
+        survivals = self.tree.survivals(slots).tolist()
+        return Draft(ids, tokens, [index[parent] for parent in parents], positions, survivals)
 
     def take(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
         """The best nodes for a step, which is in flight from now until `commit`."""
@@ -163,34 +206,33 @@ class Mirror:
 
     def leads_on(self, draft: Draft, path: Sequence[int]) -> bool:
         """True if something hangs below the last node of `path` (indices into `draft`, root first)."""
-        deepest = self.tree.nodes[draft.ids[path[-1]]] if len(path) > 1 else self.tree.root
-        return bool(deepest.children)
+        return self.tree.has_children(self._deepest(draft, path))
 
     def listed(self) -> tuple[list[int], list[int], list[int], list[float]]:
         """(ids, indices of parents, tokens, scores) of the root and every node, parents before children; -1 is the root's parent."""
-        nodes = [self.tree.root, *self.tree.root.descendants()]
-        index = {id(node): i for i, node in enumerate(nodes)}
-        parents = [-1, *(index[id(node.parent)] for node in nodes[1:])]
-        return [n.id for n in nodes], parents, [n.token for n in nodes], [n.score for n in nodes]
+        tree = self.tree
+        return tree.ids.tolist(), tree.parents.tolist(), tree.tokens.tolist(), tree.scores.tolist()
+
+    def _deepest(self, draft: Draft, path: Sequence[int]) -> int:
+        return self.tree.slot(draft.ids[path[-1]]) if len(path) > 1 else ROOT
 
     def commit(self, draft: Draft, path: Sequence[int], bonus: int) -> tuple[Commit, bool]:
         """Reroot to `bonus` behind the accepted `path` (indices into `draft`, root first): the event to send, and whether it was a hit."""
         self._protocol.advance(Event.COMMIT)
-        accepted = [self.tree.nodes[draft.ids[i]] for i in path[1:]]
-        deepest = accepted[-1] if accepted else self.tree.root
-        hit = self.tree.reroot(deepest, bonus)
+        accepted = [draft.ids[i] for i in path[1:]]
+        tokens = (*(draft.tokens[i] for i in path[1:]), bonus)
+        hit = self.tree.reroot(self._deepest(draft, path), bonus) is not None
         self._preview = None
         self.commits += 1
-        self._extend_trail([*accepted, self.tree.root])
+        self._extend_trail([*accepted, self.tree.root_id], tokens)
         self.resting = self.caught_up = False
-        tokens = (*(node.token for node in accepted), bonus)
-        return Commit(self.commits, deepest.id if accepted else 0, tokens), hit
+        return Commit(self.commits, accepted[-1] if accepted else 0, tokens), hit
 
-    def _extend_trail(self, committed: list[Node]) -> None:
-        for node in committed:
-            if node.id:
-                self._trail_ids[node.id] = len(self._trail)
-            self._trail.append(node)
+    def _extend_trail(self, ids: Sequence[int], tokens: Sequence[int]) -> None:
+        for index, node_id in enumerate(ids, len(self._trail)):
+            if node_id:
+                self._trail_ids[node_id] = index
+        self._trail += tokens
         self._roots.append(len(self._trail) - 1)
 
     def close(self) -> None:

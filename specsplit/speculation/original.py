@@ -5,21 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
 
 from specsplit.speculation.events import Commit, Grow, NewNode
 from specsplit.speculation.states import Event, Protocol, Side, State
-from specsplit.tree import Node, TokenTree
+from specsplit.tree import ROOT, Ints, Scores, TokenTree
 
 
 @dataclass(frozen=True, slots=True)
 class Reroot:
     """What a commit did to the original."""
 
-    path: tuple[Node, ...]
-    """Accepted nodes, from below the old root down."""
-    root: Node
-    hit: bool
-    """True if the new root was a node: its subtree survives."""
+    path: Sequence[int]
+    """Ids of the accepted nodes, from below the old root down."""
+    root: int
+    """Id of the new root; 0 if it was no node."""
+    moved: Ints | None
+    """The new slot of every old one [n], -1 for the dead. None after a miss: nothing survives."""
+
+    @property
+    def hit(self) -> bool:
+        """True if the new root was a node: its subtree survives."""
+        return self.moved is not None
 
 
 class Original:
@@ -48,62 +57,86 @@ class Original:
         Raises IllegalEvent if there is no room, a parent is not live, a score is not a log-probability at most its parent's, or the
         parent already has that token. Nothing is added then.
         """
-        if nodes:
-            self._protocol.advance(Event.GROW)
-        if len(nodes) > self.room:
-            self._protocol.refuse(
-                Event.GROW, f"{len(nodes)} nodes, but only {self.room} of {self.max_nodes} places are free"
-            )
+        self._begin(len(nodes))
         parents = [self._parent_of(node) for node in nodes]
-        if len({(id(parent), node.token) for parent, node in zip(parents, nodes, strict=True)}) < len(nodes):
+        if len({(parent, node.token) for parent, node in zip(parents, nodes, strict=True)}) < len(nodes):
             self._protocol.refuse(Event.GROW, "the same token twice under one parent")
-        root = self.tree.root
-        grow = Grow(
-            self.commits,
-            tuple(range(self._last_id + 1, self._last_id + 1 + len(nodes))),
-            tuple(0 if parent is root else parent.id for parent in parents),
-            tuple(node.token for node in nodes),
-            tuple(node.score for node in nodes),
-            resting,
-        )
-        for parent, node, node_id in zip(parents, nodes, grow.ids, strict=True):
-            self.tree.add(parent, node_id, node.token, node.score)
-        self._last_id += len(nodes)
-        if nodes and self.room == 0:
-            self._protocol.advance(Event.FILL)
-        return grow
+        tokens, scores = [node.token for node in nodes], [node.score for node in nodes]
+        ids = range(self._last_id + 1, self._last_id + 1 + len(nodes))
+        named = [self.tree.id_of(parent) if parent else 0 for parent in parents]
+        for columns in zip(parents, ids, tokens, scores, strict=True):
+            self.tree.add(*columns)
+        self._end(len(nodes))
+        return Grow(self.commits, tuple(ids), tuple(named), tuple(tokens), tuple(scores), resting)
 
-    def _parent_of(self, node: NewNode) -> Node:
-        tree = self.tree
-        parent = tree.root if node.parent in (0, tree.root.id) else tree.nodes.get(node.parent)
+    def grow_at_once(self, parents: Ints, tokens: Ints, scores: Scores) -> Grow:
+        """The same for many nodes, as columns [n]; parents are slots of the tree, scores above -inf."""
+        self._begin(len(parents))
+        ids = np.arange(self._last_id + 1, self._last_id + 1 + len(parents))
+        named = np.where(parents == ROOT, 0, self.tree.ids.take(parents)).tolist()
+        if not self.tree.extend(ids, parents, tokens, scores):
+            self._refuse(parents, tokens, scores)
+        self._end(len(parents))
+        return Grow(self.commits, ids.tolist(), named, tokens.tolist(), scores.tolist())
+
+    def _begin(self, count: int) -> None:
+        if count:
+            self._protocol.advance(Event.GROW)
+        if count > self.room:
+            self._protocol.refuse(
+                Event.GROW, f"{count} nodes, but only {self.room} of {self.max_nodes} places are free"
+            )
+
+    def _end(self, count: int) -> None:
+        self._last_id += count
+        if count and self.room == 0:
+            self._protocol.advance(Event.FILL)
+
+    def _parent_of(self, node: NewNode) -> int:
+        parent = ROOT if node.parent == 0 else self.tree.find(node.parent)
         if parent is None:
             self._protocol.refuse(Event.GROW, f"parent {node.parent} is not live")
-        if node.token in parent.children:
-            self._protocol.refuse(Event.GROW, f"node {parent.id} already has a child with token {node.token}")
-        if math.isnan(node.score) or node.score > parent.score:
-            self._protocol.refuse(Event.GROW, f"score {node.score} is not at most its parent's {parent.score}")
+        self._check(parent, node.token, node.score)
         return parent
 
-    def commit(self, commit: Commit) -> Reroot:
-        """Reroot. Raises IllegalEvent if the commit is out of order or does not follow a path of this tree."""
-        if self.state is State.CLOSED:
-            return Reroot((), self.tree.root, False)
+    def _check(self, parent: int, token: int, score: float) -> None:
+        if self.tree.child(parent, token) is not None:
+            self._protocol.refuse(Event.GROW, f"node {self.tree.id_of(parent)} already has a child with token {token}")
+        highest = self.tree.score_of(parent)
+        if math.isnan(score) or score > highest:
+            self._protocol.refuse(Event.GROW, f"score {score} is not at most its parent's {highest}")
+
+    def _refuse(self, parents: Ints, tokens: Ints, scores: Scores) -> NoReturn:
+        for columns in zip(parents.tolist(), tokens.tolist(), scores.tolist(), strict=True):
+            self._check(*columns)
+        self._protocol.refuse(Event.GROW, "the same token twice under one parent, or a score of -inf")
+
+    def path_of(self, commit: Commit) -> list[int]:
+        """Slots of the nodes that a commit accepts. Raises IllegalEvent if it is out of order or does not follow a path of this tree."""
         if commit.number != self.commits + 1:
             self._protocol.refuse(Event.COMMIT, f"its number is {commit.number}, expected {self.commits + 1}")
-        deepest = self.tree.root if commit.deepest == 0 else self.tree.nodes.get(commit.deepest)
-        if deepest is None:
+        deepest = ROOT if commit.deepest == 0 else self.tree.find(commit.deepest)
+        if deepest is None or (deepest == ROOT and commit.deepest):
             self._protocol.refuse(Event.COMMIT, f"deepest node {commit.deepest} is not live")
-        path = tuple(deepest.path())
-        if tuple(node.token for node in path) != tuple(commit.tokens[:-1]):
-            derived = [node.token for node in path]
+        path = self.tree.path(deepest)
+        derived = [self.tree.token_of(slot) for slot in path]
+        if derived != list(commit.tokens[:-1]):
             self._protocol.refuse(
                 Event.COMMIT,
                 f"committed tokens {list(commit.tokens[:-1])} are not the path {derived} to node {commit.deepest}",
             )
+        return path
+
+    def commit(self, commit: Commit) -> Reroot:
+        """Reroot. Raises IllegalEvent as `path_of` does."""
+        if self.state is State.CLOSED:
+            return Reroot((), self.tree.root_id, None)
+        path = self.path_of(commit)
         self._protocol.advance(Event.COMMIT)
         self.commits += 1
-        hit = self.tree.reroot(deepest, commit.bonus)
-        return Reroot(path, self.tree.root, hit)
+        accepted = tuple(self.tree.id_of(slot) for slot in path)
+        moved = self.tree.reroot(path[-1] if path else ROOT, commit.bonus)
+        return Reroot(accepted, self.tree.root_id, moved)
 
     def close(self) -> None:
         """End the session here; later commits are let pass."""

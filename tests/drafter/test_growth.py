@@ -46,8 +46,8 @@ def expand(growths: Sequence[Growth], found: Children, width: int = 64, room: in
     """One expansion in which every node gets the same children."""
     chosen = choose(growths, width, room)
     for growth in {id(growth): growth for growth, _ in chosen}.values():
-        growth.expanded([(node, found) for other, node in chosen if other is growth])
-    return [node for _, node in chosen]
+        growth.expanded([(slot, found) for other, slot in chosen if other is growth])
+    return [growth.original.tree.look(slot, None) for growth, slot in chosen]
 
 
 def grow_out(growth: Growth, found: Children, width: int = 64) -> int:
@@ -186,7 +186,7 @@ def test_a_session_without_room_in_the_proposer_rests_until_its_next_commit() ->
 def test_a_root_whose_context_is_still_being_read_stays_the_head() -> None:
     growth = growth_of()
     ((_, root),) = choose([growth], 8, 0)
-    growth.postponed(root)
+    growth.postponed()
     assert not growth.resting
     assert choose([growth], 8, 0) == [(growth, root)]
 
@@ -310,11 +310,11 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
         for _ in range(data.draw(st.integers(0, 4))):
             growth.stalled &= data.draw(st.booleans())
             chosen = choose([growth], data.draw(st.integers(1, 8)), 1 << 30)
-            found: list[tuple[Node, Children]] = []
-            for _, node in chosen:
+            found: list[tuple[int, Children]] = []
+            for _, slot in chosen:
                 weights = data.draw(probabilities)
                 total = max(1.0, sum(weights))
-                found.append((node, children({t: w / total for t, w in enumerate(weights)})))
+                found.append((slot, children({t: w / total for t, w in enumerate(weights)})))
             if found:
                 growth.expanded(found)
             if data.draw(st.booleans()):

@@ -8,9 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
+from specsplit.tree import Node, TokenTree
 
 VOCAB = 4
 MAX_NODES = 24
+
+
+def best(tree: TokenTree, count: int, topk: int, depth: int) -> list[Node]:
+    """What the tree takes, to look at."""
+    nodes = {0: tree.root} | {tree.slot(node_id): node for node_id, node in tree.nodes.items()}
+    return [nodes[slot] for slot in tree.best(count, topk, depth)]
 
 
 class Wire:
@@ -99,15 +106,15 @@ def test_the_best_n_are_always_a_tree_with_the_root(data: st.DataObject) -> None
     for _ in range(data.draw(st.integers(1, 8))):
         wire.grow(data)
     count, topk, depth = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4)), data.draw(st.integers(0, 5))
-    nodes = wire.original.tree.best(count, topk, depth)
-    assert nodes[0] is wire.original.tree.root
-    assert len({id(n) for n in nodes}) == len(nodes) <= count
+    nodes = best(wire.original.tree, count, topk, depth)
+    assert nodes[0] == wire.original.tree.root
+    assert len({n.id for n in nodes}) == len(nodes) <= count
     for i, node in enumerate(nodes[1:], start=1):
         assert node.parent in nodes[:i]
         assert node.position - nodes[0].position <= depth
-        assert sum(other.parent is node.parent for other in nodes) <= topk
+        assert sum(other.parent == node.parent for other in nodes) <= topk
     # Nothing better was left out: taken greedily, with no limit on topk, these are the best of all.
-    free = wire.original.tree.best(count, VOCAB, 99)
+    free = best(wire.original.tree, count, VOCAB, 99)
     worst = min((n.score for n in free[1:]), default=float("inf"))
     left = [n for n in wire.original.tree.nodes.values() if n not in free]
     assert all(n.score <= worst for n in left) or len(free) < count

@@ -50,7 +50,7 @@ def test_the_worked_example_hits_with_mat() -> None:
     commit, hit = mirror.commit(draft, path, MAT)
     assert hit and commit == Commit(1, 5, (SAT, ON, THE, MAT))
     reroot = original.commit(commit)
-    assert reroot.hit and reroot.root.id == 7 and [n.id for n in reroot.path] == [1, 3, 5]
+    assert reroot.hit and reroot.root == 7 and reroot.path == (1, 3, 5)
     assert mirror.tree.snapshot() == original.tree.snapshot() == (7, MAT, {})
 
 

@@ -24,8 +24,8 @@ def grown(parents: list[int]) -> TokenTree:
     """Node i hangs below node parents[i - 1] modulo i, and has token 100 + i."""
     tree = TokenTree(0, 7)
     for number, parent in enumerate(parents, start=1):
-        above = tree.nodes.get(parent % number, tree.root)
-        tree.add(above, number, 100 + number, above.score - 1.0)
+        above = parent % number  # ids are slots: nothing has died
+        tree.add(above, number, 100 + number, tree.score_of(above) - 1.0)
     return tree
 
 
@@ -38,7 +38,7 @@ def test_dead_nodes_are_free_at_once(parents: list[int], deepest: int, bonus: in
     path = accepted.path()
     heir = accepted.children.get(100 + bonus)
     below = set() if heir is None else {node.id for node in heir.descendants()}
-    hit = tree.reroot(accepted, 100 + bonus)
+    hit = tree.reroot(tree.slot(accepted.id), 100 + bonus) is not None
 
     assert hit == (heir is not None) and tree.nodes.keys() == below
     assert tree.root.position == 8 + len(path) and tree.root.parent is None
@@ -56,8 +56,8 @@ def test_the_best_are_taken_one_at_a_time_whatever_the_order_in_which_they_came(
 ) -> None:
     tree = TokenTree(0, 7)
     for number, (parent, loss) in enumerate(grown, start=1):
-        above = tree.nodes.get(parent % number, tree.root)
-        tree.add(above, number, 100 + number, above.score + loss)
+        above = parent % number
+        tree.add(above, number, 100 + number, tree.score_of(above) + loss)
 
     def rank(node: Node) -> tuple[float, int]:
         return -node.score, node.id
@@ -74,4 +74,4 @@ def test_the_best_are_taken_one_at_a_time_whatever_the_order_in_which_they_came(
         if not open_:
             break
         wanted.append(min(open_, key=rank))
-    assert tree.best(count, topk, depth) == wanted
+    assert tree.best(count, topk, depth) == [node.id for node in wanted]

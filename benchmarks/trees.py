@@ -1,0 +1,171 @@
+"""The `trees` benchmark: what the speculation itself costs, on either side, for small trees and for large ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.context import Context
+from benchmarks.report import Row
+from benchmarks.spread import spread
+from specsplit.speculation import Grow, Mirror, Original
+from specsplit.values import Plan
+from specsplit_drafter.calibration import Calibration
+from specsplit_drafter.growth import Growth, GrowthLimits, choose
+from specsplit_drafter.proposer import Children
+
+SIZES = (256, 1024, 8192)
+BRANCHING = 16
+PEAK = 2.5
+"""Standard deviation of a node's logits: two or three likely children, and a tail."""
+DEPTH = 6
+ROOM = 1 << 14
+AIMS_MS = {
+    "grow of 1000 nodes": 0.3,
+    "best 16, topk 4": 0.1,
+    "reroot, all survive": 0.3,
+    "expansion of 64 x 16": 0.5,
+}
+COLUMNS = {"operation": "operation", "nodes": "live nodes", "median_us": "median, us", "low_us": "first quartile, us",
+           "high_us": "third quartile, us", "aim_us": "aim, us"}  # fmt: skip
+
+
+def broods(count: int, children: int, rng: np.random.Generator) -> list[Children]:
+    """Candidate children of so many nodes."""
+    weights = np.sort(np.exp(rng.normal(scale=PEAK, size=(count, children))), axis=1)[:, ::-1]
+    raw = np.log(weights / weights.sum(axis=1, keepdims=True) / 1.02)
+    return [Children(np.arange(children), each) for each in raw]
+
+
+def growth() -> Growth:
+    """A session of a drafter that has grown nothing yet, and whose candidates all become nodes."""
+    limits = GrowthLimits(expand_survival=1e-12, push_survival=1e-12)
+    return Growth(Original(1, 0, 0, ROOM), Plan(num_steps=DEPTH), limits, Calibration(), ROOM)
+
+
+def expand(session: Growth, width: int, found: list[Children]) -> list[Grow]:
+    """All that the drafter does for one expansion but the proposer's part."""
+    slots = [slot for _, slot in choose([session], width, ROOM)]
+    list(session.frontier((1, 1), slots))
+    session.expanded(list(zip(slots, found, strict=False)))
+    return session.flush()
+
+
+def grows(nodes: int) -> Grow:
+    """What a drafter tells of its first `nodes` nodes, as one grow."""
+    session, rng, told = growth(), np.random.default_rng(0), list[Grow]()
+    while len(session.original.tree) < nodes:
+        told += expand(session, 64, broods(64, BRANCHING, rng))
+    return part(Grow.merge(told), slice(nodes))
+
+
+def part(grow: Grow, of: slice) -> Grow:
+    """Some of its nodes."""
+    return Grow(0, tuple(grow.ids[of]), tuple(grow.parents[of]), tuple(grow.tokens[of]), tuple(grow.scores[of]))
+
+
+def below(grow: Grow, parent: int) -> Grow:
+    """The same tree below a node."""
+    ids = [parent, *(node_id + parent for node_id in grow.ids)]
+    return Grow(
+        0, ids, [0, *(above + parent for above in grow.parents)], [BRANCHING, *grow.tokens], [0.0, *grow.scores]
+    )
+
+
+def mirrored(grow: Grow) -> Mirror:
+    """A session of a verifier that has been told this, and has had room for more."""
+    mirror = Mirror(1, 0, 0, ROOM, BRANCHING + 1)
+    mirror.tree.reserve(ROOM)
+    mirror.grow(grow)
+    return mirror
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def verifier_operations(nodes: int, whole: Grow) -> Iterator[tuple[str, Callable[[], float]]]:
+    """(name, one measurement) of what a verifier does."""
+
+    def last(count: int) -> float:
+        mirror, rest = mirrored(part(whole, slice(nodes - count))), part(whole, slice(nodes - count, nodes))
+        return timed(lambda: mirror.grow(rest))
+
+    def best(count: int, topk: int) -> float:
+        mirror.stir()
+        mirror.grow(Grow(0))  # forgets the last preview
+        return timed(lambda: mirror.preview(count, topk, DEPTH))
+
+    def reroot(bonus: int) -> float:
+        mirror = mirrored(below(whole, 1))
+        draft = mirror.take(16, 4, DEPTH)
+        return timed(lambda: mirror.commit(draft, [0], bonus))
+
+    mirror = mirrored(whole)
+    for count in (8, 32, 1000):
+        if count < nodes:
+            yield f"grow of {count} nodes", lambda count=count: last(count)
+    for count, topk in ((16, 4), (16, 1), (64, 8)):
+        yield f"best {count}, topk {topk}", lambda count=count, topk=topk: best(count, topk)
+    yield "reroot, all survive", lambda: reroot(BRANCHING)
+    yield "reroot, a miss", lambda: reroot(0)
+
+
+def drafter_operations(nodes: int) -> Iterator[tuple[str, Callable[[], float]]]:
+    """(name, one measurement) of what a drafter does beside its model."""
+    rng = np.random.default_rng(0)
+    widest = max(0, nodes - 64 * BRANCHING)
+
+    def expansion(width: int, children: int) -> float:
+        session = growth()
+        session.original.tree.reserve(ROOM)
+        while len(session.original.tree) < widest:
+            expand(session, 64, broods(64, BRANCHING, rng))
+        if not widest:
+            expand(session, 1, broods(1, 64, rng))  # so that there are 64 nodes to expand
+        found = broods(width, children, rng)
+        return timed(lambda: expand(session, width, found))
+
+    for width, children in ((4, 8), (64, BRANCHING)):
+        yield f"expansion of {width} x {children}", lambda w=width, c=children: expansion(w, c)
+
+
+def run(context: Context) -> None:
+    """Measure, print, write."""
+    repeats, rows = 10 if context.quick else 60, list[Row]()
+    with context.progress("trees", len(SIZES)) as advance:
+        for nodes in SIZES:
+            operations = [*verifier_operations(nodes, grows(nodes)), *drafter_operations(nodes)]
+            for name, measure in operations:
+                measure()
+                found = spread([measure() * 1e6 for _ in range(repeats)])
+                aim = AIMS_MS.get(name, 0.0) * 1e3 or None
+                rows.append({"operation": name, "nodes": nodes, "median_us": found.median, "low_us": found.low,
+                             "high_us": found.high, "aim_us": aim if aim else ""})  # fmt: skip
+            advance(f"{nodes} nodes")
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for name in dict.fromkeys(str(row["operation"]) for row in rows):
+            mine = [row for row in rows if row["operation"] == name]
+            axes.plot([row["nodes"] for row in mine], [row["median_us"] for row in mine], marker="o", label=name)  # pyright: ignore[reportArgumentType]
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xlabel("live nodes")
+        axes.set_ylabel("median, us")
+        axes.legend(fontsize=6)
+
+    late = [row for row in rows if row["aim_us"] and row["median_us"] > row["aim_us"]]  # pyright: ignore[reportOperatorIssue]
+    notes = [
+        f"Aims, for one core with nothing else on it: {'met' if not late else f'missed in {len(late)} rows'}.",
+        "The last nodes of a tree are grown, the best of a whole tree taken, and a whole tree kept or lost. An expansion is all that the "
+        "drafter does for one but the proposer's part: choose, candidates, push and the grow to send.",
+    ]
+    settings: dict[str, object] = {"children of a node": BRANCHING, "depth": DEPTH, "repeats": repeats}
+    context.finish("trees", "The speculation itself", COLUMNS, rows, settings, notes, draw)
