@@ -15,6 +15,7 @@ from specsplit.errors import Exhausted, IllegalEvent, InvalidRequest, SpecsplitE
 from specsplit.features import FeatureLayout, Features
 from specsplit.sessions import Close, FeaturesRead, Open
 from specsplit.speculation import Commit, Grow, Original
+from specsplit.values import Plan
 from specsplit.wire.common import check_tokens
 from specsplit_drafter.calibration import Calibrations
 from specsplit_drafter.growth import Growth, GrowthLimits, choose
@@ -24,7 +25,7 @@ from specsplit_drafter.rounds import Rounds
 
 _log = logging.getLogger(__name__)
 
-SessionEvent: TypeAlias = Open | Commit | Features | Close | InvalidRequest
+SessionEvent: TypeAlias = Open | Commit | Features | Plan | Close | InvalidRequest
 """What a stream brings for a session; InvalidRequest stands for an event that could not be read."""
 Answer: TypeAlias = Grow | FeaturesRead | SpecsplitError
 """What a verifier is told of a session; an error ends it."""
@@ -174,6 +175,8 @@ class Board:
                 self._commit(session, event)
             case Features():
                 self._feed(session, event)
+            case Plan():
+                self._desk(session, "plan").growth.replan(event)
             case Close():
                 self._free(session)
             case _:

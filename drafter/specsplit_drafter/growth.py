@@ -71,7 +71,7 @@ class Growth:
         self._width = limits.expand_width
         self._calibration = calibration
         self._max_context = max_context
-        self._depth_limit = min(2 * plan.num_steps + 1 if plan.draft_ahead else plan.num_steps, max_depth)
+        self._max_depth = max_depth
         self._renews_root = renews_root
         self._taken = self._tree.attach(np.bool_, False)
         """True for nodes that were taken to be expanded."""
@@ -157,6 +157,12 @@ class Growth:
         self._candidates = self._candidates.without(chosen)
         self._unsent.append(self.original.grow_at_once(new.parents, new.tokens, new.scores))
 
+    def replan(self, plan: Plan) -> None:
+        """Grow under another plan from now on. The verifier is answered, if only that this rests."""
+        self.plan = plan
+        self._told_resting = False
+        self.push()
+
     def commit(self, commit: Commit) -> Advance:
         """Reroot, and learn from what was picked. Raises IllegalEvent if the commit does not follow the tree."""
         path = self.original.path_of(commit)
@@ -191,7 +197,9 @@ class Growth:
 
     def _ranked(self) -> list[Offer]:
         tree = self._tree
-        deepest = min(tree.root_position + self._depth_limit, self._max_context - 1)
+        plan = self.plan
+        depth = min(2 * plan.num_steps + 1 if plan.draft_ahead else plan.num_steps, self._max_depth)
+        deepest = min(tree.root_position + depth, self._max_context - 1)
         worthwhile = tree.scores >= tree.root_score + self._expand_floor
         worthwhile &= tree.positions < deepest
         worthwhile &= ~self._taken.data[: len(worthwhile)]

@@ -24,18 +24,20 @@ class DraftRequest(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[DraftRequestEvent, _Mapping]]] = ...) -> None: ...
 
 class DraftRequestEvent(_message.Message):
-    __slots__ = ("session_id", "open", "commit", "close", "features")
+    __slots__ = ("session_id", "open", "commit", "close", "features", "plan")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     open: OpenEvent
     commit: CommitEvent
     close: CloseEvent
     features: FeaturesEvent
-    def __init__(self, session_id: _Optional[int] = ..., open: _Optional[_Union[OpenEvent, _Mapping]] = ..., commit: _Optional[_Union[CommitEvent, _Mapping]] = ..., close: _Optional[_Union[CloseEvent, _Mapping]] = ..., features: _Optional[_Union[FeaturesEvent, _Mapping]] = ...) -> None: ...
+    plan: _common_pb2.Plan
+    def __init__(self, session_id: _Optional[int] = ..., open: _Optional[_Union[OpenEvent, _Mapping]] = ..., commit: _Optional[_Union[CommitEvent, _Mapping]] = ..., close: _Optional[_Union[CloseEvent, _Mapping]] = ..., features: _Optional[_Union[FeaturesEvent, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ...) -> None: ...
 
 class OpenEvent(_message.Message):
     __slots__ = ("token_ids", "sampling", "plan", "vocabulary", "max_nodes", "traceparent", "features")

@@ -25,7 +25,7 @@ from specsplit.wire.limits import (
 )
 from specsplit.wire.reading import intact
 
-ToDrafter: TypeAlias = Open | Commit | Features | Close
+ToDrafter: TypeAlias = Open | Commit | Features | Plan | Close
 """What a verifier tells a drafter of a session."""
 ToVerifier: TypeAlias = Grow | FeaturesRead | Refuse
 """What a drafter tells a verifier of a session."""
@@ -46,6 +46,8 @@ def _request_event(session: int, event: ToDrafter) -> pb.DraftRequestEvent:
             return pb.DraftRequestEvent(session_id=session, commit=commit_to_wire(event))
         case Features():
             return pb.DraftRequestEvent(session_id=session, features=features_to_wire(event))
+        case Plan():
+            return pb.DraftRequestEvent(session_id=session, plan=common.plan_to_wire(event))
         case Close():
             return pb.DraftRequestEvent(session_id=session, close=pb.CloseEvent())
 
@@ -91,10 +93,12 @@ def _request_from_wire(event: pb.DraftRequestEvent, max_context: int) -> ToDraft
             return commit_from_wire(event.commit)
         case "features":
             return features_from_wire(event.features)
+        case "plan":
+            return common.plan_from_wire(event.plan).over(Plan())
         case "close":
             return Close()
         case _:
-            raise InvalidRequest("event", "is absent, expected open, commit, features or close")
+            raise InvalidRequest("event", "is absent, expected open, commit, features, plan or close")
 
 
 def draft_response(events: Iterable[tuple[int, ToVerifier]]) -> pb.DraftResponse:

@@ -335,3 +335,21 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
     deliver()
     assert mirror.resting
     assert mirror.tree.snapshot() == growth.original.tree.snapshot()
+
+
+def test_another_plan_is_followed_at_once_and_answered() -> None:
+    growth = growth_of(Plan(num_steps=1, draft_ahead=False))
+    found = children(HALVES)
+    grow_out(growth, found)
+    (grow,) = growth.flush()
+    assert grow.resting and growth.flush() == []
+    growth.replan(Plan(num_steps=3, draft_ahead=False))
+    assert not growth.resting
+    grow_out(growth, found)
+    (deeper,) = growth.flush()
+    assert deeper.resting and deeper.ids[0] == grow.ids[-1] + 1
+    deepest = max(node.position for node in growth.original.tree.root.descendants())
+    assert deepest == growth.original.tree.root_position + 3
+    growth.replan(Plan(num_steps=0))
+    (nothing,) = growth.flush()
+    assert nothing.resting and not nothing.ids, "a drafter that has nothing to add says so"

@@ -12,10 +12,12 @@ import pytest
 from specsplit.features import LAST, FeatureNeed
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest, Finished
-from specsplit.speculation import Mirror
-from specsplit.values import Endpoint, FinishReason, Plan, PlanChanges, Stopping
+from specsplit.speculation import Grow, Mirror
+from specsplit.values import Endpoint, FinishReason, Plan, PlanChanges, Stopping, Vocabulary
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.patience import Patience
+from specsplit_verifier.planner import StaticPlanner
 from specsplit_verifier.service import Verifier
 from specsplit_verifier.session import Session, StopRule
 from tests.drafter.service_toys import drafter
@@ -53,18 +55,35 @@ def follows_the_alphabet(written: Sequence[int]) -> bool:
     return bytes(written) == (ALPHABET * 300)[start : start + len(written)]
 
 
-def test_a_session_follows_within_its_room_and_what_holds_for_both_sides_waits_for_the_next_open() -> None:
+def test_a_session_is_replanned_within_its_room_and_its_drafter_is_told() -> None:
     request = DecodeRequest("r", (1,), plan=PlanChanges(topk=3))
-    own = Plan(num_steps=5, topk=4, num_draft_tokens=8)
-    session = Session(1, request, request.plan.over(own), StopRule(50), PageTable(PagePool(8, 16)), [1])
+    planner = StaticPlanner(Plan(num_steps=5, topk=4, num_draft_tokens=8), 100)
+    session = Session(1, request, planner.plan_of(request.plan), StopRule(50), PageTable(PagePool(8, 16)), [1])
     session.max_draft_tokens = 16
     session.drafter = DraftSession("drafter", Mirror(1, 1, 0, 50, 100), Patience())
-    wanted = Plan(num_steps=9, topk=8, num_draft_tokens=64, wait_budget_us=5, draft_ahead=False)
-    assert session.follow(wanted), "it gets less"
-    assert session.plan == Plan(num_steps=9, topk=3, num_draft_tokens=16, wait_budget_us=5, draft_ahead=True)
+    planner.replan(Plan(num_steps=9, topk=8, num_draft_tokens=64, wait_budget_us=5, draft_ahead=False))
+    pool = DrafterPool(Vocabulary(100), 50)
+    wanted = session.within_room(planner.plan_of(request.plan))
+    assert wanted == Plan(num_steps=9, topk=3, num_draft_tokens=16, wait_budget_us=5, draft_ahead=False)
+    assert pool.replan(session, wanted, 1.0) == [("drafter", 1, wanted)]
+    assert session.plan == wanted
+    assert pool.replan(session, wanted, 2.0) == [], "it has been told"
     session.drafter = NoDrafter(needed=True)
-    assert not session.follow(replace(wanted, num_draft_tokens=4))
-    assert session.plan == Plan(num_steps=9, topk=3, num_draft_tokens=4, wait_budget_us=5, draft_ahead=False)
+    assert pool.replan(session, Plan(), 3.0) == [] and session.plan == Plan()
+
+
+def test_a_drafter_that_rested_is_waited_for_again_once_it_is_told_of_another_plan() -> None:
+    serial = Plan(draft_ahead=False, wait_budget_us=1_000_000)
+    session = Session(1, DecodeRequest("r", (1,)), serial, StopRule(50), PageTable(PagePool(8, 16)), [1])
+    drafter = session.drafter = DraftSession("drafter", Mirror(1, 1, 0, 50, 100), Patience())
+    drafter.begin(0, now=0.0)
+    drafter.grow(Grow(0, (1,), (0,), (7,), (-0.5,), resting=True), session.tree_limits, 0.1, prefilling=False)
+    assert drafter.pause(0.2, 0.01, session.plan) == 0.0, "nothing more will come"
+    pool = DrafterPool(Vocabulary(100), 50)
+    pool.replan(session, replace(serial, num_steps=9), 0.2)
+    assert drafter.pause(0.3, 0.01, session.plan) > 0.0
+    drafter.grow(Grow(0, (2,), (1,), (8,), (-0.6,), resting=True), session.tree_limits, 0.4, prefilling=False)
+    assert drafter.pause(0.4, 0.01, session.plan) == 0.0
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +165,28 @@ async def test_a_head_is_not_opened_where_nothing_is_drafted_and_is_fed_all_it_m
         await reader.all_closed()
     assert running.written == text[: len(running.written)]
     reader.check(1, text, features_of(target, text, need))
+
+
+async def test_draft_ahead_goes_off_and_on_for_running_sessions(long_alphabet: Path) -> None:
+    async with (
+        drafter() as (server, _, _),
+        verifier_over(
+            long_alphabet, kv_tokens=32768, paced_step_base_ms=10.0, **{**OWN, "draft_ahead": True}
+        ) as verifier,
+    ):
+        records = recorded(verifier)
+        request = DecodeRequest("r", list(PROMPT), stopping=Stopping(6000), drafter=Endpoint("ngram", server.bound))
+        running = Running(verifier, request)
+
+        async def until(steps: int, *, hit: bool) -> None:
+            """Return once so many steps in a row have been hits, or misses."""
+            while [record.hits > 0 for record in records[-steps:]] != steps * [hit]:
+                await running.until(0, 4)
+
+        await until(1, hit=True)
+        verifier.replan(PlanChanges(draft_ahead=False))
+        await until(8, hit=False)  # a drafter that rests while a step runs has no node for the bonus
+        verifier.replan(PlanChanges())
+        await until(1, hit=True)
+        assert follows_the_alphabet(running.written)
+        await running.events.aclose()

@@ -111,7 +111,7 @@ def test_infos_round_trip(
     assert common.load_from_wire(common.load_to_wire(load)) == load
 
 
-@given(st.lists(st.tuples(u32, opens | commits | features() | st.just(Close()))))
+@given(st.lists(st.tuples(u32, opens | commits | features() | plans | st.just(Close()))))
 def test_draft_requests_round_trip(events: list[tuple[int, drafter.ToDrafter]]) -> None:
     data = drafter.draft_request(events).SerializeToString()
     assert list(drafter.draft_request_events(drafter_pb2.DraftRequest.FromString(data))) == events

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.features import Features
-from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo, Plan
-from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import (
@@ -27,7 +25,8 @@ from specsplit_verifier.events import (
     Submit,
 )
 from specsplit_verifier.feed import Recipe
-from specsplit_verifier.scheduler import Pause, Scheduler
+from specsplit_verifier.planner import Pause, Planner
+from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import SessionResult, StepCosts, StepInput, StepOutput, StepResult, TreeInput
 from specsplit_verifier.stopwatch import Stopwatch
@@ -51,14 +50,13 @@ class EngineCore:
     """Sessions from submission to their end. Belongs to one thread, and between `plan` and `commit` of a step no session ends."""
 
     def __init__(
-        self, info: ModelInfo, scheduler: Scheduler, drafters: DrafterPool, settings: VerifierSettings, clock: Clock
+        self, info: ModelInfo, scheduler: Scheduler, planner: Planner, drafters: DrafterPool, clock: Clock
     ) -> None:
         self._info = info
-        self._own_plan: Plan = settings.plan
-        self._default_plan: Plan = settings.plan
+        self._own_plan = planner.default
+        self._planner = planner
         self._scheduler = scheduler
         self._drafters = drafters
-        self._cost = StepCost()
         self._clock = clock
         self._outputs: list[tuple[int, Output]] = []
         self._sends: Sends = []
@@ -74,7 +72,7 @@ class EngineCore:
             scheduler.pool.free_pages,
             scheduler.pool.total_pages,
             self._steps,
-            self._cost.mean_s * 1e3 if self._steps else 0.0,
+            self._planner.cost.mean_s * 1e3 if self._steps else 0.0,
         )
 
     def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
@@ -109,16 +107,12 @@ class EngineCore:
         for session in self._scheduler.admit():
             self._sends += self._drafters.admit(session, now)
         self._sends += self._drafters.retry(self._scheduler.running.values(), now)
-        batch = self._scheduler.choose(now, self._cost)
-        if isinstance(batch, Pause):
-            return batch
-        for session in batch.decoding:
-            session.drafter.stepping(now)
-        return batch.step(now)
+        batch = self._planner.plan(list(self._scheduler.running.values()), now)
+        return batch if isinstance(batch, Pause) else self._scheduler.lay_out(batch, now)
 
     def expected_s(self, step: StepInput) -> float:
         """Seconds that the forward of a step should take, going by those before it."""
-        return self._cost.predict(step.tokens)
+        return self._planner.cost.predict(step.tokens)
 
     def commit(self, step: StepInput, output: StepOutput, watched: Collection[int] = ()) -> StepResult:
         """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation."""
@@ -134,9 +128,10 @@ class EngineCore:
         made = [tree for tree in step.trees if tree.session in output.accepted]
         sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
         self._hand_on(output.features, now)
-        self._cost.observe(step.tokens, output.forward_s)
         self._steps += 1
-        return StepResult(sessions, step.chunks, output.failed, self._costs(step, output, sessions))
+        result = StepResult(sessions, step.chunks, output.failed, self._costs(step, output, sessions))
+        self._planner.observe(result)
+        return result
 
     def _commit(self, tree: TreeInput, output: StepOutput, now: float, watched: bool) -> SessionResult:
         session = self._scheduler.running[tree.session]
@@ -199,7 +194,7 @@ class EngineCore:
     def _session(self, event: Submit) -> Session:
         """Raises InvalidRequest if prompt and output exceed the context."""
         request, stopping = event.request, event.request.stopping
-        plan = request.plan.over(self._default_plan)
+        plan = self._planner.plan_of(request.plan)
         most = max(plan.num_draft_tokens, request.plan.over(self._own_plan).num_draft_tokens)
         own_ends = () if stopping.ignore_eos else self._info.eos_token_ids
         stops = StopRule(
@@ -211,9 +206,13 @@ class EngineCore:
 
     def _replan(self, plan: Plan) -> None:
         """Another default plan: sessions that are here follow it too. No step is in flight."""
-        self._default_plan = plan
+        self._planner.replan(plan)
         now, running = self._clock.now(), self._scheduler.running.values()
-        short = sum(session.follow(plan) for session in (*self._scheduler.waiting, *running))
+        short = 0
+        for session in (*self._scheduler.waiting, *running):
+            wanted = self._planner.plan_of(session.request.plan)
+            short += wanted.num_draft_tokens > session.max_draft_tokens
+            self._sends += self._drafters.replan(session, session.within_room(wanted), now)
         for session in running:
             self._sends += self._drafters.resume(session, now)
         _log.info("the default plan is now %s", plan)

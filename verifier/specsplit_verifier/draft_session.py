@@ -218,6 +218,12 @@ class DraftSession:
             return 0.0
         return self._patience.pause(self._wait, now, step_s, plan, self.mirror.caught_up)
 
+    def replan(self, now: float) -> None:
+        """The drafter is told of another plan, and answers as it would a commit: by growing, or by saying that it rests."""
+        if self.mirror.resting:
+            self.mirror.stir()
+            self._wait.begin(now)
+
     def hold(self, now: float) -> None:
         """The session is not stepped now, for what may be grown."""
         self._wait.hold(now)

@@ -13,7 +13,7 @@ from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, Specspl
 from specsplit.features import FeatureLayout, FeatureNeed, Features
 from specsplit.sessions import Close, FeaturesRead, Open, Refuse
 from specsplit.speculation import Grow, Mirror
-from specsplit.values import Endpoint, Vocabulary
+from specsplit.values import Endpoint, Plan, Vocabulary
 from specsplit_verifier.draft_session import DraftCounters, DraftSession, NoDrafter
 from specsplit_verifier.events import FromDrafter, Sends
 from specsplit_verifier.feed import FeatureSource, Feed, Overrun
@@ -48,6 +48,15 @@ class DrafterPool:
             return []
         session.drafter = NoDrafter(needed=True)
         return self.attach(session, wished, now) if session.plan.speculates else []
+
+    def replan(self, session: Session, plan: Plan, now: float) -> Sends:
+        """From its next step on a session is under this plan; its drafter is told. No step is in flight."""
+        drafter, changed = session.drafter, plan != session.plan
+        session.plan = plan
+        if not changed or isinstance(drafter, NoDrafter):
+            return []
+        drafter.replan(now)
+        return [(drafter.address, session.id, plan)]
 
     def resume(self, session: Session, now: float) -> Sends:
         """The plan of a running session has changed: if it has use for a drafter now and none yet, it gets one.

@@ -22,7 +22,8 @@ from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import DrafterLost, FromDrafter, Inbound, Inbox, Outbox, Ran, Stop
 from specsplit_verifier.feed import FeatureSource, FeedLimits
 from specsplit_verifier.model_thread import ModelThread
-from specsplit_verifier.scheduler import Pause, Scheduler
+from specsplit_verifier.planner import Pause, StaticPlanner
+from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.watchdog import Watchdog
@@ -145,11 +146,10 @@ class Engine:
 
 def _core_of(runner: TargetRunner, settings: VerifierSettings, clock: Clock) -> EngineCore:
     target = runner.target
-    scheduler = Scheduler(
-        target.info, target.pool, max_sessions=settings.max_sessions, step_token_budget=settings.step_token_budget
-    )
+    scheduler = Scheduler(target.info, target.pool, max_sessions=settings.max_sessions)
+    planner = StaticPlanner(settings.plan, settings.step_token_budget)
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
     source = FeatureSource(runner.extractor.recipe, limits)
     drafters = DrafterPool(target.info.vocabulary, settings.max_nodes, source)
-    return EngineCore(target.info, scheduler, drafters, settings, clock)
+    return EngineCore(target.info, scheduler, planner, drafters, clock)

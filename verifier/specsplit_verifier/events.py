@@ -15,7 +15,7 @@ from specsplit_verifier.step import StepOutput, StepResult
 
 Output = Tokens | Finished | SpecsplitError
 """What a caller of Decode gets: any number of Tokens, then Finished or an error."""
-DraftEvent = Open | Commit | Features | Close
+DraftEvent = Open | Commit | Features | Plan | Close
 """What a drafter is told about a session."""
 Sends = list[tuple[str, int, DraftEvent]]
 """(drafter address, session, what it is told), in order."""

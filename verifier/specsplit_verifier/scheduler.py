@@ -1,60 +1,26 @@
-"""Which sessions the next step takes: admission by KV pages, chunked prefill, what is recomputed, and who is worth waiting for."""
+"""The sessions of an engine: who waits for KV pages, who runs, and where in the KV the tokens of a step lie."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from specsplit.errors import Exhausted, InvalidRequest
 from specsplit.model.batch import Row
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo
-from specsplit_verifier.cost import StepCost
+from specsplit_verifier.planner import Batch
 from specsplit_verifier.session import Session
 from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
-
-RECOMPUTE_TOKENS = 32  # of one session in a step beside others: about as much as two sessions bring to it
-
-OLDEST_PART = 4  # of the budget one part in so many is for the oldest prompt, however many shorter ones come
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one step works on."""
-
-    decoding: list[Session]
-    prefilling: list[tuple[Session, int]]
-    """(session, prompt tokens to prefill)."""
-    recomputing: list[tuple[Session, range]] = field(default_factory=list[tuple[Session, range]])
-    """(session, positions to run once more for features that its drafter lacks)."""
-
-    def step(self, now: float) -> StepInput:
-        """Take the drafts and lay out the rows."""
-        trees = [_tree(session, session.take()) for session in self.decoding]
-        chunks = [_chunk(session, positions, recomputed=True) for session, positions in self.recomputing]
-        for session, size in self.prefilling:
-            chunks.append(_chunk(session, range(session.kv_length, session.kv_length + size)))
-        return StepInput(trees, chunks, now)
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Nothing to step now; look again after so many seconds, or at the next event (None: only then)."""
-
-    seconds: float | None
 
 
 class Scheduler:
     """Sessions in order of arrival: waiting for room, then running."""
 
-    def __init__(self, info: ModelInfo, pool: PagePool, *, max_sessions: int, step_token_budget: int) -> None:
+    def __init__(self, info: ModelInfo, pool: PagePool, *, max_sessions: int) -> None:
         self._info = info
         self.pool = pool
         self._max_sessions = max_sessions
-        self._budget = step_token_budget
         self.waiting: deque[Session] = deque()
         self.running: dict[int, Session] = {}
 
@@ -122,55 +88,13 @@ class Scheduler:
             self.waiting.remove(session)
         session.table.release()
 
-    def choose(self, now: float, cost: StepCost) -> Batch | Pause:
-        """The next step, or how long to wait for a better one."""
-        decoding = [s for s in self.running.values() if not s.prefilling]
-        prefilling = [s for s in self.running.values() if s.prefilling]
-        step_s = cost.predict(sum(s.width for s in decoding))
-        pauses = [s.drafter.pause(now, step_s, s.plan) for s in decoding]
-        ready = [s for s, pause in zip(decoding, pauses, strict=True) if pause == 0.0]
-        if prefilling:  # there is a forward in any case: nobody gains by sitting it out
-            return self._batch(decoding, self._chunks(prefilling))
-        if not decoding:
-            return Pause(None)
-        for session, pause in zip(decoding, pauses, strict=True):
-            if pause > 0.0:
-                session.drafter.hold(now)
-        longest = max(pauses)
-        if longest > 0.0 and not _worth_splitting(ready, decoding, longest, cost):
-            return Pause(min(pause for pause in pauses if pause > 0.0))
-        return self._batch(ready, [])
-
-    def _batch(self, decoding: list[Session], prefilling: list[tuple[Session, int]]) -> Batch:
-        return Batch(decoding, prefilling, self._recompute(self._budget - sum(size for _, size in prefilling)))
-
-    def _recompute(self, left: int) -> list[tuple[Session, range]]:
-        """Recompute within `left` tokens: few each beside sessions that lack nothing, as much as fits otherwise. In equal parts."""
-        lacking = [(s, s.drafter.recompute) for s in self.running.values() if s.drafter.recompute]
-        if len(lacking) < len(self.running):
-            left = min(left, RECOMPUTE_TOKENS * len(lacking))
-        lacking.sort(key=lambda pair: len(pair[1]))  # what a short one leaves of its part goes to those behind it
-        chunks: list[tuple[Session, range]] = []
-        for number, (session, positions) in enumerate(lacking):
-            part = positions[: math.ceil(left / (len(lacking) - number))]
-            if not part:
-                break
-            chunks.append((session, part))
-            left -= len(part)
-        return chunks
-
-    def _chunks(self, prefilling: Sequence[Session]) -> list[tuple[Session, int]]:
-        """Share the budget out: the oldest is sure of a part, and of the rest the shortest remainder is served first."""
-        wanted = {session.id: len(session.tokens) - 1 - session.kv_length for session in prefilling}
-        sizes = dict.fromkeys(wanted, 0)
-        oldest = prefilling[0].id
-        sizes[oldest] = min(wanted[oldest], math.ceil(self._budget / OLDEST_PART))
-        left = self._budget - sizes[oldest]
-        for number in sorted(wanted, key=wanted.__getitem__):
-            more = min(left, wanted[number] - sizes[number])
-            sizes[number] += more
-            left -= more
-        return [(session, sizes[session.id]) for session in prefilling if sizes[session.id]]
+    def lay_out(self, batch: Batch, now: float) -> StepInput:
+        """Take the drafts of those that step, and give every token its slot."""
+        trees = [_tree(session, session.take(limits)) for session, limits in batch.decoding]
+        chunks = [_chunk(session, positions, recomputed=True) for session, positions in batch.recomputing]
+        for session, size in batch.prefilling:
+            chunks.append(_chunk(session, range(session.kv_length, session.kv_length + size)))
+        return StepInput(trees, chunks, now)
 
     def _tokens(self, session: Session) -> int:
         return session.prompt_length + session.stops.max_tokens + session.max_draft_tokens
@@ -189,12 +113,3 @@ def _chunk(session: Session, positions: range, *, recomputed: bool = False) -> C
     tokens = session.tokens[positions.start : positions.stop]
     row = Row.chunk(tokens, session.table.slots(0, positions.stop))
     return ChunkInput(session.id, positions.start, row, session.drafter.recipe, recomputed)
-
-
-def _worth_splitting(ready: list[Session], everyone: list[Session], pause: float, cost: StepCost) -> bool:
-    """True if stepping the ready ones now commits as fast as waiting to step everyone: a step must cost no more than its share."""
-    if not ready:
-        return False
-    now_s = cost.predict(sum(s.width for s in ready))
-    later_s = cost.predict(sum(s.width for s in everyone))
-    return len(ready) / now_s >= len(everyone) / (pause + later_s)

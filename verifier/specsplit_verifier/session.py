@@ -118,23 +118,13 @@ class Session:
         """Its drafter, if that is the one at `address`."""
         return self.drafter if isinstance(self.drafter, DraftSession) and self.drafter.address == address else None
 
-    def follow(self, default: Plan) -> bool:
-        """From the next step on the default plan is this, for what the request did not fix. True if it gets less, for want of KV pages.
+    def within_room(self, wanted: Plan) -> Plan:
+        """A plan with no more draft tokens than there are KV pages for."""
+        return replace(wanted, num_draft_tokens=min(wanted.num_draft_tokens, self.max_draft_tokens))
 
-        Its drafter hears nothing of it and goes on growing under the plan that it was opened with. So `draft_ahead`, which holds for
-        both sides, stays as it is until another drafter is opened, and no node is deeper than the drafter grows.
-        """
-        wanted = self.request.plan.over(default)
-        self.plan = replace(
-            wanted,
-            num_draft_tokens=min(wanted.num_draft_tokens, self.max_draft_tokens),
-            draft_ahead=self.plan.draft_ahead if self.drafter.attached else wanted.draft_ahead,
-        )
-        return wanted.num_draft_tokens > self.max_draft_tokens
-
-    def take(self) -> Draft:
+    def take(self, limits: TreeLimits) -> Draft:
         """The tokens this session brings to a step, in flight until `commit`."""
-        return self.drafter.take(self.tokens[-1], len(self.tokens) - 1, self.tree_limits)
+        return self.drafter.take(self.tokens[-1], len(self.tokens) - 1, limits)
 
     def commit(self, draft: Draft, accepted: Accepted, now: float, *, watched: bool = False) -> SessionResult:
         """Commit the accepted path and the bonus, or finish. `watched`: somebody wants to see the speculation as it was."""

@@ -1,0 +1,136 @@
+"""Who steps now, with how many nodes, and how long to wait: the policy of the engine, and all that it decides by.
+
+The engine asks `plan` before every step and tells `observe` what came of it. A planner says what plan every session is under, too: the
+default one, which an operator may change, with what its request fixes. Whoever changes a session's plan from there tells its drafter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from specsplit.values import Plan, PlanChanges
+from specsplit_verifier.cost import StepCost
+from specsplit_verifier.draft_session import TreeLimits
+from specsplit_verifier.prefill import prompt_chunks, recompute_chunks
+from specsplit_verifier.session import Session
+from specsplit_verifier.step import StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Who brings what to one step."""
+
+    decoding: Sequence[tuple[Session, TreeLimits]]
+    """(session, how much of its speculation it brings at most)."""
+    prefilling: Sequence[tuple[Session, int]] = ()
+    """(session, prompt tokens to prefill)."""
+    recomputing: Sequence[tuple[Session, range]] = field(default_factory=list[tuple[Session, range]])
+    """(session, positions to run once more for features that its drafter lacks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing to step now; look again after so many seconds, or at the next event (None: only then)."""
+
+    seconds: float | None
+
+
+class Planner(Protocol):
+    """A policy. Belongs to the engine thread; times are seconds of the clock."""
+
+    @property
+    def cost(self) -> StepCost:
+        """What a step costs, as it has been observed."""
+        ...
+
+    @property
+    def default(self) -> Plan:
+        """The plan of a session whose request does not say otherwise."""
+        ...
+
+    def replan(self, default: Plan) -> None:
+        """Another default plan, from now on."""
+        ...
+
+    def plan_of(self, wishes: PlanChanges) -> Plan:
+        """The plan of a session now. Raises InvalidRequest if what its request fixes does not go with the rest."""
+        ...
+
+    def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
+        """The next step over these sessions, in order of arrival, or how long to wait for a better one."""
+        ...
+
+    def observe(self, result: StepResult) -> None:
+        """A step is over."""
+        ...
+
+
+class StaticPlanner:
+    """The Planner whose plans only an operator changes. It learns what steps cost, and waits for a drafter while that pays."""
+
+    def __init__(self, default: Plan, step_token_budget: int) -> None:
+        """`step_token_budget`: tokens of prompts, and of what is recomputed, in one step at most."""
+        self.default: Plan = default
+        self.cost = StepCost()
+        self._budget = step_token_budget
+
+    def replan(self, default: Plan) -> None:
+        """See Planner."""
+        self.default = default
+
+    def plan_of(self, wishes: PlanChanges) -> Plan:
+        """See Planner."""
+        return wishes.over(self.default)
+
+    def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
+        """Everybody who is not worth waiting for; beside a prompt, everybody: there is a forward in any case."""
+        decoding = [session for session in running if not session.prefilling]
+        if len(decoding) < len(running):
+            prefilling = [session for session in running if session.prefilling]
+            return self._batch(running, decoding, prompt_chunks(prefilling, self._budget), now)
+        if not decoding:
+            return Pause(None)
+        step_s = self.cost.predict(_width(decoding))
+        pauses = [session.drafter.pause(now, step_s, session.plan) for session in decoding]
+        longest = max(pauses)
+        if longest == 0.0:
+            return self._batch(running, decoding, [], now)
+        ready: list[Session] = []
+        for session, pause in zip(decoding, pauses, strict=True):
+            if pause > 0.0:
+                session.drafter.hold(now)
+            else:
+                ready.append(session)
+        if not self._worth_splitting(ready, decoding, longest):
+            return Pause(min(pause for pause in pauses if pause > 0.0))
+        return self._batch(running, ready, [], now)
+
+    def observe(self, result: StepResult) -> None:
+        """See Planner."""
+        self.cost.observe(result.costs.tokens, result.costs.forward_us * 1e-6)
+
+    def _batch(
+        self,
+        running: Sequence[Session],
+        stepping: Sequence[Session],
+        prompts: Sequence[tuple[Session, int]],
+        now: float,
+    ) -> Batch:
+        for session in stepping:
+            session.drafter.stepping(now)
+        left = self._budget - sum(size for _, size in prompts)
+        return Batch([(session, session.tree_limits) for session in stepping], prompts, recompute_chunks(running, left))
+
+    def _worth_splitting(self, ready: Sequence[Session], everyone: Sequence[Session], pause: float) -> bool:
+        """True if stepping the ready ones now commits as fast as waiting to step everyone: a step must cost no more than its share."""
+        if not ready:
+            return False
+        now_s, later_s = self.cost.predict(_width(ready)), self.cost.predict(_width(everyone))
+        return len(ready) / now_s >= len(everyone) / (pause + later_s)
+
+
+def _width(sessions: Sequence[Session]) -> int:
+    """Tokens that they bring to a step at most."""
+    return sum(session.width for session in sessions)
