@@ -107,24 +107,28 @@ class Mirror:
 
     def _grow_in_order(self, grow: Grow) -> None:
         """Apply a grow node by node."""
-        tree, room = self.tree, self.max_nodes - len(self.tree)
+        tree, trail_ids, room = self.tree, self._trail_ids, self.max_nodes - len(self.tree)
         slots = {parent_id: self._slot(parent_id) for parent_id in set(grow.parents)}
-        edges = tree.edges_below([slot for slot in slots.values() if slot is not None])
+        live = [slot for slot in slots.values() if slot is not None]
+        edges, highest = tree.edges_below(live), {slot: tree.score_of(slot) for slot in live}
         for node_id, parent_id, token, score in zip(grow.ids, grow.parents, grow.tokens, grow.scores, strict=True):
             if not self._last_id < node_id > parent_id >= 0 or not 0 <= token < self.vocab_size or node_id > MAX_ID:
                 self._refuse_number(node_id, parent_id, token)
             self._last_id = node_id
             parent = slots[parent_id]
-            if parent is None:
-                self._follow(node_id, parent_id, token, score)
-                slots[node_id] = self._slot(node_id)
+            if parent is None:  # late: its parent is gone, or has been committed
+                follows = parent_id == 0 or parent_id in trail_ids
+                slots[node_id] = root = self._follow(node_id, parent_id, token, score) if follows else None
+                if root is not None:
+                    highest[root] = score
                 continue
-            highest, new = tree.score_of(parent), edge(parent, token)
-            if new in edges or not -math.inf < score <= highest + SCORE_SLACK or room <= 0:
+            new, most = edge(parent, token), highest[parent]
+            if new in edges or not -math.inf < score <= most + SCORE_SLACK or room <= 0:
                 self._refuse_node(parent, token, score)
             room -= 1
             edges.add(new)
-            slots[node_id] = tree.add(parent, node_id, token, min(score, highest))
+            slot = slots[node_id] = tree.add(parent, node_id, token, min(score, most))
+            highest[slot] = min(score, most)
 
     def _slot(self, parent_id: int) -> int | None:
         """Where a node hangs whose parent has this id; None if that is neither live nor the root."""
@@ -133,16 +137,18 @@ class Mirror:
             return self.tree.find(parent_id)
         return ROOT if index == len(self._trail) - 1 else None
 
-    def _follow(self, node_id: int, parent_id: int, token: int, score: float) -> None:
-        """A late node: if it follows the committed path, the token there gets its id and score; if not, it is dropped."""
-        index = 0 if parent_id == 0 else self._trail_ids.get(parent_id)
-        if index is None or self._trail[index + 1] != token:
-            return  # its parent is gone, or it left the committed path
+    def _follow(self, node_id: int, parent_id: int, token: int, score: float) -> int | None:
+        """A late node below the trail: if it follows it, the token there gets its id and score; if not, it is dropped. Its slot, if any."""
+        index = 0 if parent_id == 0 else self._trail_ids[parent_id]
+        if self._trail[index + 1] != token:
+            return None  # it left the committed path
         if index + 1 in self._trail_ids.values():
             self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
         self._trail_ids[node_id] = index + 1
-        if index + 1 == len(self._trail) - 1:
-            self.tree.name_root(node_id, score)
+        if index + 1 < len(self._trail) - 1:
+            return None
+        self.tree.name_root(node_id, score)
+        return ROOT
 
     def _refuse_number(self, node_id: int, parent: int, token: int) -> NoReturn:
         if node_id <= self._last_id:

@@ -6,20 +6,20 @@ cross: that is why a grow is legal in every state of the mirror, and a commit in
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import NoReturn
 
 from specsplit.errors import IllegalEvent
 
 
-class Side(Enum):
+class Side(StrEnum):
     """Who holds this copy."""
 
     ORIGINAL = "original"
     MIRROR = "mirror"
 
 
-class State(Enum):
+class State(StrEnum):
     """Where a copy stands."""
 
     GROWING = "growing"
@@ -34,7 +34,7 @@ class State(Enum):
     """The session is over on this side; what the other side had in flight is let pass."""
 
 
-class Event(Enum):
+class Event(StrEnum):
     """What can happen to a copy."""
 
     GROW = "grow"

@@ -14,7 +14,8 @@ PLAN = Plan(wait_budget_us=20_000)
 
 def missed(at: float = 0.0) -> Wait:
     wait = Wait()
-    wait.restart(at, hit=False, expected=1.0)
+    wait.restart(at, hit=False)
+    wait.look(1.0)
     return wait
 
 

@@ -71,7 +71,7 @@ class NoDrafter:
         """What the session brings to a step: its root."""
         return Draft.root_alone(root, position)
 
-    def commit(self, draft: Draft, accepted: Accepted, limits: TreeLimits, now: float) -> Reroot:
+    def commit(self, draft: Draft, accepted: Accepted, now: float) -> Reroot:
         """There is nothing to take to the next root."""
         return Reroot()
 
@@ -79,7 +79,7 @@ class NoDrafter:
         """All there is; of a drafter that was lost while the step was in flight, what was taken."""
         return TreeView(draft.ids, draft.parents, draft.tokens, draft.survivals)
 
-    def pause(self, now: float, step_s: float, plan: Plan) -> float:
+    def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
         """Nobody is waited for."""
         return 0.0
 
@@ -157,16 +157,17 @@ class DraftSession:
         """What the session brings to a step: the best of what was grown, root first; in flight until `commit`."""
         draft = self.mirror.take(*limits)
         self._in_flight = len(draft.tokens) - 1
+        self._look(limits)
         return draft
 
-    def commit(self, draft: Draft, accepted: Accepted, limits: TreeLimits, now: float) -> Reroot:
+    def commit(self, draft: Draft, accepted: Accepted, now: float) -> Reroot:
         """Take the speculation to its next root, and see what became of it; from now on time counts towards the next grow."""
         mirror, untaken = self.mirror, self.untaken
         empty = Miss.NONE if mirror.resting else Miss.LATE
         cause = Miss.WRONG if mirror.leads_on(draft, accepted.path) else empty
         commit, hit = mirror.commit(draft, accepted.path, accepted.bonus)
         self._in_flight = 0
-        self._wait.restart(now, hit, mirror.preview(*limits).expected_length)
+        self._wait.restart(now, hit)
         return Reroot(commit, hit, None if hit else cause, untaken - hit - len(mirror))
 
     def view(self, draft: Draft) -> TreeView:
@@ -176,6 +177,7 @@ class DraftSession:
     def grow(self, grow: Grow, limits: TreeLimits, now: float, *, prefilling: bool) -> None:
         """Apply what was grown, and learn from when it came. Raises IllegalEvent if the drafter broke the protocol."""
         mirror = self.mirror
+        self._look(limits)
         seen, first = mirror.acknowledged, not mirror.caught_up
         self._counters.late_nodes += len(grow.ids) - mirror.grow(grow)
         if self.catching_up and not grow.ids:
@@ -210,12 +212,18 @@ class DraftSession:
                 self._wait.begin(now)
         return list(features)
 
-    def pause(self, now: float, step_s: float, plan: Plan) -> float:
+    def _look(self, limits: TreeLimits) -> None:
+        """Note what the last commit left before anything is added. The step takes what was looked at, so it costs nothing more."""
+        if self._wait.before is None:
+            self._wait.look(self.mirror.preview(*limits).expected_length)
+
+    def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
         """Seconds for which it pays to wait for what may be grown, instead of a step of `step_s` now; 0: step now."""
         if self.mirror.resting or self._features_withheld or not plan.speculates:
             return 0.0
         if self.catching_up and self.mirror.commits > 0:
             return 0.0
+        self._look(limits)
         return self._patience.pause(self._wait, now, step_s, plan, self.mirror.caught_up)
 
     def replan(self, now: float) -> None:

@@ -30,8 +30,8 @@ class Wait:
     """When the last commit was made, in seconds."""
     hit: bool = False
     """Whether that commit left a subtree."""
-    before: float = 1.0
-    """Expected accept_length right after it."""
+    before: float | None = None
+    """Expected accept_length right after it; None: nobody has looked yet."""
     last: float = 0.0
     """When the last grow came; `since` if none has."""
     expected: float = 1.0
@@ -47,14 +47,18 @@ class Wait:
         """A drafter begins on the session."""
         self.since = self.last = now
 
-    def restart(self, now: float, hit: bool, expected: float) -> None:
-        """A commit was made; `expected` is the accept_length that a step would have now."""
+    def restart(self, now: float, hit: bool) -> None:
+        """A commit was made."""
         self.since = self.last = now
         self.hit = hit
-        self.before = self.expected = expected
+        self.before = None
         self.gained = 0.0
         self.held_since = None
         self.commits.append(now)
+
+    def look(self, expected: float) -> None:
+        """No grow has come since the last commit, and a step would now have `expected` accept_length."""
+        self.before = self.expected = expected
 
     def hold(self, now: float) -> None:
         """The session is not stepped now, for what its drafter may bring."""
@@ -80,6 +84,7 @@ class Patience:
     def first_grow(self, wait: Wait, now: float, expected: float) -> None:
         """The first grow after a commit has come; a step would now have `expected` accept_length."""
         self._first_s += SMOOTHING * (now - wait.since - self._first_s)
+        assert wait.before is not None, "somebody looked before it came"
         gain = max(0.0, expected - wait.before)
         self._first_gain[wait.hit] += SMOOTHING * (gain - self._first_gain[wait.hit])
         wait.last, wait.expected, wait.gained = now, expected, gain

@@ -93,7 +93,7 @@ class StaticPlanner:
         if not decoding:
             return Pause(None)
         step_s = self.cost.predict(_width(decoding))
-        pauses = [session.drafter.pause(now, step_s, session.plan) for session in decoding]
+        pauses = [session.drafter.pause(now, step_s, session.plan, session.tree_limits) for session in decoding]
         longest = max(pauses)
         if longest == 0.0:
             return self._batch(running, decoding, [], now)

@@ -140,7 +140,7 @@ class Session:
             finished = Finished(reason, stop_token, Usage(self.prompt_length, self.generated), self.tally.frozen())
         else:
             self.kv_length += len(path)
-            reroot = drafter.commit(draft, accepted, self.tree_limits, now)
+            reroot = drafter.commit(draft, accepted, now)
             self.tally.commit(reroot.hit)
         output = Tokens(kept, min(len(path) - 1, len(kept)), self.tally.frozen()) if kept else None
         return SessionResult(
