@@ -173,9 +173,11 @@ class LocalCluster:
         self._draft_models = _by_kind(draft_models)
         self._num_verifiers = verifiers
         self._drafter_kinds = [DrafterKind(kind) for kind in drafters]
-        self._coordinator_options = {"model": model, "listen": listen, **(coordinator or {})}
-        self._verifier_options = dict(verifier or {})
-        self._drafter_options = dict(drafter or {})
+        self._options: dict[str, dict[str, object]] = {
+            "coordinator": {"model": model, "listen": listen, **(coordinator or {})},
+            "verifier": {"model": model, **(verifier or {})},
+            "drafter": dict(drafter or {}),
+        }
         self._listener = listener
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
@@ -225,7 +227,7 @@ class LocalCluster:
         Raises Unavailable if one dies, DeadlineExceeded if it takes too long; nobody is left running then.
         """
         try:
-            self._coordinator = Child("coordinator", "coordinator", self._coordinator_options, self._listener)
+            self._coordinator = Child("coordinator", "coordinator", self._options["coordinator"], self._listener)
             self._coordinator.wait_listening(self._start_timeout_s)
             for _ in range(self._num_verifiers):
                 self.spawn_verifier()
@@ -239,14 +241,14 @@ class LocalCluster:
     def spawn_verifier(self, **settings: object) -> Child:
         """One more verifier; it joins by itself (see `wait_joined`)."""
         name = f"verifier-{len(self.verifiers)}"
-        child = self._spawn(name, "verifier", {"model": self._model, **self._verifier_options, **settings})
+        child = self._spawn(name, "verifier", {**self._options["verifier"], **settings})
         self.verifiers.append(child)
         return child
 
     def spawn_drafter(self, kind: DrafterKind | str, **settings: object) -> Child:
         """One more drafter; it joins by itself (see `wait_joined`). Raises Unavailable if its kind needs a model and there is none."""
         kind = DrafterKind(kind)
-        options = {**self._options_of(kind), **self._drafter_options, **settings}
+        options = {**self._options_of(kind), **self._options["drafter"], **settings}
         if kind.needs_model and options.get("model") is None:
             raise Unavailable(f"a drafter of kind {kind.value} needs a model; name its folder in draft_models")
         name = f"{kind.value}-{len(self.drafters)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
@@ -44,6 +45,30 @@ def member_id_of(settings: MemberSettings, service: str, address: str) -> str:
     return settings.member_id or f"{service}-{address}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Orders:
+    """Who carries out what the coordinator says."""
+
+    roster: Callable[[Roster], None] | None
+    plan: Callable[[PlanChanges], None] | None
+    tracing: Callable[[TraceChanges], None] | None
+    drain: Callable[[], None] | None
+
+    def carry_out(self, directive: Roster | PlanOrder | TracingOrder | Drain) -> None:
+        """Call whoever is there for it."""
+        match directive:
+            case Roster() if self.roster is not None:
+                self.roster(directive)
+            case PlanOrder() if self.plan is not None:
+                self.plan(directive.changes)
+            case TracingOrder() if self.tracing is not None:
+                self.tracing(directive.changes)
+            case Drain() if self.drain is not None:
+                self.drain()
+            case _:
+                pass
+
+
 class Membership:
     """Keeps one member in the cluster for as long as `run` runs.
 
@@ -68,10 +93,7 @@ class Membership:
         self._register = register
         self._load = load
         self._plan = plan
-        self._on_roster = on_roster
-        self._on_plan = on_plan
-        self._on_tracing = on_tracing
-        self._on_drain = on_drain
+        self._orders = _Orders(on_roster, on_plan, on_tracing, on_drain)
         self._joined = asyncio.Event()
         self._news = asyncio.Event()
         self._lost: list[str] = []
@@ -164,21 +186,10 @@ class Membership:
             return
 
     def _obey(self, directive: Directive, registered: asyncio.Future[float]) -> None:
-        match directive:
-            case Registered():
-                self._enter(directive.heartbeat_interval_ms / 1000, registered)
-            case Roster():
-                if self._on_roster is not None:
-                    self._on_roster(directive)
-            case PlanOrder():
-                if self._on_plan is not None:
-                    self._on_plan(directive.changes)
-            case TracingOrder():
-                if self._on_tracing is not None:
-                    self._on_tracing(directive.changes)
-            case Drain():
-                if self._on_drain is not None:
-                    self._on_drain()
+        if isinstance(directive, Registered):
+            self._enter(directive.heartbeat_interval_ms / 1000, registered)
+        else:
+            self._orders.carry_out(directive)
 
     def _enter(self, interval_s: float, registered: asyncio.Future[float]) -> None:
         if registered.done():
