@@ -23,8 +23,6 @@ from specsplit.model.batch import Mask, Row
 from specsplit.model.pages import PagePool, PageTable, Slots
 from specsplit_drafter.proposer import Advance, FrontierNode
 
-CONTEXT_BUDGET: Final = 512
-"""Pending tokens in one forward at most, all sessions together."""
 CONTEXT_RESERVE: Final = 8
 """Slots per session that nodes leave free for committed tokens."""
 

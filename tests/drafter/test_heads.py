@@ -18,7 +18,8 @@ from specsplit.sessions import Close, FeaturesRead
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Sampling
 from specsplit_drafter.board import Answer, Board
-from specsplit_drafter.heads import HeadProposer
+from specsplit_drafter.heads import HeadModel
+from specsplit_drafter.model_proposer import CONTEXT_BUDGET, ModelProposer
 from specsplit_drafter.ngram import NgramProposer
 from specsplit_drafter.proposer import Advance, Children, Expanded, FrontierNode, SessionKey
 from tests.drafter.head_toys import (
@@ -41,11 +42,12 @@ PROMPT = list(range(1, 12))
 PLAN = Plan(num_steps=2, num_draft_tokens=4)
 
 
-class Checked(HeadProposer):
+class Checked(ModelProposer):
     """Compares all children with the reference's on the path, whatever has happened to the tree meanwhile."""
 
     def __init__(self, name: str, budget: int = 512, num_slots: int = 2048) -> None:
-        super().__init__(head_of(name), num_slots, CHILDREN, context_budget=budget)
+        self.model = HeadModel(head_of(name), num_slots)
+        super().__init__(self.model, CHILDREN, budget)
         self.reference = reference_of(name)
         self.known: dict[SessionKey, Known] = {}
         self.compared = 0
@@ -83,8 +85,14 @@ class Checked(HeadProposer):
         self.compared += 1
 
 
+def proposer_of(
+    head: Head, num_slots: int, *, need: FeatureNeed | None = None, context_budget: int = CONTEXT_BUDGET
+) -> ModelProposer:
+    return ModelProposer(HeadModel(head, num_slots, need), CHILDREN, context_budget)
+
+
 def run(
-    proposer: HeadProposer,
+    proposer: ModelProposer,
     head: Head,
     *,
     sampling: Sampling | None = None,
@@ -142,7 +150,7 @@ def test_children_are_those_of_the_reference_on_every_path_after_hits_and_misses
     assert proposer.pages.used == 0
 
 
-def begin(proposer: HeadProposer, head: Head, tokens: Sequence[int] = PROMPT, key: SessionKey = KEY) -> FrontierNode:
+def begin(proposer: ModelProposer, head: Head, tokens: Sequence[int] = PROMPT, key: SessionKey = KEY) -> FrontierNode:
     """A session with all of its features: its root, ready to be expanded."""
     proposer.open(key, tokens, Sampling())
     if len(tokens) > 1:
@@ -150,7 +158,7 @@ def begin(proposer: HeadProposer, head: Head, tokens: Sequence[int] = PROMPT, ke
     return FrontierNode(key, 0, 0, tokens[-1], len(tokens) - 1)
 
 
-def follow(proposer: HeadProposer, head: Head, advance: Advance, tokens: list[int]) -> FrontierNode:
+def follow(proposer: ModelProposer, head: Head, advance: Advance, tokens: list[int]) -> FrontierNode:
     """A commit and its features: the new root. `tokens` are the committed ones, and become so."""
     first = len(tokens) - 1
     tokens += advance.tokens
@@ -200,13 +208,13 @@ def test_two_commits_may_come_before_the_features_of_the_first() -> None:
         assert proposer.compared == 4
 
 
-def changed_slots(proposer: HeadProposer, change: Callable[[], object]) -> list[int]:
+def changed_slots(model: HeadModel, change: Callable[[], object]) -> list[int]:
     """Slots of each step whose KV another value stands in afterwards."""
-    before = [runner.kv.data.clone() for runner in proposer._runners]  # pyright: ignore[reportPrivateUsage]
+    before = [runner.kv.data.clone() for runner in model.runners]
     change()
     return [
         int((runner.kv.data != old).any(dim=4).any(dim=3).any(dim=1).any(dim=0).sum())
-        for runner, old in zip(proposer._runners, before, strict=True)  # pyright: ignore[reportPrivateUsage]
+        for runner, old in zip(model.runners, before, strict=True)
     ]
 
 
@@ -222,40 +230,44 @@ def test_draft_extend_computes_what_is_guessed_or_missing_in_each_step_and_nothi
     name: str, after_prompt: list[int], after_node: list[int], after_commit: list[int]
 ) -> None:
     head, tokens = head_of(name), list(PROMPT)
-    proposer = HeadProposer(head, 256, CHILDREN)
+    model = HeadModel(head, 256)
+    proposer = ModelProposer(model, CHILDREN)
     root = begin(proposer, head)
-    assert changed_slots(proposer, lambda: proposer.expand([root])) == after_prompt
+    assert changed_slots(model, lambda: proposer.expand([root])) == after_prompt
     nodes = [FrontierNode(KEY, 1, 0, 20, 11), FrontierNode(KEY, 2, 1, 21, 12)]
-    assert changed_slots(proposer, lambda: proposer.expand(nodes[:1])) == after_node
+    assert changed_slots(model, lambda: proposer.expand(nodes[:1])) == after_node
     proposer.expand(nodes[1:])
     used = proposer.pages.used
     root = follow(proposer, head, Advance([20, 21, 22], [1, 2], 0, set()), tokens)
-    assert changed_slots(proposer, lambda: proposer.expand([root])) == after_commit
+    assert changed_slots(model, lambda: proposer.expand([root])) == after_commit
     assert proposer.pages.used - used == (1 if name == "eagle" else 3 + 2 + 1)
-    assert changed_slots(proposer, lambda: proposer.expand([])) == [0] * head.shape.num_steps
+    assert changed_slots(model, lambda: proposer.expand([])) == [0] * head.shape.num_steps
 
 
 def test_an_expansion_of_nothing_does_nothing_twice_over() -> None:
     for name in HEADS:
-        proposer = HeadProposer(head_of(name), 64, CHILDREN)
+        model = HeadModel(head_of(name), 64)
+        proposer = ModelProposer(model, CHILDREN)
         assert proposer.expand([]) == []
-        assert changed_slots(proposer, lambda of=proposer: of.expand([])) == [0] * len(proposer._runners)  # pyright: ignore[reportPrivateUsage]
+        assert changed_slots(model, lambda of=proposer: of.expand([])) == [0] * len(model.runners)
 
 
 class Swapped(Checked):
     """At some moment, two steps get each other's pool."""
 
     def swap_runners(self) -> None:
-        self._runners[0], self._runners[1] = self._runners[1], self._runners[0]
+        runners = self.model.runners
+        runners[0], runners[1] = runners[1], runners[0]
 
     def swap_kv(self) -> None:
-        one, other = (runner.kv.data for runner in self._runners[:2])
+        one, other = (runner.kv.data for runner in self.model.runners[:2])
         kept = one.clone()
         one.copy_(other)
         other.copy_(kept)
 
     def swap_states(self) -> None:
-        self._states[0], self._states[1] = self._states[1], self._states[0]
+        states = self.model.states
+        states[0], states[1] = states[1], states[0]
 
 
 @pytest.mark.parametrize(
@@ -280,7 +292,7 @@ def answers(board: Board) -> list[Answer]:
 
 def test_a_session_without_features_rests_and_stirs_when_they_arrive() -> None:
     head = head_of("eagle")
-    board = board_of(HeadProposer(head, 256, CHILDREN), survival=0.05)
+    board = board_of(proposer_of(head, 256), survival=0.05)
     verifier = HeadVerifier(board, KEY, PROMPT, head, plan=Plan(num_steps=2))
     assert board.step() == 0
     assert answers(board) == [Grow(0, resting=True)]
@@ -329,7 +341,7 @@ def test_a_prompt_of_one_token_is_drafted_for_after_the_first_commit(name: str) 
 
 def test_a_long_prompt_does_not_keep_other_sessions_waiting_and_is_read_as_it_arrives() -> None:
     head = head_of("mimo")
-    proposer = HeadProposer(head, 256, CHILDREN, context_budget=10)
+    proposer = proposer_of(head, 256, context_budget=10)
     long, short = begin(proposer, head, list(range(1, 26)), (1, 1)), begin(proposer, head, [1, 2], (1, 2))
     waiting, done = proposer.expand([long, short])
     assert waiting is None
@@ -366,7 +378,7 @@ NAN = replace(event(0, 1), data=np.full(32, np.nan, dtype=np.float32).tobytes())
 def test_features_that_are_not_the_next_ones_end_their_session_and_no_other(
     features: Sequence[Features], words: str
 ) -> None:
-    proposer = HeadProposer(head_of("eagle"), 256, CHILDREN)
+    proposer = proposer_of(head_of("eagle"), 256)
     board = board_of(proposer)
     for session in (1, 2):
         board.handle((1, session), open_event(PROMPT, vocabulary=VOCABULARY, features=FeatureLayout(32)))
@@ -416,9 +428,7 @@ def test_features_that_do_not_fit_are_refused_naming_both_sides(
     need: FeatureFormat | None, offered: FeatureLayout, words: Sequence[str]
 ) -> None:
     head = head_of("eagle3")
-    board = board_of(
-        HeadProposer(head, 64, CHILDREN, need=replace(head.shape.need, format=need) if need else head.shape.need)
-    )
+    board = board_of(proposer_of(head, 64, need=replace(head.shape.need, format=need) if need else head.shape.need))
     board.handle(KEY, open_event(PROMPT, vocabulary=VOCABULARY, features=offered))
     error = refusal(board)
     assert isinstance(error, Incompatible)
@@ -433,7 +443,7 @@ def test_features_that_do_not_fit_are_refused_naming_both_sides(
 def test_features_that_the_verifier_projected_are_not_fused_again() -> None:
     head = head_of("eagle3")
     need = replace(head.shape.need, projection="ab" * 32, projected_size=32)
-    plain, spared = HeadProposer(head, 64, CHILDREN), HeadProposer(head, 64, CHILDREN, need=need)
+    plain, spared = proposer_of(head, 64), proposer_of(head, 64, need=need)
     assert spared.info.features == need
     root = begin(plain, head)
     spared.open(KEY, PROMPT, Sampling())
@@ -450,7 +460,7 @@ def test_features_that_the_verifier_projected_are_not_fused_again() -> None:
 
 @pytest.mark.parametrize("name", ["eagle", "mimo"])
 def test_a_context_that_does_not_fit_is_refused_and_takes_nothing(name: str) -> None:
-    proposer = HeadProposer(head_of(name), 64, CHILDREN)
+    proposer = proposer_of(head_of(name), 64)
     with pytest.raises(OutOfPages):
         proposer.open(KEY, [1] * 66, Sampling())
     assert proposer.pages.used == 0
@@ -458,7 +468,7 @@ def test_a_context_that_does_not_fit_is_refused_and_takes_nothing(name: str) -> 
 
 def test_a_full_pool_stops_growing_and_not_the_session() -> None:
     head = head_of("mimo")
-    proposer = HeadProposer(head, 64, CHILDREN)
+    proposer = proposer_of(head, 64)
     board = board_of(proposer, survival=0.0001)
     verifier = HeadVerifier(board, KEY, [1] * 57, head, plan=Plan(num_steps=5), max_nodes=500)
     verifier.feed()
@@ -471,14 +481,14 @@ def test_a_full_pool_stops_growing_and_not_the_session() -> None:
 
 def test_a_head_says_what_it_needs() -> None:
     need = FeatureNeed((0, 1, -1), 32)
-    assert HeadProposer(head_of("eagle3"), 64, CHILDREN).info.features == need
-    assert HeadProposer(head_of("mimo"), 64, CHILDREN).max_depth == 3
-    assert HeadProposer(head_of("eagle"), 64, CHILDREN).max_depth > 1000
+    assert proposer_of(head_of("eagle3"), 64).info.features == need
+    assert proposer_of(head_of("mimo"), 64).max_depth == 3
+    assert proposer_of(head_of("eagle"), 64).max_depth > 1000
 
 
 def test_a_commit_of_a_session_that_fills_the_pool_is_refused_and_frees_everything() -> None:
     head = head_of("mimo")
-    proposer = HeadProposer(head, 64, CHILDREN)
+    proposer = proposer_of(head, 64)
     board = board_of(proposer, survival=0.0001)
     board.handle(KEY, open_event([1] * 62, vocabulary=VOCABULARY, features=layout_of(head)))
     board.outgoing()

@@ -15,8 +15,9 @@ from specsplit.sampling.pick import perturb
 from specsplit.sessions import Close
 from specsplit.speculation import Grow
 from specsplit.values import Plan, Sampling, Vocabulary
+from specsplit_drafter.model_proposer import ModelProposer
 from specsplit_drafter.proposer import Advance, Children, Expanded, FrontierNode, SessionKey
-from specsplit_drafter.standalone import StandaloneProposer
+from specsplit_drafter.standalone import StandaloneModel
 from tests.drafter.toys import (
     Distribution,
     TableProposer,
@@ -48,13 +49,13 @@ def plain_logits() -> Callable[[Sequence[int]], torch.Tensor]:
     return lambda sequence: logits(tuple(sequence))
 
 
-class Checked(StandaloneProposer):
+class Checked(ModelProposer):
     """Compares all children with the plain model's on the path, whatever has happened to the tree meanwhile."""
 
     def __init__(
         self, plain_logits: Callable[[Sequence[int]], torch.Tensor], sampling: Sampling, budget: int = 512
     ) -> None:
-        super().__init__(tiny_lm(), CHILDREN, budget)
+        super().__init__(StandaloneModel(tiny_lm()), CHILDREN, budget)
         self.compared = 0
         self.other = TableProposer(lambda sequence: self._table(plain_logits(sequence), sampling, len(sequence)))
 
@@ -140,7 +141,7 @@ def test_children_are_those_of_the_plain_model_on_every_path_after_hits_and_miss
 
 
 def test_every_slot_is_freed_by_close_and_by_commit() -> None:
-    proposer = StandaloneProposer(tiny_lm(), CHILDREN)
+    proposer = ModelProposer(StandaloneModel(tiny_lm()), CHILDREN)
     proposer.open(KEY, [1, 2, 3], Sampling())
     assert proposer.pages.used == 3
     proposer.expand([FrontierNode(KEY, 0, 0, 3, 2)])
@@ -157,7 +158,7 @@ def test_every_slot_is_freed_by_close_and_by_commit() -> None:
 
 def test_accepted_nodes_are_not_computed_again() -> None:
     lm = tiny_lm()
-    proposer = StandaloneProposer(lm, CHILDREN)
+    proposer = ModelProposer(StandaloneModel(lm), CHILDREN)
     proposer.open(KEY, [1, 2, 3], Sampling())
     proposer.expand([FrontierNode(KEY, 0, 0, 3, 2)])
     proposer.expand([FrontierNode(KEY, 1, 0, 4, 3)])
@@ -169,7 +170,7 @@ def test_accepted_nodes_are_not_computed_again() -> None:
 
 
 def test_a_long_prompt_does_not_keep_other_sessions_waiting() -> None:
-    proposer = StandaloneProposer(tiny_lm(), CHILDREN, context_budget=10)
+    proposer = ModelProposer(StandaloneModel(tiny_lm()), CHILDREN, context_budget=10)
     long, short = (1, 1), (1, 2)
     proposer.open(long, list(range(1, 26)), Sampling())
     proposer.open(short, [1, 2], Sampling())
@@ -183,7 +184,7 @@ def test_a_long_prompt_does_not_keep_other_sessions_waiting() -> None:
 
 
 def test_a_context_that_does_not_fit_is_refused_and_takes_nothing() -> None:
-    proposer = StandaloneProposer(tiny_lm(num_slots=64), CHILDREN)
+    proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
     free = proposer.room
     with pytest.raises(OutOfPages):
         proposer.open(KEY, [1] * (free + 1), Sampling())
@@ -191,7 +192,7 @@ def test_a_context_that_does_not_fit_is_refused_and_takes_nothing() -> None:
 
 
 def test_a_session_whose_commit_does_not_fit_is_refused_and_the_others_go_on() -> None:
-    proposer = StandaloneProposer(tiny_lm(num_slots=64), CHILDREN)
+    proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
     board = board_of(proposer, survival=0.3)
     vocabulary = proposer.info.vocabulary
     assert vocabulary is not None
@@ -215,7 +216,7 @@ def test_a_session_whose_commit_does_not_fit_is_refused_and_the_others_go_on() -
 
 
 def test_a_full_pool_stops_growing_and_not_the_session() -> None:
-    proposer = StandaloneProposer(tiny_lm(num_slots=64), CHILDREN)
+    proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
     board = board_of(proposer, survival=0.0001)
     board.handle(KEY, open_event([1] * 60, vocabulary=Vocabulary(32), max_nodes=500))
     while board.step():
@@ -229,7 +230,7 @@ def test_a_full_pool_stops_growing_and_not_the_session() -> None:
 
 
 def test_a_session_that_reaches_the_drafters_context_is_handed_back() -> None:
-    proposer = StandaloneProposer(tiny_lm(max_context=16), CHILDREN)
+    proposer = ModelProposer(StandaloneModel(tiny_lm(max_context=16)), CHILDREN)
     board = board_of(proposer)
     vocabulary = proposer.info.vocabulary
     assert vocabulary is not None
