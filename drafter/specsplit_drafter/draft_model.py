@@ -31,7 +31,7 @@ class StepInput:
     drawn: list[Slots] = field(default_factory=list[Slots])
     """Slots [n] whose states the other rows read."""
     wanted: list[int] = field(default_factory=list[int])
-    """Indices in the frontier of what the rows ask logits for, in the same order."""
+    """Numbers, counted over the whole frontier, of the nodes that the rows ask logits for, in the same order."""
 
     @staticmethod
     def joined(parts: Sequence[StepInput]) -> StepInput:

@@ -8,29 +8,24 @@ features arrive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.errors import InvalidRequest
+from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, Features
+from specsplit.tree import Flags, Ints, TokenTree
 from specsplit.values import DrafterInfo, Sampling
 from specsplit_drafter.draft_model import DraftModel, StepInput
 from specsplit_drafter.feature_buffer import FeatureBuffer
 from specsplit_drafter.isolation import Found, Isolation
-from specsplit_drafter.proposer import (
-    UNBOUNDED,
-    Advance,
-    Expanded,
-    FrontierNode,
-    ProposerPages,
-    SessionKey,
-    by_session,
-)
-from specsplit_drafter.ranking import Ranking
+from specsplit_drafter.proposer import UNBOUNDED, Advance, Children, Expanded, Frontier, ProposerPages, SessionKey
+from specsplit_drafter.ranking import Ranking, no_numbers
 from specsplit_drafter.token_map import TokenMap, room
 
 CONTEXT_BUDGET: Final = 512
@@ -42,11 +37,10 @@ class _Session:
     tokens: list[int]
     """Committed, the root last."""
     sampling: Sampling
+    tree: TokenTree
     maps: list[TokenMap]
     """By step."""
     features: FeatureBuffer | None
-    nodes: dict[int, FrontierNode] = field(default_factory=dict[int, FrontierNode])
-    """Expanded ones below the root, by id, parents before children."""
 
     @property
     def root(self) -> int:
@@ -107,11 +101,11 @@ class ModelProposer:
         """True for a model that reads features: a node is expanded without the feature of its parent."""
         return self._model.feature_dtype is not None
 
-    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
+    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
         """Take slots for the committed tokens, whose rows are computed later. Raises OutOfPages."""
         dtype = self._model.feature_dtype
         features = None if dtype is None else FeatureBuffer(dtype)
-        self._sessions[session] = _Session(list(tokens), sampling, self._maps(), features)
+        self._sessions[session] = _Session(list(tokens), sampling, tree, self._maps(tree), features)
         try:
             for token_map in self._sessions[session].maps:
                 token_map.reserve(len(tokens))
@@ -123,10 +117,12 @@ class ModelProposer:
         """Take over and free slots, and take new ones for the rest and for survivors that are due in a lower step. Raises OutOfPages."""
         state = self._sessions[session]
         state.tokens.extend(advance.tokens)
-        state.nodes = {node_id: node for node_id, node in state.nodes.items() if node_id in advance.survivors}
-        for step, token_map in enumerate(state.maps):
-            token_map.commit(advance, len(state.tokens))
-            token_map.add(node for node in self._due(state, step, state.nodes.values()) if node.node not in token_map)
+        for token_map in state.maps:  # all of them, before one may raise: nobody else knows whose slots are dead
+            token_map.commit(advance)
+        for token_map in state.maps:
+            token_map.reserve(len(state.tokens))
+        if not self._model.recurrent and advance.moved is not None:
+            self._descend(state)
 
     def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
         """Take in what FeatureBuffer.add takes, if the model reads features."""
@@ -148,7 +144,7 @@ class ModelProposer:
         read, self._read = self._read, {}
         return tuple(read.items())
 
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Expanded]:
+    def expand(self, frontier: Sequence[Frontier]) -> list[Expanded]:
         """One forward of each step over all nodes, and over as much pending context as the budget and the features allow."""
         return self._isolation.expand(frontier, self._inputs(frontier), lambda parts: self._run(parts, frontier))
 
@@ -158,38 +154,57 @@ class ModelProposer:
             token_map.release()
         self._read.pop(session, None)
 
-    def _maps(self) -> list[TokenMap]:
+    def _maps(self, tree: TokenTree) -> list[TokenMap]:
         """A head has no row of the first token in step 0, nor of the first two in step 1."""
         skipped, exact = int(self.renews_root), not (self._model.recurrent and self.renews_root)
-        return [TokenMap(pool, step + skipped, exact) for step, pool in enumerate(self._model.pools)]
+        return [TokenMap(pool, tree, step + skipped, exact) for step, pool in enumerate(self._model.pools)]
 
-    def _run(self, parts: Sequence[Sequence[StepInput]], frontier: Sequence[FrontierNode]) -> Found:
+    def _run(self, parts: Sequence[Sequence[StepInput]], frontier: Sequence[Frontier]) -> Found:
         work = [StepInput.joined(of_step) for of_step in zip(*parts, strict=True)]
         logits: list[Tensor] = [self._model.run(step, part) for step, part in enumerate(work) if part.rows]
-        wanted = [i for part in work for i in part.wanted]
+        wanted = [number for part in work for number in part.wanted]
         if not wanted:
             return {}
-        samplings = [self._sessions[frontier[i].session].sampling for i in wanted]
-        ranked = self._ranking.rank(torch.cat(logits), samplings, [frontier[i].position for i in wanted])
-        return dict(zip(wanted, ranked, strict=True))
+        children, fit = self._ranking.rank(torch.cat(logits), *self._askers(frontier, wanted))
+        row_of = np.full(sum(len(part.slots) for part in frontier), -1)
+        row_of[wanted] = np.arange(len(wanted))
+        found: Found = {}
+        for part, start in zip(frontier, _starts(frontier), strict=True):
+            rows = row_of[start : start + len(part.slots)]
+            if rows[0] >= 0:
+                found[part.session] = self._children(part, children, fit, rows)
+        return found
 
-    def _inputs(self, frontier: Sequence[FrontierNode]) -> dict[SessionKey, list[StepInput]]:
+    def _askers(self, frontier: Sequence[Frontier], wanted: Sequence[int]) -> tuple[list[Sampling], list[int]]:
+        """Sampling and position of each node by its number among all of the frontier's."""
+        states = [self._sessions[part.session] for part in frontier]
+        samplings = [state.sampling for state, part in zip(states, frontier, strict=True) for _ in part.slots]
+        positions = [state.tree.positions.take(part.slots) for state, part in zip(states, frontier, strict=True)]
+        return [samplings[number] for number in wanted], np.concatenate(positions).take(wanted).tolist()
+
+    def _children(self, part: Frontier, of_all: Children, fit: Flags, rows: Ints) -> Children | SpecsplitError:
+        broken = part.slots.compress(~fit.take(rows))
+        if len(broken):
+            return no_numbers(int(self._sessions[part.session].tree.positions[broken[0]]))
+        return Children(of_all.tokens.take(rows, axis=0), of_all.log_probabilities.take(rows, axis=0))
+
+    def _inputs(self, frontier: Sequence[Frontier]) -> dict[SessionKey, list[StepInput]]:
         """Every session's part of each step. Pending contexts share the budget, the shortest first: a bonus must not wait for a prompt."""
         inputs: dict[SessionKey, list[StepInput]] = {}
-        members = by_session(frontier)
-        pending = {key: self._sessions[key].pending for key in members}
+        starts = _starts(frontier)
+        pending = [self._sessions[part.session].pending for part in frontier]
         budget = self._budget
-        for key in sorted((key for key in members if pending[key]), key=pending.__getitem__):
-            count = min(self._sessions[key].readable, budget)
+        for i in sorted((i for i, count in enumerate(pending) if count), key=pending.__getitem__):
+            count = min(self._sessions[frontier[i].session].readable, budget)
             budget -= count
             if count:
-                inputs[key] = self._extend(key, count, members[key])
-        for key in members:
-            if not pending[key]:
-                inputs[key] = self._branch(self._sessions[key], frontier, members[key])
+                inputs[frontier[i].session] = self._extend(frontier[i].session, count, starts[i])
+        for part, start, count in zip(frontier, starts, pending, strict=True):
+            if not count:
+                inputs[part.session] = self._branch(self._sessions[part.session], part.slots, start)
         return inputs
 
-    def _extend(self, key: SessionKey, count: int, root: Sequence[int]) -> list[StepInput]:
+    def _extend(self, key: SessionKey, count: int, root: int) -> list[StepInput]:
         """Rows of the next `count` tokens in every step that lacks them. `root` is wanted as soon as it is among them."""
         state = self._sessions[key]
         inputs = [StepInput() for _ in state.maps]
@@ -203,38 +218,50 @@ class ModelProposer:
             if done > first:
                 if step:
                     work.drawn.append(state.maps[step - 1].context_slots(first, done))
-                work.wanted += root if complete and step == 0 else ()
+                work.wanted += [root] if complete and step == 0 else ()
                 work.rows.append(token_map.read(state.tokens, stop, [count - 1] if work.wanted else ()))
-            if complete and token_map.missing:
+            if complete and len(token_map.missing):
                 self._add_branch(state, step, work)
         return inputs
 
-    def _branch(self, state: _Session, frontier: Sequence[FrontierNode], members: Sequence[int]) -> list[StepInput]:
+    def _branch(self, state: _Session, nodes: Ints, start: int) -> list[StepInput]:
         """Rows of these nodes in every step in which they are due; each is wanted from the lowest."""
         inputs = [StepInput() for _ in state.maps]
-        index = {frontier[i].node: i for i in members}
-        nodes = [frontier[i] for i in members]
-        state.nodes.update((node.node, node) for node in nodes)
         for step, work in enumerate(inputs):
-            due = list(self._due(state, step, nodes))
-            if due:
-                state.maps[step].add(due)
-                lowest = [
-                    n for n, node in enumerate(due) if self._model.recurrent or node.position == state.root + step
-                ]
-                work.wanted += [index[due[n].node] for n in lowest]
-                self._add_branch(state, step, work, lowest)
+            due = self._due(state, step, nodes).nonzero()[0]
+            if len(due):
+                state.maps[step].add(nodes.take(due))
+                lowest = self._lowest(state, step, nodes.take(due))
+                work.wanted += (due.take(lowest) + start).tolist()
+                self._add_branch(state, step, work, lowest.tolist())
         return inputs
 
     def _add_branch(self, state: _Session, step: int, work: StepInput, logits_at: Sequence[int] = ()) -> None:
         token_map = state.maps[step]
         source = token_map if self._model.recurrent else state.maps[step - 1]
-        work.drawn.append(source.slots_of(node.parent for node in token_map.missing))
+        work.drawn.append(source.slots_above(token_map.missing))
         work.rows.append(token_map.branch(logits_at))
 
-    def _due(self, state: _Session, step: int, nodes: Iterable[FrontierNode]) -> Iterable[FrontierNode]:
-        """Those of the expanded nodes that have a row in this step."""
+    def _descend(self, state: _Session) -> None:
+        """Give expanded nodes that have come nearer to the root slots in the steps in which they are due now. Raises OutOfPages."""
+        expanded = np.logical_or.reduce([token_map.held for token_map in state.maps]).nonzero()[0]
+        for step, token_map in enumerate(state.maps):
+            token_map.add(expanded.compress(self._due(state, step, expanded) & ~token_map.held.take(expanded)))
+
+    def _due(self, state: _Session, step: int, nodes: Ints) -> Flags:
+        """Which of these expanded nodes have a row in this step."""
         if self._model.recurrent:
-            return nodes
-        deepest, earliest = state.root + step, state.maps[step].first
-        return (node for node in nodes if earliest <= node.position <= deepest)
+            return np.ones(len(nodes), dtype=np.bool_)
+        positions = state.tree.positions.take(nodes)
+        return (positions >= state.maps[step].first) & (positions <= state.root + step)
+
+    def _lowest(self, state: _Session, step: int, nodes: Ints) -> Ints:
+        """Indices of those for which this is the lowest step in which they are due."""
+        if self._model.recurrent:
+            return np.arange(len(nodes))
+        return (state.tree.positions.take(nodes) == state.root + step).nonzero()[0]
+
+
+def _starts(frontier: Sequence[Frontier]) -> list[int]:
+    """Number of the first node of each session, counted over all of them."""
+    return [0, *accumulate(len(part.slots) for part in frontier)][: len(frontier)]

@@ -19,7 +19,7 @@ from specsplit_drafter.board import Answer, Outgoing
 from specsplit_drafter.engine import Engine
 from specsplit_drafter.heads import HeadModel
 from specsplit_drafter.model_proposer import ModelProposer
-from specsplit_drafter.proposer import Children, FrontierNode, Proposer
+from specsplit_drafter.proposer import Children, Frontier, Proposer
 from specsplit_drafter.record import Turn
 from tests.drafter.head_toys import VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import TableProposer, board_of, open_event
@@ -122,7 +122,7 @@ def test_a_session_without_features_is_answered_at_once_and_features_wake_it() -
 
 
 class Broken(TableProposer):
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[Frontier]) -> list[Children | None]:
         raise RuntimeError("the device is gone")
 
 
