@@ -33,11 +33,11 @@ COLUMNS = {"operation": "operation", "nodes": "live nodes", "median_us": "median
            "high_us": "third quartile, us", "aim_us": "aim, us"}  # fmt: skip
 
 
-def broods(count: int, children: int, rng: np.random.Generator) -> list[Children]:
+def children_of(count: int, children: int, rng: np.random.Generator) -> Children:
     """Candidate children of so many nodes."""
     weights = np.sort(np.exp(rng.normal(scale=PEAK, size=(count, children))), axis=1)[:, ::-1]
     raw = np.log(weights / weights.sum(axis=1, keepdims=True) / 1.02)
-    return [Children(np.arange(children), each) for each in raw]
+    return Children(np.arange(children)[None].repeat(count, axis=0), raw)
 
 
 def growth() -> Growth:
@@ -46,11 +46,12 @@ def growth() -> Growth:
     return Growth(Original(1, 0, 0, ROOM), Plan(num_steps=DEPTH), limits, Calibration(), ROOM)
 
 
-def expand(session: Growth, width: int, found: list[Children]) -> list[Grow]:
+def expand(session: Growth, width: int, found: Children) -> list[Grow]:
     """All that the drafter does for one expansion but the proposer's part."""
-    slots = [slot for _, slot in choose([session], width, ROOM)]
-    list(session.frontier((1, 1), slots))
-    session.expanded(list(zip(slots, found, strict=False)))
+    ((_, slots),) = choose([session], width, ROOM)
+    if len(slots) < len(found.tokens):
+        found = Children(found.tokens[: len(slots)], found.log_probabilities[: len(slots)])
+    session.expanded(slots, found)
     return session.flush()
 
 
@@ -58,7 +59,7 @@ def grows(nodes: int) -> Grow:
     """What a drafter tells of its first `nodes` nodes, as one grow."""
     session, rng, told = growth(), np.random.default_rng(0), list[Grow]()
     while len(session.original.tree) < nodes:
-        told += expand(session, 64, broods(64, BRANCHING, rng))
+        told += expand(session, 64, children_of(64, BRANCHING, rng))
     return part(Grow.merge(told), slice(nodes))
 
 
@@ -126,10 +127,10 @@ def drafter_operations(nodes: int) -> Iterator[tuple[str, Callable[[], float]]]:
         session = growth()
         session.original.tree.reserve(ROOM)
         while len(session.original.tree) < widest:
-            expand(session, 64, broods(64, BRANCHING, rng))
+            expand(session, 64, children_of(64, BRANCHING, rng))
         if not widest:
-            expand(session, 1, broods(1, 64, rng))  # so that there are 64 nodes to expand
-        found = broods(width, children, rng)
+            expand(session, 1, children_of(1, 64, rng))  # so that there are 64 nodes to expand
+        found = children_of(width, children, rng)
         return timed(lambda: expand(session, width, found))
 
     for width, children in ((4, 8), (64, BRANCHING)):

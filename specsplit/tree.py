@@ -89,13 +89,16 @@ class Node:
 class Column:
     """One more value for every slot, which moves with the nodes. Only live slots may be written."""
 
-    __slots__ = ("data", "fill")
+    __slots__ = ("before", "data", "fill", "remembers")
 
-    def __init__(self, data: npt.NDArray[Any], fill: object) -> None:
+    def __init__(self, data: npt.NDArray[Any], fill: object, remembers: bool) -> None:
         self.data = data
         """By slot; the tree replaces it when it needs more room, so it must not be kept."""
+        self.before = data[:0]
+        """What it was before the latest reroot, by the slots of then, if it remembers: for those who must let go of what the dead had."""
         self.fill = fill
         """What a new node has."""
+        self.remembers = remembers
 
 
 class TokenTree:
@@ -236,9 +239,17 @@ class TokenTree:
             slot = self._parent[slot]
         return found[::-1]
 
-    def attach(self, dtype: npt.DTypeLike, fill: object) -> Column:
+    def lines(self, slots: Ints) -> Ints:
+        """Slots of nodes [n] below the root, of their parents and so on, [levels, n]; ROOT in a level above which a line has ended."""
+        parents, level, levels = self.parents, slots, list[Ints]()
+        while np.count_nonzero(level):
+            levels.append(level)
+            level = np.maximum(parents.take(level), ROOT)
+        return np.stack(levels)
+
+    def attach(self, dtype: npt.DTypeLike, fill: object, *, remembers: bool = False) -> Column:
         """A column of one's own: `fill` for every node until it is written, and moved with the nodes."""
-        column = Column(np.full(len(self._scores), fill, dtype=dtype), fill)
+        column = Column(np.full(len(self._scores), fill, dtype=dtype), fill, remembers)
         self._attached.append(column)
         return column
 
@@ -328,6 +339,9 @@ class TokenTree:
         After a hit: the new slot of every old one [n], -1 for the dead. After a miss: None.
         """
         heir = self.child(deepest, bonus)
+        for column in self._attached:
+            if column.remembers:
+                column.before = column.data[: self._count].copy()
         if heir is None:
             self._restart(bonus, self._position[deepest] + 1)
             return None

@@ -3,8 +3,10 @@
 proposer.py        what any kind of drafter must be able to do
 suffix.py          where the text has been before
 ngram.py           the kind with no model
-standalone.py      the kind with a small language model
-heads.py           the kinds with a head on the target's features
+model_proposer.py  every kind with a model: its sessions and their pending context
+draft_model.py     what such a kind asks of its model
+standalone.py      a small language model as one
+heads.py           a head on the target's features as one
 feature_buffer.py  one session's features until they are read
 token_map.py       one session's tokens in one KV pool
 ranking.py         from logits to candidate children

@@ -20,7 +20,7 @@ from specsplit.wire.common import check_tokens
 from specsplit_drafter.calibration import Calibrations
 from specsplit_drafter.growth import Growth, GrowthLimits, choose
 from specsplit_drafter.isolation import error_of
-from specsplit_drafter.proposer import Children, FrontierNode, Proposer, SessionKey
+from specsplit_drafter.proposer import Children, Expanded, Frontier, Proposer, SessionKey
 from specsplit_drafter.rounds import Rounds
 
 _log = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ class Board:
         self.calibrations = Calibrations()
         self.rounds = Rounds()
         """Told of what happens to sessions; to be set before there are any, if some are to be traced."""
-        self.frontier: Sequence[FrontierNode] = ()
-        """Nodes of the latest expansion."""
+        self.frontier: Sequence[Frontier] = ()
+        """Nodes of the latest expansion, by session."""
         self.draining = False
         """True: no new sessions."""
         self.expanded_nodes = 0
@@ -107,43 +107,33 @@ class Board:
 
         A session for which it failed ends.
         """
+        keys = {id(desk.growth): session for session, desk in self._desks.items()}
         chosen = choose((desk.growth for desk in self._desks.values()), self._limits.expand_width, self.proposer.room)
         if not chosen:
             return 0
-        sessions = {id(desk.growth): session for session, desk in self._desks.items()}
-        taken: dict[SessionKey, list[int]] = {}
-        for growth, slot in chosen:
-            taken.setdefault(sessions[id(growth)], []).append(slot)
-        frontier = self.frontier = [
-            node for session, slots in taken.items() for node in self.growth_of(session).frontier(session, slots)
-        ]
-        self.rounds.expanding(frontier, self.proposer.pending)
-        with self._pace(len(frontier)):
-            expansions = iter(self.proposer.expand(frontier))
+        frontier = self.frontier = [Frontier(keys[id(growth)], slots) for growth, slots in chosen]
+        num_nodes = sum(len(part.slots) for part in frontier)
+        self.rounds.expanding([part.session for part in frontier], self.proposer.pending)
+        with self._pace(num_nodes):
+            expansions = self.proposer.expand(frontier)
         self.rounds.read(self.proposer.pending)
-        for session, slots in taken.items():
-            self._expanded(session, list(zip(slots, expansions, strict=False)))
-        return len(chosen)
+        for part, expansion in zip(frontier, expansions, strict=True):
+            self._expanded(part, expansion)
+        return num_nodes
 
-    def _expanded(
-        self, session: SessionKey, expansions: Sequence[tuple[int, Children | SpecsplitError | None]]
-    ) -> None:
-        """What an expansion brought for one session's nodes (slots). An error ends the session, and no other."""
-        growth = self.growth_of(session)
-        broods: list[tuple[int, Children]] = []
-        for slot, children in expansions:
-            if isinstance(children, SpecsplitError):
-                self._end(session, children)
-                return
-            if children is not None:
-                broods.append((slot, children))
-        if len(broods) < len(expansions):
-            growth.postponed()
-            growth.stalled = self.proposer.stalled(session)
-        if broods:
-            growth.expanded(broods)
-            self.expanded_nodes += len(broods)
-            self.rounds.expanded(session, len(broods))
+    def _expanded(self, part: Frontier, expansion: Expanded) -> None:
+        """What an expansion brought for one session's nodes. An error ends the session, and no other."""
+        growth = self.growth_of(part.session)
+        match expansion:
+            case SpecsplitError():
+                self._end(part.session, expansion)
+            case None:
+                growth.postponed()
+                growth.stalled = self.proposer.stalled(part.session)
+            case Children():
+                growth.expanded(part.slots, expansion)
+                self.expanded_nodes += len(part.slots)
+                self.rounds.expanded(part.session, len(part.slots))
 
     def outgoing(self) -> Outgoing:
         """What the verifiers have not been told yet."""
@@ -207,9 +197,8 @@ class Board:
             max_depth=self.proposer.max_depth,
             renews_root=self.proposer.renews_root,
         )
-        self.proposer.open(
-            session, event.tokens, event.sampling
-        )  # last: nothing must fail that would have to close it again
+        # Last: nothing must fail that would have to close it again.
+        self.proposer.open(session, original.tree, event.tokens, event.sampling)
         growth.stalled = self.proposer.stalled(session)
         self._desks[session] = _Desk(growth, event.vocabulary.size, event.features)
         self.rounds.opened(session, event.traceparent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,13 +27,10 @@ class Candidates:
         return Candidates(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))
 
     @staticmethod
-    def of(expansions: Sequence[tuple[int, Children]], tree: TokenTree, calibration: Calibration) -> Candidates:
-        """The children of all these nodes (slots), calibrated in one go, but for those that are nodes already."""
-        slots = np.array([slot for slot, _ in expansions], dtype=np.int64)
-        counts = [len(children.tokens) for _, children in expansions]
-        tokens = np.concatenate([children.tokens for _, children in expansions])
-        raw = np.concatenate([children.log_probabilities for _, children in expansions])
-        parents = slots.repeat(counts)
+    def of(slots: Ints, children: Children, tree: TokenTree, calibration: Calibration) -> Candidates:
+        """The children of these nodes, calibrated in one go, but for those that are nodes already."""
+        tokens, raw = children.tokens.ravel(), children.log_probabilities.ravel()
+        parents = slots.repeat(children.tokens.shape[1])
         own = tree.scores.take(parents)
         scores = np.minimum((own + calibration.log_probabilities(raw)).astype(np.float32), own.astype(np.float32))
         found = Candidates(parents, tokens, scores.astype(np.float64))

@@ -12,22 +12,21 @@ them all.
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from specsplit.speculation import Commit, Grow, Original, Reroot
-from specsplit.tree import ROOT, TokenTree, likeliest
+from specsplit.tree import ROOT, Ints, likeliest
 from specsplit.values import Plan
 from specsplit_drafter.calibration import Calibration
 from specsplit_drafter.candidates import Candidates
-from specsplit_drafter.proposer import UNBOUNDED, Advance, Children, FrontierNode, SessionKey
+from specsplit_drafter.proposer import UNBOUNDED, Advance, Children
+
+_NO_SLOTS: Final[Ints] = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,6 @@ class GrowthLimits:
     """A node less likely than this to be accepted is not expanded."""
     push_survival: float = 0.002
     """A candidate less likely than this to be accepted is not pushed."""
-
-
-Offer: TypeAlias = tuple[float, int]
-"""Log-survival and slot of a node that is worth expanding."""
 
 
 class Growth:
@@ -75,13 +70,13 @@ class Growth:
         self._renews_root = renews_root
         self._taken = self._tree.attach(np.bool_, False)
         """True for nodes that were taken to be expanded."""
-        self._broods = self._tree.attach(np.object_, None)
-        """The Children that came of it."""
+        self._expansions = self._tree.attach(np.object_, None)
+        """The Children that came of an expansion, for all of its nodes."""
+        self._rows = self._tree.attach(np.int64, 0)
+        """The node's row in them."""
         self._candidates = Candidates.none()
-        self._queue: list[Offer] | None = None
-        """What is worth expanding, the likeliest last; None if it must be made anew."""
-        self._queue_is_cut = False
-        """True if there are more of them than the queue holds."""
+        self._queue: Ints | None = None
+        """What is worth expanding, the likeliest first; None if it must be made anew."""
         self._root_chosen = False
         self._chosen = 0
         self._rounds = 0
@@ -93,31 +88,29 @@ class Growth:
     @property
     def resting(self) -> bool:
         """True if nothing more will come before the next commit, or the features that it is stalled for."""
-        return self._chosen == 0 and not self.offers()
+        return self._chosen == 0 and not len(self.offers())
 
-    def offers(self) -> Sequence[Offer]:
-        """Nodes that may be taken now, the likeliest last; none if none is worth it, or there is no place for its children.
+    def offers(self) -> Ints:
+        """Slots of nodes that may be taken now, the likeliest first; none if none is worth it, or there is no place for its children.
 
         The root stands in an expansion without any other node of its session (see proposer.py).
         """
         if self.stalled or self._starved or self._root_chosen or not self.plan.speculates:
-            return ()
+            return _NO_SLOTS
         if not self.plan.draft_ahead and self._rounds >= self.plan.num_steps:
-            return ()
-        if self._queue is None or (not self._queue and self._queue_is_cut):
+            return _NO_SLOTS
+        if self._queue is None:
             self._queue = self._ranked()
-        if self._queue and self._queue[-1][1] == ROOT:
-            return self._queue[-1:]
-        return self._queue[-self._places :] if self._places > 0 else ()
+        if len(self._queue) and self._queue[0] == ROOT:
+            return self._queue[:1]
+        return self._queue[: max(0, self._places)]
 
-    def take(self, count: int) -> None:
-        """The last `count` of the offers; `expanded` or `postponed` must follow."""
-        assert self._queue is not None, "there were offers"
-        taken = [slot for _, slot in self._queue[-count:]]
-        del self._queue[-count:]
-        self._chosen += count
-        self._root_chosen = taken == [ROOT]
-        self._taken.data[taken] = True
+    def take(self, slots: Ints) -> None:
+        """Some of the offers were chosen; `expanded` or `postponed` must follow."""
+        self._chosen += len(slots)
+        self._root_chosen = bool(slots[0] == ROOT)
+        self._taken.data[slots] = True
+        self._queue = None
 
     def starve(self) -> None:
         """Rest until the next commit: there is no room for its nodes in the proposer."""
@@ -129,20 +122,13 @@ class Growth:
         self._root_chosen = self._taken.data[ROOT] = False
         self._queue = None
 
-    def frontier(self, session: SessionKey, slots: Sequence[int]) -> Iterator[FrontierNode]:
-        """What the proposer is told of nodes that were taken."""
-        ids, tokens, parents, positions = self._tree.columns(slots)
-        above = self._tree.ids.take(parents, mode="clip")
-        columns = (column.tolist() for column in (ids, above, tokens, positions))
-        return map(FrontierNode._make, zip(repeat(session), *columns, strict=False))
-
-    def expanded(self, expansions: Sequence[tuple[int, Children]]) -> None:
+    def expanded(self, slots: Ints, children: Children) -> None:
         """Nodes that were taken have been expanded, all in one round: their children are candidates now, the likely ones nodes."""
-        self._chosen -= len(expansions)
+        self._chosen -= len(slots)
         self._root_chosen = self._told_resting = False  # if it rested, it was for want of features
-        for slot, children in expansions:
-            self._broods.data[slot] = children
-        self._candidates = self._candidates.beside(Candidates.of(expansions, self._tree, self._calibration))
+        self._expansions.data[slots] = children
+        self._rows.data[slots] = np.arange(len(slots))
+        self._candidates = self._candidates.beside(Candidates.of(slots, children, self._tree, self._calibration))
         self._rounds += 1
         self.push()
 
@@ -170,13 +156,13 @@ class Growth:
             self._sealed.append(Grow.merge(self._unsent))
             self._unsent = []
         for slot, pick in zip((ROOT, *path), commit.tokens, strict=True):
-            self._learn(self._broods.data[slot], pick)
+            self._learn(slot, pick)
         reroot = self.original.commit(commit)
         self._forget_the_dead(reroot)
         self._rounds = 0
         self._starved = self._told_resting = False
         self.push()  # survival has risen: what was too unlikely may not be now
-        return Advance(commit.tokens, reroot.path, reroot.root, LiveIds(self._tree))
+        return Advance(commit.tokens, path, reroot.moved)
 
     def flush(self) -> list[Grow]:
         """What the verifier has not been told yet, in order: at most one grow per commit."""
@@ -195,7 +181,7 @@ class Growth:
         """Nodes that may still be chosen: each is to get a child at least."""
         return self.original.room - self._chosen
 
-    def _ranked(self) -> list[Offer]:
+    def _ranked(self) -> Ints:
         tree = self._tree
         plan = self.plan
         depth = min(2 * plan.num_steps + 1 if plan.draft_ahead else plan.num_steps, self._max_depth)
@@ -204,18 +190,18 @@ class Growth:
         worthwhile &= tree.positions < deepest
         worthwhile &= ~self._taken.data[: len(worthwhile)]
         slots = worthwhile.nonzero()[0]
-        best = likeliest(slots, tree.scores.take(slots), self._width)[::-1]
-        self._queue_is_cut = len(best) < len(slots)
-        return list(zip(tree.survivals(best).tolist(), best.tolist(), strict=True))
+        return likeliest(slots, tree.scores.take(slots), self._width)
 
-    def _learn(self, brood: Children | None, pick: int) -> None:
-        if brood is None:
+    def _learn(self, slot: int, pick: int) -> None:
+        expansion: Children | None = self._expansions.data[slot]
+        if expansion is None:
             return
-        possible = np.isfinite(brood.log_probabilities).nonzero()[0]  # not what the session's filters forbid
+        row = self._rows.data[slot]
+        raw = expansion.log_probabilities[row]
+        possible = np.isfinite(raw).nonzero()[0]  # not what the session's filters forbid
         if len(possible):
-            picked = (brood.tokens.take(possible) == pick).nonzero()[0]
-            raw = brood.log_probabilities.take(possible)
-            self._calibration.observe(raw, int(picked[0]) if len(picked) else None)
+            picked = (expansion.tokens[row].take(possible) == pick).nonzero()[0]
+            self._calibration.observe(raw.take(possible), int(picked[0]) if len(picked) else None)
 
     def _forget_the_dead(self, reroot: Reroot) -> None:
         if reroot.moved is None:
@@ -227,45 +213,29 @@ class Growth:
             self._taken.data[ROOT] = False
 
 
-class LiveIds(Set[int]):
-    """Ids of the nodes below a root, as they are when one asks."""
-
-    def __init__(self, tree: TokenTree) -> None:
-        self._tree = tree
-
-    def __contains__(self, node_id: object) -> bool:
-        return isinstance(node_id, int) and (self._tree.find(node_id) or ROOT) != ROOT
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._tree.ids[1:].tolist())
-
-    def __len__(self) -> int:
-        return len(self._tree)
-
-
-def choose(growths: Iterable[Growth], width: int, room: int) -> list[tuple[Growth, int]]:
-    """The likeliest nodes (slots) to expand, at most `width`, at most `room` of them not a root.
+def choose(growths: Iterable[Growth], width: int, room: int) -> list[tuple[Growth, Ints]]:
+    """The likeliest nodes (slots, the likeliest first) to expand, at most `width`, at most `room` of them not a root.
 
     A session whose likeliest node finds no room is starved: it rests until its next commit.
     """
-    offers = [(growth, list(offers)) for growth in growths if (offers := growth.offers())]
-    heads = [(-left[-1][0], number, growth, left) for number, (growth, left) in enumerate(offers)]
-    heapq.heapify(heads)
-    chosen: list[tuple[Growth, int]] = []
-    while heads and len(chosen) < width:
-        _, number, growth, left = heads[0]
-        slot = left[-1][1]
-        if slot != ROOT and room <= 0:
-            growth.starve()
-            heapq.heappop(heads)
-            continue
-        room -= slot != ROOT
-        chosen.append((growth, slot))
-        left.pop()
-        if left:
-            heapq.heapreplace(heads, (-left[-1][0], number, growth, left))
-        else:
-            heapq.heappop(heads)
-    for growth, count in Counter(growth for growth, _ in chosen).items():
-        growth.take(count)
-    return chosen
+    offers = [(growth, slots) for growth in growths if len(slots := growth.offers())]
+    if sum(len(slots) for _, slots in offers) > min(width, room):
+        offers = _shared(offers, width, room)
+    for growth, slots in offers:
+        growth.take(slots)
+    return offers
+
+
+def _shared(offers: Sequence[tuple[Growth, Ints]], width: int, room: int) -> list[tuple[Growth, Ints]]:
+    """What each session gets of its offers, if that is anything. Roots come first: nothing is likelier."""
+    owners = np.arange(len(offers)).repeat([len(slots) for _, slots in offers])
+    below = np.concatenate([slots for _, slots in offers]) != ROOT
+    survivals = np.concatenate([growth.original.tree.survivals(slots) for growth, slots in offers])
+    order = np.lexsort((-survivals, below))  # stable: of equals the session that stands first
+    fitting = ~below[order] | (below[order].cumsum() <= room)
+    chosen = owners[order[fitting]][:width]
+    if len(chosen) < width:
+        for number in set(owners[order[~fitting]].tolist()):
+            offers[number][0].starve()
+    counts = np.bincount(chosen, minlength=len(offers)).tolist()
+    return [(growth, slots[:count]) for (growth, slots), count in zip(offers, counts, strict=True) if count]

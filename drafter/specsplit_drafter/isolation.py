@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from specsplit.errors import SpecsplitError
-from specsplit_drafter.proposer import Expanded, FrontierNode, SessionKey, by_session
+from specsplit_drafter.proposer import Expanded, Frontier, SessionKey
 
 _log = logging.getLogger(__name__)
 _Part = TypeVar("_Part")
 
-Found: TypeAlias = dict[int, Expanded]
-"""What became of nodes, by their indices in the frontier."""
+Found: TypeAlias = dict[SessionKey, Expanded]
+"""What became of sessions; of those that are not there, nothing yet."""
 
 MOST_FAULTS: Final = 3
 """Expansions in a row that may fail for the only session they are of; after that the fault is taken to be the drafter's."""
@@ -28,11 +28,11 @@ class Isolation:
 
     def expand(
         self,
-        frontier: Sequence[FrontierNode],
+        frontier: Sequence[Frontier],
         parts: Mapping[SessionKey, _Part],
         run: Callable[[Sequence[_Part]], Found],
     ) -> list[Expanded]:
-        """What became of every node of the frontier: what `run` finds, or the error that ends the node's session.
+        """What became of each session's frontier: what `run` finds, or the error that ends the session.
 
         `run` is given the parts of some sessions, and may be given a part again. What it raises for all of several sessions is no
         session's fault, and is raised.
@@ -41,19 +41,15 @@ class Isolation:
             found = run(list(parts.values()))
             self._faults = 0
         except Exception as error:  # noqa: BLE001 (whose fault it is shows when each is tried by itself)
-            found = self._apart(frontier, parts, run, error)
-        return [found.get(i) for i in range(len(frontier))]
+            found = self._apart(parts, run, error)
+        return [found.get(part.session) for part in frontier]
 
     def _apart(
-        self,
-        frontier: Sequence[FrontierNode],
-        parts: Mapping[SessionKey, _Part],
-        run: Callable[[Sequence[_Part]], Found],
-        fault: Exception,
+        self, parts: Mapping[SessionKey, _Part], run: Callable[[Sequence[_Part]], Found], fault: Exception
     ) -> Found:
         _log.error("an expansion of %d sessions failed, trying each by itself", len(parts), exc_info=fault)
         found: Found = {}
-        failed: dict[SessionKey, SpecsplitError] = {}
+        failed: Found = {}
         for session, part in parts.items():
             try:
                 found.update(run([part]))
@@ -62,9 +58,7 @@ class Isolation:
         self._faults = self._faults + 1 if len(failed) == len(parts) else 0
         if self._faults and (len(parts) != 1 or self._faults >= MOST_FAULTS):
             raise fault
-        members = by_session(frontier)
-        found.update((i, error) for session, error in failed.items() for i in members[session])
-        return found
+        return found | failed
 
 
 def error_of(fault: Exception) -> SpecsplitError:

@@ -8,24 +8,22 @@ long match leaves little.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
+from specsplit.tree import ROOT, TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, Sampling
-from specsplit_drafter.proposer import UNBOUNDED, Advance, Children, FrontierNode, NoFeatures, ProposerPages, SessionKey
+from specsplit_drafter.proposer import UNBOUNDED, Advance, Children, Frontier, NoFeatures, ProposerPages, SessionKey
 from specsplit_drafter.suffix import Context, SuffixIndex
 
 
 @dataclass
 class _Session:
     index: SuffixIndex
-    root: int
+    tree: TokenTree
     contexts: dict[int, Context] = field(default_factory=dict[int, Context])
-    """Of the nodes expanded since the last commit, the root's included."""
-    tree: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    """Expanded node below the root -> its parent and token."""
+    """By slot, of nodes since the last commit."""
 
 
 class NgramProposer(NoFeatures):
@@ -51,45 +49,41 @@ class NgramProposer(NoFeatures):
         """Without bound."""
         return UNBOUNDED
 
-    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
+    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
         """Index the committed tokens."""
-        self._sessions[session] = _Session(SuffixIndex(tokens), 0)
+        self._sessions[session] = _Session(SuffixIndex(tokens), tree)
 
     def commit(self, session: SessionKey, advance: Advance) -> None:
         """Index the new tokens. Contexts are made again on demand: new text may be a new match."""
         state = self._sessions[session]
         state.index.extend(advance.tokens)
-        state.root = advance.root
         state.contexts.clear()
-        state.tree = {node: link for node, link in state.tree.items() if node in advance.survivors}
 
     def pending(self, session: SessionKey) -> int:
         """None: they are indexed as they come."""
         return 0
 
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[Frontier]) -> list[Children | None]:
         """Candidate children of each node; never None."""
-        return [self._expand(self._sessions[node.session], node) for node in frontier]
+        return [self._expand(self._sessions[part.session], part.slots.tolist()) for part in frontier]
 
     def close(self, session: SessionKey) -> None:
         """Forget a session."""
         del self._sessions[session]
 
-    def _expand(self, state: _Session, node: FrontierNode) -> Children:
-        if node.node != state.root:
-            state.tree[node.node] = (node.parent, node.token)
-        return rank(state.index, self._context(state, node.node), self._children)
+    def _expand(self, state: _Session, slots: Sequence[int]) -> Children:
+        return Children.of([rank(state.index, self._context(state, slot), self._children) for slot in slots])
 
-    def _context(self, state: _Session, node: int) -> Context:
-        if node == state.root:
+    def _context(self, state: _Session, slot: int) -> Context:
+        if slot == ROOT:
             return state.index.committed
-        if node not in state.contexts:
-            parent, token = state.tree[node]
-            state.contexts[node] = state.index.child(self._context(state, parent), token)
-        return state.contexts[node]
+        if slot not in state.contexts:
+            above = self._context(state, int(state.tree.parents[slot]))
+            state.contexts[slot] = state.index.child(above, state.tree.token_of(slot))
+        return state.contexts[slot]
 
 
-def rank(index: SuffixIndex, context: Context, children: int) -> Children:
+def rank(index: SuffixIndex, context: Context, children: int) -> list[tuple[int, float]]:
     """At most `children` continuations of a context with their log-probabilities, likeliest (then latest seen) first."""
     probabilities: dict[int, float] = {}
     counts: dict[int, int] = {}
@@ -109,5 +103,4 @@ def rank(index: SuffixIndex, context: Context, children: int) -> Children:
         if len(probabilities) >= children:
             break
     best = sorted(probabilities.items(), key=lambda item: item[1], reverse=True)[:children]
-    tokens = np.array([token for token, _ in best], dtype=np.int64)
-    return Children(tokens, np.log(np.array([probability for _, probability in best], dtype=np.float64)))
+    return [(token, math.log(probability)) for token, probability in best]

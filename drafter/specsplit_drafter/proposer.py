@@ -1,8 +1,8 @@
 """What any kind of drafter must be able to do.
 
 A proposer knows tokens, not scores: which node is worth expanding and which child is worth pushing is `growth`'s affair. It sees a
-session as a committed sequence whose last token is the root, and expanded nodes below the root. A node is expanded at most once,
-and never before its parent; a root may be expanded again, and stands in a frontier without any node of its session.
+session as a committed sequence whose last token is the root, and the session's tree below it, to which it may attach columns. A node is
+expanded at most once, and in a later expansion than its parent; a root may be expanded again, and stands in a frontier alone.
 
 A kind that drafts with a head also reads *features* of the committed tokens. They come when the verifier has them, so a session may
 be stalled: nothing can be done for it before more arrive. Every other kind takes what `NoFeatures` says.
@@ -10,15 +10,16 @@ be stalled: nothing can be done for it before more arrive. Every other kind take
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, Features
+from specsplit.tree import ROOT, Ints, Scores, TokenTree
 from specsplit.values import DrafterInfo, Sampling
 
 UNBOUNDED: Final = 1 << 30
@@ -26,45 +27,52 @@ SessionKey: TypeAlias = tuple[int, int]
 """Number of the stream on this drafter, session id on that stream: verifiers choose session ids without knowing of one another."""
 
 
-class FrontierNode(NamedTuple):
-    """A node (or the root) that is to be expanded now."""
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Nodes of one session that are to be expanded now: the root alone, or nodes below it."""
 
     session: SessionKey
-    node: int
-    """Its id; for the root, the id that `Advance.root` (or 0 after open) gave it."""
-    parent: int
-    """Id of its parent, which was expanded before; of no meaning for the root."""
-    token: int
-    position: int
-    """Index of the token in the sequence; the prompt begins at 0."""
+    slots: Ints
+    """[n] in the session's tree."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Children:
-    """Candidate children of one node, likeliest first."""
+    """Candidate children of n nodes, a row for each, likeliest first."""
 
-    tokens: npt.NDArray[np.int64]
-    """[n], no two equal."""
-    log_probabilities: npt.NDArray[np.float64]
-    """[n], raw (not calibrated), descending."""
+    tokens: Ints
+    """[n, c], no two of a row equal."""
+    log_probabilities: Scores
+    """[n, c], raw (not calibrated), descending; -inf where there is no candidate."""
+
+    @staticmethod
+    def of(rows: Sequence[Sequence[tuple[int, float]]]) -> Children:
+        """Put rows of (token, log-probability), likeliest first, together; they need not be equally long."""
+        width = max(map(len, rows), default=0)
+        padded = [[*row, *[(-1, -math.inf)] * (width - len(row))] for row in rows]
+        found = np.array(padded, dtype=np.float64).reshape(len(rows), width, 2)
+        return Children(found[:, :, 0].astype(np.int64), found[:, :, 1])
 
 
 Expanded: TypeAlias = Children | SpecsplitError | None
-"""What became of a node in an expansion. None: not yet; an error: its session must be closed."""
+"""What became of a session's frontier in an expansion. None: not yet; an error: the session must be closed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Advance:
-    """What a commit means to a proposer."""
+    """What a commit means to a proposer. The session's tree is rerooted already."""
 
     tokens: Sequence[int]
     """The committed tokens, the bonus (the new root) last."""
     accepted: Sequence[int]
-    """Ids of the accepted nodes, the one below the old root first; one fewer than tokens."""
-    root: int
-    """The new root: the id of the node it was, 0 if it was none."""
-    survivors: Set[int]
-    """Ids of the nodes that live on below the new root."""
+    """Slots, before the reroot, of the accepted nodes, the one below the old root first; one fewer than tokens."""
+    moved: Ints | None
+    """The new slot of every old one [n], -1 for the dead. None after a miss: nothing survives."""
+
+    @property
+    def path(self) -> list[int]:
+        """Slots, before the reroot, of the committed tokens that were nodes, the bonus among them after a hit."""
+        return [*self.accepted] if self.moved is None else [*self.accepted, int((self.moved == ROOT).argmax())]
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,7 @@ class Proposer(Protocol):
         """True if a root is to be expanded after every commit, also if it has been as a node: its children are better for it."""
         ...
 
-    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
+    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
         """Begin a session on committed tokens, the root last. Raises Exhausted if its context does not fit now."""
         ...
 
@@ -111,11 +119,11 @@ class Proposer(Protocol):
         """Follow a commit. Raises Exhausted if the longer context does not fit now; the session must then be closed."""
         ...
 
-    def expand(self, frontier: Sequence[FrontierNode]) -> Sequence[Expanded]:
-        """Candidate children of each node, all in one batch.
+    def expand(self, frontier: Sequence[Frontier]) -> Sequence[Expanded]:
+        """Candidate children of each session's nodes, all in one batch; no session stands there twice.
 
         None means not yet: the session's context is still being read, a part with each call; only a root can get it. Ask again.
-        An error at any node of a session ends that session and no other; what is raised is the proposer's own end.
+        An error ends that session and no other; what is raised is the proposer's own end.
         """
         ...
 
@@ -157,11 +165,3 @@ class NoFeatures:
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:
         """None."""
         return ()
-
-
-def by_session(frontier: Sequence[FrontierNode]) -> dict[SessionKey, list[int]]:
-    """Indices in the frontier of each session's nodes."""
-    members: dict[SessionKey, list[int]] = {}
-    for i, node in enumerate(frontier):
-        members.setdefault(node.session, []).append(i)
-    return members

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specsplit.errors import SpecsplitError
 from specsplit.sampling import NoiseCache, has_pick, perturb
+from specsplit.tree import Flags
 from specsplit.values import Sampling
 from specsplit_drafter.proposer import Children
 
@@ -26,24 +27,16 @@ class Ranking:
         self._noise = NoiseCache(NOISE_BYTES)
 
     @torch.inference_mode()
-    def rank(
-        self, logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int]
-    ) -> list[Children | SpecsplitError]:
-        """Logits [n, V] behind nodes at `positions` -> their likeliest children; an error for a node whose logits are no numbers."""
+    def rank(self, logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int]) -> tuple[Children, Flags]:
+        """Logits [n, V] behind nodes at `positions` -> their likeliest children, and which rows of logits are numbers at all [n]."""
         perturbed = perturb(logits, samplings, [position + 1 for position in positions], self._noise)
         values, tokens = perturbed.topk(self._children, dim=-1)
-        log_probabilities = values.double() - perturbed.logsumexp(dim=-1, keepdim=True).double()
-        columns = zip(
-            has_pick(values[:, 0]).tolist(),
-            positions,
-            tokens.cpu().numpy(),
-            log_probabilities.cpu().numpy(),
-            strict=True,
-        )
-        return [Children(of_node, raw) if fit else _no_numbers(position) for fit, position, of_node, raw in columns]
+        raw = values.double() - perturbed.logsumexp(dim=-1, keepdim=True).double()
+        return Children(tokens.cpu().numpy(), raw.cpu().numpy()), has_pick(values[:, 0]).cpu().numpy()
 
 
-def _no_numbers(position: int) -> SpecsplitError:
+def no_numbers(position: int) -> SpecsplitError:
+    """What a session is told whose logits behind `position` cannot be ranked."""
     return SpecsplitError(
         f"the drafter's logits behind position {position} are NaN or infinite: it cannot draft for this text"
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specsplit.observe import TraceContext
-from specsplit_drafter.proposer import FrontierNode, SessionKey
+from specsplit_drafter.proposer import Frontier, SessionKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,20 @@ class Expansion:
 
     began: float
     ended: float
-    frontier: Sequence[FrontierNode]
-    """Nodes that were to be expanded."""
+    frontier: Sequence[Frontier]
+    """Nodes that were to be expanded, by session."""
     shares: tuple[Share, ...]
     """Of the sessions that are traced in so much detail, and only where something was done."""
 
     @property
     def num_sessions(self) -> int:
         """Sessions that took part, traced or not."""
-        return len({node.session for node in self.frontier})
+        return len(self.frontier)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all of them, roots included."""
+        return sum(len(part.slots) for part in self.frontier)
 
 
 @dataclass(frozen=True, slots=True)

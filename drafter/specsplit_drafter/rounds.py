@@ -6,13 +6,13 @@ and holds to its end, so that a level that is raised shows from the next commits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from specsplit.observe import TraceContext
 from specsplit.speculation import Grow
-from specsplit_drafter.proposer import FrontierNode, SessionKey
+from specsplit_drafter.proposer import SessionKey
 from specsplit_drafter.record import Round, Share
 
 Follows: TypeAlias = Callable[[int, TraceContext | None], bool]
@@ -90,10 +90,9 @@ class Rounds:
         for session in list(self._parents):
             self.closed(session, error)
 
-    def expanding(self, frontier: Sequence[FrontierNode], pending: Pending) -> None:
-        """An expansion begins."""
-        sessions = {node.session for node in frontier} & self._running.keys() if self._running else ()
-        parents = ((session, self._running[session].parent) for session in sessions)
+    def expanding(self, sessions: Iterable[SessionKey], pending: Pending) -> None:
+        """An expansion of nodes of these sessions begins."""
+        parents = ((session, self._running[session].parent) for session in sessions if session in self._running)
         self._shares = {
             session: _Share(parent, pending(session)) for session, parent in parents if self._is_traced(_SHARES, parent)
         }

@@ -96,17 +96,19 @@ def _load_proposer(settings: DrafterSettings) -> Proposer:
     if settings.kind.is_head:
         return _load_head(settings, settings.model)
     from specsplit.model import CausalLM  # noqa: PLC0415
-    from specsplit_drafter.standalone import StandaloneProposer  # noqa: PLC0415
+    from specsplit_drafter.model_proposer import ModelProposer  # noqa: PLC0415
+    from specsplit_drafter.standalone import StandaloneModel  # noqa: PLC0415
 
     model = CausalLM.load(
         settings.model, num_pages=settings.kv_tokens, page_size=1, dtype=settings.dtype, device=settings.device
     )
-    return StandaloneProposer(model, settings.children)
+    return ModelProposer(StandaloneModel(model), settings.children)
 
 
 def _load_head(settings: DrafterSettings, folder: Path) -> Proposer:
     from specsplit.model.heads import load_head, projected  # noqa: PLC0415
-    from specsplit_drafter.heads import HeadProposer  # noqa: PLC0415
+    from specsplit_drafter.heads import HeadModel  # noqa: PLC0415
+    from specsplit_drafter.model_proposer import ModelProposer  # noqa: PLC0415
 
     if settings.target is None:
         raise LoadError(
@@ -116,7 +118,7 @@ def _load_head(settings: DrafterSettings, folder: Path) -> Proposer:
     need = replace(head.shape.need, format=settings.feature_format)
     if settings.feature_projection:
         need = projected(need, folder)
-    return HeadProposer(head, settings.kv_tokens, settings.children, need=need)
+    return ModelProposer(HeadModel(head, settings.kv_tokens, need), settings.children)
 
 
 def _pace(settings: DrafterSettings) -> Pace:

@@ -70,7 +70,7 @@ class Telemetry:
         )
 
     def _expansion(self, expansion: Expansion) -> None:
-        attributes = {"kind": self._kind, "sessions": expansion.num_sessions, "nodes": len(expansion.frontier)}
+        attributes = {"kind": self._kind, "sessions": expansion.num_sessions, "nodes": expansion.num_nodes}
         batch = self._tracing.batch("expansion", expansion.began, expansion.ended, attributes=attributes)
         links = [batch] if batch else []
         for share in expansion.shares:

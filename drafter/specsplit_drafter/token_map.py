@@ -1,4 +1,4 @@
-"""Where one session's rows lie in one KV pool: its own map of tokens to slots.
+"""Where one session's rows lie in one KV pool: its own map of tokens to slots of the pool.
 
 Every token of a session has a slot of its own (pages of one), so that a tree costs no copying: an expanded node keeps its slot for
 life; if it is accepted, the slot is appended to the context's table, and if it dies, the slot goes back to the pool.
@@ -6,62 +6,52 @@ life; if it is accepted, the slot is appended to the context's table, and if it 
     context   the committed tokens from position `first` on, root included; `computed` of them, from the front, have their KV
     tree      expanded nodes below the root; all of them have their KV but those that are `missing`
 
-A node has its KV only if its parent has (where it has a row here). So of an accepted path the part with KV comes first and is taken
-over, and the rest (the bonus at the latest) is pending and computed with the next forward: that is draft extend. A prompt is pending
-in the same way.
+The slot of a node is a column of the session's tree. A node has its KV only if its parent has (where it has a row here). So of an
+accepted path the part with KV comes first and is taken over, and the rest (the bonus at the latest) is pending and computed with the
+next forward: that is draft extend. A prompt is pending in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from specsplit.model.batch import Mask, Row
+from specsplit.model.batch import Row
 from specsplit.model.pages import PagePool, PageTable, Slots
-from specsplit_drafter.proposer import Advance, FrontierNode
+from specsplit.tree import ROOT, Flags, Ints, TokenTree
+from specsplit_drafter.proposer import Advance
 
-CONTEXT_BUDGET: Final = 512
-"""Pending tokens in one forward at most, all sessions together."""
 CONTEXT_RESERVE: Final = 8
 """Slots per session that nodes leave free for committed tokens."""
-
-
-@dataclass(slots=True)
-class _Node:
-    slot: int
-    parent: int
-    index: int
-    """Place among the tree's nodes, in order of arrival."""
-    lineage: int
-    """Bit i is set if the node at place i is this one or above it."""
+_NO_SLOT: Final = -1
+_NO_NODES: Final[Ints] = np.empty(0, dtype=np.int64)
 
 
 class TokenMap:
-    """One session in one pool, whose pages must be of one slot.
+    """One session in one pool, whose pages must be of one slot. Nodes are named by their places in the session's tree.
 
     first: position of the token that row 0 is of; tokens before it have no row here. exact: the row of an accepted node is what its row
     as a committed token would be, and need not be computed again.
     """
 
-    def __init__(self, pool: PagePool, first: int = 0, exact: bool = True) -> None:
+    def __init__(self, pool: PagePool, tree: TokenTree, first: int = 0, exact: bool = True) -> None:
         self.first: Final = first
         self.computed = 0
         """Rows of the context, from the front, that have their KV."""
-        self.missing: list[FrontierNode] = []
-        """Nodes with a slot, but no KV yet, parents before children."""
+        self.missing: Ints = _NO_NODES
+        """Nodes with a slot, but no KV yet."""
         self._pool = pool
+        self._tree = tree
         self._exact = exact
         self._table = PageTable(pool)
-        self._root = 0
-        self._tree: dict[int, _Node] = {}
-        """By id, in order of arrival: parents before children."""
+        self._slots = tree.attach(np.int64, _NO_SLOT, remembers=True)
 
-    def __contains__(self, node: int) -> bool:
-        """True if the tree has this node."""
-        return node in self._tree
+    @property
+    def held(self) -> Flags:
+        """For each place in the tree: true if the node there has a slot."""
+        return self._slots.data[: len(self._tree) + 1] != _NO_SLOT
 
     @property
     def pending(self) -> int:
@@ -69,22 +59,23 @@ class TokenMap:
         return len(self._table) - self.computed
 
     def reserve(self, num_tokens: int) -> None:
-        """Slots for a context of so many committed tokens, from position 0. Raises OutOfPages."""
+        """Take slots for a context of so many committed tokens, from position 0. Raises OutOfPages."""
         self._table.reserve(max(0, num_tokens - self.first))
 
-    def commit(self, advance: Advance, num_tokens: int) -> None:
-        """Take over the slots of accepted nodes, free those of the dead, take new ones for the rest of `num_tokens`. Raises OutOfPages."""
-        path = [*advance.accepted, advance.root] if advance.root else advance.accepted
-        missing = {node.node for node in self.missing}
-        accepted = [node for node in path if node in self._tree]
-        self._table.adopt(np.array([self._tree.pop(node).slot for node in accepted], dtype=np.int64))
+    def commit(self, advance: Advance) -> None:
+        """Take over the slots of accepted nodes and free those of the dead. `reserve` must follow."""
+        before, path = self._slots.before, advance.path
+        own = before.take(path)
+        own = own.compress(own != _NO_SLOT)
+        self._table.adopt(own)
         if self._exact:
-            self.computed += sum(node not in missing for node in accepted)
-        self._free(node.slot for node_id, node in self._tree.items() if node_id not in advance.survivors)
-        self._keep([entry for entry in self._tree.items() if entry[0] in advance.survivors])
-        self.missing = [node for node in self.missing if node.node in advance.survivors]
-        self._root = advance.root
-        self.reserve(num_tokens)
+            self.computed += len(own) - len({*path} & {*self.missing.tolist()})
+        before[path] = _NO_SLOT
+        dead = before if advance.moved is None else before.compress(advance.moved < 0)
+        self._pool.release(dead.compress(dead != _NO_SLOT))
+        self._slots.data[ROOT] = _NO_SLOT  # it is the context's now
+        alive = _NO_NODES if advance.moved is None else advance.moved.take(self.missing)
+        self.missing = alive.compress(alive > ROOT)
 
     def read(self, tokens: Sequence[int], stop: int, logits_at: Sequence[int] = ()) -> Row:
         """The pending rows of the context before position `stop`, which are computed from now on; `tokens` are all committed ones."""
@@ -93,26 +84,27 @@ class TokenMap:
         self.computed = done
         return row
 
-    def add(self, nodes: Iterable[FrontierNode]) -> None:
-        """Nodes to be expanded, after their parents (where those have a row here). They are missing until `branch`. Raises OutOfPages."""
-        new = list(nodes)
-        for node, slot in zip(new, self._pool.allocate(len(new)).tolist(), strict=True):
-            index, parent = len(self._tree), self._tree.get(node.parent)
-            lineage = (parent.lineage if parent else 0) | 1 << index
-            self._tree[node.node] = _Node(slot, node.parent, index, lineage)
-        self.missing += new
+    def add(self, nodes: Ints) -> None:
+        """Give nodes that are to be expanded their slots. They are missing until `branch`. Raises OutOfPages."""
+        self._slots.data[nodes] = self._pool.allocate(len(nodes))
+        self.missing = np.concatenate((self.missing, nodes))
 
     def branch(self, logits_at: Sequence[int] = ()) -> Row:
         """The missing nodes (at least one), which are so no longer. The whole context must be read before them, or in the same forward."""
-        nodes, self.missing = self.missing, []
-        found = [self._tree[node.node] for node in nodes]
-        tree_slots = np.fromiter((node.slot for node in self._tree.values()), np.int64, len(self._tree))
+        nodes, self.missing = self.missing, _NO_NODES
+        of_node = self._slots.data
+        lines = self._tree.lines(nodes)
+        has_row = of_node.take(lines) != _NO_SLOT  # the root has none here
+        above = lines[has_row]
+        seen = np.unique(above)
+        mask = np.zeros((len(nodes), len(seen)), dtype=np.bool_)
+        mask[has_row.nonzero()[1], seen.searchsorted(above)] = True
         return Row(
-            tokens=[node.token for node in nodes],
-            positions=np.array([node.position - self.first for node in nodes], dtype=np.int64),
-            write_slots=np.array([node.slot for node in found], dtype=np.int64),
-            kv_slots=np.concatenate([self._table.slots(0, len(self._table)), tree_slots]),
-            tail_mask=_lineage_mask([node.lineage for node in found], len(self._tree)),
+            tokens=self._tree.tokens.take(nodes),
+            positions=self._tree.positions.take(nodes) - self.first,
+            write_slots=of_node.take(nodes),
+            kv_slots=np.concatenate((self._table.slots(0, len(self._table)), of_node.take(seen))),
+            tail_mask=mask,
             logits_at=logits_at,
         )
 
@@ -120,38 +112,22 @@ class TokenMap:
         """Slots of rows start <= i < stop of the context, int64 [stop - start]: a view, to be read before the next change."""
         return self._table.slots(start, stop)
 
-    def slots_of(self, nodes: Iterable[int]) -> Slots:
-        """Slots of nodes by id [n]; the root's for its id or 0."""
+    def slots_above(self, nodes: Ints) -> Slots:
+        """Slots of the parents of nodes [n], the root included."""
         last = len(self._table)
-        root = int(self._table.slots(last - 1, last)[0]) if last else 0
-        return np.array([root if node in (0, self._root) else self._tree[node].slot for node in nodes], dtype=np.int64)
+        parents = self._tree.parents.take(nodes)
+        slots = self._slots.data.take(parents)
+        slots[parents == ROOT] = self._table.slots(last - 1, last) if last else 0
+        return slots
 
     def release(self) -> None:
         """Free every slot."""
         self._table.release()
-        self._free(node.slot for node in self._tree.values())
-        self._tree = {}
-
-    def _keep(self, survivors: Iterable[tuple[int, _Node]]) -> None:
-        """Let only these nodes, in order of arrival, live on: their places move up."""
-        self._tree = {}
-        for index, (node_id, node) in enumerate(survivors):
-            parent = self._tree.get(node.parent)
-            lineage = (parent.lineage if parent else 0) | 1 << index
-            self._tree[node_id] = _Node(node.slot, node.parent, index, lineage)
-
-    def _free(self, slots: Iterable[int]) -> None:
-        self._pool.release(np.fromiter(slots, np.int64))
+        slots = self._slots.data[: len(self._tree) + 1]
+        self._pool.release(slots.compress(slots != _NO_SLOT))
+        slots[:] = _NO_SLOT
 
 
 def room(pool: PagePool, num_sessions: int) -> int:
     """Free slots, less a few that committed tokens will need: a tree must never end drafting for its own session."""
     return max(0, pool.free_pages - CONTEXT_RESERVE * num_sessions)
-
-
-def _lineage_mask(lineages: Sequence[int], width: int) -> Mask:
-    """Bits of each lineage as bool [n, width]."""
-    num_bytes = (width + 7) // 8
-    packed = np.frombuffer(b"".join(lineage.to_bytes(num_bytes, "little") for lineage in lineages), dtype=np.uint8)
-    bits = np.unpackbits(packed.reshape(len(lineages), num_bytes), axis=1, count=width, bitorder="little")
-    return bits.view(np.bool_)

@@ -16,9 +16,10 @@ from specsplit.features import LAST, FeatureFormat, FeatureLayout, Features
 from specsplit.model.attention import NAME
 from specsplit.model.feature_codec import encode
 from specsplit.model.heads import Eagle3Head, EagleHead, Head, MtpHead, TargetEnds
+from specsplit.tree import TokenTree
 from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit_drafter.board import Board
-from specsplit_drafter.proposer import Advance, FrontierNode, SessionKey
+from specsplit_drafter.proposer import SessionKey
 from tests.drafter.toys import Verifier, plain_model, tiny_config
 
 VOCABULARY = Vocabulary(32)
@@ -176,31 +177,17 @@ class HeadVerifier(Verifier):
 class Known:
     """One session as a reference knows it."""
 
+    tree: TokenTree
     tokens: list[int]
-    nodes: dict[int, FrontierNode] = field(default_factory=dict[int, FrontierNode])
     inputs: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     """By node: the state [1, S] that its row was computed from."""
     outputs: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     """By node, the root's under 0: the state [1, S] that its row left."""
-    root: int = 0
 
-    def path(self, node: FrontierNode) -> list[FrontierNode]:
-        """From below the root down to the node; empty for the root itself."""
-        found: list[FrontierNode] = []
-        while node.node not in (0, self.root):
-            found.append(node)
-            if node.parent in (0, self.root):
-                break
-            node = self.nodes[node.parent]
-        return found[::-1]
-
-    def commit(self, advance: Advance) -> None:
-        """Follow."""
-        self.tokens += advance.tokens
-        self.root = advance.root
-        for of_nodes in (self.nodes, self.inputs, self.outputs):
-            for gone in of_nodes.keys() - advance.survivors:
-                del of_nodes[gone]
+    def path(self, slot: int) -> tuple[list[int], list[int]]:
+        """Ids and tokens from below the root down to the node; empty for the root itself."""
+        slots = self.tree.path(slot)
+        return [self.tree.id_of(above) for above in slots], [self.tree.token_of(above) for above in slots]
 
 
 class Reference(ABC):
@@ -214,16 +201,16 @@ class Reference(ABC):
         return self.head.fuse(features_of(known.tokens[:-1], self.head.shape.need.layers))
 
     @abstractmethod
-    def logits(self, known: Known, node: FrontierNode) -> Tensor:
+    def logits(self, known: Known, slot: int) -> Tensor:
         """[1, V], for a node whose parent was asked for before."""
 
 
 class MultiLayer(Reference):
     """Step after step over the whole path: every step shifts the tokens by one, and reads the states that the step before left."""
 
-    def logits(self, known: Known, node: FrontierNode) -> Tensor:
-        path = known.path(node)
-        text = torch.tensor([*known.tokens, *(below.token for below in path)])
+    def logits(self, known: Known, slot: int) -> Tensor:
+        _, path = known.path(slot)
+        text = torch.tensor([*known.tokens, *path])
         states, rope = self.states(known), torch.arange(len(known.tokens) - 1)
         hidden = states
         for step in range(len(path) + 1):
@@ -234,15 +221,14 @@ class MultiLayer(Reference):
 class Recurrent(Reference):
     """One step over the committed tokens with their features, and over the path with what its nodes were computed from."""
 
-    def logits(self, known: Known, node: FrontierNode) -> Tensor:
-        path = known.path(node)
+    def logits(self, known: Known, slot: int) -> Tensor:
+        path, tokens = known.path(slot)
         if path:
-            parent = 0 if len(path) == 1 else path[-2].node
-            known.inputs[node.node] = known.outputs[parent]
-        text = torch.tensor([*known.tokens[1:], *(below.token for below in path)])
-        states = torch.cat([self.states(known), *(known.inputs[below.node] for below in path)])
+            known.inputs[path[-1]] = known.outputs[path[-2] if len(path) > 1 else 0]
+        text = torch.tensor([*known.tokens[1:], *tokens])
+        states = torch.cat([self.states(known), *(known.inputs[below] for below in path)])
         hidden, after = self.head(0, text, states, torch.arange(len(text)))
-        known.outputs[node.node if path else 0] = after[-1:]
+        known.outputs[path[-1] if path else 0] = after[-1:]
         return self.head.logits(0, hidden[-1:])
 
 

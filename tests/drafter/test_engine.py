@@ -17,8 +17,9 @@ from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan
 from specsplit_drafter.board import Answer, Outgoing
 from specsplit_drafter.engine import Engine
-from specsplit_drafter.heads import HeadProposer
-from specsplit_drafter.proposer import Children, FrontierNode, Proposer
+from specsplit_drafter.heads import HeadModel
+from specsplit_drafter.model_proposer import ModelProposer
+from specsplit_drafter.proposer import Children, Frontier, Proposer
 from specsplit_drafter.record import Turn
 from tests.drafter.head_toys import VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import TableProposer, board_of, open_event
@@ -98,7 +99,7 @@ def test_statistics_count_what_is_open_and_what_was_done() -> None:
 
 def test_a_session_without_features_is_answered_at_once_and_features_wake_it() -> None:
     head = head_of("eagle3")
-    engine, messages = start(HeadProposer(head, 256, 6))
+    engine, messages = start(ModelProposer(HeadModel(head, 256), 6))
     stream, prompt = engine.open_stream(), [1, 2, 3, 4, 5]
     opened = open_event(prompt, vocabulary=VOCABULARY, features=layout_of(head), plan=Plan(num_steps=1))
     engine.receive(stream, [(1, opened)])
@@ -121,7 +122,7 @@ def test_a_session_without_features_is_answered_at_once_and_features_wake_it() -
 
 
 class Broken(TableProposer):
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[Frontier]) -> list[Children | None]:
         raise RuntimeError("the device is gone")
 
 

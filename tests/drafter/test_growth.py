@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
-from specsplit.tree import Node
+from specsplit.tree import ROOT, Node
 from specsplit.values import Plan
 from specsplit_drafter.calibration import Calibration
 from specsplit_drafter.growth import Growth, GrowthLimits, choose
 from specsplit_drafter.proposer import UNBOUNDED, Children
-from tests.drafter.toys import children
+from tests.drafter.toys import children, children_of
 
 VOCAB = 6
 HALVES = {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.0625}
@@ -45,9 +45,10 @@ def growth_of(
 def expand(growths: Sequence[Growth], found: Children, width: int = 64, room: int = 1 << 30) -> list[Node]:
     """One expansion in which every node gets the same children."""
     chosen = choose(growths, width, room)
-    for growth in {id(growth): growth for growth, _ in chosen}.values():
-        growth.expanded([(slot, found) for other, slot in chosen if other is growth])
-    return [growth.original.tree.look(slot, None) for growth, slot in chosen]
+    for growth, slots in chosen:
+        rows = np.zeros(len(slots), dtype=np.int64)
+        growth.expanded(slots, Children(found.tokens[rows], found.log_probabilities[rows]))
+    return [growth.original.tree.look(slot, None) for growth, slots in chosen for slot in slots.tolist()]
 
 
 def grow_out(growth: Growth, found: Children, width: int = 64) -> int:
@@ -76,7 +77,7 @@ def test_the_root_is_expanded_first_and_its_children_pushed_at_once() -> None:
 def test_the_likeliest_nodes_of_all_sessions_share_one_expansion() -> None:
     sure, unsure = growth_of(), growth_of()
     for growth, found in ((sure, children({0: 0.9, 1: 0.05})), (unsure, children({0: 0.4, 1: 0.3}))):
-        growth.expanded([(choose([growth], 1, 9)[0][1], found)])
+        growth.expanded(choose([growth], 1, 9)[0][1], found)
     survivals = [round(math.exp(node.score), 3) for node in expand([sure, unsure], children(HALVES), width=2)]
     assert survivals == [0.9, 0.4]
 
@@ -188,12 +189,14 @@ def test_a_root_whose_context_is_still_being_read_stays_the_head() -> None:
     ((_, root),) = choose([growth], 8, 0)
     growth.postponed()
     assert not growth.resting
-    assert choose([growth], 8, 0) == [(growth, root)]
+    ((chosen, again),) = choose([growth], 8, 0)
+    assert chosen is growth
+    assert again.tolist() == root.tolist() == [ROOT]
 
 
 def test_impossible_candidates_are_left_out() -> None:
     growth = growth_of()
-    expand([growth], Children(np.array([4, 2, 1]), np.array([-0.1, -np.inf, -np.inf])))
+    expand([growth], Children.of([[(4, -0.1), (2, -np.inf), (1, -np.inf)]]))
     assert [node.token for node in growth.original.tree.nodes.values()] == [4]
 
 
@@ -310,13 +313,13 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
         for _ in range(data.draw(st.integers(0, 4))):
             growth.stalled &= data.draw(st.booleans())
             chosen = choose([growth], data.draw(st.integers(1, 8)), 1 << 30)
-            found: list[tuple[int, Children]] = []
-            for _, slot in chosen:
-                weights = data.draw(probabilities)
-                total = max(1.0, sum(weights))
-                found.append((slot, children({t: w / total for t, w in enumerate(weights)})))
-            if found:
-                growth.expanded(found)
+            for _, slots in chosen:
+                weights = [data.draw(probabilities) for _ in slots]
+                totals = [max(1.0, sum(each)) for each in weights]
+                shares = [
+                    {t: w / total for t, w in enumerate(each)} for each, total in zip(weights, totals, strict=True)
+                ]
+                growth.expanded(slots, children_of(shares))
             if data.draw(st.booleans()):
                 deliver()
         tree = growth.original.tree
@@ -326,9 +329,11 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
         picks = [data.draw(st.integers(0, VOCAB - 1)) for _ in draft.ids]
         path = draft.accept(picks)
         commit, _ = mirror.commit(draft, path, picks[path[-1]])
+        ids = tree.ids.copy()
         advance = growth.commit(commit)
         assert len(advance.accepted) == len(advance.tokens) - 1
-        assert advance.survivors == growth.original.tree.nodes.keys()
+        survivors = [] if advance.moved is None else ids[advance.moved > ROOT].tolist()
+        assert set(survivors) == {*tree.nodes} & {*ids.tolist()}
     growth.stalled = False
     grow_out(growth, children(HALVES))
     assert growth.resting

@@ -16,11 +16,13 @@ from specsplit.model.heads import Head
 from specsplit.sampling import perturb
 from specsplit.sessions import Close, FeaturesRead
 from specsplit.speculation import Commit, Grow
+from specsplit.tree import Ints, Scores, TokenTree
 from specsplit.values import Plan, Sampling
 from specsplit_drafter.board import Answer, Board
-from specsplit_drafter.heads import HeadProposer
+from specsplit_drafter.heads import HeadModel
+from specsplit_drafter.model_proposer import CONTEXT_BUDGET, ModelProposer
 from specsplit_drafter.ngram import NgramProposer
-from specsplit_drafter.proposer import Advance, Children, Expanded, FrontierNode, SessionKey
+from specsplit_drafter.proposer import Advance, Children, Expanded, Frontier, SessionKey
 from tests.drafter.head_toys import (
     HEADS,
     VOCABULARY,
@@ -32,7 +34,7 @@ from tests.drafter.head_toys import (
     layout_of,
     reference_of,
 )
-from tests.drafter.toys import board_of, deliver, open_event, run_until_all_rest
+from tests.drafter.toys import Handled, board_of, deliver, open_event, run_until_all_rest
 
 CHILDREN = 6
 SAMPLED = Sampling(temperature=1.0, top_k=20, seed=11)
@@ -41,50 +43,53 @@ PROMPT = list(range(1, 12))
 PLAN = Plan(num_steps=2, num_draft_tokens=4)
 
 
-class Checked(HeadProposer):
+class Checked(ModelProposer):
     """Compares all children with the reference's on the path, whatever has happened to the tree meanwhile."""
 
     def __init__(self, name: str, budget: int = 512, num_slots: int = 2048) -> None:
-        super().__init__(head_of(name), num_slots, CHILDREN, context_budget=budget)
+        self.model = HeadModel(head_of(name), num_slots)
+        super().__init__(self.model, CHILDREN, budget)
         self.reference = reference_of(name)
         self.known: dict[SessionKey, Known] = {}
         self.compared = 0
 
-    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
-        super().open(session, tokens, sampling)
-        self.known[session] = Known(list(tokens))
+    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
+        super().open(session, tree, tokens, sampling)
+        self.known[session] = Known(tree, list(tokens))
 
     def commit(self, session: SessionKey, advance: Advance) -> None:
         super().commit(session, advance)
-        self.known[session].commit(advance)
+        self.known[session].tokens += advance.tokens
 
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Expanded]:
+    def expand(self, frontier: Sequence[Frontier]) -> list[Expanded]:
         found = super().expand(frontier)
-        for node, children in zip(frontier, found, strict=True):
+        for part, children in zip(frontier, found, strict=True):
             if children is not None:
                 assert isinstance(children, Children)
-                self.compare(node, children)
+                rows = zip(part.slots.tolist(), children.tokens, children.log_probabilities, strict=True)
+                for slot, tokens, raw in rows:
+                    self.compare(part.session, slot, tokens, raw)
         return found
 
-    def compare(self, node: FrontierNode, children: Children) -> None:
-        known = self.known[node.session]
-        if known.path(node):
-            known.nodes[node.node] = node
+    def compare(self, session: SessionKey, slot: int, tokens: Ints, raw: Scores) -> None:
+        known = self.known[session]
         with torch.inference_mode():
-            logits = self.reference.logits(known, node)
-            sampling = self._sessions[node.session].sampling
-            expected = perturb(logits, [sampling], [node.position + 1]).log_softmax(-1)[0]
-        np.testing.assert_allclose(
-            children.log_probabilities, expected.topk(CHILDREN).values.double().numpy(), atol=2e-4, rtol=1e-5
-        )
-        np.testing.assert_allclose(
-            expected[children.tokens].double().numpy(), children.log_probabilities, atol=2e-4, rtol=1e-5
-        )
+            logits = self.reference.logits(known, slot)
+            sampling = self._sessions[session].sampling
+            expected = perturb(logits, [sampling], [int(known.tree.positions[slot]) + 1]).log_softmax(-1)[0]
+        np.testing.assert_allclose(raw, expected.topk(CHILDREN).values.double().numpy(), atol=2e-4, rtol=1e-5)
+        np.testing.assert_allclose(expected[tokens].double().numpy(), raw, atol=2e-4, rtol=1e-5)
         self.compared += 1
 
 
+def proposer_of(
+    head: Head, num_slots: int, *, need: FeatureNeed | None = None, context_budget: int = CONTEXT_BUDGET
+) -> ModelProposer:
+    return ModelProposer(HeadModel(head, num_slots, need), CHILDREN, context_budget)
+
+
 def run(
-    proposer: HeadProposer,
+    proposer: ModelProposer,
     head: Head,
     *,
     sampling: Sampling | None = None,
@@ -142,39 +147,41 @@ def test_children_are_those_of_the_reference_on_every_path_after_hits_and_misses
     assert proposer.pages.used == 0
 
 
-def begin(proposer: HeadProposer, head: Head, tokens: Sequence[int] = PROMPT, key: SessionKey = KEY) -> FrontierNode:
-    """A session with all of its features: its root, ready to be expanded."""
-    proposer.open(key, tokens, Sampling())
+def begin(proposer: ModelProposer, head: Head, tokens: Sequence[int] = PROMPT, key: SessionKey = KEY) -> Handled:
+    """A session with all of its features: its root is ready to be expanded."""
+    session = Handled(proposer, tokens, key)
     if len(tokens) > 1:
         proposer.feed(key, event_of(head, tokens, 0, len(tokens) - 1), layout_of(head))
-    return FrontierNode(key, 0, 0, tokens[-1], len(tokens) - 1)
+    return session
 
 
-def follow(proposer: HeadProposer, head: Head, advance: Advance, tokens: list[int]) -> FrontierNode:
-    """A commit and its features: the new root. `tokens` are the committed ones, and become so."""
-    first = len(tokens) - 1
-    tokens += advance.tokens
-    proposer.commit(KEY, advance)
-    proposer.feed(KEY, event_of(head, tokens, first, len(advance.tokens)), layout_of(head))
-    return FrontierNode(KEY, advance.root, 0, tokens[-1], len(tokens) - 1)
+def follow(proposer: ModelProposer, head: Head, session: Handled, deepest: int, *tokens: int) -> None:
+    """A commit and its features."""
+    first = len(session.tokens) - 1
+    session.commit(deepest, *tokens)
+    proposer.feed(KEY, event_of(head, session.tokens, first, len(tokens)), layout_of(head))
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_survivors_of_a_commit_are_grown_on_as_deep_as_their_new_depth_allows(name: str) -> None:
-    proposer, head, tokens = Checked(name), head_of(name), list(PROMPT)
-    proposer.expand([begin(proposer, head)])
-    one, two = FrontierNode(KEY, 1, 0, 20, 11), FrontierNode(KEY, 2, 1, 21, 12)
-    proposer.expand([one])
+    proposer, head = Checked(name), head_of(name)
+    session = begin(proposer, head)
+    session.grow((0, 20), (1, 21), (2, 22), (3, 23))
+    session.expand()
+    session.expand(1)
     if proposer.max_depth > 2:
-        proposer.expand([two])
-        proposer.expand([follow(proposer, head, Advance([20], [], 1, {2, 3}), tokens)])
-        proposer.expand([FrontierNode(KEY, 3, 2, 22, 13)])  # was too deep for three steps before
-        proposer.expand([follow(proposer, head, Advance([21, 22], [2], 3, {4}), tokens)])
-        proposer.expand([FrontierNode(KEY, 4, 3, 23, 14)])
+        session.expand(2)
+        follow(proposer, head, session, 0, 20)
+        session.expand()
+        session.expand(3)  # was too deep for three steps before
+        follow(proposer, head, session, 2, 21, 22)
+        session.expand()
+        session.expand(4)
         assert proposer.compared == 7
     else:
-        proposer.expand([follow(proposer, head, Advance([20], [], 1, {2}), tokens)])
-        proposer.expand([two])
+        follow(proposer, head, session, 0, 20)
+        session.expand()
+        session.expand(2)
         assert proposer.compared == 4
     proposer.close(KEY)
     assert proposer.pages.used == 0
@@ -182,31 +189,30 @@ def test_survivors_of_a_commit_are_grown_on_as_deep_as_their_new_depth_allows(na
 
 def test_two_commits_may_come_before_the_features_of_the_first() -> None:
     for name in HEADS:
-        proposer, head, tokens = Checked(name), head_of(name), list(PROMPT)
-        proposer.expand([begin(proposer, head)])
-        proposer.expand([FrontierNode(KEY, 1, 0, 20, 11)])
-        proposer.commit(KEY, Advance([20], [], 1, {2, 3}))
-        proposer.commit(KEY, Advance([21], [], 2, {3}))
-        tokens += [20, 21]
+        proposer, head = Checked(name), head_of(name)
+        session = begin(proposer, head)
+        session.grow((0, 20), (1, 21), (2, 22))
+        session.expand()
+        session.expand(1)
+        session.commit(0, 20)
+        session.commit(0, 21)
         assert proposer.stalled(KEY)
-        proposer.feed(KEY, event_of(head, tokens, 10, 1), layout_of(head))
-        root = FrontierNode(KEY, 2, 0, 21, 12)
-        assert proposer.expand([root]) == [None]
+        proposer.feed(KEY, event_of(head, session.tokens, 10, 1), layout_of(head))
+        assert session.expand() is None
         assert proposer.stalled(KEY)
-        proposer.feed(KEY, event_of(head, tokens, 11, 1), layout_of(head))
-        (found,) = proposer.expand([root])
-        assert found is not None
-        proposer.expand([FrontierNode(KEY, 3, 2, 22, 13)])
+        proposer.feed(KEY, event_of(head, session.tokens, 11, 1), layout_of(head))
+        assert session.expand() is not None
+        session.expand(3)
         assert proposer.compared == 4
 
 
-def changed_slots(proposer: HeadProposer, change: Callable[[], object]) -> list[int]:
+def changed_slots(model: HeadModel, change: Callable[[], object]) -> list[int]:
     """Slots of each step whose KV another value stands in afterwards."""
-    before = [runner.kv.data.clone() for runner in proposer._runners]  # pyright: ignore[reportPrivateUsage]
+    before = [runner.kv.data.clone() for runner in model.runners]
     change()
     return [
         int((runner.kv.data != old).any(dim=4).any(dim=3).any(dim=1).any(dim=0).sum())
-        for runner, old in zip(proposer._runners, before, strict=True)  # pyright: ignore[reportPrivateUsage]
+        for runner, old in zip(model.runners, before, strict=True)
     ]
 
 
@@ -221,41 +227,45 @@ def changed_slots(proposer: HeadProposer, change: Callable[[], object]) -> list[
 def test_draft_extend_computes_what_is_guessed_or_missing_in_each_step_and_nothing_else(
     name: str, after_prompt: list[int], after_node: list[int], after_commit: list[int]
 ) -> None:
-    head, tokens = head_of(name), list(PROMPT)
-    proposer = HeadProposer(head, 256, CHILDREN)
-    root = begin(proposer, head)
-    assert changed_slots(proposer, lambda: proposer.expand([root])) == after_prompt
-    nodes = [FrontierNode(KEY, 1, 0, 20, 11), FrontierNode(KEY, 2, 1, 21, 12)]
-    assert changed_slots(proposer, lambda: proposer.expand(nodes[:1])) == after_node
-    proposer.expand(nodes[1:])
+    head = head_of(name)
+    model = HeadModel(head, 256)
+    proposer = ModelProposer(model, CHILDREN)
+    session = begin(proposer, head)
+    session.grow((0, 20), (1, 21))
+    assert changed_slots(model, session.expand) == after_prompt
+    assert changed_slots(model, lambda: session.expand(1)) == after_node
+    session.expand(2)
     used = proposer.pages.used
-    root = follow(proposer, head, Advance([20, 21, 22], [1, 2], 0, set()), tokens)
-    assert changed_slots(proposer, lambda: proposer.expand([root])) == after_commit
+    follow(proposer, head, session, 2, 20, 21, 22)
+    assert changed_slots(model, session.expand) == after_commit
     assert proposer.pages.used - used == (1 if name == "eagle" else 3 + 2 + 1)
-    assert changed_slots(proposer, lambda: proposer.expand([])) == [0] * head.shape.num_steps
+    assert changed_slots(model, lambda: proposer.expand([])) == [0] * head.shape.num_steps
 
 
 def test_an_expansion_of_nothing_does_nothing_twice_over() -> None:
     for name in HEADS:
-        proposer = HeadProposer(head_of(name), 64, CHILDREN)
+        model = HeadModel(head_of(name), 64)
+        proposer = ModelProposer(model, CHILDREN)
         assert proposer.expand([]) == []
-        assert changed_slots(proposer, lambda of=proposer: of.expand([])) == [0] * len(proposer._runners)  # pyright: ignore[reportPrivateUsage]
+        assert changed_slots(model, lambda of=proposer: of.expand([])) == [0] * len(model.runners)
 
 
 class Swapped(Checked):
     """At some moment, two steps get each other's pool."""
 
     def swap_runners(self) -> None:
-        self._runners[0], self._runners[1] = self._runners[1], self._runners[0]
+        runners = self.model.runners
+        runners[0], runners[1] = runners[1], runners[0]
 
     def swap_kv(self) -> None:
-        one, other = (runner.kv.data for runner in self._runners[:2])
+        one, other = (runner.kv.data for runner in self.model.runners[:2])
         kept = one.clone()
         one.copy_(other)
         other.copy_(kept)
 
     def swap_states(self) -> None:
-        self._states[0], self._states[1] = self._states[1], self._states[0]
+        states = self.model.states
+        states[0], states[1] = states[1], states[0]
 
 
 @pytest.mark.parametrize(
@@ -280,7 +290,7 @@ def answers(board: Board) -> list[Answer]:
 
 def test_a_session_without_features_rests_and_stirs_when_they_arrive() -> None:
     head = head_of("eagle")
-    board = board_of(HeadProposer(head, 256, CHILDREN), survival=0.05)
+    board = board_of(proposer_of(head, 256), survival=0.05)
     verifier = HeadVerifier(board, KEY, PROMPT, head, plan=Plan(num_steps=2))
     assert board.step() == 0
     assert answers(board) == [Grow(0, resting=True)]
@@ -329,16 +339,15 @@ def test_a_prompt_of_one_token_is_drafted_for_after_the_first_commit(name: str) 
 
 def test_a_long_prompt_does_not_keep_other_sessions_waiting_and_is_read_as_it_arrives() -> None:
     head = head_of("mimo")
-    proposer = HeadProposer(head, 256, CHILDREN, context_budget=10)
+    proposer = proposer_of(head, 256, context_budget=10)
     long, short = begin(proposer, head, list(range(1, 26)), (1, 1)), begin(proposer, head, [1, 2], (1, 2))
-    waiting, done = proposer.expand([long, short])
+    waiting, done = proposer.expand([long.frontier(), short.frontier()])
     assert waiting is None
     assert done is not None
     assert dict(proposer.take_read()) == {(1, 1): 9, (1, 2): 1}
-    assert proposer.expand([long]) == [None]
+    assert long.expand() is None
     assert proposer.take_read() == (((1, 1), 19),)
-    (last,) = proposer.expand([long])
-    assert last is not None
+    assert long.expand() is not None
     assert proposer.take_read() == (((1, 1), 24),)
     assert proposer.take_read() == ()
 
@@ -366,7 +375,7 @@ NAN = replace(event(0, 1), data=np.full(32, np.nan, dtype=np.float32).tobytes())
 def test_features_that_are_not_the_next_ones_end_their_session_and_no_other(
     features: Sequence[Features], words: str
 ) -> None:
-    proposer = HeadProposer(head_of("eagle"), 256, CHILDREN)
+    proposer = proposer_of(head_of("eagle"), 256)
     board = board_of(proposer)
     for session in (1, 2):
         board.handle((1, session), open_event(PROMPT, vocabulary=VOCABULARY, features=FeatureLayout(32)))
@@ -416,9 +425,7 @@ def test_features_that_do_not_fit_are_refused_naming_both_sides(
     need: FeatureFormat | None, offered: FeatureLayout, words: Sequence[str]
 ) -> None:
     head = head_of("eagle3")
-    board = board_of(
-        HeadProposer(head, 64, CHILDREN, need=replace(head.shape.need, format=need) if need else head.shape.need)
-    )
+    board = board_of(proposer_of(head, 64, need=replace(head.shape.need, format=need) if need else head.shape.need))
     board.handle(KEY, open_event(PROMPT, vocabulary=VOCABULARY, features=offered))
     error = refusal(board)
     assert isinstance(error, Incompatible)
@@ -433,15 +440,14 @@ def test_features_that_do_not_fit_are_refused_naming_both_sides(
 def test_features_that_the_verifier_projected_are_not_fused_again() -> None:
     head = head_of("eagle3")
     need = replace(head.shape.need, projection="ab" * 32, projected_size=32)
-    plain, spared = HeadProposer(head, 64, CHILDREN), HeadProposer(head, 64, CHILDREN, need=need)
+    plain, spared = proposer_of(head, 64), proposer_of(head, 64, need=need)
     assert spared.info.features == need
-    root = begin(plain, head)
-    spared.open(KEY, PROMPT, Sampling())
+    fused, other = Handled(spared, PROMPT), begin(plain, head)
     with torch.inference_mode():
         rows = head.fuse(features_of(PROMPT[:-1], head.shape.need.layers))
     layout = need.layout(32, FeatureFormat.FLOAT32)
     spared.feed(KEY, Features(0, len(rows), *encode(rows, layout)), layout)
-    (ours,), (theirs,) = spared.expand([root]), plain.expand([root])
+    ours, theirs = fused.expand(), other.expand()
     assert isinstance(ours, Children)
     assert isinstance(theirs, Children)
     assert ours.tokens.tolist() == theirs.tokens.tolist()
@@ -450,15 +456,15 @@ def test_features_that_the_verifier_projected_are_not_fused_again() -> None:
 
 @pytest.mark.parametrize("name", ["eagle", "mimo"])
 def test_a_context_that_does_not_fit_is_refused_and_takes_nothing(name: str) -> None:
-    proposer = HeadProposer(head_of(name), 64, CHILDREN)
+    proposer = proposer_of(head_of(name), 64)
     with pytest.raises(OutOfPages):
-        proposer.open(KEY, [1] * 66, Sampling())
+        Handled(proposer, [1] * 66)
     assert proposer.pages.used == 0
 
 
 def test_a_full_pool_stops_growing_and_not_the_session() -> None:
     head = head_of("mimo")
-    proposer = HeadProposer(head, 64, CHILDREN)
+    proposer = proposer_of(head, 64)
     board = board_of(proposer, survival=0.0001)
     verifier = HeadVerifier(board, KEY, [1] * 57, head, plan=Plan(num_steps=5), max_nodes=500)
     verifier.feed()
@@ -471,14 +477,14 @@ def test_a_full_pool_stops_growing_and_not_the_session() -> None:
 
 def test_a_head_says_what_it_needs() -> None:
     need = FeatureNeed((0, 1, -1), 32)
-    assert HeadProposer(head_of("eagle3"), 64, CHILDREN).info.features == need
-    assert HeadProposer(head_of("mimo"), 64, CHILDREN).max_depth == 3
-    assert HeadProposer(head_of("eagle"), 64, CHILDREN).max_depth > 1000
+    assert proposer_of(head_of("eagle3"), 64).info.features == need
+    assert proposer_of(head_of("mimo"), 64).max_depth == 3
+    assert proposer_of(head_of("eagle"), 64).max_depth > 1000
 
 
 def test_a_commit_of_a_session_that_fills_the_pool_is_refused_and_frees_everything() -> None:
     head = head_of("mimo")
-    proposer = HeadProposer(head, 64, CHILDREN)
+    proposer = proposer_of(head, 64)
     board = board_of(proposer, survival=0.0001)
     board.handle(KEY, open_event([1] * 62, vocabulary=VOCABULARY, features=layout_of(head)))
     board.outgoing()

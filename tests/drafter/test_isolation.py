@@ -17,10 +17,11 @@ from specsplit.sessions import Open
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Sampling
 from specsplit_drafter.board import Answer, Board
-from specsplit_drafter.heads import HeadProposer
+from specsplit_drafter.heads import HeadModel
 from specsplit_drafter.isolation import MOST_FAULTS
+from specsplit_drafter.model_proposer import ModelProposer
 from specsplit_drafter.proposer import Proposer
-from specsplit_drafter.standalone import StandaloneProposer
+from specsplit_drafter.standalone import StandaloneModel
 from tests.drafter.head_toys import HEADS, VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import TableProposer, board_of, open_event, tiny_lm
 
@@ -38,14 +39,14 @@ def standalone() -> tuple[Proposer, None]:
     embeddings = model.model.get_input_embeddings()
     assert isinstance(embeddings, torch.nn.Embedding)
     embeddings.weight.data[NAN] = torch.nan
-    return StandaloneProposer(model, 6), None
+    return ModelProposer(StandaloneModel(model), 6), None
 
 
 def with_head(name: str) -> Callable[[], tuple[Proposer, Head]]:
     def proposer() -> tuple[Proposer, Head]:
         head = head_of(name)
         head.target.embeddings.data[NAN] = torch.nan
-        return HeadProposer(head, 512, 6), head
+        return ModelProposer(HeadModel(head, 512), 6), head
 
     return proposer
 

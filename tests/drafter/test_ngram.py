@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit.values import Sampling
 from specsplit_drafter.ngram import NgramProposer, rank
-from specsplit_drafter.proposer import Advance, FrontierNode
+from specsplit_drafter.proposer import Children
 from specsplit_drafter.suffix import LONGEST, Context, SuffixIndex
+from tests.drafter.toys import Handled
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
-KEY = (1, 1)
 
 
 def all_matches(sequence: Sequence[int], committed: int) -> dict[int, int]:
@@ -57,15 +57,15 @@ def test_candidates_are_distinct_descending_and_sum_to_at_most_one(
 ) -> None:
     index = SuffixIndex(text)
     found = rank(index, context_of(index, path), count)
-    assert len(set(found.tokens.tolist())) == len(found.tokens) <= count
-    assert (np.diff(found.log_probabilities) <= 0).all()
-    assert np.exp(found.log_probabilities).sum() <= 1 + 1e-9
+    probabilities = np.exp([raw for _, raw in found])
+    assert len({token for token, _ in found}) == len(found) <= count
+    assert (np.diff(probabilities) <= 0).all()
+    assert probabilities.sum() <= 1 + 1e-9
 
 
 def ranked(text: Sequence[int]) -> list[tuple[int, float]]:
     index = SuffixIndex(text)
-    found = rank(index, index.committed, 8)
-    return [(int(t), round(float(np.exp(p)), 4)) for t, p in zip(found.tokens, found.log_probabilities, strict=True)]
+    return [(token, round(math.exp(raw), 4)) for token, raw in rank(index, index.committed, 8)]
 
 
 def test_the_longest_match_speaks_first_and_shorter_ones_get_what_it_leaves() -> None:
@@ -96,35 +96,36 @@ def test_a_long_match_is_surer_than_a_short_one() -> None:
     assert short < long
 
 
-def expand(proposer: NgramProposer, node: int, parent: int, token: int) -> list[int]:
-    (found,) = proposer.expand([FrontierNode(KEY, node, parent, token, 0)])
-    assert found is not None
-    return found.tokens.tolist()
+def expand(session: Handled, *ids: int) -> list[int]:
+    found = session.expand(*ids)
+    assert isinstance(found, Children)
+    return found.tokens[0].tolist()
 
 
 def test_a_tree_follows_the_repetition_and_goes_on_into_its_own_drafts() -> None:
-    proposer = NgramProposer(children=4)
-    proposer.open(KEY, [1, 2, 3, 1, 2], Sampling())
-    assert expand(proposer, 0, 0, 2) == [3]
-    assert expand(proposer, 1, 0, 3) == [1]
-    assert expand(proposer, 2, 1, 1) == [2]
-    assert expand(proposer, 3, 2, 2)[0] == 3  # the tokens after this match are drafts themselves
+    session = Handled(NgramProposer(children=4), [1, 2, 3, 1, 2])
+    session.grow((0, 3), (1, 1), (2, 2))
+    assert expand(session) == [3]
+    assert expand(session, 1) == [1]
+    assert expand(session, 2) == [2]
+    assert expand(session, 3)[0] == 3  # the tokens after this match are drafts themselves
 
 
 @pytest.mark.parametrize("hit", [True, False])
 def test_a_commit_extends_the_index_and_survivors_can_be_built_upon(hit: bool) -> None:
     proposer = NgramProposer(children=4)
-    proposer.open(KEY, [1, 2, 3, 1, 2], Sampling())
-    expand(proposer, 0, 0, 2)
-    expand(proposer, 1, 0, 3)
-    expand(proposer, 2, 1, 1)
+    session = Handled(proposer, [1, 2, 3, 1, 2])
+    session.grow((0, 3), (1, 1), (2, 2))
+    expand(session)
+    expand(session, 1)
+    expand(session, 2)
     if hit:
-        proposer.commit(KEY, Advance([3], [], 1, {2}))
-        assert expand(proposer, 3, 2, 2) == [3]
+        session.commit(0, 3)
+        assert expand(session, 3) == [3]
     else:
-        proposer.commit(KEY, Advance([2], [], 0, set()))
-        assert expand(proposer, 0, 0, 2) == [2, 3]
-    proposer.close(KEY)
+        session.commit(0, 2)
+        assert expand(session) == [2, 3]
+    proposer.close(session.key)
 
 
 def test_a_session_that_repeats_one_token_stays_cheap_and_predicts_it() -> None:

@@ -14,11 +14,14 @@ from specsplit.sampling import pick
 from specsplit.sampling.pick import perturb
 from specsplit.sessions import Close
 from specsplit.speculation import Grow
+from specsplit.tree import TokenTree
 from specsplit.values import Plan, Sampling, Vocabulary
-from specsplit_drafter.proposer import Advance, Children, Expanded, FrontierNode, SessionKey
-from specsplit_drafter.standalone import StandaloneProposer
+from specsplit_drafter.model_proposer import ModelProposer
+from specsplit_drafter.proposer import Advance, Children, Expanded, Frontier, SessionKey
+from specsplit_drafter.standalone import StandaloneModel
 from tests.drafter.toys import (
     Distribution,
+    Handled,
     TableProposer,
     Verifier,
     board_of,
@@ -48,13 +51,13 @@ def plain_logits() -> Callable[[Sequence[int]], torch.Tensor]:
     return lambda sequence: logits(tuple(sequence))
 
 
-class Checked(StandaloneProposer):
+class Checked(ModelProposer):
     """Compares all children with the plain model's on the path, whatever has happened to the tree meanwhile."""
 
     def __init__(
         self, plain_logits: Callable[[Sequence[int]], torch.Tensor], sampling: Sampling, budget: int = 512
     ) -> None:
-        super().__init__(tiny_lm(), CHILDREN, budget)
+        super().__init__(StandaloneModel(tiny_lm()), CHILDREN, budget)
         self.compared = 0
         self.other = TableProposer(lambda sequence: self._table(plain_logits(sequence), sampling, len(sequence)))
 
@@ -64,9 +67,9 @@ class Checked(StandaloneProposer):
             found = perturb(logits, [sampling], [position]).log_softmax(-1)[0].double().exp()
         return {token: float(found[token]) for token in range(len(found)) if found[token] > 0}
 
-    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
-        super().open(session, tokens, sampling)
-        self.other.open(session, tokens, sampling)
+    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
+        super().open(session, tree, tokens, sampling)
+        self.other.open(session, tree, tokens, sampling)
 
     def commit(self, session: SessionKey, advance: Advance) -> None:
         super().commit(session, advance)
@@ -76,15 +79,16 @@ class Checked(StandaloneProposer):
         super().close(session)
         self.other.close(session)
 
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Expanded]:
+    def expand(self, frontier: Sequence[Frontier]) -> list[Expanded]:
         found = super().expand(frontier)
-        read = [(node, children) for node, children in zip(frontier, found, strict=True) if children is not None]
-        for (_, ours), theirs in zip(read, self.other.expand([node for node, _ in read]), strict=True):
+        read = [(part, children) for part, children in zip(frontier, found, strict=True) if children is not None]
+        for (_, ours), theirs in zip(read, self.other.expand([part for part, _ in read]), strict=True):
             assert isinstance(ours, Children)
             assert isinstance(theirs, Children)
-            self.compared += 1
-            np.testing.assert_allclose(ours.log_probabilities, theirs.log_probabilities[: len(ours.tokens)], atol=1e-4)
-            assert ours.tokens.tolist() == theirs.tokens[: len(ours.tokens)].tolist()
+            self.compared += len(ours.tokens)
+            count = ours.tokens.shape[1]
+            np.testing.assert_allclose(ours.log_probabilities, theirs.log_probabilities[:, :count], atol=1e-4)
+            assert ours.tokens.tolist() == theirs.tokens[:, :count].tolist()
         return found
 
 
@@ -140,16 +144,17 @@ def test_children_are_those_of_the_plain_model_on_every_path_after_hits_and_miss
 
 
 def test_every_slot_is_freed_by_close_and_by_commit() -> None:
-    proposer = StandaloneProposer(tiny_lm(), CHILDREN)
-    proposer.open(KEY, [1, 2, 3], Sampling())
+    proposer = ModelProposer(StandaloneModel(tiny_lm()), CHILDREN)
+    session = Handled(proposer, [1, 2, 3])
     assert proposer.pages.used == 3
-    proposer.expand([FrontierNode(KEY, 0, 0, 3, 2)])
-    proposer.expand([FrontierNode(KEY, 1, 0, 4, 3), FrontierNode(KEY, 2, 0, 5, 3)])
-    proposer.expand([FrontierNode(KEY, 3, 1, 6, 4)])
+    session.grow((0, 4), (0, 5), (1, 6))
+    session.expand()
+    session.expand(1, 2)
+    session.expand(3)
     assert proposer.pages.used == 6
-    proposer.commit(KEY, Advance([4], [], 1, {3}))  # node 2 is dead, node 1 the root
+    session.commit(0, 4)  # node 2 is dead, node 1 the root
     assert proposer.pages.used == 5
-    proposer.commit(KEY, Advance([6, 9], [3], 0, set()))  # node 3 accepted, a bonus that was no node
+    session.commit(3, 6, 9)  # node 3 accepted, a bonus that was no node
     assert proposer.pages.used == 6
     proposer.close(KEY)
     assert proposer.pages.used == 0
@@ -157,41 +162,37 @@ def test_every_slot_is_freed_by_close_and_by_commit() -> None:
 
 def test_accepted_nodes_are_not_computed_again() -> None:
     lm = tiny_lm()
-    proposer = StandaloneProposer(lm, CHILDREN)
-    proposer.open(KEY, [1, 2, 3], Sampling())
-    proposer.expand([FrontierNode(KEY, 0, 0, 3, 2)])
-    proposer.expand([FrontierNode(KEY, 1, 0, 4, 3)])
+    session = Handled(ModelProposer(StandaloneModel(lm), CHILDREN), [1, 2, 3])
+    session.grow((0, 4))
+    session.expand()
+    session.expand(1)
     before = lm.kv.data.clone()
-    proposer.commit(KEY, Advance([4, 9], [1], 0, set()))
-    proposer.expand([FrontierNode(KEY, 0, 0, 9, 4)])
+    session.commit(1, 4, 9)
+    session.expand()
     changed = (lm.kv.data != before).any(dim=4).any(dim=3).any(dim=1).any(dim=0)
     assert int(changed.sum()) == 1
 
 
 def test_a_long_prompt_does_not_keep_other_sessions_waiting() -> None:
-    proposer = StandaloneProposer(tiny_lm(), CHILDREN, context_budget=10)
-    long, short = (1, 1), (1, 2)
-    proposer.open(long, list(range(1, 26)), Sampling())
-    proposer.open(short, [1, 2], Sampling())
-    roots = [FrontierNode(long, 0, 0, 25, 24), FrontierNode(short, 0, 0, 2, 1)]
-    waiting, done = proposer.expand(roots)
+    proposer = ModelProposer(StandaloneModel(tiny_lm()), CHILDREN, context_budget=10)
+    long, short = Handled(proposer, list(range(1, 26)), (1, 1)), Handled(proposer, [1, 2], (1, 2))
+    waiting, done = proposer.expand([long.frontier(), short.frontier()])
     assert waiting is None
     assert done is not None
-    assert proposer.expand(roots[:1]) == [None]
-    (last,) = proposer.expand(roots[:1])
-    assert last is not None
+    assert long.expand() is None
+    assert long.expand() is not None
 
 
 def test_a_context_that_does_not_fit_is_refused_and_takes_nothing() -> None:
-    proposer = StandaloneProposer(tiny_lm(num_slots=64), CHILDREN)
+    proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
     free = proposer.room
     with pytest.raises(OutOfPages):
-        proposer.open(KEY, [1] * (free + 1), Sampling())
+        Handled(proposer, [1] * (free + 1))
     assert proposer.room == free
 
 
 def test_a_session_whose_commit_does_not_fit_is_refused_and_the_others_go_on() -> None:
-    proposer = StandaloneProposer(tiny_lm(num_slots=64), CHILDREN)
+    proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
     board = board_of(proposer, survival=0.3)
     vocabulary = proposer.info.vocabulary
     assert vocabulary is not None
@@ -215,7 +216,7 @@ def test_a_session_whose_commit_does_not_fit_is_refused_and_the_others_go_on() -
 
 
 def test_a_full_pool_stops_growing_and_not_the_session() -> None:
-    proposer = StandaloneProposer(tiny_lm(num_slots=64), CHILDREN)
+    proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
     board = board_of(proposer, survival=0.0001)
     board.handle(KEY, open_event([1] * 60, vocabulary=Vocabulary(32), max_nodes=500))
     while board.step():
@@ -229,7 +230,7 @@ def test_a_full_pool_stops_growing_and_not_the_session() -> None:
 
 
 def test_a_session_that_reaches_the_drafters_context_is_handed_back() -> None:
-    proposer = StandaloneProposer(tiny_lm(max_context=16), CHILDREN)
+    proposer = ModelProposer(StandaloneModel(tiny_lm(max_context=16)), CHILDREN)
     board = board_of(proposer)
     vocabulary = proposer.info.vocabulary
     assert vocabulary is not None

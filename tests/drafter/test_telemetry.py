@@ -26,7 +26,7 @@ from specsplit.v1 import cluster_pb2_grpc
 from specsplit.values import DrafterKind, Plan, TraceChanges
 from specsplit_drafter.board import Outgoing
 from specsplit_drafter.engine import Engine
-from specsplit_drafter.proposer import Children, FrontierNode
+from specsplit_drafter.proposer import Children, Frontier
 from specsplit_drafter.record import Turn
 from specsplit_drafter.rounds import Rounds
 from tests.drafter.head_toys import VOCABULARY, event_of, layout_of, saveable
@@ -396,7 +396,7 @@ def test_tracing_reads_the_clock_as_often_for_fifty_sessions_as_for_none() -> No
 
 
 class Broken(TableProposer):
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[Frontier]) -> list[Children | None]:
         raise RuntimeError("the device is gone")
 
 

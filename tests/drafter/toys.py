@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,11 +14,21 @@ from specsplit.features import FeatureLayout
 from specsplit.model import CausalLM
 from specsplit.model.attention import NAME
 from specsplit.sessions import Close, FeaturesRead, Open
-from specsplit.speculation import Grow, Mirror
+from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
+from specsplit.tree import ROOT, TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Plan, Sampling, Vocabulary
 from specsplit_drafter.board import Board
 from specsplit_drafter.growth import GrowthLimits
-from specsplit_drafter.proposer import Advance, Children, FrontierNode, NoFeatures, Proposer, ProposerPages, SessionKey
+from specsplit_drafter.proposer import (
+    Advance,
+    Children,
+    Expanded,
+    Frontier,
+    NoFeatures,
+    Proposer,
+    ProposerPages,
+    SessionKey,
+)
 
 THE, CAT, SAT, IS, ON, IN, A, MAT, RUG = range(9)
 WORDS = Vocabulary(9)
@@ -27,9 +39,21 @@ Distribution = Mapping[int, float]
 
 def children(distribution: Distribution) -> Children:
     """Candidates with these raw probabilities."""
-    ranked = sorted(distribution.items(), key=lambda item: -item[1])
-    tokens = np.array([token for token, _ in ranked], dtype=np.int64)
-    return Children(tokens, np.log(np.array([probability for _, probability in ranked], dtype=np.float64)))
+    return children_of([distribution])
+
+
+def children_of(distributions: Sequence[Distribution]) -> Children:
+    """Candidates of several nodes."""
+    ranked = [sorted(distribution.items(), key=lambda item: -item[1]) for distribution in distributions]
+    return Children.of([[(token, math.log(probability)) for token, probability in row] for row in ranked])
+
+
+class Asked(NamedTuple):
+    """A node that a proposer was asked for."""
+
+    session: SessionKey
+    token: int
+    position: int
 
 
 class TableProposer(NoFeatures):
@@ -39,28 +63,23 @@ class TableProposer(NoFeatures):
         self.info = DrafterInfo(DrafterKind.STANDALONE, "table", vocabulary, 10_000)
         self.pages = ProposerPages(0, 0)
         self.room = 1 << 30
-        self.batches: list[list[FrontierNode]] = []
+        self.batches: list[list[Asked]] = []
         self.sessions: dict[SessionKey, list[int]] = {}
-        self._paths: dict[SessionKey, dict[int, tuple[int, ...]]] = {}
-        self._roots: dict[SessionKey, int] = {}
+        self._trees: dict[SessionKey, TokenTree] = {}
         self._table = table
 
-    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
+    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
         """Keep the tokens."""
-        self.sessions[session] = list(tokens)
-        self._paths[session], self._roots[session] = {}, 0
+        self.sessions[session], self._trees[session] = list(tokens), tree
 
     def commit(self, session: SessionKey, advance: Advance) -> None:
-        """Keep the tokens, and the paths of the survivors."""
+        """Keep the tokens."""
         self.sessions[session] += advance.tokens
-        cut, self._roots[session] = len(advance.tokens), advance.root
-        paths = self._paths[session]
-        self._paths[session] = {node: paths[node][cut:] for node in advance.survivors if node in paths}
 
-    def expand(self, frontier: Sequence[FrontierNode]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[Frontier]) -> list[Children | None]:
         """Look each node's sequence up."""
-        self.batches.append(list(frontier))
-        return [self._expand(node) for node in frontier]
+        self.batches.append([])
+        return [children_of([self._look_up(part.session, slot) for slot in part.slots.tolist()]) for part in frontier]
 
     def pending(self, session: SessionKey) -> int:
         """Nothing: there is nothing to read."""
@@ -70,15 +89,48 @@ class TableProposer(NoFeatures):
         """Forget."""
         del self.sessions[session]
 
-    def _expand(self, node: FrontierNode) -> Children:
-        path: tuple[int, ...] = ()
-        if node.node != self._roots[node.session]:
-            path = (*self._paths[node.session].get(node.parent, ()), node.token)
-            self._paths[node.session][node.node] = path
-        sequence = [*self.sessions[node.session], *path]
-        assert sequence[-1] == node.token
-        assert len(sequence) - 1 == node.position
-        return children(self._table(sequence))
+    def _look_up(self, session: SessionKey, slot: int) -> Distribution:
+        tree = self._trees[session]
+        self.batches[-1].append(Asked(session, tree.token_of(slot), int(tree.positions[slot])))
+        sequence = [*self.sessions[session], *(tree.token_of(above) for above in tree.path(slot))]
+        assert sequence[-1] == tree.token_of(slot)
+        assert len(sequence) - 1 == tree.positions[slot]
+        return self._table(sequence)
+
+
+class Handled:
+    """One session of a proposer, driven by hand: a tree grown, expanded and committed node by node, by ids from 1."""
+
+    def __init__(
+        self, proposer: Proposer, tokens: Sequence[int], key: SessionKey = (1, 1), sampling: Sampling | None = None
+    ) -> None:
+        self.key = key
+        self.tokens = list(tokens)
+        self.original = Original(key[1], tokens[-1], len(tokens) - 1, 64)
+        self._proposer = proposer
+        proposer.open(key, self.original.tree, tokens, sampling or Sampling())
+
+    def grow(self, *nodes: tuple[int, int]) -> None:
+        """Hang nodes, each below a parent's id, with a token."""
+        for parent, token in nodes:
+            self.original.grow([NewNode(parent, token, self.original.tree.root_score - 1.0)])
+
+    def frontier(self, *ids: int) -> Frontier:
+        """Nodes that are to be expanded; the root if there are none."""
+        slots = [self.original.tree.slot(node_id) for node_id in ids] or [ROOT]
+        return Frontier(self.key, np.array(slots, dtype=np.int64))
+
+    def expand(self, *ids: int) -> Expanded:
+        """Expand nodes, or the root, in a batch of their own."""
+        (found,) = self._proposer.expand([self.frontier(*ids)])
+        return found
+
+    def commit(self, deepest: int, *tokens: int) -> None:
+        """Accept the path down to a node (0: none), and a bonus behind it."""
+        commit = Commit(self.original.commits + 1, deepest, tokens)
+        path = self.original.path_of(commit)
+        self._proposer.commit(self.key, Advance(tokens, path, self.original.commit(commit).moved))
+        self.tokens += tokens
 
 
 class Verifier:

@@ -1,0 +1,267 @@
+"""The drafter with a model: its sessions, their pending context, and what one expansion asks of each step of the model.
+
+Draft extend: after a commit the committed tokens' pending rows are computed first, in a forward in which the session has no nodes but
+those that survived and have come so near to the root that they are due in lower steps. The root gets its children from it; nodes that
+survived keep theirs. A prompt is read in the same way, in parts so that it does not keep other sessions waiting, and with a head as its
+features arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specsplit.errors import InvalidRequest, SpecsplitError
+from specsplit.features import FeatureLayout, Features
+from specsplit.tree import Flags, Ints, TokenTree
+from specsplit.values import DrafterInfo, Sampling
+from specsplit_drafter.draft_model import DraftModel, StepInput
+from specsplit_drafter.feature_buffer import FeatureBuffer
+from specsplit_drafter.isolation import Found, Isolation
+from specsplit_drafter.proposer import UNBOUNDED, Advance, Children, Expanded, Frontier, ProposerPages, SessionKey
+from specsplit_drafter.ranking import Ranking, no_numbers
+from specsplit_drafter.token_map import TokenMap, room
+
+CONTEXT_BUDGET: Final = 512
+"""Pending tokens in one expansion at most, all sessions together."""
+
+
+@dataclass(slots=True)
+class _Session:
+    tokens: list[int]
+    """Committed, the root last."""
+    sampling: Sampling
+    tree: TokenTree
+    maps: list[TokenMap]
+    """By step."""
+    features: FeatureBuffer | None
+
+    @property
+    def root(self) -> int:
+        """Position of the root."""
+        return len(self.tokens) - 1
+
+    @property
+    def pending(self) -> int:
+        """Rows of the context that step 0 lacks."""
+        return self.maps[0].pending
+
+    @property
+    def readable(self) -> int:
+        """Pending rows of step 0 that can be computed now; row i of a head is of the token at i + 1, and reads feature i."""
+        arrived = UNBOUNDED if self.features is None else self.features.arrived - self.maps[0].computed
+        return min(self.pending, arrived)
+
+    @property
+    def stalled(self) -> bool:
+        """True if the root cannot be expanded, or read towards, with the features that are there; a first token never can."""
+        return self.features is not None and (self.root == 0 or (self.pending > 0 and self.readable == 0))
+
+
+class ModelProposer:
+    """Proposer of every kind that has a model."""
+
+    def __init__(self, model: DraftModel, children: int, context_budget: int = CONTEXT_BUDGET) -> None:
+        self._model = model
+        self._budget = context_budget
+        self._ranking = Ranking(children, model.vocab_size)
+        self._isolation = Isolation()
+        self._sessions: dict[SessionKey, _Session] = {}
+        self._read: dict[SessionKey, int] = {}
+
+    @property
+    def info(self) -> DrafterInfo:
+        """What the model says of itself."""
+        return self._model.info
+
+    @property
+    def pages(self) -> ProposerPages:
+        """Slots in use, of all steps together."""
+        total = sum(pool.total_pages for pool in self._model.pools)
+        return ProposerPages(total - sum(pool.free_pages for pool in self._model.pools), total)
+
+    @property
+    def room(self) -> int:
+        """Nodes that have a free slot in every step."""
+        return min(room(pool, len(self._sessions)) for pool in self._model.pools)
+
+    @property
+    def max_depth(self) -> int:
+        """A recurrent model goes on and on; another one has a step for every level."""
+        return UNBOUNDED if self._model.recurrent else len(self._model.pools)
+
+    @property
+    def renews_root(self) -> bool:
+        """True for a model that reads features: a node is expanded without the feature of its parent."""
+        return self._model.feature_dtype is not None
+
+    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
+        """Take slots for the committed tokens, whose rows are computed later. Raises OutOfPages."""
+        dtype = self._model.feature_dtype
+        features = None if dtype is None else FeatureBuffer(dtype)
+        self._sessions[session] = _Session(list(tokens), sampling, tree, self._maps(tree), features)
+        try:
+            for token_map in self._sessions[session].maps:
+                token_map.reserve(len(tokens))
+        except BaseException:
+            self.close(session)
+            raise
+
+    def commit(self, session: SessionKey, advance: Advance) -> None:
+        """Take over and free slots, and take new ones for the rest and for survivors that are due in a lower step. Raises OutOfPages."""
+        state = self._sessions[session]
+        state.tokens.extend(advance.tokens)
+        for token_map in state.maps:  # all of them, before one may raise: nobody else knows whose slots are dead
+            token_map.commit(advance)
+        for token_map in state.maps:
+            token_map.reserve(len(state.tokens))
+        if not self._model.recurrent and advance.moved is not None:
+            self._descend(state)
+
+    def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
+        """Take in what FeatureBuffer.add takes, if the model reads features."""
+        state = self._sessions[session]
+        if state.features is None:
+            raise InvalidRequest("features", "were sent to a drafter that reads none")
+        state.features.add(features, layout, state.root)
+
+    def stalled(self, session: SessionKey) -> bool:
+        """True if the root waits for features, and all that have come are read."""
+        return self._sessions[session].stalled
+
+    def pending(self, session: SessionKey) -> int:
+        """Committed tokens without a row in the first step; of a head, the first token apart, which never has one."""
+        return self._sessions[session].pending
+
+    def take_read(self) -> Sequence[tuple[SessionKey, int]]:
+        """Sessions whose features were read since the last call, and how far."""
+        read, self._read = self._read, {}
+        return tuple(read.items())
+
+    def expand(self, frontier: Sequence[Frontier]) -> list[Expanded]:
+        """One forward of each step over all nodes, and over as much pending context as the budget and the features allow."""
+        return self._isolation.expand(frontier, self._inputs(frontier), lambda parts: self._run(parts, frontier))
+
+    def close(self, session: SessionKey) -> None:
+        """Free every slot."""
+        for token_map in self._sessions.pop(session).maps:
+            token_map.release()
+        self._read.pop(session, None)
+
+    def _maps(self, tree: TokenTree) -> list[TokenMap]:
+        """A head has no row of the first token in step 0, nor of the first two in step 1."""
+        skipped, exact = int(self.renews_root), not (self._model.recurrent and self.renews_root)
+        return [TokenMap(pool, tree, step + skipped, exact) for step, pool in enumerate(self._model.pools)]
+
+    def _run(self, parts: Sequence[Sequence[StepInput]], frontier: Sequence[Frontier]) -> Found:
+        work = [StepInput.joined(of_step) for of_step in zip(*parts, strict=True)]
+        logits: list[Tensor] = [self._model.run(step, part) for step, part in enumerate(work) if part.rows]
+        wanted = [number for part in work for number in part.wanted]
+        if not wanted:
+            return {}
+        children, fit = self._ranking.rank(torch.cat(logits), *self._askers(frontier, wanted))
+        row_of = np.full(sum(len(part.slots) for part in frontier), -1)
+        row_of[wanted] = np.arange(len(wanted))
+        found: Found = {}
+        for part, start in zip(frontier, _starts(frontier), strict=True):
+            rows = row_of[start : start + len(part.slots)]
+            if rows[0] >= 0:
+                found[part.session] = self._children(part, children, fit, rows)
+        return found
+
+    def _askers(self, frontier: Sequence[Frontier], wanted: Sequence[int]) -> tuple[list[Sampling], list[int]]:
+        """Sampling and position of each node by its number among all of the frontier's."""
+        states = [self._sessions[part.session] for part in frontier]
+        samplings = [state.sampling for state, part in zip(states, frontier, strict=True) for _ in part.slots]
+        positions = [state.tree.positions.take(part.slots) for state, part in zip(states, frontier, strict=True)]
+        return [samplings[number] for number in wanted], np.concatenate(positions).take(wanted).tolist()
+
+    def _children(self, part: Frontier, of_all: Children, fit: Flags, rows: Ints) -> Children | SpecsplitError:
+        broken = part.slots.compress(~fit.take(rows))
+        if len(broken):
+            return no_numbers(int(self._sessions[part.session].tree.positions[broken[0]]))
+        return Children(of_all.tokens.take(rows, axis=0), of_all.log_probabilities.take(rows, axis=0))
+
+    def _inputs(self, frontier: Sequence[Frontier]) -> dict[SessionKey, list[StepInput]]:
+        """Every session's part of each step. Pending contexts share the budget, the shortest first: a bonus must not wait for a prompt."""
+        inputs: dict[SessionKey, list[StepInput]] = {}
+        starts = _starts(frontier)
+        pending = [self._sessions[part.session].pending for part in frontier]
+        budget = self._budget
+        for i in sorted((i for i, count in enumerate(pending) if count), key=pending.__getitem__):
+            count = min(self._sessions[frontier[i].session].readable, budget)
+            budget -= count
+            if count:
+                inputs[frontier[i].session] = self._extend(frontier[i].session, count, starts[i])
+        for part, start, count in zip(frontier, starts, pending, strict=True):
+            if not count:
+                inputs[part.session] = self._branch(self._sessions[part.session], part.slots, start)
+        return inputs
+
+    def _extend(self, key: SessionKey, count: int, root: int) -> list[StepInput]:
+        """Rows of the next `count` tokens in every step that lacks them. `root` is wanted as soon as it is among them."""
+        state = self._sessions[key]
+        inputs = [StepInput() for _ in state.maps]
+        stop = state.maps[0].first + state.maps[0].computed + count
+        complete = stop == len(state.tokens)
+        if state.features is not None:
+            self._read[key] = stop - 1
+            inputs[0].fed += state.features.take(count)
+        for step, (token_map, work) in enumerate(zip(state.maps, inputs, strict=True)):
+            first, done = token_map.computed, stop - token_map.first
+            if done > first:
+                if step:
+                    work.drawn.append(state.maps[step - 1].context_slots(first, done))
+                work.wanted += [root] if complete and step == 0 else ()
+                work.rows.append(token_map.read(state.tokens, stop, [count - 1] if work.wanted else ()))
+            if complete and len(token_map.missing):
+                self._add_branch(state, step, work)
+        return inputs
+
+    def _branch(self, state: _Session, nodes: Ints, start: int) -> list[StepInput]:
+        """Rows of these nodes in every step in which they are due; each is wanted from the lowest."""
+        inputs = [StepInput() for _ in state.maps]
+        for step, work in enumerate(inputs):
+            due = self._due(state, step, nodes).nonzero()[0]
+            if len(due):
+                state.maps[step].add(nodes.take(due))
+                lowest = self._lowest(state, step, nodes.take(due))
+                work.wanted += (due.take(lowest) + start).tolist()
+                self._add_branch(state, step, work, lowest.tolist())
+        return inputs
+
+    def _add_branch(self, state: _Session, step: int, work: StepInput, logits_at: Sequence[int] = ()) -> None:
+        token_map = state.maps[step]
+        source = token_map if self._model.recurrent else state.maps[step - 1]
+        work.drawn.append(source.slots_above(token_map.missing))
+        work.rows.append(token_map.branch(logits_at))
+
+    def _descend(self, state: _Session) -> None:
+        """Give expanded nodes that have come nearer to the root slots in the steps in which they are due now. Raises OutOfPages."""
+        expanded = np.logical_or.reduce([token_map.held for token_map in state.maps]).nonzero()[0]
+        for step, token_map in enumerate(state.maps):
+            token_map.add(expanded.compress(self._due(state, step, expanded) & ~token_map.held.take(expanded)))
+
+    def _due(self, state: _Session, step: int, nodes: Ints) -> Flags:
+        """Which of these expanded nodes have a row in this step."""
+        if self._model.recurrent:
+            return np.ones(len(nodes), dtype=np.bool_)
+        positions = state.tree.positions.take(nodes)
+        return (positions >= state.maps[step].first) & (positions <= state.root + step)
+
+    def _lowest(self, state: _Session, step: int, nodes: Ints) -> Ints:
+        """Indices of those for which this is the lowest step in which they are due."""
+        if self._model.recurrent:
+            return np.arange(len(nodes))
+        return (state.tree.positions.take(nodes) == state.root + step).nonzero()[0]
+
+
+def _starts(frontier: Sequence[Frontier]) -> list[int]:
+    """Number of the first node of each session, counted over all of them."""
+    return [0, *accumulate(len(part.slots) for part in frontier)][: len(frontier)]
