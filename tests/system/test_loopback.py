@@ -86,7 +86,7 @@ class World:
             self.to_drafter[address].append(wire.draft_request([(session, event)]).SerializeToString())
 
     def step(self, session: Session) -> None:
-        taken = session.take()
+        taken = session.take(PLAN.num_draft_tokens)
         picks: list[int] = []
         paths: list[list[int]] = []
         for token, parent in zip(taken.tokens, taken.parents, strict=True):

@@ -93,7 +93,7 @@ class World:
 
     def verify(self, session: Session) -> int:
         """Tokens whose features it computed."""
-        taken = session.take()
+        taken = session.take(session.plan.num_draft_tokens)
         for _ in range(self.chance.randrange(3)):
             self.deliver_to_verifier(self.chance.choice(ADDRESSES))  # while the step runs
         picks = self.picks(taken)

@@ -10,6 +10,7 @@ from specsplit.values import ModelInfo, Plan, Vocabulary
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.feed import Feed, FeedLimits, Recipe
+from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.scheduler import RECOMPUTE_TOKENS, Batch, Pause, Scheduler
 from specsplit_verifier.session import Session, StopRule
@@ -32,7 +33,7 @@ class World:
     def __init__(self) -> None:
         self.pool = PagePool(256, 16)
         info = ModelInfo("toy", Vocabulary(16), 2048)
-        self.scheduler = Scheduler(info, self.pool, max_sessions=8, step_token_budget=BUDGET)
+        self.scheduler = Scheduler(info, KVCacheManager(self.pool), max_sessions=8, step_token_budget=BUDGET)
 
     def session(self, tokens: int, *, read: int, gap: int = 0) -> Session:
         """A session of so many tokens, of which the target has read some; its drafter lacks the features of the first `gap`."""
@@ -101,7 +102,7 @@ def test_a_drafter_that_still_catches_up_is_waited_for_before_its_first_commit_a
     late.drafter = drafting(late.id, 299, feed)
     assert feed.complete and feed.catching_up
     assert isinstance(world.scheduler.choose(0.0, StepCost()), Pause)
-    late.commit(late.take(), Accepted([0], bonus=1), now=0.0)
+    late.commit(late.take(16), Accepted([0], bonus=1), now=0.0)
     assert world.choose().decoding == [late]
     feed.acknowledge(299)
     assert isinstance(world.scheduler.choose(0.0, StepCost()), Pause)

@@ -386,7 +386,7 @@ def session_of(resting: bool, *nodes: tuple[int, int, int]) -> tuple[Session, Dr
     session.drafter = DraftSession("drafter", mirror, Patience())
     ids, parents, tokens = zip(*nodes, strict=True) if nodes else ((), (), ())
     mirror.grow(Grow(0, ids, parents, tokens, [-0.1 * each for each in ids], resting))
-    return session, session.take()
+    return session, session.take(3)
 
 
 CHAIN = ((1, 0, 11), (2, 0, 12), (3, 1, 21), (4, 1, 22), (5, 3, 31))

@@ -13,7 +13,7 @@ from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo, Plan
 from specsplit_verifier.cost import StepCost
-from specsplit_verifier.draft_session import DraftSession
+from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import (
     Cancel,
@@ -27,7 +27,7 @@ from specsplit_verifier.events import (
     Submit,
 )
 from specsplit_verifier.feed import Recipe
-from specsplit_verifier.scheduler import Pause, Scheduler
+from specsplit_verifier.scheduler import Batch, Pause, Scheduler
 from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import SessionResult, StepCosts, StepInput, StepOutput, StepResult, TreeInput
 from specsplit_verifier.stopwatch import Stopwatch
@@ -54,7 +54,6 @@ class EngineCore:
         self, info: ModelInfo, scheduler: Scheduler, drafters: DrafterPool, settings: VerifierSettings, clock: Clock
     ) -> None:
         self._info = info
-        self._own_plan: Plan = settings.plan
         self._default_plan: Plan = settings.plan
         self._scheduler = scheduler
         self._drafters = drafters
@@ -71,8 +70,8 @@ class EngineCore:
         return EngineStatistics(
             len(scheduler.running),
             len(scheduler.waiting),
-            scheduler.pool.free_pages,
-            scheduler.pool.total_pages,
+            scheduler.kv.free_pages,
+            scheduler.kv.pool.total_pages,
             self._steps,
             self._cost.mean_s * 1e3 if self._steps else 0.0,
         )
@@ -107,14 +106,25 @@ class EngineCore:
         """Admit who fits, and choose the next step, or how long to wait for a better one."""
         now = self._clock.now()
         for session in self._scheduler.admit():
-            self._sends += self._drafters.admit(session, now)
+            self._sends += self._drafters.resume(session, now)
         self._sends += self._drafters.retry(self._scheduler.running.values(), now)
-        batch = self._scheduler.choose(now, self._cost)
+        batch = self._choose(now)
         if isinstance(batch, Pause):
             return batch
         for session in batch.decoding:
             session.drafter.stepping(now)
         return batch.step(now)
+
+    def _choose(self, now: float) -> Batch | Pause:
+        """A step that there are pages for. While there are none, sessions are preempted, and another step is chosen among the others."""
+        scheduler = self._scheduler
+        batch = scheduler.choose(now, self._cost)
+        while isinstance(batch, Batch) and not scheduler.kv.extend(batch.decoding, scheduler.running.values()):
+            session = scheduler.preempt()
+            _log.info("session %d is preempted, for want of KV pages", session.id)
+            self._sends += self._drafters.suspend(session)
+            batch = scheduler.choose(now, self._cost)
+        return batch
 
     def expected_s(self, step: StepInput) -> float:
         """Seconds that the forward of a step should take, going by those before it."""
@@ -173,6 +183,7 @@ class EngineCore:
 
     def _costs(self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult]) -> StepCosts:
         lap, lost = self.stopwatch.lap(output.forward_s), self._drafters.counters.take()
+        kv = self._scheduler.kv.counters.take()
         recomputed = sum(chunk.tokens for chunk in step.chunks if chunk.recomputed)
         return StepCosts(
             tokens=step.tokens,
@@ -187,6 +198,7 @@ class EngineCore:
             unverified_nodes=lost.unverified_nodes + sum(session.reroot.cut for session in sessions),
             late_nodes=lost.late_nodes,
             failovers=lost.failovers,
+            preemptions=kv.preemptions,
             round_trips_s=lost.round_trips_s,
         )
 
@@ -200,29 +212,24 @@ class EngineCore:
         """Raises InvalidRequest if prompt and output exceed the context."""
         request, stopping = event.request, event.request.stopping
         plan = request.plan.over(self._default_plan)
-        most = max(plan.num_draft_tokens, request.plan.over(self._own_plan).num_draft_tokens)
         own_ends = () if stopping.ignore_eos else self._info.eos_token_ids
         stops = StopRule(
-            self._scheduler.max_tokens_of(len(request.tokens), stopping.max_tokens, most),
+            self._scheduler.max_tokens_of(len(request.tokens), stopping.max_tokens, plan.num_draft_tokens),
             frozenset((*stopping.stop_token_ids, *own_ends)),
         )
-        table = self._scheduler.page_table()
-        return Session(event.session, request, plan, stops, table, max_draft_tokens=most, traceparent=event.traceparent)
+        drafter = NoDrafter(needed=request.drafter is not None)
+        table, tokens = self._scheduler.kv.table(), list(request.tokens)
+        return Session(event.session, request, plan, stops, table, tokens, 0, drafter, traceparent=event.traceparent)
 
     def _replan(self, plan: Plan) -> None:
         """Another default plan: sessions that are here follow it too. No step is in flight."""
         self._default_plan = plan
         now, running = self._clock.now(), self._scheduler.running.values()
-        short = sum(session.follow(plan) for session in (*self._scheduler.waiting, *running))
+        for session in (*self._scheduler.waiting, *running):
+            session.follow(plan)
         for session in running:
             self._sends += self._drafters.resume(session, now)
         _log.info("the default plan is now %s", plan)
-        if short:
-            _log.warning(
-                "%d sessions have no KV pages for num_draft_tokens = %d and go on with what they began with; later ones have them",
-                short,
-                plan.num_draft_tokens,
-            )
 
     def _end(self, session: Session) -> None:
         self._sends += self._drafters.close(session)

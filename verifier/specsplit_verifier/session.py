@@ -75,13 +75,8 @@ class Session:
     refused_by: set[str] = field(default_factory=set[str])
     """Addresses of drafters that would not have it."""
     tally: Tally = field(default_factory=Tally)
-    max_draft_tokens: int = 0
-    """Tokens that it has KV pages for in a step, root included; never less than the plan has at first."""
     traceparent: str = ""
     """What its drafters hang their spans below; empty: nothing."""
-
-    def __post_init__(self) -> None:
-        self.max_draft_tokens = max(self.max_draft_tokens, self.plan.num_draft_tokens)
 
     @property
     def prompt_length(self) -> int:
@@ -109,6 +104,11 @@ class Session:
         return self.plan.num_draft_tokens if self.drafter.attached and self.plan.speculates else 1
 
     @property
+    def room(self) -> int:
+        """Tokens that its pages have room for behind what is computed: the root, and drafts."""
+        return len(self.table) - self.kv_length
+
+    @property
     def tree_limits(self) -> TreeLimits:
         """What a step may take of the speculation: nothing deeper than what may still be generated."""
         num_steps = min(self.plan.num_steps, self.stops.max_tokens - self.generated - 1)
@@ -118,23 +118,22 @@ class Session:
         """Its drafter, if that is the one at `address`."""
         return self.drafter if isinstance(self.drafter, DraftSession) and self.drafter.address == address else None
 
-    def follow(self, default: Plan) -> bool:
-        """From the next step on the default plan is this, for what the request did not fix. True if it gets less, for want of KV pages.
+    def follow(self, default: Plan) -> None:
+        """From the next step on the default plan is this, for what the request did not fix.
 
         Its drafter hears nothing of it and goes on growing under the plan that it was opened with. So `draft_ahead`, which holds for
         both sides, stays as it is until another drafter is opened, and no node is deeper than the drafter grows.
         """
         wanted = self.request.plan.over(default)
-        self.plan = replace(
-            wanted,
-            num_draft_tokens=min(wanted.num_draft_tokens, self.max_draft_tokens),
-            draft_ahead=self.plan.draft_ahead if self.drafter.attached else wanted.draft_ahead,
-        )
-        return wanted.num_draft_tokens > self.max_draft_tokens
+        ahead = self.plan.draft_ahead if self.drafter.attached else wanted.draft_ahead
+        self.plan = replace(wanted, draft_ahead=ahead)
 
-    def take(self) -> Draft:
-        """The tokens this session brings to a step, in flight until `commit`."""
-        return self.drafter.take(self.tokens[-1], len(self.tokens) - 1, self.tree_limits)
+    def take(self, room: int) -> Draft:
+        """The tokens this session brings to a step, at most `room`, in flight until `commit`."""
+        limits = self.tree_limits
+        if room < limits.num_draft_tokens:
+            limits = limits._replace(num_draft_tokens=room)
+        return self.drafter.take(self.tokens[-1], len(self.tokens) - 1, limits)
 
     def commit(self, draft: Draft, accepted: Accepted, now: float, *, watched: bool = False) -> SessionResult:
         """Commit the accepted path and the bonus, or finish. `watched`: somebody wants to see the speculation as it was."""
