@@ -165,12 +165,14 @@ def _errors() -> Row:
         ),
         lines(
             "Losses",
-            "Members that went without draining, streams to drafters that broke, and sessions that got another drafter.",
+            "Members that went without draining, streams to drafters that broke, sessions that got another drafter, and sessions that "
+            "gave their KV pages back, to be computed again.",
             "cps",
             [
                 Query(ALL.rate(table.MEMBERS_LOST, "role"), "{{role}} lost"),
                 Query(ALL.rate(table.DRAFTERS_LOST), "stream lost"),
                 Query(ALL.rate(table.FAILOVERS), "failover"),
+                Query(ALL.rate(table.PREEMPTIONS), "preemption"),
             ],
         ),
     ]

@@ -290,7 +290,10 @@ CACHED_TOKENS = Metric(
     "Tokens of prompts whose KV was there already.",
 )
 PREFILL_TOKENS = Metric(
-    "specsplit_prefill_tokens", Kind.COUNTER, _VERIFIER, "Tokens of prompts that forward passes have read."
+    "specsplit_prefill_tokens",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Tokens that forward passes have read before they decode: of prompts, and of what preempted sessions had written.",
 )
 REPREFILL_TOKENS = Metric(
     "specsplit_reprefill_tokens",
@@ -303,6 +306,12 @@ GENERATED_TOKENS = Metric(
 )
 RUNNING_SESSIONS = Metric("specsplit_running_sessions", Kind.GAUGE, _VERIFIER, "Sessions that hold KV pages.")
 WAITING_SESSIONS = Metric("specsplit_waiting_sessions", Kind.GAUGE, _VERIFIER, "Sessions that wait for KV pages.")
+PREEMPTIONS = Metric(
+    "specsplit_preemptions",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Sessions that gave their KV pages back for older ones, and were computed again later.",
+)
 FAILOVERS = Metric(
     "specsplit_failovers",
     Kind.COUNTER,

@@ -41,6 +41,7 @@ class Costs:
     unverified_nodes: int = 0
     late_nodes: int = 0
     failovers: int = 0
+    preemptions: int = 0
     round_trips_s: Sequence[float] = ()
 
 
@@ -285,7 +286,13 @@ def test_a_step_worked_through_by_hand() -> None:
         Step(drafted=11, depth=4, accepted=2, committed=2, plan=plan),  # a stop token: no bonus, no commit
     ]
     costs = Costs(
-        prefill_tokens=7, reprefill_tokens=3, unverified_nodes=9, late_nodes=2, failovers=1, round_trips_s=(0.004, 0.03)
+        prefill_tokens=7,
+        reprefill_tokens=3,
+        unverified_nodes=9,
+        late_nodes=2,
+        failovers=1,
+        preemptions=2,
+        round_trips_s=(0.004, 0.03),
     )
     metrics.step(costs, sessions)
     samples = scrape(metrics)
@@ -301,6 +308,7 @@ def test_a_step_worked_through_by_hand() -> None:
         "reprefill_tokens": 3,
         "hits": 1,
         "failovers": 1,
+        "preemptions": 2,
     }
     assert {name: value(samples, f"specsplit_{name}_total") for name in totals} == totals
     assert values(samples, "specsplit_misses_total") == {("wrong",): 0, ("late",): 1, ("none",): 0}

@@ -104,7 +104,7 @@ async def test_a_session_that_does_not_fit_now_waits_its_turn(alphabet: Path) ->
     async with verifier_over(alphabet, kv_tokens=64) as verifier:  # room for one of these at a time
         records = recorded(verifier)
         results = await asyncio.gather(
-            *(decode(verifier, DecodeRequest(c, ids(c), stopping=Stopping(30))) for c in "abc")
+            *(decode(verifier, DecodeRequest(c, ids("." * 30 + c), stopping=Stopping(10))) for c in "abc")
         )
     assert [bytes(tokens)[:2] for tokens, _ in results] == [b"bc", b"cd", b"de"]
     assert max(len(record.sessions) for record in records) == 1

@@ -11,7 +11,7 @@ from specsplit.errors import SpecsplitError
 from specsplit.features import Features
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo, Plan
-from specsplit_verifier.draft_session import DraftSession
+from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import (
     Cancel,
@@ -25,7 +25,7 @@ from specsplit_verifier.events import (
     Submit,
 )
 from specsplit_verifier.feed import Recipe
-from specsplit_verifier.planner import Pause, Planner
+from specsplit_verifier.planner import Batch, Pause, Planner
 from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import SessionResult, StepCosts, StepInput, StepOutput, StepResult, TreeInput
@@ -53,7 +53,6 @@ class EngineCore:
         self, info: ModelInfo, scheduler: Scheduler, planner: Planner, drafters: DrafterPool, clock: Clock
     ) -> None:
         self._info = info
-        self._own_plan = planner.default
         self._planner = planner
         self._scheduler = scheduler
         self._drafters = drafters
@@ -69,8 +68,8 @@ class EngineCore:
         return EngineStatistics(
             len(scheduler.running),
             len(scheduler.waiting),
-            scheduler.pool.free_pages,
-            scheduler.pool.total_pages,
+            scheduler.kv.free_pages,
+            scheduler.kv.pool.total_pages,
             self._steps,
             self._planner.cost.mean_s * 1e3 if self._steps else 0.0,
         )
@@ -105,10 +104,25 @@ class EngineCore:
         """Admit who fits, and choose the next step, or how long to wait for a better one."""
         now = self._clock.now()
         for session in self._scheduler.admit():
-            self._sends += self._drafters.admit(session, now)
+            self._sends += self._drafters.resume(session, now)
         self._sends += self._drafters.retry(self._scheduler.running.values(), now)
-        batch = self._planner.plan(list(self._scheduler.running.values()), now)
-        return batch if isinstance(batch, Pause) else self._scheduler.lay_out(batch, now)
+        batch = self._choose(now)
+        if isinstance(batch, Pause):
+            return batch
+        for session, _ in batch.decoding:
+            session.drafter.stepping(now)
+        return self._scheduler.lay_out(batch, now)
+
+    def _choose(self, now: float) -> Batch | Pause:
+        """A step that there are pages for. While there are none, sessions are preempted, and another step is chosen among the others."""
+        scheduler = self._scheduler
+        while True:
+            batch = self._planner.plan(list(scheduler.running.values()), now)
+            if isinstance(batch, Pause) or scheduler.make_room(batch):
+                return batch
+            session = scheduler.preempt()
+            _log.info("session %d is preempted, for want of KV pages", session.id)
+            self._sends += self._drafters.suspend(session)
 
     def expected_s(self, step: StepInput) -> float:
         """Seconds that the forward of a step should take, going by those before it."""
@@ -168,6 +182,7 @@ class EngineCore:
 
     def _costs(self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult]) -> StepCosts:
         lap, lost = self.stopwatch.lap(output.forward_s), self._drafters.counters.take()
+        kv = self._scheduler.kv.counters.take()
         recomputed = sum(chunk.tokens for chunk in step.chunks if chunk.recomputed)
         return StepCosts(
             tokens=step.tokens,
@@ -182,6 +197,7 @@ class EngineCore:
             unverified_nodes=lost.unverified_nodes + sum(session.reroot.cut for session in sessions),
             late_nodes=lost.late_nodes,
             failovers=lost.failovers,
+            preemptions=kv.preemptions,
             round_trips_s=lost.round_trips_s,
         )
 
@@ -195,33 +211,24 @@ class EngineCore:
         """Raises InvalidRequest if prompt and output exceed the context."""
         request, stopping = event.request, event.request.stopping
         plan = self._planner.plan_of(request.plan)
-        most = max(plan.num_draft_tokens, request.plan.over(self._own_plan).num_draft_tokens)
         own_ends = () if stopping.ignore_eos else self._info.eos_token_ids
         stops = StopRule(
-            self._scheduler.max_tokens_of(len(request.tokens), stopping.max_tokens, most),
+            self._scheduler.max_tokens_of(len(request.tokens), stopping.max_tokens, plan.num_draft_tokens),
             frozenset((*stopping.stop_token_ids, *own_ends)),
         )
-        table = self._scheduler.page_table()
-        return Session(event.session, request, plan, stops, table, max_draft_tokens=most, traceparent=event.traceparent)
+        drafter = NoDrafter(needed=request.drafter is not None)
+        table, tokens = self._scheduler.kv.table(), list(request.tokens)
+        return Session(event.session, request, plan, stops, table, tokens, 0, drafter, traceparent=event.traceparent)
 
     def _replan(self, plan: Plan) -> None:
         """Another default plan: sessions that are here follow it too. No step is in flight."""
         self._planner.replan(plan)
         now, running = self._clock.now(), self._scheduler.running.values()
-        short = 0
         for session in (*self._scheduler.waiting, *running):
-            wanted = self._planner.plan_of(session.request.plan)
-            short += wanted.num_draft_tokens > session.max_draft_tokens
-            self._sends += self._drafters.replan(session, session.within_room(wanted), now)
+            self._sends += self._drafters.replan(session, self._planner.plan_of(session.request.plan), now)
         for session in running:
             self._sends += self._drafters.resume(session, now)
         _log.info("the default plan is now %s", plan)
-        if short:
-            _log.warning(
-                "%d sessions have no KV pages for num_draft_tokens = %d and go on with what they began with; later ones have them",
-                short,
-                plan.num_draft_tokens,
-            )
 
     def _end(self, session: Session) -> None:
         self._sends += self._drafters.close(session)

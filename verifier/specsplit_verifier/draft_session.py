@@ -26,6 +26,10 @@ class TreeLimits(NamedTuple):
     topk: int
     num_steps: int
 
+    def within(self, room: int) -> TreeLimits:
+        """The same for a session that has slots for so many tokens."""
+        return self if room >= self.num_draft_tokens else self._replace(num_draft_tokens=room)
+
 
 @dataclass(slots=True)
 class DraftCounters:

@@ -41,14 +41,6 @@ class DrafterPool:
         """By address."""
         self.counters = DraftCounters()
 
-    def admit(self, session: Session, now: float) -> Sends:
-        """A session begins to run: it gets the drafter of its request, if it has use for one now."""
-        wished = session.request.drafter
-        if wished is None:
-            return []
-        session.drafter = NoDrafter(needed=True)
-        return self.attach(session, wished, now) if session.plan.speculates else []
-
     def replan(self, session: Session, plan: Plan, now: float) -> Sends:
         """From its next step on a session is under this plan; its drafter is told. No step is in flight."""
         drafter, changed = session.drafter, plan != session.plan
@@ -59,7 +51,7 @@ class DrafterPool:
         return [(drafter.address, session.id, plan)]
 
     def resume(self, session: Session, now: float) -> Sends:
-        """The plan of a running session has changed: if it has use for a drafter now and none yet, it gets one.
+        """A session begins to run, or its plan has changed: if it has use for a drafter now and none yet, it gets one.
 
         That is the one of its request if possible, so that not all of them go to the first of the roster.
         """
@@ -203,6 +195,16 @@ class DrafterPool:
         if isinstance(drafter, NoDrafter):
             return []
         return self._give_up(session, drafter.address, "drafted what the target cannot compute", error)
+
+    def suspend(self, session: Session) -> Sends:
+        """The session stops running for a while: its drafter is to hold nothing for it meanwhile.
+
+        Features are computed again with the KV of their tokens, so none are kept.
+        """
+        needed = session.drafter.attached or session.drafter.needed
+        sends = self._detach(session, needed=needed)
+        session.drafter = NoDrafter(needed=needed)
+        return sends
 
     def close(self, session: Session) -> Sends:
         """The session is over."""

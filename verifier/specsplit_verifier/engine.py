@@ -21,6 +21,7 @@ from specsplit_verifier.core import EngineCore, EngineStatistics
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import DrafterLost, FromDrafter, Inbound, Inbox, Outbox, Ran, Stop
 from specsplit_verifier.feed import FeatureSource, FeedLimits
+from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.model_thread import ModelThread
 from specsplit_verifier.planner import Pause, StaticPlanner
 from specsplit_verifier.scheduler import Scheduler
@@ -146,7 +147,7 @@ class Engine:
 
 def _core_of(runner: TargetRunner, settings: VerifierSettings, clock: Clock) -> EngineCore:
     target = runner.target
-    scheduler = Scheduler(target.info, target.pool, max_sessions=settings.max_sessions)
+    scheduler = Scheduler(target.info, KVCacheManager(target.pool), max_sessions=settings.max_sessions)
     planner = StaticPlanner(settings.plan, settings.step_token_budget)
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)

@@ -89,14 +89,14 @@ class StaticPlanner:
         decoding = [session for session in running if not session.prefilling]
         if len(decoding) < len(running):
             prefilling = [session for session in running if session.prefilling]
-            return self._batch(running, decoding, prompt_chunks(prefilling, self._budget), now)
+            return self._batch(running, decoding, prompt_chunks(prefilling, self._budget))
         if not decoding:
             return Pause(None)
         step_s = self.cost.predict(_width(decoding))
         pauses = [session.drafter.pause(now, step_s, session.plan, session.tree_limits) for session in decoding]
         longest = max(pauses)
         if longest == 0.0:
-            return self._batch(running, decoding, [], now)
+            return self._batch(running, decoding, [])
         ready: list[Session] = []
         for session, pause in zip(decoding, pauses, strict=True):
             if pause > 0.0:
@@ -105,21 +105,15 @@ class StaticPlanner:
                 ready.append(session)
         if not self._worth_splitting(ready, decoding, longest):
             return Pause(min(pause for pause in pauses if pause > 0.0))
-        return self._batch(running, ready, [], now)
+        return self._batch(running, ready, [])
 
     def observe(self, result: StepResult) -> None:
         """See Planner."""
         self.cost.observe(result.costs.tokens, result.costs.forward_us * 1e-6)
 
     def _batch(
-        self,
-        running: Sequence[Session],
-        stepping: Sequence[Session],
-        prompts: Sequence[tuple[Session, int]],
-        now: float,
+        self, running: Sequence[Session], stepping: Sequence[Session], prompts: Sequence[tuple[Session, int]]
     ) -> Batch:
-        for session in stepping:
-            session.drafter.stepping(now)
         left = self._budget - sum(size for _, size in prompts)
         return Batch([(session, session.tree_limits) for session in stepping], prompts, recompute_chunks(running, left))
 

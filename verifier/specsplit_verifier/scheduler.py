@@ -1,4 +1,4 @@
-"""The sessions of an engine: who waits for KV pages, who runs, and where in the KV the tokens of a step lie."""
+"""The sessions of an engine: who waits, who runs, who is preempted, and where in the KV the tokens of a step lie."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import deque
 
 from specsplit.errors import Exhausted, InvalidRequest
 from specsplit.model.batch import Row
-from specsplit.model.pages import PagePool, PageTable
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo
+from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.planner import Batch
 from specsplit_verifier.session import Session
 from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
@@ -17,12 +17,13 @@ from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
 class Scheduler:
     """Sessions in order of arrival: waiting for room, then running."""
 
-    def __init__(self, info: ModelInfo, pool: PagePool, *, max_sessions: int) -> None:
+    def __init__(self, info: ModelInfo, kv: KVCacheManager, *, max_sessions: int) -> None:
         self._info = info
-        self.pool = pool
+        self.kv = kv
         self._max_sessions = max_sessions
         self.waiting: deque[Session] = deque()
         self.running: dict[int, Session] = {}
+        """The oldest first, and all of them older than those that wait."""
 
     def max_tokens_of(self, prompt_tokens: int, max_tokens: int | None, num_draft_tokens: int) -> int:
         """Tokens a session may generate; without `max_tokens` as many as context and KV pool hold.
@@ -43,21 +44,18 @@ class Scheduler:
             )
         if max_tokens is not None:
             return max_tokens
-        return max(1, min(left, self.pool.num_slots - prompt_tokens - num_draft_tokens))
-
-    def page_table(self) -> PageTable:
-        """For a new session; without pages."""
-        return PageTable(self.pool)
+        return max(1, min(left, self.kv.pool.num_slots - prompt_tokens - num_draft_tokens))
 
     def submit(self, session: Session) -> None:
         """Queue a session. Raises, with the numbers, InvalidRequest if it can never fit and Exhausted if too many wait already."""
-        pages = self._pages(session)
-        if pages > self.pool.total_pages:
+        pool, num_draft_tokens = self.kv.pool, session.plan.num_draft_tokens
+        pages = pool.pages_for(session.prompt_length + session.stops.max_tokens + num_draft_tokens)
+        if pages > pool.total_pages:
             raise InvalidRequest(
                 "token_ids" if session.request.stopping.max_tokens is None else "max_tokens",
-                f"asks for too much: the session needs {pages} KV pages of {self.pool.page_size} tokens "
-                f"({session.prompt_length} prompt, {session.stops.max_tokens} to generate, {session.max_draft_tokens} drafted); "
-                f"this verifier has {self.pool.total_pages} in all, so it can never fit; send a shorter prompt, or ask for less",
+                f"asks for too much: the session needs {pages} KV pages of {pool.page_size} tokens "
+                f"({session.prompt_length} prompt, {session.stops.max_tokens} to generate, {num_draft_tokens} drafted); "
+                f"this verifier has {pool.total_pages} in all, so it can never fit; send a shorter prompt, or ask for less",
             )
         if len(self.waiting) >= self._max_sessions:
             raise Exhausted(
@@ -66,17 +64,22 @@ class Scheduler:
         self.waiting.append(session)
 
     def admit(self) -> list[Session]:
-        """Move sessions that fit now from waiting to running, in order of arrival; their pages are theirs from here on."""
+        """Move sessions that fit now from waiting to running, in order of arrival."""
         admitted: list[Session] = []
         while self.waiting and len(self.running) < self._max_sessions:
             session = self.waiting[0]
-            if self._pages(session) > self.pool.free_pages:
+            if not self.kv.admit(session, len(self.running)):
                 break  # no overtaking: a large session must not starve
-            session.table.reserve(self._tokens(session))
-            session.tokens = list(session.request.tokens)
             self.running[session.id] = self.waiting.popleft()
             admitted.append(session)
         return admitted
+
+    def preempt(self) -> Session:
+        """The youngest session gives its pages back and waits, before all others, to be computed again."""
+        _, session = self.running.popitem()
+        self.kv.preempt(session)
+        self.waiting.appendleft(session)
+        return session
 
     def find(self, session_id: int) -> Session | None:
         """A waiting or running session."""
@@ -86,21 +89,19 @@ class Scheduler:
         """Forget a session and free its pages."""
         if self.running.pop(session.id, None) is None:
             self.waiting.remove(session)
-        session.table.release()
+        self.kv.free(session)
+
+    def make_room(self, batch: Batch) -> bool:
+        """Take the pages that a step needs; False if there are too few even for the roots, so that a session has to be preempted."""
+        return self.kv.extend([session for session, _ in batch.decoding], self.running.values())
 
     def lay_out(self, batch: Batch, now: float) -> StepInput:
         """Take the drafts of those that step, and give every token its slot."""
-        trees = [_tree(session, session.take(limits)) for session, limits in batch.decoding]
+        trees = [_tree(session, session.take(limits.within(session.room))) for session, limits in batch.decoding]
         chunks = [_chunk(session, positions, recomputed=True) for session, positions in batch.recomputing]
         for session, size in batch.prefilling:
             chunks.append(_chunk(session, range(session.kv_length, session.kv_length + size)))
         return StepInput(trees, chunks, now)
-
-    def _tokens(self, session: Session) -> int:
-        return session.prompt_length + session.stops.max_tokens + session.max_draft_tokens
-
-    def _pages(self, session: Session) -> int:
-        return self.pool.pages_for(self._tokens(session))
 
 
 def _tree(session: Session, draft: Draft) -> TreeInput:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from specsplit.model.pages import PageTable
 from specsplit.sessions import DecodeRequest, Finished, Tokens
@@ -75,13 +75,8 @@ class Session:
     refused_by: set[str] = field(default_factory=set[str])
     """Addresses of drafters that would not have it."""
     tally: Tally = field(default_factory=Tally)
-    max_draft_tokens: int = 0
-    """Tokens that it has KV pages for in a step, root included; never less than the plan has at first."""
     traceparent: str = ""
     """What its drafters hang their spans below; empty: nothing."""
-
-    def __post_init__(self) -> None:
-        self.max_draft_tokens = max(self.max_draft_tokens, self.plan.num_draft_tokens)
 
     @property
     def prompt_length(self) -> int:
@@ -109,6 +104,11 @@ class Session:
         return self.plan.num_draft_tokens if self.drafter.attached and self.plan.speculates else 1
 
     @property
+    def room(self) -> int:
+        """Tokens that its pages have room for behind what is computed: the root, and drafts."""
+        return len(self.table) - self.kv_length
+
+    @property
     def tree_limits(self) -> TreeLimits:
         """What a step may take of the speculation: nothing deeper than what may still be generated."""
         num_steps = min(self.plan.num_steps, self.stops.max_tokens - self.generated - 1)
@@ -117,10 +117,6 @@ class Session:
     def drafted_by(self, address: str) -> DraftSession | None:
         """Its drafter, if that is the one at `address`."""
         return self.drafter if isinstance(self.drafter, DraftSession) and self.drafter.address == address else None
-
-    def within_room(self, wanted: Plan) -> Plan:
-        """A plan with no more draft tokens than there are KV pages for."""
-        return replace(wanted, num_draft_tokens=min(wanted.num_draft_tokens, self.max_draft_tokens))
 
     def take(self, limits: TreeLimits) -> Draft:
         """The tokens this session brings to a step, in flight until `commit`."""

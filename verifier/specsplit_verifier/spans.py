@@ -129,7 +129,8 @@ class Spans:
             self._tracing.span(
                 "prefill_chunk", costs.began, costs.ended, parent=traced.prefill, attributes=attributes, links=links
             )
-        if chunk.first + chunk.tokens >= traced.prompt_tokens - 1:  # the last token of the prompt is the first root
+        over = traced.read is not None  # it was preempted, and is read again
+        if not over and chunk.first + chunk.tokens >= traced.prompt_tokens - 1:  # the last token is the first root
             self._prefilled(traced, costs.ended)
 
     def _prefilled(self, traced: _Traced, now: float, failure: str | None = None) -> float:

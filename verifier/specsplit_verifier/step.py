@@ -235,6 +235,8 @@ class StepCosts:
     """Nodes that came when their place in the tree was gone."""
     failovers: int
     """Sessions that were given another drafter."""
+    preemptions: int
+    """Sessions that gave their KV pages back, to be computed again later."""
     round_trips_s: Sequence[float]
     """From a commit to the first grow made after it, of every one that came."""
 

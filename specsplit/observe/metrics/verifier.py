@@ -65,6 +65,11 @@ class StepCosts(Protocol):
         ...
 
     @property
+    def preemptions(self) -> int:
+        """Sessions that gave their KV pages back, since the step before."""
+        ...
+
+    @property
     def round_trips_s(self) -> Sequence[float]:
         """Seconds from a commit to the first grow made after it, for every one that came since the step before."""
         ...
@@ -174,6 +179,7 @@ class VerifierMetrics(Metrics):
         self._prefill_tokens = made.counter(table.PREFILL_TOKENS)
         self._reprefill_tokens = made.counter(table.REPREFILL_TOKENS)
         self._generated_tokens = made.counter(table.GENERATED_TOKENS)
+        self._preemptions = made.counter(table.PREEMPTIONS)
         self._failovers = made.counter(table.FAILOVERS)
         self._drafters_lost = made.counter(table.DRAFTERS_LOST)
 
@@ -200,6 +206,7 @@ class VerifierMetrics(Metrics):
         self._wasted["unverified"].add(costs.unverified_nodes)
         self._wasted["late"].add(costs.late_nodes)
         self._failovers.add(costs.failovers)
+        self._preemptions.add(costs.preemptions)
         for seconds in costs.round_trips_s:
             self._round_trip.observe(seconds)
 

@@ -1,0 +1,194 @@
+"""Pages are taken as texts grow, the youngest gives its own back when there are too few, and no text is any different for it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from specsplit.errors import InvalidRequest
+from specsplit.model.pages import PagePool
+from specsplit.sessions import DecodeRequest
+from specsplit.speculation import Mirror
+from specsplit.values import Endpoint, ModelInfo, Plan, Sampling, Stopping, Vocabulary
+from specsplit_verifier.draft_session import DraftSession
+from specsplit_verifier.kv_cache_manager import KVCacheManager
+from specsplit_verifier.patience import Patience
+from specsplit_verifier.scheduler import Scheduler
+from specsplit_verifier.session import Session, StopRule
+from tests.drafter.service_toys import drafter
+from tests.support.toys import alphabet_target, random_target
+from tests.verifier.conftest import decode, recorded, verifier_over
+
+
+def session_of(number: int, prompt: int, max_tokens: int, plan: Plan, kv: KVCacheManager) -> Session:
+    tokens = [number] * prompt
+    request = DecodeRequest(str(number), tuple(tokens), stopping=Stopping(max_tokens))
+    return Session(number, request, plan, StopRule(max_tokens), kv.table(), tokens)
+
+
+class Pages(RuleBasedStateMachine):
+    """Sessions come, are admitted, step as the engine would have them, end and are cancelled, over a pool that is too small."""
+
+    @initialize(pages=st.integers(2, 24), page_size=st.sampled_from([1, 4]))
+    def begin(self, pages: int, page_size: int) -> None:
+        self.kv = KVCacheManager(PagePool(pages, page_size))
+        info = ModelInfo("toy", Vocabulary(16), 2048)
+        self.scheduler = Scheduler(info, self.kv, max_sessions=4)
+        self.arrived = 0
+
+    @rule(prompt=st.integers(1, 20), max_tokens=st.integers(1, 30), drafts=st.integers(1, 6), drafted=st.booleans())
+    def arrive(self, prompt: int, max_tokens: int, drafts: int, drafted: bool) -> None:
+        self.arrived += 1
+        session = session_of(self.arrived, prompt, max_tokens, Plan(num_draft_tokens=drafts), self.kv)
+        if drafted:
+            session.drafter = DraftSession("drafter", Mirror(session.id, 1, prompt - 1, 8, 16), Patience())
+        if len(self.scheduler.waiting) < 4:
+            try:
+                self.scheduler.submit(session)
+            except InvalidRequest:
+                assert self.kv.pool.pages_for(prompt + max_tokens + drafts) > self.kv.pool.total_pages
+
+    @rule(accepted=st.integers(0, 5))
+    def step(self, accepted: int) -> None:
+        """All that are running step: what is missing is computed, and of those that decode some drafts are accepted."""
+        scheduler = self.scheduler
+        scheduler.admit()
+        oldest = next(iter(scheduler.running.values()), None)
+        while not self.kv.extend(self.decoding(), scheduler.running.values()):
+            assert scheduler.preempt() is not oldest, "it always goes on"
+        assert scheduler.running or not scheduler.waiting
+        for session in self.decoding():
+            assert session.room >= 1
+            count = 1 + min(accepted, session.room - 1, session.width - 1)
+            session.table.slots(0, session.kv_length + count)
+            session.tokens += [0] * count
+            session.kv_length += count
+            if session.generated >= session.stops.max_tokens:
+                scheduler.remove(session)
+        for session in scheduler.running.values():
+            session.kv_length = max(session.kv_length, len(session.tokens) - 1)
+
+    def decoding(self) -> list[Session]:
+        return [session for session in self.scheduler.running.values() if not session.prefilling]
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        there = [*self.scheduler.running.values(), *self.scheduler.waiting]
+        if there:
+            self.scheduler.remove(data.draw(st.sampled_from(there)))
+
+    @rule(drafts=st.integers(1, 40))
+    def replan(self, drafts: int) -> None:
+        for session in (*self.scheduler.running.values(), *self.scheduler.waiting):
+            session.plan = Plan(num_draft_tokens=drafts)
+
+    @invariant()
+    def nothing_is_owned_twice_and_all_pages_are_accounted_for(self) -> None:
+        if not hasattr(self, "kv"):
+            return
+        running, pool = self.scheduler.running.values(), self.kv.pool
+        owned = [slot for session in running for slot in session.table.slots(0, len(session.table)).tolist()]
+        assert len(set(owned)) == len(owned) == (pool.total_pages - self.kv.free_pages) * pool.page_size
+        assert not any(len(session.table) or session.kv_length for session in self.scheduler.waiting)
+        order = [session.id for session in (*running, *self.scheduler.waiting)]
+        assert order == sorted(order), "nobody overtakes"
+
+    def teardown(self) -> None:
+        if hasattr(self, "kv"):
+            for _ in range(1000):
+                if not (self.scheduler.running or self.scheduler.waiting):
+                    break
+                self.step(0)
+            assert self.kv.free_pages == self.kv.pool.total_pages, "every session comes to its end"
+
+
+TestPages = Pages.TestCase
+
+
+def manager(pages: int) -> KVCacheManager:
+    return KVCacheManager(PagePool(pages, 4))
+
+
+def test_a_session_that_needs_no_new_page_takes_none() -> None:
+    kv = manager(8)
+    session = session_of(1, 5, 10, Plan(num_draft_tokens=3), kv)
+    assert kv.admit(session, 0)
+    session.kv_length = 4
+    before = session.table.slots(0, 8).tolist()
+    assert kv.extend([session], [session])
+    assert session.table.slots(0, len(session.table)).tolist() == before
+
+
+def test_a_session_is_admitted_only_with_a_page_left_for_everyone_who_runs() -> None:
+    kv = manager(6)
+    first, second = (session_of(number, 7, 5, Plan(num_draft_tokens=1), kv) for number in (1, 2))
+    assert kv.admit(first, 0)
+    assert not kv.admit(second, 3) and len(second.table) == 0
+    assert kv.admit(second, 2)
+
+
+def test_drafts_are_fewer_where_pages_are_few_and_make_room_for_a_root() -> None:
+    kv = manager(4)
+    older, younger = (session_of(number, 5, 9, Plan(num_draft_tokens=8), kv) for number in (1, 2))
+    for session in (older, younger):
+        session.drafter = DraftSession("drafter", Mirror(session.id, 1, 4, 8, 16), Patience())
+    older.table.reserve(5)
+    older.kv_length = 4
+    assert kv.extend([older], [older])
+    assert (older.room, len(older.table)) == (8, 12)
+    younger.table.reserve(4)
+    younger.kv_length = 4
+    assert kv.free_pages == 0
+    assert kv.extend([younger], [older, younger]), "the room for drafts of the older one is taken back"
+    assert (older.room, younger.room) == (4, 4)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random target."""
+    return random_target(tmp_path_factory.mktemp("random"), vocab_size=264)
+
+
+def requests(drafters: list[Endpoint | None], sampling: Sampling) -> list[DecodeRequest]:
+    """Six, of 3 to 33 tokens, that write 60 each."""
+    prompts = [[(7 * number + 5 * i * i) % 60 for i in range(3 + 6 * number)] for number in range(6)]
+    return [
+        DecodeRequest(str(number), prompt, sampling, Stopping(60, ignore_eos=True), drafter=drafters[number % len(drafters)])
+        for number, prompt in enumerate(prompts)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, top_p=0.95, seed=11)])
+@pytest.mark.parametrize("drafted", [False, True])
+async def test_preempted_sessions_write_what_they_would_have_written(
+    target: Path, sampling: Sampling, drafted: bool
+) -> None:
+    async with drafter() as (server, _, _):
+        wanted = requests([Endpoint("ngram", server.bound) if drafted else None], sampling)
+        async with verifier_over(target) as verifier:
+            truth = [(await decode(verifier, request))[0] for request in wanted]
+        async with verifier_over(target, kv_tokens=16 * 9) as verifier:
+            steps = recorded(verifier)
+            ends = await asyncio.gather(*(decode(verifier, request) for request in wanted))
+    assert [tokens for tokens, _ in ends] == truth
+    assert sum(step.costs.preemptions for step in steps) > 0
+    assert [end.usage.prompt_tokens for _, end in ends] == [len(request.tokens) for request in wanted]
+    assert not drafted or sum(end.speculation.accepted for _, end in ends) > 0
+
+
+async def test_requests_without_max_tokens_run_side_by_side(tmp_path: Path) -> None:
+    """The context is longer than the pool, so each of them may take all of it."""
+    prompts = [[letter] * 20 for letter in b"abc"]
+    async with verifier_over(alphabet_target(tmp_path, max_context=32768)) as verifier:
+        steps = recorded(verifier)
+        running = [verifier.decode(DecodeRequest(str(prompt), prompt)) for prompt in prompts]
+        await asyncio.gather(*(anext(events) for events in running))
+        statistics = verifier.engine.statistics()
+        await asyncio.gather(*(events.aclose() for events in running))
+    assert max(len(step.sessions) for step in steps) == 3
+    assert (statistics.running, statistics.waiting) == (3, 0)
+    assert statistics.free_pages > statistics.total_pages / 2
