@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specsplit.errors import SpecsplitError
-from specsplit.sampling import NoiseCache, has_pick, perturb
+from specsplit.sampling import NoiseCache, SamplingBatch, has_pick, perturb
 from specsplit.values import Sampling
 from specsplit_drafter.proposer import Children
 
@@ -30,7 +30,8 @@ class Ranking:
         self, logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int]
     ) -> list[Children | SpecsplitError]:
         """Logits [n, V] behind nodes at `positions` -> their likeliest children; an error for a node whose logits are no numbers."""
-        perturbed = perturb(logits, samplings, [position + 1 for position in positions], self._noise)
+        rows = SamplingBatch(samplings, logits.shape[1], logits.device).rows(range(len(samplings)))
+        perturbed = perturb(logits.float(), rows, [position + 1 for position in positions], self._noise)
         values, tokens = perturbed.topk(self._children, dim=-1)
         log_probabilities = values.double() - perturbed.logsumexp(dim=-1, keepdim=True).double()
         columns = zip(
