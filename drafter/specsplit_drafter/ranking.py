@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specsplit.errors import SpecsplitError
-from specsplit.sampling import NoiseCache, has_pick, perturb
+from specsplit.sampling import NoiseCache, SamplingBatch, has_pick, perturb
 from specsplit.tree import Flags
 from specsplit.values import Sampling
 from specsplit_drafter.proposer import Children
@@ -29,7 +29,8 @@ class Ranking:
     @torch.inference_mode()
     def rank(self, logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int]) -> tuple[Children, Flags]:
         """Logits [n, V] behind nodes at `positions` -> their likeliest children, and which rows of logits are numbers at all [n]."""
-        perturbed = perturb(logits, samplings, [position + 1 for position in positions], self._noise)
+        rows = SamplingBatch(samplings, logits.shape[1], logits.device).rows(range(len(samplings)))
+        perturbed = perturb(logits.float(), rows, [position + 1 for position in positions], self._noise)
         values, tokens = perturbed.topk(self._children, dim=-1)
         raw = values.double() - perturbed.logsumexp(dim=-1, keepdim=True).double()
         return Children(tokens.cpu().numpy(), raw.cpu().numpy()), has_pick(values[:, 0]).cpu().numpy()

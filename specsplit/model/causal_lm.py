@@ -54,7 +54,7 @@ class CausalLM(ModelRunner):
             return cls(model, info, num_pages=num_pages, page_size=page_size, backend=backend)
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
-        """Run rows through the model and store their KV -> float32 [n, V]: logits in the order the rows ask for them.
+        """Run rows through the model and store their KV -> logits [n, V], in the model's dtype and the order the rows ask for them.
 
         Rows that ask for no logits give [0, V], and so do no rows: see `idle`.
         """
@@ -74,7 +74,7 @@ class CausalLM(ModelRunner):
 
     @torch.inference_mode()
     def idle(self) -> Tensor:
-        """Call the model with nothing to compute -> float32 [0, V]: what layers do together with other ranks still happens.
+        """Call the model with nothing to compute -> logits [0, V]: what layers do together with other ranks still happens.
 
         transformers cannot take zero tokens (its attention layers reshape to an unknown number of heads), so it is one that reads
         and writes no KV and has no logits.
@@ -87,7 +87,7 @@ class CausalLM(ModelRunner):
             logits_to_keep=token[0, :0],
             forward_batch=IdleForward(),
         )
-        return output.logits[0].float()
+        return output.logits[0]
 
     @property
     def hidden_size(self) -> int:
@@ -104,4 +104,4 @@ class CausalLM(ModelRunner):
             logits_to_keep=inputs.logits_at,
             forward_batch=inputs.forward_batch,
         )
-        return output.logits[0].float()
+        return output.logits[0]

@@ -65,7 +65,7 @@ def _packed_logits(lm: CausalLM, tables: Sequence[PageTable]) -> Tensor:
         prefills.append(Row.chunk(tokens[:prefix], table.slots(0, prefix)))
         trees.append(Row.tree(tokens[prefix:], parents, table.slots(0, length)))
     lm.forward(prefills)
-    return lm.forward(trees)
+    return lm.forward(trees).float()
 
 
 def _own_logits(model: PreTrainedModel, vocab_size: int) -> Tensor:

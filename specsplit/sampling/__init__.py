@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from specsplit.sampling.filters import restrict
+from specsplit.sampling.batch import SamplingBatch, SamplingRows
+from specsplit.sampling.filters import Filters, restrict
 from specsplit.sampling.noise import Noise, NoiseCache, gumbel
 from specsplit.sampling.pick import has_pick, likeliest_tokens, perturb, pick
 
-__all__ = ["Noise", "NoiseCache", "gumbel", "has_pick", "likeliest_tokens", "perturb", "pick", "restrict"]
+__all__ = [
+    "Filters",
+    "Noise",
+    "NoiseCache",
+    "SamplingBatch",
+    "SamplingRows",
+    "gumbel",
+    "has_pick",
+    "likeliest_tokens",
+    "perturb",
+    "pick",
+    "restrict",
+]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -20,8 +21,43 @@ _FIRST_LOOK: Final = 128
 """Likeliest tokens in which a top_p set is sought before the whole vocabulary is sorted."""
 
 
-def restrict(scaled: Tensor, samplings: Sequence[Sampling]) -> Tensor:
-    """logits / T [R, V] with -inf at tokens that row r's sampling excludes. Every row keeps its likeliest token.
+@dataclass(frozen=True, slots=True, eq=False)
+class Filters:
+    """What restricts R rows, or the rows of R sessions."""
+
+    counts: Tensor | None
+    """[R, 1] top_k; V for all. None: no row has a top_k or a top_p."""
+    masses: Tensor | None
+    """[R, 1] top_p, float64. None: no row has one."""
+    margins: Tensor | None
+    """[R, 1] the logarithm of min_p. None: no row has one."""
+    depth: int
+    """Likeliest tokens to look at first: all that a top_k keeps are among them."""
+
+    @classmethod
+    def of(cls, samplings: Sequence[Sampling], vocab_size: int, device: torch.device) -> Filters:
+        """A row each."""
+        counts = [min(s.top_k or vocab_size, vocab_size) for s in samplings]
+        masses = [s.top_p for s in samplings]
+        margins = [math.log(s.min_p) if s.min_p else -math.inf for s in samplings]
+        nuclear = any(mass < 1 for mass in masses)
+        ranked = nuclear or any(s.top_k for s in samplings)
+        first = _FIRST_LOOK if nuclear else 1
+        return cls(
+            _column(counts, torch.int64, device) if ranked else None,
+            _column(masses, torch.float64, device) if nuclear else None,
+            _column(margins, torch.float32, device) if max(margins, default=-math.inf) > -math.inf else None,
+            min(vocab_size, max(first, *(c for c in counts if c < vocab_size), 1)),
+        )
+
+    def take(self, rows: Tensor) -> Filters:
+        """Those of some rows, or of the rows of some sessions."""
+        taken = (None if column is None else column[rows] for column in (self.counts, self.masses, self.margins))
+        return Filters(*taken, self.depth)
+
+
+def restrict(scaled: Tensor, filters: Filters) -> Tensor:
+    """logits / T [R, V] with -inf at tokens that a row's filters exclude. Every row keeps its likeliest token.
 
     A token at -inf is never the likeliest of a row that has another. A row without numbers (NaN, or infinity as its largest) stays one,
     and changes no other row.
@@ -29,35 +65,27 @@ def restrict(scaled: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     top_p counts probabilities renormalised after top_k. A tie with the last token allowed is allowed too. The input is returned
     as it is if no row restricts anything.
     """
-    ranked = any(s.top_k or s.top_p < 1 for s in samplings)
-    floored = any(s.min_p for s in samplings)
-    if not ranked and not floored:
-        return scaled
-    bar = torch.full((len(samplings), 1), -torch.inf, device=scaled.device)
-    if ranked:
-        bar = _rank_bar(scaled, samplings)
-    if floored:
+    bar = None if filters.counts is None else _rank_bar(scaled, filters.counts, filters.masses, filters.depth)
+    if filters.margins is not None:
         # p_v < min_p * p_max in logarithms, whatever p is normalised by
-        margins = [math.log(s.min_p) if s.min_p else -math.inf for s in samplings]
-        bar = torch.maximum(bar, scaled.amax(dim=1, keepdim=True) + _column(margins, torch.float32, scaled))
-    return scaled.masked_fill(scaled < bar, -torch.inf)
+        floor = scaled.amax(dim=1, keepdim=True) + filters.margins
+        bar = floor if bar is None else torch.maximum(bar, floor)
+    return scaled if bar is None else scaled.masked_fill(scaled < bar, -torch.inf)
 
 
-def _rank_bar(scaled: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+def _rank_bar(scaled: Tensor, count: Tensor, mass: Tensor | None, depth: int) -> Tensor:
     """The lowest logit [R, 1] that top_k and top_p let in; -inf for rows with neither."""
     vocab_size = scaled.shape[1]
-    counts = [min(s.top_k or vocab_size, vocab_size) for s in samplings]
-    masses = _column([s.top_p for s in samplings], torch.float64, scaled)
-    count = _column(counts, torch.int64, scaled)
-    depth = min(vocab_size, max(_FIRST_LOOK, *(c for c in counts if c < vocab_size), 1))
-    bar, settled = _bar_within(scaled, count, masses, depth)
-    return bar if settled else _bar_within(scaled, count, masses, vocab_size)[0]
-
-
-def _bar_within(scaled: Tensor, count: Tensor, mass: Tensor, depth: int) -> tuple[Tensor, bool]:
-    """The bar [R, 1] as far as the `depth` likeliest tokens tell, and whether they tell all. count [R, 1] <= V, mass [R, 1]."""
     best = scaled.topk(depth, dim=1).values
-    kth = best.gather(1, (count - 1).clamp(max=depth - 1)).masked_fill(count == scaled.shape[1], -torch.inf)
+    kth = best.gather(1, (count - 1).clamp(max=depth - 1)).masked_fill(count == vocab_size, -torch.inf)
+    if mass is None:
+        return kth
+    bar, settled = _mass_bar(scaled, best, kth, count, mass)
+    return bar if settled else _mass_bar(scaled, scaled.sort(dim=1, descending=True).values, kth, count, mass)[0]
+
+
+def _mass_bar(scaled: Tensor, best: Tensor, kth: Tensor, count: Tensor, mass: Tensor) -> tuple[Tensor, bool]:
+    """The bar [R, 1] as far as the likeliest tokens `best` [R, M] tell, and whether they tell all. count [R, 1] <= V, mass [R, 1]."""
     total = scaled.masked_fill(scaled < kth, -torch.inf).logsumexp(dim=1, keepdim=True)
     share = (best.double() - total).exp().masked_fill(best < kth, 0)
     kept = (
@@ -65,9 +93,9 @@ def _bar_within(scaled: Tensor, count: Tensor, mass: Tensor, depth: int) -> tupl
     )  # a token is in if those above it do not fill the mass; the first always is
     # A row of no numbers keeps none: it must not look for the one before the first.
     lowest = best.gather(1, (kept.sum(dim=1, keepdim=True) - 1).clamp_(min=0))
-    unsettled = kept.all(dim=1, keepdim=True) & (mass < 1) & (count > depth)
+    unsettled = kept.all(dim=1, keepdim=True) & (mass < 1) & (count > best.shape[1])
     return torch.maximum(kth, lowest.masked_fill(mass == 1, -torch.inf)), not unsettled.any()
 
 
-def _column(values: Sequence[float], dtype: torch.dtype, like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=dtype, device=like.device)[:, None]
+def _column(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=dtype, device=device)[:, None]

@@ -3,51 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 from torch import Tensor
 
+from specsplit.sampling.batch import SamplingRows
 from specsplit.sampling.filters import restrict
 from specsplit.sampling.noise import Noise, gumbel
-from specsplit.values import Sampling
-
-_COLDEST: Final = 1e-20
-"""Temperatures below this count as this: logits (below 1e18) divided by it are still finite, and any difference still decides."""
 
 
-def perturb(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int], noise: Noise = gumbel) -> Tensor:
-    """What the pick is the argmax of, float32 [R, V].
+def perturb(logits: Tensor, rows: SamplingRows, positions: Sequence[int], noise: Noise = gumbel) -> Tensor:
+    """What the pick is the argmax of, [R, V]: float32, or as the logits are if every row is picked by them.
 
-    Row r picks the token at sequence index positions[r] (its logits were computed at index positions[r] - 1) under samplings[r].
+    Row r picks the token at sequence index positions[r] (its logits were computed at index positions[r] - 1) under its session's sampling.
     A greedy row is its logits; any other is logits / T with -inf outside the allowed set, plus the noise of (seed, position).
     The input is never changed, and returned as it is if every row is greedy.
     """
-    rows = [row for row, sampling in enumerate(samplings) if not sampling.greedy]
-    if not rows:
+    if rows.plain:
         return logits
-    chosen = [samplings[row] for row in rows]
-    index = None if len(rows) == len(samplings) else torch.tensor(rows, device=logits.device)
-    temperatures = torch.tensor([max(sampling.temperature, _COLDEST) for sampling in chosen], device=logits.device)
-    scaled = restrict((logits if index is None else logits[index]) / temperatures[:, None], chosen)
-    noisy = scaled + _noise_rows(
-        noise, [sampling.seed for sampling in chosen], [positions[row] for row in rows], logits
-    )
-    return noisy if index is None else logits.index_put((index,), noisy)
+    changed = _changed(logits, rows, positions, noise)
+    return changed if rows.changed is None else logits.float().index_put((rows.changed,), changed)
 
 
-def pick(
-    logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int], noise: Noise = gumbel
-) -> list[int | None]:
-    """The tokens picked, one per row; None for a row that has no pick. See `perturb` and `has_pick`."""
-    return likeliest_tokens(perturb(logits, samplings, positions, noise))
+def pick(logits: Tensor, rows: SamplingRows, positions: Sequence[int], noise: Noise = gumbel) -> list[int | None]:
+    """The tokens picked, one per row; None for a row that has no pick. See `perturb` and `has_pick`.
+
+    Only rows that are not picked by their logits are copied.
+    """
+    if rows.plain:
+        return likeliest_tokens(logits)
+    changed = _likeliest(_changed(logits, rows, positions, noise))
+    return _listed(changed if rows.changed is None else _likeliest(logits).index_put((rows.changed,), changed))
 
 
 def likeliest_tokens(perturbed: Tensor) -> list[int | None]:
     """The argmax of each row [R, V]; None for a row that has no pick."""
-    likeliest = perturbed.argmax(dim=-1, keepdim=True)
-    picked: list[int] = likeliest.where(has_pick(perturbed.gather(-1, likeliest)), -1).squeeze(-1).tolist()
-    return [token if token >= 0 else None for token in picked]
+    return _listed(_likeliest(perturbed))
 
 
 def has_pick(best: Tensor) -> Tensor:
@@ -57,6 +48,25 @@ def has_pick(best: Tensor) -> Tensor:
     for one with +inf, which is what an overflow leaves. Tokens at -inf beside a finite one are merely impossible.
     """
     return best.isfinite()
+
+
+def _changed(logits: Tensor, rows: SamplingRows, positions: Sequence[int], noise: Noise) -> Tensor:
+    """The rows [C, V] whose pick is not the argmax of their logits."""
+    scaled = (logits if rows.changed is None else logits[rows.changed]) / rows.temperatures
+    return restrict(scaled, rows.filters).add_(
+        _noise_rows(noise, rows.seeds, [positions[r] for r in rows.drawn], scaled)
+    )
+
+
+def _likeliest(perturbed: Tensor) -> Tensor:
+    """The argmax of each row, int64 [R]; -1 for a row that has no pick."""
+    likeliest = perturbed.argmax(dim=-1, keepdim=True)
+    return likeliest.where(has_pick(perturbed.gather(-1, likeliest)), -1).squeeze(-1)
+
+
+def _listed(likeliest: Tensor) -> list[int | None]:
+    tokens: list[int] = likeliest.tolist()
+    return [token if token >= 0 else None for token in tokens]
 
 
 def _noise_rows(noise: Noise, seeds: Sequence[int], positions: Sequence[int], like: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Featur
 from specsplit.model import OutOfPages
 from specsplit.model.feature_codec import encode
 from specsplit.model.heads import Head
-from specsplit.sampling import perturb
 from specsplit.sessions import Close, FeaturesRead
 from specsplit.speculation import Commit, Grow
 from specsplit.tree import Ints, Scores, TokenTree
@@ -35,6 +34,7 @@ from tests.drafter.head_toys import (
     reference_of,
 )
 from tests.drafter.toys import Handled, board_of, deliver, open_event, run_until_all_rest
+from tests.support.sampling import perturb
 
 CHILDREN = 6
 SAMPLED = Sampling(temperature=1.0, top_k=20, seed=11)

@@ -10,8 +10,6 @@ import torch
 
 from specsplit.errors import Exhausted
 from specsplit.model import OutOfPages
-from specsplit.sampling import pick
-from specsplit.sampling.pick import perturb
 from specsplit.sessions import Close
 from specsplit.speculation import Grow
 from specsplit.tree import TokenTree
@@ -32,6 +30,7 @@ from tests.drafter.toys import (
     tiny_config,
     tiny_lm,
 )
+from tests.support.sampling import perturb, pick
 
 CHILDREN = 6
 SAMPLED = Sampling(temperature=1.0, top_k=20, seed=11)

@@ -31,8 +31,8 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM, PageTable, Row
-from specsplit.sampling import pick
 from specsplit.values import MAX_TEMPERATURE, Sampling
+from tests.support.sampling import pick
 
 Tiny = Callable[..., dict[str, Any]]
 Saved = Callable[[PretrainedConfig], Path]

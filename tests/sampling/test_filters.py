@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LogitsProcessorList, MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from specsplit.sampling import restrict
+from specsplit.sampling import Filters, restrict
 from specsplit.values import Sampling
 
 
@@ -22,6 +24,10 @@ def hugging_face(scaled: Tensor, sampling: Sampling) -> Tensor:
     if sampling.min_p:
         warpers.append(MinPLogitsWarper(sampling.min_p))
     return warpers(torch.LongTensor(1, 1), scaled[None])[0]
+
+
+def restricted_by(scaled: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    return restrict(scaled, Filters.of(samplings, scaled.shape[1], scaled.device))
 
 
 SAMPLINGS = st.builds(
@@ -50,7 +56,7 @@ def test_every_row_keeps_what_hugging_face_keeps(
     scaled += spread * torch.randn(scaled.shape, generator=generator)
     scaled[:, 1:].masked_fill_(torch.rand(scaled[:, 1:].shape, generator=generator) < impossible, -torch.inf)
     before = scaled.clone()
-    restricted = restrict(scaled, samplings)
+    restricted = restricted_by(scaled, samplings)
     assert torch.equal(scaled, before)
     for row, sampling in enumerate(samplings):
         assert torch.equal(restricted[row].isfinite(), hugging_face(scaled[row], sampling).isfinite())
@@ -60,25 +66,30 @@ def test_every_row_keeps_what_hugging_face_keeps(
 
 def test_rows_without_restrictions_are_returned_as_they_are() -> None:
     scaled = torch.randn(3, 10)
-    assert restrict(scaled, [Sampling(temperature=1.0)] * 3) is scaled
+    assert restricted_by(scaled, [Sampling(temperature=1.0)] * 3) is scaled
 
 
 def test_a_flat_row_needs_a_look_beyond_the_likeliest() -> None:
     scaled = torch.linspace(0, 1e-3, 4000)[None]
-    kept = restrict(scaled, [Sampling(temperature=1.0, top_p=0.75)])[0].isfinite()
+    kept = restricted_by(scaled, [Sampling(temperature=1.0, top_p=0.75)])[0].isfinite()
     assert kept.sum().item() == pytest.approx(3000, abs=2)
     assert kept[-3000:].float().mean() > 0.999
 
 
 def test_ties_with_the_last_token_allowed_stay() -> None:
     scaled = torch.tensor([[3.0, 1.0, 1.0, 0.0]])
-    assert restrict(scaled, [Sampling(temperature=1.0, top_k=2)])[0].isfinite().tolist() == [True, True, True, False]
+    assert restricted_by(scaled, [Sampling(temperature=1.0, top_k=2)])[0].isfinite().tolist() == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1.0, top_k=1), Sampling(1.0, top_p=1e-9), Sampling(1.0, min_p=1.0)])
 def test_the_likeliest_token_always_stays(sampling: Sampling) -> None:
     scaled = torch.randn(4, 500)
-    kept = restrict(scaled, [sampling] * 4).isfinite()
+    kept = restricted_by(scaled, [sampling] * 4).isfinite()
     assert torch.equal(kept.nonzero()[:, 1], scaled.argmax(dim=1))
 
 
@@ -90,7 +101,7 @@ def test_a_row_without_numbers_stays_one_and_changes_no_other(
     which = data.draw(st.integers(0, len(samplings) - 1))
     scaled = torch.randn(len(samplings), 500)
     scaled[which] = number
-    restricted = restrict(scaled, samplings)
+    restricted = restricted_by(scaled, samplings)
     assert not restricted[which].amax().isfinite()
     for row in set(range(len(samplings))) - {which}:
-        assert torch.equal(restricted[row], restrict(scaled[row : row + 1], samplings[row : row + 1])[0])
+        assert torch.equal(restricted[row], restricted_by(scaled[row : row + 1], samplings[row : row + 1])[0])

@@ -10,8 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specsplit.sampling import NoiseCache, has_pick, perturb, pick, restrict
+from specsplit import sampling
+from specsplit.sampling import Filters, NoiseCache, SamplingBatch, has_pick, restrict
 from specsplit.values import MAX_TEMPERATURE, Sampling
+from tests.support.sampling import perturb, pick
 
 DRAWS = 20_000
 CHI_SQUARE_0_1_PERCENT = {3: 16.27, 5: 20.52, 15: 37.70}
@@ -44,7 +46,7 @@ def test_picks_are_samples_of_the_softmax(temperature: float, along: str) -> Non
 def test_picks_are_samples_of_the_restricted_softmax() -> None:
     logits = torch.linspace(-1, 1, 16)
     sampling = Sampling(temperature=0.8, top_k=8, top_p=0.85, min_p=0.05, seed=3)
-    allowed = restrict(logits[None] / 0.8, [sampling])[0].double()
+    allowed = restrict(logits[None] / 0.8, Filters.of([sampling], 16, logits.device))[0].double()
     statistic, freedom = chi_square(
         pick(logits.expand(DRAWS, -1), [sampling] * DRAWS, range(DRAWS)), allowed.softmax(0)
     )
@@ -170,3 +172,22 @@ def test_what_has_a_pick_is_told_from_the_largest_number_however_that_is_found(n
 def test_one_finite_logit_is_picked_at_every_temperature() -> None:
     samplings = [Sampling(t, top_p=0.9, top_k=3, min_p=0.5) for t in (0.0, 1e-30, 1.0, MAX_TEMPERATURE)]
     assert pick(ROWS["one possible"].expand(4, -1), samplings, range(4)) == [17] * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_are_picked_in_any_dtype_as_if_they_had_been_float32(dtype: torch.dtype) -> None:
+    logits = (torch.randn(40, 3000, generator=torch.Generator().manual_seed(6)) * 3).to(dtype)  # narrow ones tie
+    kinds = [Sampling(), Sampling(0.7, seed=1), Sampling(1.0, top_k=20, seed=2), Sampling(1.3, top_p=0.9, seed=3)]
+    for samplings in (kinds * 10, kinds[:1] * 40, kinds[1:3] * 20):
+        assert pick(logits, samplings, range(40)) == pick(logits.float(), samplings, range(40))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), ANY_SAMPLING), min_size=1, max_size=12), st.integers(0, 99))
+@settings(deadline=None, max_examples=60)
+def test_rows_of_sessions_are_picked_as_rows_of_their_own(owned: list[tuple[int, Sampling]], seed: int) -> None:
+    of_sessions = [sampling for _, sampling in owned]
+    owners = [owner % len(of_sessions) for owner, _ in owned]
+    logits = torch.randn(len(owners), 50, generator=torch.Generator().manual_seed(seed))
+    rows = SamplingBatch(of_sessions, 50, logits.device).rows(owners)
+    alone = [of_sessions[owner] for owner in owners]
+    assert sampling.pick(logits, rows, range(len(owners))) == pick(logits, alone, range(len(owners)))

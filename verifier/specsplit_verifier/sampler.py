@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from specsplit.sampling import NoiseCache, likeliest_tokens, pick
+from specsplit.sampling import NoiseCache, SamplingBatch, SamplingRows, likeliest_tokens, pick
+from specsplit.values import Sampling
 from specsplit_verifier.step import TreeInput
 
 NOISE_BYTES = 64 * 2**20  # rows of noise kept: the next step asks again for most positions of this one
 
-Pick = Callable[[Tensor], list[int | None]]
+Pick: TypeAlias = Callable[[Tensor], list[int | None]]
 """Logits [n, V] behind every token of the drafts, end to end -> the n tokens picked; None where there is no pick."""
 
 
@@ -25,23 +27,36 @@ class Sampler:
         self._device = device
         self._noise = NoiseCache(NOISE_BYTES)
         self._beside = ThreadPoolExecutor(1, "noise")
+        self._samplings: Sequence[Sampling] = ()
+        self._widths: Sequence[int] = ()
+        self._batch = SamplingBatch((), vocab_size, device)
+        self._rows = self._batch.rows(())
 
     def prepare(self, trees: Sequence[TreeInput]) -> Pick:
         """How to pick behind these drafts. To be asked before their forward: the noise is made beside it."""
         if all(tree.sampling.greedy for tree in trees):
             return likeliest_tokens
-        samplings = [tree.sampling for tree in trees for _ in tree.draft.tokens]
+        rows = self._rows_of(trees)
         positions = [position + 1 for tree in trees for position in tree.draft.positions]
-        noise = self._beside.submit(self._foresee, trees)
+        noise = self._beside.submit(self._foresee, rows, positions)
 
+        @torch.inference_mode()
         def sampled(logits: Tensor) -> list[int | None]:
             noise.result()
-            return pick(logits, samplings, positions, self._noise)
+            return pick(logits, rows, positions, self._noise)
 
         return sampled
 
-    def _foresee(self, trees: Sequence[TreeInput]) -> None:
-        sampled = [tree for tree in trees if not tree.sampling.greedy]
-        wanted = dict.fromkeys((tree.sampling.seed, p + 1) for tree in sampled for p in tree.draft.positions)
-        seeds, positions = zip(*wanted, strict=True)
-        self._noise.warm(seeds, positions, self._vocab_size, self._device)
+    def _rows_of(self, trees: Sequence[TreeInput]) -> SamplingRows:
+        """Every token of every draft is a row. Most steps are of the sessions, and many of the shape, of the one before."""
+        samplings, widths = [tree.sampling for tree in trees], [len(tree.draft.tokens) for tree in trees]
+        same = samplings == self._samplings
+        if not same:
+            self._samplings, self._batch = samplings, SamplingBatch(samplings, self._vocab_size, self._device)
+        if not same or widths != self._widths:
+            owners = [owner for owner, width in enumerate(widths) for _ in range(width)]
+            self._widths, self._rows = widths, self._batch.rows(owners)
+        return self._rows
+
+    def _foresee(self, rows: SamplingRows, positions: Sequence[int]) -> None:
+        self._noise.warm(rows.seeds, [positions[row] for row in rows.drawn], self._vocab_size, self._device)
