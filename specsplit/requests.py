@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from specsplit.values import FinishReason, PlanChanges, Sampling, SpeculationStatistics, Stopping, Usage
+from specsplit.values import (
+    FinishReason,
+    PlanChanges,
+    Sampling,
+    SpeculationStatistics,
+    Stopping,
+    TokenLogprob,
+    Usage,
+    check_logprobs,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,7 @@ Prompt = TextPrompt | ChatPrompt | TokenPrompt
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """One generation."""
+    """One generation. Raises InvalidRequest for a value out of range."""
 
     prompt: Prompt
     request_id: str = ""
@@ -57,6 +66,11 @@ class GenerateRequest:
     drafter: str | None = None
     """"standalone", "ngram" or "none"; None: the best available."""
     plan: PlanChanges = field(default_factory=PlanChanges)
+    logprobs: int | None = None
+    """Likeliest tokens to tell beside each one, with their log-probabilities and its own; None: no log-probabilities at all."""
+
+    def __post_init__(self) -> None:
+        check_logprobs(self.logprobs)
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,8 @@ class Delta:
     """Tokens committed since the last delta."""
     num_correct_drafts: int = 0
     """How many of them, from the front, were accepted drafts."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of each of the tokens, if the request asked for that."""
 
 
 @dataclass(frozen=True)

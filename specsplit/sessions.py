@@ -14,14 +14,16 @@ from specsplit.values import (
     Sampling,
     SpeculationStatistics,
     Stopping,
+    TokenLogprob,
     Usage,
     Vocabulary,
+    check_logprobs,
 )
 
 
 @dataclass(frozen=True)
 class DecodeRequest:
-    """One session for a verifier."""
+    """One session for a verifier. Raises InvalidRequest for a value out of range."""
 
     request_id: str
     tokens: Sequence[int]
@@ -31,6 +33,11 @@ class DecodeRequest:
     plan: PlanChanges = field(default_factory=PlanChanges)
     drafter: Endpoint | None = None
     """None: the target decodes alone."""
+    logprobs: int | None = None
+    """As in `GenerateRequest`."""
+
+    def __post_init__(self) -> None:
+        check_logprobs(self.logprobs)
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,8 @@ class Tokens:
     """How many of them, from the front, were accepted drafts."""
     speculation: SpeculationStatistics
     """Sums up to and including this step."""
+    logprobs: Sequence[TokenLogprob] = ()
+    """Of each of the tokens, if the session asked for that."""
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,8 @@ class Generator:
         """The session on the verifier of `lease`. Raises _Unanswered if the verifier fails before its first event."""
         self._place_drafter(lease, prepared.request.drafter)
         logged.placed(lease)
-        output = Output(self._tokenizer.detokenizer(prepared.tokens), StopScanner(prepared.request.stop))
+        tokenizer = self._tokenizer
+        output = Output(tokenizer.detokenizer(prepared.tokens), StopScanner(prepared.request.stop), tokenizer.piece)
         session = _decode_request(prepared, lease)
         events = _answered(self._decoder.decode(lease.verifier, session, remaining_s(), logged.trace.context), lease)
         async with aclosing(events), aclosing(_stream(events, output, logged)) as stream:
@@ -253,7 +254,7 @@ async def _stream(
     async for event in events:
         logged.received(event)
         if isinstance(event, Tokens):
-            for delta in output.feed(event.tokens, event.num_correct_drafts):
+            for delta in output.feed(event):
                 yield delta
             end = _End(FinishReason.STOP, output.matched, event.speculation)
         else:
@@ -278,6 +279,7 @@ def _decode_request(prepared: _Prepared, lease: Lease) -> DecodeRequest:
         stopping=prepared.stopping,
         plan=request.plan,
         drafter=None if lease.drafter is None else endpoint_of(lease.drafter),
+        logprobs=request.logprobs,
     )
 
 

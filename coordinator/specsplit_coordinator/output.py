@@ -5,11 +5,14 @@ Tokens are taken one at a time, so where the output ends does not depend on how 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from specsplit.requests import Delta
+from specsplit.sessions import Tokens
 from specsplit.text.detokenizer import Detokenizer
 from specsplit.text.stop import StopScanner
+from specsplit.values import TokenLogprob
 
 UNFINISHED = "\ufffd"
 """What the detokenizer makes of bytes that never became a character."""
@@ -18,9 +21,11 @@ UNFINISHED = "\ufffd"
 class Output:
     """One generation's output so far."""
 
-    def __init__(self, detokenizer: Detokenizer, scanner: StopScanner) -> None:
+    def __init__(self, detokenizer: Detokenizer, scanner: StopScanner, piece: Callable[[int], str]) -> None:
+        """`piece` gives the text of a token by itself, for people to read."""
         self._detokenizer = detokenizer
         self._scanner = scanner
+        self._piece = piece
         self._kept = 0
 
     @property
@@ -33,18 +38,19 @@ class Output:
         """The stop string that ended the output, if one has."""
         return self._scanner.matched
 
-    def feed(self, tokens: Sequence[int], num_correct_drafts: int) -> tuple[Delta, ...]:
+    def feed(self, step: Tokens) -> tuple[Delta, ...]:
         """What to stream for the tokens of one step; what follows a complete stop string is dropped.
 
         Accepted drafts and the rest are deltas of their own, so that a reader can tell their texts apart.
         """
-        drafts = self._take(tokens[:num_correct_drafts])
-        rest = self._take(tokens[num_correct_drafts:])
-        deltas = (Delta(*drafts, num_correct_drafts=len(drafts[1])), Delta(*rest))
-        return tuple(delta for delta in deltas if delta.tokens)
+        split = step.num_correct_drafts
+        drafts = self._take(step.tokens[:split], step.logprobs[:split])
+        drafts = replace(drafts, num_correct_drafts=len(drafts.tokens))
+        rest = self._take(step.tokens[split:], step.logprobs[split:])
+        return tuple(delta for delta in (drafts, rest) if delta.tokens)
 
-    def _take(self, tokens: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-        """Text and tokens kept, one token at a time."""
+    def _take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob]) -> Delta:
+        """What is kept of these, one token at a time."""
         text: list[str] = []
         kept: list[int] = []
         for token in tokens:
@@ -53,7 +59,11 @@ class Output:
             kept.append(token)
             text.append(self._scanner.feed(self._detokenizer.feed(token)).text)
         self._kept += len(kept)
-        return "".join(text), tuple(kept)
+        return Delta("".join(text), tuple(kept), logprobs=tuple(map(self._spelled, logprobs[: len(kept)])))
+
+    def _spelled(self, logprob: TokenLogprob) -> TokenLogprob:
+        """The same, with texts."""
+        return replace(logprob, text=self._piece(logprob.token), top=tuple(map(self._spelled, logprob.top)))
 
     def finish(self) -> str:
         """The text that was held back and turned out to be final; empty after a stop string.

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from specsplit.cli.drafters import CHOICES
+from specsplit.cli.logprobs import as_objects, show
 from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
 from specsplit.cli.paint import Painter, summary
 from specsplit.client import ChatMessage, ChatPrompt, Client, Promptable, Result, make_request
@@ -42,6 +43,12 @@ def generate(
     drafter: Annotated[
         str | None, typer.Option("--drafter", metavar="KIND", help=f"{CHOICES}; the best there is if left out.")
     ] = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            "--logprobs", help="Print the log-probability of every token, and of so many likeliest ones, at most 20."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")
     ] = False,
@@ -60,13 +67,16 @@ def generate(
         stop=stop or (),
         drafter=drafter,
         ignore_eos=ignore_eos,
+        logprobs=logprobs,
     )
     with Client(address, transport(tls_ca)) as client:
         result = run(client, request, None if as_json else Painter(), timeout_s)
     if as_json:
         typer.echo(json.dumps(as_object(result)))
-    else:
-        typer.echo(summary(result), err=True)
+        return
+    if logprobs is not None:
+        show(result.logprobs)
+    typer.echo(summary(result), err=True)
 
 
 def run(client: Client, request: GenerateRequest, painter: Painter | None, timeout_s: float | None = None) -> Result:
@@ -84,7 +94,7 @@ def run(client: Client, request: GenerateRequest, painter: Painter | None, timeo
 def as_object(result: Result) -> dict[str, object]:
     """What --json prints."""
     speculation = {**asdict(result.speculation), "accept_length": result.speculation.accept_length}
-    return {
+    made: dict[str, object] = {
         "text": result.text,
         "token_ids": list(result.tokens),
         "finish_reason": result.reason.value,
@@ -96,6 +106,7 @@ def as_object(result: Result) -> dict[str, object]:
         "verifier": result.done.verifier,
         "drafter": result.done.drafter,
     }
+    return made | {"logprobs": as_objects(result.logprobs)} if result.logprobs else made
 
 
 def _prompt(given: str | None, chat: bool) -> Promptable:

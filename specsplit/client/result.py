@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specsplit.errors import Unavailable
 from specsplit.requests import Delta, Done
-from specsplit.values import FinishReason, SpeculationStatistics, Usage
+from specsplit.values import FinishReason, SpeculationStatistics, TokenLogprob, Usage
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,8 @@ class Result:
     text: str
     tokens: tuple[int, ...]
     done: Done
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of each of the tokens, if the request asked for that."""
 
     @property
     def reason(self) -> FinishReason:
@@ -44,6 +46,7 @@ class Gatherer:
     def __init__(self) -> None:
         self._text: list[str] = []
         self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
         self._done: Done | None = None
 
     def add(self, event: Delta | Done) -> None:
@@ -53,9 +56,10 @@ class Gatherer:
             return
         self._text.append(event.text)
         self._tokens.extend(event.tokens)
+        self._logprobs.extend(event.logprobs)
 
     def result(self) -> Result:
         """The whole. Raises Unavailable if the stream ended early."""
         if self._done is None:
             raise Unavailable("the coordinator ended the stream without its last message; send the request again")
-        return Result("".join(self._text), tuple(self._tokens), self._done)
+        return Result("".join(self._text), tuple(self._tokens), self._done, tuple(self._logprobs))

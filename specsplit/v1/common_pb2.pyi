@@ -100,6 +100,20 @@ class Vocabulary(_message.Message):
     digest: str
     def __init__(self, size: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
 
+class Logprobs(_message.Message):
+    __slots__ = ("picked", "top_token_ids", "top", "picked_texts", "top_texts")
+    PICKED_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    PICKED_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    TOP_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    picked: _containers.RepeatedScalarFieldContainer[float]
+    top_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    top: _containers.RepeatedScalarFieldContainer[float]
+    picked_texts: _containers.RepeatedScalarFieldContainer[str]
+    top_texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, picked: _Optional[_Iterable[float]] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top: _Optional[_Iterable[float]] = ..., picked_texts: _Optional[_Iterable[str]] = ..., top_texts: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]

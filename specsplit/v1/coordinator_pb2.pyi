@@ -79,14 +79,16 @@ class GenerateResponse(_message.Message):
     def __init__(self, delta: _Optional[_Union[DeltaEvent, _Mapping]] = ..., done: _Optional[_Union[DoneEvent, _Mapping]] = ...) -> None: ...
 
 class DeltaEvent(_message.Message):
-    __slots__ = ("text", "token_ids", "num_correct_drafts")
+    __slots__ = ("text", "token_ids", "num_correct_drafts", "logprobs")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_CORRECT_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     num_correct_drafts: int
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_correct_drafts: _Optional[int] = ...) -> None: ...
+    logprobs: _common_pb2.Logprobs
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_correct_drafts: _Optional[int] = ..., logprobs: _Optional[_Union[_common_pb2.Logprobs, _Mapping]] = ...) -> None: ...
 
 class DoneEvent(_message.Message):
     __slots__ = ("request_id", "reason", "stop_string", "stop_token_id", "usage", "speculation", "seed", "verifier", "drafter")

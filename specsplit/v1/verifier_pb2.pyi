@@ -53,20 +53,22 @@ class WatchedStep(_message.Message):
     def __init__(self, node_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., verified: _Optional[_Iterable[bool]] = ..., accepted: _Optional[_Iterable[int]] = ..., bonus_token_id: _Optional[int] = ..., committed: _Optional[int] = ..., root_position: _Optional[int] = ..., commits: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("request_id", "token_ids", "sampling", "stopping", "plan", "drafter")
+    __slots__ = ("request_id", "token_ids", "sampling", "stopping", "plan", "drafter", "logprobs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     STOPPING_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _common_pb2.Sampling
     stopping: _common_pb2.Stopping
     plan: _common_pb2.Plan
     drafter: DrafterAddress
-    def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., drafter: _Optional[_Union[DrafterAddress, _Mapping]] = ...) -> None: ...
+    logprobs: int
+    def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., drafter: _Optional[_Union[DrafterAddress, _Mapping]] = ..., logprobs: _Optional[int] = ...) -> None: ...
 
 class DrafterAddress(_message.Message):
     __slots__ = ("member_id", "address", "features")
@@ -87,14 +89,16 @@ class DecodeResponse(_message.Message):
     def __init__(self, tokens: _Optional[_Union[TokensEvent, _Mapping]] = ..., finished: _Optional[_Union[FinishedEvent, _Mapping]] = ...) -> None: ...
 
 class TokensEvent(_message.Message):
-    __slots__ = ("token_ids", "num_correct_drafts", "speculation")
+    __slots__ = ("token_ids", "num_correct_drafts", "speculation", "logprobs")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_CORRECT_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     num_correct_drafts: int
     speculation: _common_pb2.SpeculationStatistics
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., num_correct_drafts: _Optional[int] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ...) -> None: ...
+    logprobs: _common_pb2.Logprobs
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., num_correct_drafts: _Optional[int] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ..., logprobs: _Optional[_Union[_common_pb2.Logprobs, _Mapping]] = ...) -> None: ...
 
 class FinishedEvent(_message.Message):
     __slots__ = ("reason", "stop_token_id", "usage", "speculation")

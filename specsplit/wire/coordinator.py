@@ -30,7 +30,6 @@ _UNSUPPORTED: dict[str, Callable[[pb.GenerateRequest], bool]] = {
     "presence_penalty": lambda message: message.presence_penalty != 0,
     "repetition_penalty": lambda message: message.HasField("repetition_penalty") and message.repetition_penalty != 1,
     "logit_bias": lambda message: len(message.logit_bias) > 0,
-    "logprobs": lambda message: message.HasField("logprobs"),
     "n": lambda message: message.n > 1,
     "json_schema": lambda message: message.HasField("json_schema"),
 }
@@ -53,6 +52,7 @@ def _generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
         stop=request.stop,
         drafter=request.drafter,
         plan=common.plan_to_wire(request.plan),
+        logprobs=request.logprobs,
     )
     if not request.seeded:
         message.sampling.ClearField("seed")
@@ -74,6 +74,7 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
         stop=tuple(message.stop),
         drafter=message.drafter if message.HasField("drafter") else None,
         plan=common.plan_from_wire(message.plan),
+        logprobs=message.logprobs if message.HasField("logprobs") else None,
     )
 
 
@@ -113,7 +114,12 @@ def generate_response(event: Delta | Done) -> pb.GenerateResponse:
     if isinstance(event, Done):
         return pb.GenerateResponse(done=_done_to_wire(event))
     return pb.GenerateResponse(
-        delta=pb.DeltaEvent(text=event.text, token_ids=event.tokens, num_correct_drafts=event.num_correct_drafts)
+        delta=pb.DeltaEvent(
+            text=event.text,
+            token_ids=event.tokens,
+            num_correct_drafts=event.num_correct_drafts,
+            logprobs=common.logprobs_to_wire(event.logprobs),
+        )
     )
 
 
@@ -123,7 +129,8 @@ def generate_event(message: pb.GenerateResponse) -> Delta | Done:
     match message.WhichOneof("event"):
         case "delta":
             delta = message.delta
-            return Delta(delta.text, tuple(delta.token_ids), delta.num_correct_drafts)
+            logprobs = common.logprobs_from_wire("delta.logprobs", delta.logprobs, delta.token_ids)
+            return Delta(delta.text, tuple(delta.token_ids), delta.num_correct_drafts, logprobs)
         case "done":
             return _done_from_wire(message.done)
         case _:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from specsplit.errors import InvalidRequest
+from specsplit.values import MAX_LOGPROBS
 
 MAX_NODES = 65_536
 """Nodes of one session, and with that of one grow."""
@@ -30,6 +31,10 @@ MAX_STOP_TOKENS = 256
 MAX_BIASES = 4_096
 MAX_SCHEMA = 2**20
 """Characters of a JSON schema."""
+MAX_LOGGED_TOKENS = 2_048
+"""Tokens of one step, or piece of output, that have log-probabilities."""
+MAX_TOKEN_TEXT = 1_000
+"""Characters of the text of one token."""
 MAX_TRACE_MODULES = 16
 MAX_FEATURE_LAYERS = 64
 MAX_FEATURE_TOKENS = 65_536
@@ -61,12 +66,18 @@ _TOKENS = Limit(entries=MAX_TOKENS)
 _NODES = Limit(entries=MAX_NODES)
 _TREE = Limit(entries=MAX_NODES + 1)
 _PATH = Limit(entries=MAX_NODES + 1)
+_TOP = Limit(entries=MAX_LOGGED_TOKENS * MAX_LOGPROBS)
 
 LIMITS: Mapping[str, Limit] = MappingProxyType(
     {
         # common.proto
         "TraceChanges.modules": Limit(MAX_TRACE_MODULES, MAX_NAME),
         "Stopping.stop_token_ids": Limit(entries=MAX_STOP_TOKENS),
+        "Logprobs.picked": Limit(entries=MAX_LOGGED_TOKENS),
+        "Logprobs.top_token_ids": _TOP,
+        "Logprobs.top": _TOP,
+        "Logprobs.picked_texts": Limit(MAX_LOGGED_TOKENS, MAX_TOKEN_TEXT),
+        "Logprobs.top_texts": Limit(MAX_LOGGED_TOKENS * MAX_LOGPROBS, MAX_TOKEN_TEXT),
         "Vocabulary.digest": _NAME,
         "FeatureNeed.layers": Limit(entries=MAX_FEATURE_LAYERS),
         "FeatureNeed.projection": _NAME,

@@ -36,6 +36,7 @@ def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
         stopping=common.stopping_to_wire(request.stopping),
         plan=common.plan_to_wire(request.plan),
         drafter=endpoint_to_wire(request.drafter) if request.drafter else None,
+        logprobs=request.logprobs,
     )
 
 
@@ -57,6 +58,7 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
         stopping,
         common.plan_from_wire(message.plan),
         endpoint_from_wire(message.drafter) if message.HasField("drafter") else None,
+        message.logprobs if message.HasField("logprobs") else None,
     )
 
 
@@ -68,6 +70,7 @@ def decode_response(event: Tokens | Finished) -> pb.DecodeResponse:
                 token_ids=event.tokens,
                 num_correct_drafts=event.num_correct_drafts,
                 speculation=common.speculation_to_wire(event.speculation),
+                logprobs=common.logprobs_to_wire(event.logprobs),
             )
         )
     return pb.DecodeResponse(
@@ -91,7 +94,10 @@ def decode_event(message: pb.DecodeResponse) -> Tokens | Finished:
                     "tokens.num_correct_drafts", f"is {tokens.num_correct_drafts}, with {len(tokens.token_ids)} tokens"
                 )
             return Tokens(
-                tuple(tokens.token_ids), tokens.num_correct_drafts, common.speculation_from_wire(tokens.speculation)
+                tuple(tokens.token_ids),
+                tokens.num_correct_drafts,
+                common.speculation_from_wire(tokens.speculation),
+                common.logprobs_from_wire("tokens.logprobs", tokens.logprobs, tokens.token_ids),
             )
         case "finished":
             finished = message.finished

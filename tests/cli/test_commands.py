@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -19,8 +21,8 @@ from specsplit.errors import Exhausted
 from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import Cluster, Member
 from specsplit.requests import Done, GenerateRequest, TextPrompt
-from specsplit.values import DrafterInfo, DrafterKind
-from tests.client.scripted import DONE, MEMBERS, Scripted, serving
+from specsplit.values import DrafterInfo, DrafterKind, TokenLogprob
+from tests.client.scripted import DONE, EVENTS, MEMBERS, Scripted, serving
 
 POCKET = "models/pocket/target"
 HEAD = Member("d2", "h:3", DrafterInfo(DrafterKind.EAGLE3, "head", None, 512, FeatureNeed((2, 3, LAST), 256)), 2)
@@ -50,6 +52,8 @@ def run(*arguments: str) -> int:
         (["generate", "-p", "x", "--temperature=-1"], "temperature: is -1.0"),
         (["generate", "-p", "x", "--top-p", "2"], "top_p: is 2.0"),
         (["generate", "-p", "x", "--max-tokens", "0"], "max_tokens: is 0"),
+        (["generate", "-p", "x", "--logprobs", "21"], "logprobs: is 21"),
+        (["generate", "-p", "x", "--logprobs=-1"], "logprobs: is -1"),
         (["generate", "-p", "x", "--address", "nowhere"], "expected host:port"),
         (["serve", "verifier"], "--model: is required"),
         (["serve", "drafter", "--kind", "eagle9"], "--kind: is 'eagle9'"),
@@ -144,6 +148,51 @@ def test_generate_json_is_one_object(coordinator: Scripted, capsys: pytest.Captu
         "request_id": "r1",
         "verifier": "v1",
         "drafter": "d1",
+    }
+
+
+LOGPROBS = (
+    TokenLogprob(11, -0.5, (TokenLogprob(11, -0.5, text="one "), TokenLogprob(9, -math.inf, text="\n")), "one "),
+    TokenLogprob(12, -1.25, (TokenLogprob(11, -0.5, text="one "), TokenLogprob(12, -1.25, text="two")), "two"),
+)
+"""Of the first delta's tokens."""
+
+
+def with_logprobs(request: GenerateRequest) -> Iterator[Delta | Done]:
+    yield replace(EVENTS[0], logprobs=LOGPROBS)
+    yield DONE
+
+
+def test_generate_prints_a_table_of_log_probabilities(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator.script = with_logprobs
+    assert run("generate", "-p", "x", "--logprobs", "2", "--address", coordinator.address) == 0
+    assert coordinator.asked[0].logprobs == 2
+    text, *lines = capsys.readouterr().out.splitlines()
+    assert text == "one two"
+    assert [line.split() for line in lines] == [
+        ["token", "logprob", "likeliest"],
+        ["'one", "'", "-0.500", "'one", "'", "-0.500", r"'\n'", "-inf"],
+        ["'two'", "-1.250", "'one", "'", "-0.500", "'two'", "-1.250"],
+    ]
+
+
+def test_generate_json_has_the_log_probabilities_that_were_asked_for(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator.script = with_logprobs
+    assert run("generate", "-p", "x", "--logprobs", "2", "--json", "--address", coordinator.address) == 0
+    first, second = json.loads(capsys.readouterr().out)["logprobs"]
+    assert second["text"] == "two"
+    assert first == {
+        "token_id": 11,
+        "text": "one ",
+        "logprob": -0.5,
+        "top": [
+            {"token_id": 11, "text": "one ", "logprob": -0.5},
+            {"token_id": 9, "text": "\n", "logprob": None},
+        ],
     }
 
 

@@ -83,6 +83,7 @@ def test_every_option_reaches_the_coordinator(client: Client, coordinator: Scrip
         ignore_eos=True,
         drafter="ngram",
         plan=PlanChanges(topk=2),
+        logprobs=2,
         request_id="mine",
     )
     assert coordinator.asked == [
@@ -95,6 +96,7 @@ def test_every_option_reaches_the_coordinator(client: Client, coordinator: Scrip
             ("\n",),
             "ngram",
             PlanChanges(topk=2),
+            2,
         )
     ]
 
@@ -111,6 +113,10 @@ def test_a_wrong_value_is_refused_before_anything_is_sent(client: Client, coordi
         client.generate("x", temperature=-1)
     with pytest.raises(InvalidRequest, match=r"temperature: is 1e\+39, expected a number in \[0, 10,000\]"):
         client.generate("x", temperature=1e39)
+    with pytest.raises(InvalidRequest, match=r"logprobs: is -1, expected 0\.\.20 or nothing"):
+        client.generate("x", logprobs=-1)
+    with pytest.raises(InvalidRequest, match=r"logprobs: is 21, expected 0\.\.20 or nothing"):
+        client.generate("x", logprobs=21)
     with pytest.raises(InvalidRequest, match="out of range"):
         client.generate([-1])
     assert coordinator.asked == []

@@ -7,20 +7,29 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specsplit.sessions import Tokens
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
+from specsplit.values import SpeculationStatistics, TokenLogprob
 from specsplit_coordinator.output import Output
 
 TOKENIZER = Tokenizer.load(Path(__file__).parents[2] / "models" / "pocket" / "target")
 
 
+def committed(step: tuple[int, ...]) -> Tokens:
+    """A step of which all but the last were drafts."""
+    logprobs = [TokenLogprob(token, -0.5, (TokenLogprob(token, -0.5),)) for token in step]
+    return Tokens(step, max(0, len(step) - 1), SpeculationStatistics(), logprobs)
+
+
 def run(steps: list[tuple[int, ...]], stops: list[str]) -> tuple[str, tuple[int, ...], str | None]:
-    output = Output(TOKENIZER.detokenizer(), StopScanner(stops))
-    deltas = [delta for step in steps for delta in output.feed(step, max(0, len(step) - 1))]
+    output = Output(TOKENIZER.detokenizer(), StopScanner(stops), TOKENIZER.piece)
+    deltas = [delta for step in steps for delta in output.feed(committed(step))]
     text = "".join(delta.text for delta in deltas) + output.finish()
     tokens = tuple(token for delta in deltas for token in delta.tokens)
     assert output.kept == len(tokens)
     assert all(delta.num_correct_drafts in (0, len(delta.tokens)) for delta in deltas)
+    assert tuple(each.token for delta in deltas for each in delta.logprobs) == tokens
     return text, tokens, output.matched
 
 
@@ -55,3 +64,10 @@ def test_tokens_are_kept_up_to_and_including_the_one_that_completes_the_stop() -
     assert kept == tokens[: len(kept)]
     assert "\n\n" in TOKENIZER.decode(kept)
     assert "\n\n" not in TOKENIZER.decode(kept[:-1])
+
+
+def test_log_probabilities_come_with_the_texts_of_their_tokens() -> None:
+    (first, *_) = tokens = TOKENIZER.encode("x = 1")
+    output = Output(TOKENIZER.detokenizer(), StopScanner([]), TOKENIZER.piece)
+    (delta,) = output.feed(Tokens((first,), 0, SpeculationStatistics(), committed(tokens).logprobs[:1]))
+    assert delta.logprobs == (TokenLogprob(first, -0.5, (TokenLogprob(first, -0.5, text="x"),), "x"),)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
@@ -59,13 +59,18 @@ def prompts() -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def references(prompts: list[list[int]]) -> list[tuple[int, ...]]:
+def plain() -> PreTrainedModel:
+    """The target in transformers' own hands."""
+    return AutoModelForCausalLM.from_pretrained(POCKET / "target", dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def references(prompts: list[list[int]], plain: PreTrainedModel) -> list[tuple[int, ...]]:
     """What transformers' own greedy search writes."""
-    model = AutoModelForCausalLM.from_pretrained(POCKET / "target", dtype=torch.float32)
     config = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, eos_token_id=None, pad_token_id=0)
     ids = torch.tensor(prompts)
     with torch.inference_mode():
-        output = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)  # pyright: ignore[reportAttributeAccessIssue]
+        output = plain.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)  # pyright: ignore[reportCallIssue]
     return [tuple(row[PROMPT_TOKENS:]) for row in output.tolist()]
 
 
@@ -141,3 +146,31 @@ def test_seeded_text_is_the_same_in_a_batch_of_eight(
     written, accepted = write_all(wide, prompts[:8], drafter, in_flight=8, plan=SERIAL, **SEEDED)
     assert written == seeded
     assert drafter in ("none", "ngram") or accepted > 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("drafter", KINDS)
+@pytest.mark.parametrize("options", [{}, SEEDED], ids=["greedy", "seeded"])
+def test_log_probabilities_are_those_of_transformers_with_any_drafter(
+    wide: LocalCluster, prompts: list[list[int]], plain: PreTrainedModel, drafter: str, options: dict[str, float]
+) -> None:
+    with wide.client() as client:
+        result = client.generate(
+            prompts[0],
+            max_tokens=48,
+            ignore_eos=True,
+            drafter=drafter,
+            plan=SERIAL,
+            logprobs=3,
+            timeout_s=120,
+            **options,  # pyright: ignore[reportArgumentType]
+        )
+    assert [each.token for each in result.logprobs] == list(result.tokens)
+    with torch.inference_mode():
+        logits = plain(torch.tensor([[*prompts[0], *result.tokens]])).logits[0, len(prompts[0]) - 1 : -1]
+    for told, expected in zip(result.logprobs, torch.log_softmax(logits.float(), dim=-1), strict=True):
+        assert told.logprob == pytest.approx(expected[told.token].item(), abs=1e-4)
+        assert [top.logprob for top in told.top] == pytest.approx(expected.topk(3).values.tolist(), abs=1e-4)
+        assert [top.logprob for top in told.top] == pytest.approx(
+            [expected[t.token].item() for t in told.top], abs=1e-4
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from specsplit.values import (
     Sampling,
     SpeculationStatistics,
     Stopping,
+    TokenLogprob,
     TraceChanges,
     Usage,
     Vocabulary,
@@ -73,7 +75,16 @@ samplings = st.builds(Sampling, st.floats(0, 10), U32, st.floats(0.01, 1), st.fl
 stoppings = st.builds(Stopping, st.none() | st.integers(1, 2**32 - 1), TOKENS, st.booleans())
 stops = st.lists(TEXT, max_size=3).map(tuple)
 generates = st.builds(
-    requests.GenerateRequest, prompts, TEXT, samplings, st.just(True), stoppings, stops, st.none() | TEXT, plan_changes
+    requests.GenerateRequest,
+    prompts,
+    TEXT,
+    samplings,
+    st.just(True),
+    stoppings,
+    stops,
+    st.none() | TEXT,
+    plan_changes,
+    st.none() | st.integers(0, 20),
 )
 speculations = st.builds(SpeculationStatistics, U32, U32, U32, U32, U32)
 dones = st.builds(
@@ -88,7 +99,18 @@ dones = st.builds(
     drafter=TEXT,
 )
 M = TypeVar("M", bound=Message)
-deltas = st.builds(requests.Delta, TEXT, TOKENS, U32)
+
+
+@st.composite
+def deltas(draw: st.DrawFn) -> requests.Delta:
+    """With and without log-probabilities, and these with and without texts."""
+    tokens, width = draw(TOKENS), draw(st.integers(0, 3))
+    numbers, texts = st.floats(-99, 0, width=32), draw(st.sampled_from([st.just(""), NAME]))
+    tops = st.lists(
+        st.builds(TokenLogprob, U32, numbers | st.just(-math.inf), text=texts), min_size=width, max_size=width
+    )
+    logprobs = tuple(TokenLogprob(token, draw(numbers), tuple(draw(tops)), draw(texts)) for token in tokens)
+    return requests.Delta(draw(TEXT), tokens, draw(U32), draw(st.sampled_from([(), logprobs])))
 
 
 def over_the_wire(message: M) -> M:
@@ -110,7 +132,7 @@ def test_a_generate_request_survives(request: requests.GenerateRequest) -> None:
     assert coordinator.generate_from_wire(over_the_wire(coordinator.generate_to_wire(request))) == request
 
 
-@given(deltas | dones)
+@given(deltas() | dones)
 def test_a_generate_event_survives(event: requests.Delta | requests.Done) -> None:
     assert coordinator.generate_event(over_the_wire(coordinator.generate_response(event))) == event
 
@@ -160,7 +182,6 @@ def test_an_absent_sampling_stopping_and_plan_take_their_defaults() -> None:
         ("presence_penalty", coordinator_pb2.GenerateRequest(text="x", presence_penalty=-0.5)),
         ("repetition_penalty", coordinator_pb2.GenerateRequest(text="x", repetition_penalty=1.1)),
         ("logit_bias", coordinator_pb2.GenerateRequest(text="x", logit_bias={3: 1.0})),
-        ("logprobs", coordinator_pb2.GenerateRequest(text="x", logprobs=0)),
         ("n", coordinator_pb2.GenerateRequest(text="x", n=2)),
         ("json_schema", coordinator_pb2.GenerateRequest(text="x", json_schema="")),
     ],
@@ -203,6 +224,8 @@ def test_an_unknown_field_is_refused_by_number_wherever_it_stands() -> None:
     [
         ("prompt", coordinator_pb2.GenerateRequest()),
         ("n", coordinator_pb2.GenerateRequest(text="x", n=0)),
+        ("logprobs", coordinator_pb2.GenerateRequest(text="x", logprobs=21)),
+        ("logprobs", coordinator_pb2.GenerateRequest(text="x", logprobs=2**32 - 1)),
         ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": -1})),
         ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": float("nan")})),
         ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": float("inf")})),
@@ -294,3 +317,23 @@ def test_a_registration_needs_a_name_an_address_and_room(
     with pytest.raises(InvalidRequest) as caught:
         membership.Register(member_id, address, role, max_sessions)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "field"),
+    [
+        ({"picked": [-1.0]}, "picked"),
+        ({"picked": [-1.0] * 2, "top": [-1.0] * 3, "top_token_ids": [1] * 3}, "top"),
+        ({"top": [-1.0], "top_token_ids": [1]}, "top"),
+        ({"picked": [-1.0] * 2, "top": [-1.0] * 2, "top_token_ids": [1]}, "top_token_ids"),
+        ({"picked": [-1.0] * 2, "picked_texts": ["x"]}, "picked_texts"),
+        ({"picked": [-1.0] * 2, "top": [-1.0] * 2, "top_token_ids": [1] * 2, "top_texts": ["x"]}, "top_texts"),
+    ],
+)
+def test_log_probabilities_that_do_not_go_with_their_tokens_are_refused_by_name(
+    logprobs: dict[str, Any], field: str
+) -> None:
+    message = coordinator_pb2.GenerateResponse(delta={"token_ids": [1, 2], "logprobs": logprobs})
+    with pytest.raises(InvalidRequest) as caught:
+        coordinator.generate_event(message)
+    assert caught.value.field == f"delta.logprobs.{field}"

@@ -25,6 +25,7 @@ from specsplit.values import (
     Sampling,
     SpeculationStatistics,
     Stopping,
+    TokenLogprob,
     Usage,
     Vocabulary,
 )
@@ -133,7 +134,13 @@ def test_decode_requests_round_trip(request: DecodeRequest) -> None:
 def test_decode_responses_round_trip(
     ids: tuple[int, ...], sums: SpeculationStatistics, reason: FinishReason, stop: int | None, n: int
 ) -> None:
-    for event in (Tokens(ids, len(ids) - 1, sums), Finished(reason, stop, Usage(n, n // 2), sums)):
+    tops = tuple(TokenLogprob(token, -token / 2) for token in ids[:2])
+    logprobs = tuple(TokenLogprob(token, -0.25, tops) for token in ids)
+    for event in (
+        Tokens(ids, len(ids) - 1, sums),
+        Tokens(ids, 0, sums, logprobs),
+        Finished(reason, stop, Usage(n, n // 2), sums),
+    ):
         data = verifier.decode_response(event).SerializeToString()
         assert verifier.decode_event(verifier_pb2.DecodeResponse.FromString(data)) == event
 

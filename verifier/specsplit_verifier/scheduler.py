@@ -107,7 +107,8 @@ class Scheduler:
 def _tree(session: Session, draft: Draft) -> TreeInput:
     slots = session.table.slots(0, session.kv_length + len(draft.tokens))
     row = Row.tree(draft.tokens, draft.parents, slots)
-    return TreeInput(session.id, draft, row, session.request.sampling, session.drafter.recipe)
+    request = session.request
+    return TreeInput(session.id, draft, row, request.sampling, session.drafter.recipe, request.logprobs)
 
 
 def _chunk(session: Session, positions: range, *, recomputed: bool = False) -> ChunkInput:

@@ -128,8 +128,7 @@ class Session:
         attached, held_since = len(draft.tokens) > 1 or drafter.attached, drafter.held_since
         tree = drafter.view(draft) if watched else None
         self.tally.step(draft, path)
-        fresh = [*(draft.tokens[i] for i in path[1:]), accepted.bonus]
-        kept, reason, stop_token = self.stops.cut(self.generated, fresh)
+        kept, reason, stop_token = self.stops.cut(self.generated, accepted.commits(draft))
         self.tokens += kept
         finished, reroot = None, Reroot()
         if reason is not None:
@@ -138,7 +137,8 @@ class Session:
             self.kv_length += len(path)
             reroot = drafter.commit(draft, accepted, now)
             self.tally.commit(reroot.hit)
-        output = Tokens(kept, min(len(path) - 1, len(kept)), self.tally.frozen()) if kept else None
+        logprobs = accepted.logprobs[: len(kept)]
+        output = Tokens(kept, min(len(path) - 1, len(kept)), self.tally.frozen(), logprobs) if kept else None
         return SessionResult(
             self.id, self.plan, draft, path, accepted.bonus, attached, held_since, output, finished, reroot, tree
         )

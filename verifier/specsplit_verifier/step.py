@@ -11,7 +11,7 @@ from specsplit.features import Features
 from specsplit.model.batch import Row
 from specsplit.sessions import Finished, Tokens
 from specsplit.speculation import Commit, Draft
-from specsplit.values import Miss, Plan, Sampling, SpeculationStatistics
+from specsplit.values import Miss, Plan, Sampling, SpeculationStatistics, TokenLogprob
 from specsplit_verifier.feed import Recipe
 
 
@@ -25,6 +25,8 @@ class TreeInput:
     sampling: Sampling
     recipe: Recipe | None
     """How features are made of its accepted tokens; None: none are wanted."""
+    logprobs: int | None = None
+    """Likeliest tokens wanted beside each of its accepted tokens and the bonus; None: no log-probabilities at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,12 @@ class Accepted:
     """Indices of the accepted tokens within the draft, root first."""
     bonus: int
     """The target's own pick behind them."""
+    logprobs: Sequence[TokenLogprob] = ()
+    """Of the tokens that this commits, if they are wanted."""
+
+    def commits(self, draft: Draft) -> list[int]:
+        """The tokens behind the root of the draft that this is of: one for each index of the path, the bonus last."""
+        return [*(draft.tokens[i] for i in self.path[1:]), self.bonus]
 
 
 @dataclass(frozen=True, slots=True)

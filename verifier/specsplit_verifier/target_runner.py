@@ -16,6 +16,7 @@ from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import Paced
 from specsplit_verifier.extraction import Extractor, Wanted
+from specsplit_verifier.logprobs import with_logprobs
 from specsplit_verifier.sampler import Sampler
 from specsplit_verifier.step import Accepted, StepInput, StepOutput, TreeInput
 
@@ -64,7 +65,7 @@ class TargetRunner:
         with self._paced.step(step.tokens):
             logits, hidden = self._forward(step)
         forward_s = self._clock.now() - started
-        accepted = _walk(step.trees, pick(logits)) if step.trees else {}
+        accepted = with_logprobs(_walk(step.trees, pick(logits)), step.trees, logits) if step.trees else {}
         self._compact(step, accepted)
         features = self.extractor.extract(_wanted(step, accepted), hidden)
         no_pick = [tree.session for tree in step.trees if tree.session not in accepted]

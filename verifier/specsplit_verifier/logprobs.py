@@ -1,0 +1,48 @@
+"""How likely the target found the tokens that it picked, for sessions that ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, islice
+
+import torch
+from torch import Tensor
+
+from specsplit.values import TokenLogprob
+from specsplit_verifier.step import Accepted, TreeInput
+
+
+def with_logprobs(accepted: Mapping[int, Accepted], trees: Sequence[TreeInput], logits: Tensor) -> dict[int, Accepted]:
+    """The same, with log-probabilities for every tree that wants some.
+
+    `logits` [n, V] are the target's own, behind every token of the trees end to end. Of these only the rows that picked something are read.
+    """
+    starts = accumulate((len(tree.draft.tokens) for tree in trees), initial=0)
+    asking = [
+        (tree, start, tree.logprobs, accepted[tree.session])
+        for tree, start in zip(trees, starts, strict=False)
+        if tree.logprobs is not None and tree.session in accepted
+    ]
+    if not asking:
+        return dict(accepted)
+    rows = [start + i for _, start, _, made in asking for i in made.path]
+    picked = [token for tree, _, _, made in asking for token in made.commits(tree.draft)]
+    read = iter(logprobs_of(logits[rows], picked, max(wanted for _, _, wanted, _ in asking)))
+    told = dict(accepted)
+    for tree, _, wanted, made in asking:
+        own = [replace(each, top=each.top[:wanted]) for each in islice(read, len(made.path))]
+        told[tree.session] = replace(made, logprobs=own)
+    return told
+
+
+def logprobs_of(logits: Tensor, tokens: Sequence[int], most: int) -> list[TokenLogprob]:
+    """Of one token for each row of logits [R, V], and of the `most` likeliest of the row. No more than that is copied off the device."""
+    whole = logits.float().logsumexp(dim=1, keepdim=True)
+    own = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
+    best = logits.topk(min(most, logits.shape[1]), dim=1)
+    values = (torch.cat((own, best.values), dim=1).float() - whole).tolist()
+    return [
+        TokenLogprob(token, value, tuple(map(TokenLogprob, likeliest, values_of_these)))
+        for token, (value, *values_of_these), likeliest in zip(tokens, values, best.indices.tolist(), strict=True)
+    ]
