@@ -17,12 +17,12 @@ from specsplit.observe import announce, set_up
 from specsplit.rpc import DRAFTER_SERVICE, Membership, Server, dial, member_id_of
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
-from specsplit_drafter.board import Board, Pace, unpaced
 from specsplit_drafter.engine import Engine
-from specsplit_drafter.growth import GrowthLimits
+from specsplit_drafter.expandable import GrowthLimits
 from specsplit_drafter.ngram import NgramProposer
 from specsplit_drafter.proposer import Proposer
 from specsplit_drafter.servicer import DrafterServicer
+from specsplit_drafter.session_table import Pace, SessionTable, unpaced
 from specsplit_drafter.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -53,13 +53,13 @@ async def serve(
     with ExitStack() as exposed:
         try:
             exposed.enter_context(telemetry.expose())
-            board = await asyncio.to_thread(load_board, settings)
+            table = await asyncio.to_thread(load_table, settings)
         except BaseException:
             await server.stop()
             raise
-        board.rounds = telemetry.rounds()
+        table.rounds = telemetry.rounds()
         failures: list[str] = []
-        engine = servicer.engine = Engine(board, SystemClock(), servicer, _leaver(server, failures))
+        engine = servicer.engine = Engine(table, SystemClock(), servicer, _leaver(server, failures))
         telemetry.watch(engine.statistics)
         await _run(settings, server, engine, signals=signals)
         return 1 if failures else 0
@@ -76,12 +76,12 @@ async def _run(settings: DrafterSettings, server: Server, engine: Engine, *, sig
         await asyncio.to_thread(engine.stop)
 
 
-def load_board(settings: DrafterSettings) -> Board:
+def load_table(settings: DrafterSettings) -> SessionTable:
     """The proposer of these settings with no sessions yet. Takes as long as loading the model does. Raises LoadError."""
     limits = GrowthLimits(settings.expand_width, settings.expand_survival, settings.push_survival)
-    board = Board(_load_proposer(settings), limits, settings.max_sessions, _pace(settings))
+    table = SessionTable(_load_proposer(settings), limits, settings.max_sessions, _pace(settings))
     freeze_heap()
-    return board
+    return table
 
 
 def _load_proposer(settings: DrafterSettings) -> Proposer:

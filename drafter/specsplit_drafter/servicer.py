@@ -14,9 +14,9 @@ from specsplit.sessions import Refuse
 from specsplit.v1 import drafter_pb2_grpc as rpc
 from specsplit.wire import drafter as wire
 from specsplit.wire.packing import packed
-from specsplit_drafter.board import Answer, Outgoing
 from specsplit_drafter.engine import Engine
 from specsplit_drafter.record import Turn
+from specsplit_drafter.session_table import Answer, Outgoing
 from specsplit_drafter.telemetry import Telemetry
 
 if TYPE_CHECKING:

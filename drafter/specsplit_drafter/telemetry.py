@@ -36,7 +36,7 @@ class Telemetry:
         self._metrics.watch(read)
 
     def rounds(self) -> Rounds:
-        """For the board: they follow what is traced now, if anything can ever be."""
+        """For the session table: they follow what is traced now, if anything can ever be."""
         return Rounds(self._tracing.follows if self._tracing.sink else None)
 
     def refused(self, error: SpecsplitError) -> None:

@@ -47,7 +47,7 @@ def expand(growths: Sequence[Growth], found: Children, width: int = 64, room: in
     chosen = choose(growths, width, room)
     for growth, slots in chosen:
         rows = np.zeros(len(slots), dtype=np.int64)
-        growth.expanded(slots, Children(found.tokens[rows], found.log_probabilities[rows]))
+        growth.expanded(Children(found.tokens[rows], found.log_probabilities[rows]))
     return [growth.original.tree.look(slot, None) for growth, slots in chosen for slot in slots.tolist()]
 
 
@@ -77,7 +77,8 @@ def test_the_root_is_expanded_first_and_its_children_pushed_at_once() -> None:
 def test_the_likeliest_nodes_of_all_sessions_share_one_expansion() -> None:
     sure, unsure = growth_of(), growth_of()
     for growth, found in ((sure, children({0: 0.9, 1: 0.05})), (unsure, children({0: 0.4, 1: 0.3}))):
-        growth.expanded(choose([growth], 1, 9)[0][1], found)
+        choose([growth], 1, 9)
+        growth.expanded(found)
     survivals = [round(math.exp(node.score), 3) for node in expand([sure, unsure], children(HALVES), width=2)]
     assert survivals == [0.9, 0.4]
 
@@ -319,7 +320,7 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
                 shares = [
                     {t: w / total for t, w in enumerate(each)} for each, total in zip(weights, totals, strict=True)
                 ]
-                growth.expanded(slots, children_of(shares))
+                growth.expanded(children_of(shares))
             if data.draw(st.booleans()):
                 deliver()
         tree = growth.original.tree
