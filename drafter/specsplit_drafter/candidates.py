@@ -28,12 +28,12 @@ class Candidates:
 
     @staticmethod
     def none() -> Candidates:
-        """No candidates."""
+        """Make an empty set."""
         return Candidates(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))
 
     @staticmethod
     def of(slots: Ints, children: Children, tree: TokenTree, calibration: Calibration) -> Candidates:
-        """The children of these nodes, calibrated in one go, but for those that are nodes already."""
+        """Make candidates of the children of these nodes, calibrated in one go, but for those that are nodes already."""
         tokens, raw = children.tokens.ravel(), children.log_probabilities.ravel()
         parents = slots.repeat(children.tokens.shape[1])
         own = tree.scores.take(parents)
@@ -42,21 +42,21 @@ class Candidates:
         return found.where(np.isfinite(raw) & ~tree.holds(parents, tokens))
 
     def at(self, places: Ints) -> Candidates:
-        """Those at these places [m], in that order."""
+        """Select those at these places [m], in that order."""
         return Candidates(self.parents.take(places), self.tokens.take(places), self.scores.take(places))
 
     def without(self, places: Ints) -> Candidates:
-        """All but those at these places."""
+        """Select all but those at these places."""
         left = np.ones(len(self.parents), dtype=np.bool_)
         left[places] = False
         return self.where(left)
 
     def where(self, chosen: Flags) -> Candidates:
-        """Those of which [n] is true."""
+        """Select those for which `chosen` [n] is true."""
         return self if np.count_nonzero(chosen) == len(chosen) else self.at(chosen.nonzero()[0])
 
     def beside(self, others: Candidates) -> Candidates:
-        """These and others, of other parents."""
+        """Join these and others, of other parents."""
         if not len(self.parents):
             return others
         return Candidates(
@@ -66,7 +66,7 @@ class Candidates:
         )
 
     def likeliest(self, floor: float, count: int) -> Ints:
-        """Places of those that score at least `floor`, `count` at most: best first, of equals the one whose parent came first."""
+        """Find the places of those that score at least `floor`, `count` at most: best first, of equals the one whose parent came first."""
         places = (self.scores >= floor).nonzero()[0]
         falling = -self.scores.take(places)
         order = falling.argsort()
@@ -76,7 +76,7 @@ class Candidates:
         return places.take(order[: max(count, 0)])
 
     def moved(self, slots: Ints, lowest: int) -> Candidates:
-        """After a reroot that gave every slot a new one, or -1: those whose parents are not below slot `lowest`."""
+        """Follow a reroot that gave every slot a new one, or -1: those whose parents are below slot `lowest` now are gone."""
         parents = slots.take(self.parents)
         alive = (parents >= lowest).nonzero()[0]
         return Candidates(parents.take(alive), self.tokens.take(alive), self.scores.take(alive))
@@ -102,7 +102,7 @@ class CandidatePool:
         self._waiting = self._waiting.beside(Candidates.of(slots, children, self._tree, self._calibration))
 
     def take(self, count: int) -> Candidates:
-        """Those above the threshold, `count` at most, likeliest first. They are to become nodes."""
+        """Take those above the threshold, `count` at most, likeliest first. They are to become nodes."""
         chosen = self._waiting.likeliest(self._tree.root_score + self._floor, count)
         found = self._waiting.at(chosen)
         if len(chosen):

@@ -38,7 +38,7 @@ class ExpandableNodes:
         """What `best` gives; None if the tree has changed since it was asked for."""
 
     def best(self, places: int) -> Ints:
-        """Slots of the likeliest, one expansion's at most, and not more than there are places for their children.
+        """List the likeliest, one expansion's at most, and not more than there are places for their children.
 
         The root stands in an expansion without any other node of its session (see proposer.py), and needs no place.
         """
@@ -59,7 +59,7 @@ class ExpandableNodes:
         self._ranked = None
 
     def changed(self) -> None:
-        """Look at the tree afresh: nodes have come or gone."""
+        """Rank afresh: nodes of the tree have come or gone."""
         self._ranked = None
 
     def _rank(self) -> Ints:

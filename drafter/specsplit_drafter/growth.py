@@ -63,7 +63,7 @@ class Growth:
         return not len(self._chosen) and not len(self.offers())
 
     def offers(self) -> Ints:
-        """Slots of nodes that may be taken now, the likeliest first; none if none is worth it, or there is no place for its children."""
+        """List the nodes that may be taken now, the likeliest first; none if none is worth it, or there is no place for its children."""
         if self.stalled or self._starved or len(self._chosen) or not self.plan.speculates:
             return _NO_SLOTS
         if not self.plan.draft_ahead and self._rounds >= self.plan.num_steps:
@@ -108,7 +108,7 @@ class Growth:
         return Advance(commit.tokens, path, moved)
 
     def flush(self) -> list[Grow]:
-        """What the verifier has not been told yet, in order: at most one grow per commit."""
+        """Take what the verifier has not been told yet, in order: at most one grow per commit."""
         return self._unsent.take(self.original.commits, self.resting, whole=not self.plan.draft_ahead)
 
     def _push(self) -> None:
@@ -120,7 +120,7 @@ class Growth:
 
 
 def choose(growths: Iterable[Growth], width: int, room: int) -> list[tuple[Growth, Ints]]:
-    """The likeliest nodes (slots, the likeliest first) to expand, at most `width`, at most `room` of them not a root.
+    """Choose the likeliest nodes (slots, the likeliest first) to expand, at most `width`, at most `room` of them not a root.
 
     A session whose likeliest node finds no room is starved: it rests until its next commit.
     """
@@ -133,7 +133,7 @@ def choose(growths: Iterable[Growth], width: int, room: int) -> list[tuple[Growt
 
 
 def _shared(offers: Sequence[tuple[Growth, Ints]], width: int, room: int) -> list[tuple[Growth, Ints]]:
-    """What each session gets of its offers, if that is anything. Roots come first: nothing is likelier."""
+    """Give each session its part of its offers, if that is anything. Roots come first: nothing is likelier."""
     owners = np.arange(len(offers)).repeat([len(slots) for _, slots in offers])
     below = np.concatenate([slots for _, slots in offers]) != ROOT
     survivals = np.concatenate([growth.original.tree.survivals(slots) for growth, slots in offers])

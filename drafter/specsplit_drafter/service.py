@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def main(settings: DrafterSettings) -> int:
-    """Run one drafter until SIGTERM; the exit status. Raises SpecsplitError if it cannot start."""
+    """Run one drafter until SIGTERM and return the exit status. Raises SpecsplitError if it cannot start."""
     switch_often()  # two threads hand each other small things all the time
     set_up("drafter", settings.log_level, settings.log_format)
     announce("drafter", settings)
@@ -39,7 +39,7 @@ def main(settings: DrafterSettings) -> int:
 async def serve(
     settings: DrafterSettings, *, signals: bool = True, on_server: Callable[[Server], None] | None = None
 ) -> int:
-    """Run one drafter; the exit status: 1 if its engine failed, else 0.
+    """Run one drafter and return the exit status: 1 if its engine failed, else 0.
 
     `on_server` is given the server as soon as it listens; with `signals` False only its `leave` ends it.
     """
@@ -66,7 +66,7 @@ async def serve(
 
 
 async def _run(settings: DrafterSettings, server: Server, engine: Engine, *, signals: bool) -> None:
-    """From ready to left."""
+    """Serve from the moment when the drafter is ready until it has left."""
     engine.start()
     try:
         server.ready()
@@ -77,7 +77,7 @@ async def _run(settings: DrafterSettings, server: Server, engine: Engine, *, sig
 
 
 def load_table(settings: DrafterSettings) -> SessionTable:
-    """The proposer of these settings with no sessions yet. Takes as long as loading the model does. Raises LoadError."""
+    """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError."""
     limits = GrowthLimits(settings.expand_width, settings.expand_survival, settings.push_survival)
     table = SessionTable(_load_proposer(settings), limits, settings.max_sessions, _pace(settings))
     freeze_heap()
@@ -131,7 +131,7 @@ def _pace(settings: DrafterSettings) -> Pace:
 
 
 def _leaver(server: Server, failures: list[str]) -> Callable[[], None]:
-    """What the engine's thread calls when it fails: a drafter without an engine must not go on saying SERVING."""
+    """Make what the engine's thread calls when it fails: a drafter without an engine must not go on saying SERVING."""
     loop = asyncio.get_running_loop()
 
     def leave() -> None:
@@ -175,5 +175,5 @@ async def _drain(engine: Engine, membership: Membership | None) -> None:
 
 
 def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    """From another thread."""
+    """Set the event from another thread."""
     loop.call_soon_threadsafe(event.set)

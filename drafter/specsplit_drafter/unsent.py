@@ -33,7 +33,7 @@ class UnsentGrows:
         self._told_resting = False
 
     def take(self, commits: int, resting: bool, *, whole: bool) -> list[Grow]:
-        """What is to be told now, in order: at most one grow per commit, and rest once. whole: only when nothing more will come."""
+        """Take what is to be told now, in order: at most one grow per commit, and rest once. whole: only when nothing more will come."""
         told, self._sealed = self._sealed, []
         waits = whole and not resting
         if waits or (not self._open and (self._told_resting or not resting)):
