@@ -14,7 +14,8 @@ from benchmarks.spread import spread
 from specsplit.speculation import Grow, Mirror, Original
 from specsplit.values import Plan
 from specsplit_drafter.calibration import Calibration
-from specsplit_drafter.growth import Growth, GrowthLimits, choose
+from specsplit_drafter.expandable import GrowthLimits
+from specsplit_drafter.growth import Growth, choose
 from specsplit_drafter.proposer import Children
 
 SIZES = (256, 1024, 8192)
@@ -51,7 +52,7 @@ def expand(session: Growth, width: int, found: Children) -> list[Grow]:
     ((_, slots),) = choose([session], width, ROOM)
     if len(slots) < len(found.tokens):
         found = Children(found.tokens[: len(slots)], found.log_probabilities[: len(slots)])
-    session.expanded(slots, found)
+    session.expanded(found)
     return session.flush()
 
 

@@ -95,7 +95,7 @@ class Column:
         self.data = data
         """By slot; the tree replaces it when it needs more room, so it must not be kept."""
         self.before = data[:0]
-        """What it was before the latest reroot, by the slots of then, if it remembers: for those who must let go of what the dead had."""
+        """What it was before the latest reroot, by the slots of then, if it remembers: whoever must free what the dead had looks here."""
         self.fill = fill
         """What a new node has."""
         self.remembers = remembers
@@ -121,42 +121,42 @@ class TokenTree:
 
     @property
     def ids(self) -> Ints:
-        """[n] by slot, ascending, as a view; so are the next."""
+        """Ids by slot [n], ascending; a view, as the other columns are."""
         return self._numbers[_ID, : self._count]
 
     @property
     def tokens(self) -> Ints:
-        """[n]"""
+        """Tokens by slot [n]."""
         return self._numbers[_TOKEN, : self._count]
 
     @property
     def parents(self) -> Ints:
-        """[n] slots; -1 for the root's."""
+        """Slots of the parents by slot [n]; -1 for the root's."""
         return self._numbers[_PARENT, : self._count]
 
     @property
     def positions(self) -> Ints:
-        """[n] index of each token in the session's whole sequence, from 0."""
+        """Index of each token in the session's whole sequence, from 0, by slot [n]."""
         return self._numbers[_POSITION, : self._count]
 
     @property
     def scores(self) -> Scores:
-        """[n]"""
+        """Scores by slot [n]."""
         return self._scores[: self._count]
 
     @property
     def root(self) -> Node:
-        """The root, to look at."""
+        """The root as a Node, for those who look."""
         return self.look(ROOT, None)
 
     @property
     def root_id(self) -> int:
-        """Its id: 0 if it was never a node."""
+        """Id of the root: 0 if it was never a node."""
         return self._id[ROOT]
 
     @property
     def root_score(self) -> float:
-        """What scores are counted from now."""
+        """Score of the root, from which the others are counted now."""
         return self._score[ROOT]
 
     @property
@@ -166,15 +166,15 @@ class TokenTree:
 
     @property
     def nodes(self) -> dict[int, Node]:
-        """The live nodes by id, to look at: made afresh each time."""
+        """The live nodes by id, for those who look: they are made afresh each time."""
         return {node.id: node for node in sorted(self.root.descendants(), key=lambda node: node.id)}
 
     def look(self, slot: int, parent: Node | None) -> Node:
-        """A node, to look at, below one that was looked at."""
+        """Make the Node of a slot, for those who look; `parent` is the one of the slot above it."""
         return Node(self, self._id[slot], self._token[slot], self._score[slot], self._position[slot], parent)
 
     def family(self) -> dict[int, list[int]]:
-        """By slot: slots of the children, likeliest first, of equals the first to come. For those who look: it costs by the node."""
+        """List every node's children, slots by slot, likeliest first, of equals the first to come. It costs by the node."""
         family: dict[int, list[int]] = {}
         scores, parents = self.scores.tolist(), self.parents.tolist()
         for slot in sorted(range(1, self._count), key=lambda slot: -scores[slot]):
@@ -182,49 +182,49 @@ class TokenTree:
         return family
 
     def find(self, node_id: int) -> int | None:
-        """Slot of the live node with this id, or of the root if it has that; None if there is none."""
+        """Look up the slot of the live node, or root, with this id; None if there is none."""
         slot = bisect_left(self._id, node_id, 0, self._count)
         return slot if slot < self._count and self._id[slot] == node_id else None
 
     def slot(self, node_id: int) -> int:
-        """The same for an id that must be there: KeyError if it is not."""
+        """Look up the slot of the live node, or root, with this id; KeyError if there is none."""
         found = self.find(node_id)
         if found is None:
             raise KeyError(node_id)
         return found
 
     def find_all(self, node_ids: Ints, fresh: Ints) -> Ints | None:
-        """Slots [n] of nodes by id; ids in `fresh`, ascending and above all others, have the next free ones. None if one is not there."""
+        """Look up the slots [n] of nodes by id; None if one is not there.
+
+        Ids in `fresh`, ascending and above all others, have the next free slots.
+        """
         known = np.concatenate((self.ids, fresh))
         slots = known.searchsorted(node_ids)
         slots = np.minimum(slots, len(known) - 1)
         return slots if np.count_nonzero(known.take(slots) == node_ids) == len(node_ids) else None
 
     def id_of(self, slot: int) -> int:
-        """Its id."""
         return self._id[slot]
 
     def token_of(self, slot: int) -> int:
-        """Its token."""
         return self._token[slot]
 
     def score_of(self, slot: int) -> float:
-        """Its score."""
         return self._score[slot]
 
     def child(self, slot: int, token: int) -> int | None:
-        """Slot of the child with this token; None if there is none."""
+        """Look up the child of a slot with this token; None if there is none."""
         if not self._is_above[slot]:
             return None
         found = ((self.parents == slot) & (self.tokens == token)).nonzero()[0]
         return int(found[0]) if len(found) else None
 
     def has_children(self, slot: int) -> bool:
-        """True if anything hangs below it."""
+        """Tell whether anything hangs below a slot."""
         return self._is_above[slot]
 
     def edges_below(self, slots: Iterable[int]) -> set[int]:
-        """The `edge` to every child of these."""
+        """Collect the `edge` to every child of these slots."""
         inner = [slot for slot in slots if self._is_above[slot]]
         if not inner:
             return set()
@@ -232,7 +232,7 @@ class TokenTree:
         return set(_edges(self.parents.take(children), self.tokens.take(children)).tolist())
 
     def path(self, slot: int) -> list[int]:
-        """Slots from below the root down to this one; empty for the root."""
+        """List the slots from below the root down to this one; none for the root."""
         found: list[int] = []
         while slot != ROOT:
             found.append(slot)
@@ -240,7 +240,7 @@ class TokenTree:
         return found[::-1]
 
     def lines(self, slots: Ints) -> Ints:
-        """Slots of nodes [n] below the root, of their parents and so on, [levels, n]; ROOT in a level above which a line has ended."""
+        """Stack the slots of nodes [n] below the root, of their parents, and so on up: [levels, n], with ROOT where a line has ended."""
         parents, level, levels = self.parents, slots, list[Ints]()
         while np.count_nonzero(level):
             levels.append(level)
@@ -248,13 +248,16 @@ class TokenTree:
         return np.stack(levels)
 
     def attach(self, dtype: npt.DTypeLike, fill: object, *, remembers: bool = False) -> Column:
-        """A column of one's own: `fill` for every node until it is written, and moved with the nodes."""
+        """Add a column of one's own, which has `fill` for every node until it is written.
+
+        remembers: keep what it was `before` a reroot, until the next one.
+        """
         column = Column(np.full(len(self._scores), fill, dtype=dtype), fill, remembers)
         self._attached.append(column)
         return column
 
     def reserve(self, count: int) -> None:
-        """Make room for so many slots. Growing does that by itself."""
+        """Make room for so many slots, which growing does by itself too."""
         if count <= len(self._scores):
             return
         more = (1 << (count - 1).bit_length()) - len(self._scores)
@@ -299,7 +302,7 @@ class TokenTree:
         return True
 
     def _place(self, start: int, parents: Ints) -> None:
-        """Positions of the nodes from slot `start` on, below these parents, some of which come with their children."""
+        """Write the positions of the nodes from slot `start` on, below these parents, some of which come with their children."""
         positions, new = self._numbers[_POSITION], self._numbers[_POSITION, start : start + len(parents)]
         new[:] = positions.take(parents) + 1
         if not np.count_nonzero(parents >= start):
@@ -313,12 +316,12 @@ class TokenTree:
             self._position[slot] = self._position[parent] + 1
 
     def holds(self, parents: Ints, tokens: Ints) -> Flags:
-        """For each slot and token: true if it has a child with that token [n]."""
+        """Tell for each slot and token whether the slot has a child with that token [n]."""
         old = self._edges_below(parents)
         return np.isin(_edges(parents, tokens), old) if len(old) else np.zeros(len(parents), dtype=np.bool_)
 
     def _clash(self, parents: Ints, tokens: Ints) -> bool:
-        """True if new nodes would give a parent the same token twice."""
+        """Tell whether new nodes would give a parent the same token twice."""
         edges, old = _edges(parents, tokens), self._edges_below(parents)
         if len(old):
             edges = np.concatenate((edges, old))
@@ -326,7 +329,7 @@ class TokenTree:
         return bool(np.count_nonzero(edges[1:] == edges[:-1]))
 
     def _edges_below(self, parents: Ints) -> Ints:
-        """Of all live children of these slots, which may be of nodes to be."""
+        """Collect the `edge` to every live child of these slots, some of which may be of nodes to be."""
         inner = parents.compress((parents < self._count) & self._above.take(parents))
         if not len(inner):
             return _NO_SLOTS
@@ -359,7 +362,7 @@ class TokenTree:
         return moved[:-1]
 
     def _descent(self, heir: int) -> Ints:
-        """Slots of a node and of all below it, ascending.
+        """List the slots of a node and of all below it, ascending.
 
         Every node that came later looks up to its parent, then to its parent's parent and so on, twice as far each time. In the
         numbering used here the heir is 1; whatever does not hang below it ends at 0.
@@ -372,15 +375,15 @@ class TokenTree:
         return (above == 1).nonzero()[0] + (heir - 1)
 
     def survivals(self, slots: Sequence[int] | Ints) -> Scores:
-        """Log of the estimated probability that each of these nodes is accepted, given the root [n]."""
+        """Estimate, as logs [n], how probable it is that each of these nodes is accepted, given the root."""
         return self._scores.take(slots) - self._score[ROOT]
 
     def columns(self, slots: Sequence[int] | Ints) -> Ints:
-        """Ids, tokens, parents and positions of these nodes, [4, n]."""
+        """Gather ids, tokens, parents and positions of these nodes, [4, n]."""
         return self._numbers.take(slots, axis=1)
 
     def best(self, count: int, topk: int, depth: int) -> list[int]:
-        """Slots of the root and of the best-scored nodes, `count` in all at most, parents before children.
+        """Choose the root and the best-scored nodes, `count` slots in all at most, parents before children.
 
         At most `topk` children of one node and `depth` levels below the root are considered. A child never outscores its parent, so
         taking the best one at a time from the frontier is optimal (the argument of EAGLE-2, arXiv 2406.16858). It comes to this: in the
@@ -400,7 +403,7 @@ class TokenTree:
         return likeliest(slots, self._scores.take(slots), count)
 
     def _walk(self, ranked: Ints, count: int, topk: int, start: Sequence[int] = (ROOT,)) -> list[int]:
-        """`start` and the first nodes that `best` takes below it, `count` in all, from slots in the order of their scores."""
+        """Take `start` and the first nodes that `best` takes below it, `count` in all, from slots in the order of their scores."""
         room = dict.fromkeys(start, topk)
         for slot, parent in zip(ranked.tolist(), self._numbers[_PARENT].take(ranked).tolist(), strict=True):
             if len(room) == count:
@@ -411,7 +414,7 @@ class TokenTree:
         return list(room)
 
     def _chain(self, count: int) -> list[int]:
-        """The root, its best child, that one's best child and so on, `count` in all at most."""
+        """Take the root, its best child, the best child of that and so on, `count` in all at most."""
         chain = [ROOT]
         while len(chain) < count and self._is_above[chain[-1]]:
             below = self._below(chain[-1:])
@@ -419,9 +422,9 @@ class TokenTree:
         return chain
 
     def _eligible(self, count: int, topk: int, depth: int) -> Ints:
-        """Slots of all nodes that `best` might take, ascending: on each level the best `count` below those of the level above.
+        """List all nodes that `best` might take, ascending: on each level the best `count` below those of the level above.
 
-        For when most of the best-scored nodes hang below ones that are not taken.
+        This is needed when most of the best-scored nodes hang below ones that are not taken.
         """
         level, found = [ROOT], _NO_SLOTS
         for _ in range(depth):
@@ -433,7 +436,7 @@ class TokenTree:
         return np.sort(found)
 
     def _below(self, slots: Sequence[int] | Ints) -> Ints:
-        """Slots of the children of these, ascending."""
+        """List the children of these slots, ascending."""
         if len(slots) == 1:
             return (self.parents == slots[0]).nonzero()[0] if self._is_above[slots[0]] else _NO_SLOTS
         is_parent = np.zeros(self._count, dtype=np.bool_)
@@ -441,7 +444,7 @@ class TokenTree:
         return is_parent.take(self.parents[1:]).nonzero()[0] + 1
 
     def snapshot(self) -> tuple[int, int, dict[int, tuple[int, int, float]]]:
-        """(root id, root token, {id: (parent id, token, score)}): equal for equal trees."""
+        """Describe the tree as (root id, root token, {id: (parent id, token, score)}), which is equal for equal trees."""
         ids = self.ids.tolist()
         rows = zip(ids, self.parents.tolist(), self.tokens.tolist(), self.scores.tolist(), strict=True)
         described = {node_id: (ids[parent], token, score) for node_id, parent, token, score in rows if parent >= 0}
@@ -462,7 +465,7 @@ class TokenTree:
         self._count = count
 
     def _share(self) -> None:
-        """The same memory for single values: reading one costs half of what it costs in an array, and gives a plain number."""
+        """Make memoryviews of the columns: reading a single value costs half of what it costs in an array, and gives a plain number."""
         self._id, self._token, self._parent, self._position = (row.data for row in self._numbers)
         self._score = self._scores.data.cast("B").cast("d")
         self._is_above = self._above.data.cast("B").cast("?")
@@ -472,17 +475,17 @@ _NO_SLOTS: Final[Ints] = np.empty(0, dtype=np.int64)
 
 
 def edge(parent: int, token: int) -> int:
-    """One number for the slot of a parent and the token of its child."""
+    """Pack the slot of a parent and the token of its child into one number."""
     return parent << _TOKEN_BITS | token
 
 
 def _edges(parents: Ints, tokens: Ints) -> Ints:
-    """`edge` of each [n]."""
+    """Pack each parent and token [n] as `edge` does."""
     return (parents << _TOKEN_BITS) | tokens
 
 
 def likeliest(slots: Ints, scores: Scores, count: int) -> Ints:
-    """The `count` best-scored of `slots` [n], which ascend, or more if the last ones are equal: best first, of equals the lower slot."""
+    """Choose the `count` best-scored of `slots` [n], which ascend, or more if the last are equal: best first, of equals the lower slot."""
     if count < len(slots):
         least = np.partition(scores, len(slots) - count)[len(slots) - count]
         enough: Ints = (scores >= least).nonzero()[0]
@@ -492,5 +495,5 @@ def likeliest(slots: Ints, scores: Scores, count: int) -> Ints:
 
 
 def expected_drafts(survivals: list[float]) -> float:
-    """Expected num_correct_drafts of a step over nodes with these log-survivals: the sum of their probabilities."""
+    """Expect so many num_correct_drafts of a step over nodes with these log-survivals: the sum of their probabilities."""
     return math.fsum(math.exp(s) for s in survivals)

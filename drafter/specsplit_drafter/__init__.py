@@ -10,9 +10,16 @@ heads.py           a head on the target's features as one
 feature_buffer.py  one session's features until they are read
 token_map.py       one session's tokens in one KV pool
 ranking.py         from logits to candidate children
-growth.py          which node to expand next, and which candidates to push
+growth.py          how one session's tree grows, and which nodes of all are expanded next
+expandable.py      which nodes of one session are worth expanding
+candidates.py      children of expanded nodes that are no nodes yet
+unsent.py          what one session's verifier has not been told
+isolation.py       keeps a fault of one session's to that session
 calibration.py     from a draft's probabilities to those of acceptance
-board.py           every session of one drafter: events in, grows and refusals out
+session_table.py   every session of one drafter: events in, grows and refusals out
+rounds.py          the commit rounds of sessions that are traced
+record.py          what the engine tells the edge of its work
+telemetry.py       metrics and spans
 engine.py          the thread that owns all of these
 servicer.py        the gRPC edge
 service.py         the process

@@ -54,7 +54,7 @@ class Calibration:
         """True if something was observed since the last fit."""
 
     def log_probabilities(self, raw: npt.ArrayLike) -> FloatArray:
-        """Calibrated log-probabilities [n], each <= 0, of raw ones [n]; keeps their order."""
+        """Calibrate raw log-probabilities [n]: each is <= 0, and their order is kept."""
         if self._stale:
             self._fit()
         # Surer than the last bin is as sure as the last bin; less sure than the first keeps its distance to it.
@@ -82,7 +82,7 @@ class Calibration:
         self._stale = True
 
     def table(self) -> tuple[CalibrationBin, ...]:
-        """The reliability table, least likely bin first."""
+        """Make the reliability table, least likely bin first."""
         raw = -np.logaddexp(0.0, -self._centres)
         calibrated = np.exp(self.log_probabilities(raw))
         return tuple(
@@ -106,7 +106,7 @@ class Calibrations:
         self.sampled = Calibration()
 
     def of(self, greedy: bool) -> Calibration:
-        """The one for a session."""
+        """Choose the calibration of a session."""
         return self.greedy if greedy else self.sampled
 
 
@@ -116,7 +116,7 @@ def _logit(log_probabilities: FloatArray) -> FloatArray:
 
 
 def _isotonic(values: FloatArray, weights: FloatArray) -> FloatArray:
-    """The non-decreasing sequence nearest to `values` in weighted squares: pool adjacent violators."""
+    """Find the non-decreasing sequence nearest to `values` in weighted squares: pool adjacent violators."""
     pools: list[tuple[float, float, int]] = []
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         pool = (value, weight, 1)
@@ -127,6 +127,6 @@ def _isotonic(values: FloatArray, weights: FloatArray) -> FloatArray:
 
 
 def _merged(a: tuple[float, float, int], b: tuple[float, float, int]) -> tuple[float, float, int]:
-    """Two (mean, weight, bins) as one."""
+    """Pool two (mean, weight, bins)."""
     weight = a[1] + b[1]
     return (a[0] * a[1] + b[0] * b[1]) / weight, weight, a[2] + b[2]

@@ -1,12 +1,17 @@
-"""Children of expanded nodes that are no nodes themselves: not likely enough yet, or there was no room."""
+"""Children of expanded nodes: those that are no nodes yet, and what is learnt from those that the target picked.
+
+A candidate becomes a node when its survival is above a threshold and there is room. One that is not likely enough is kept: when a commit
+makes one of its ancestors the root, its survival rises, and it may become a node without another forward.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from specsplit.tree import Flags, Ints, Scores, TokenTree
+from specsplit.tree import ROOT, Flags, Ints, Scores, TokenTree
 from specsplit_drafter.calibration import Calibration
 from specsplit_drafter.proposer import Children
 
@@ -23,12 +28,12 @@ class Candidates:
 
     @staticmethod
     def none() -> Candidates:
-        """No candidates."""
+        """Make an empty set."""
         return Candidates(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))
 
     @staticmethod
     def of(slots: Ints, children: Children, tree: TokenTree, calibration: Calibration) -> Candidates:
-        """The children of these nodes, calibrated in one go, but for those that are nodes already."""
+        """Make candidates of the children of these nodes, calibrated in one go, but for those that are nodes already."""
         tokens, raw = children.tokens.ravel(), children.log_probabilities.ravel()
         parents = slots.repeat(children.tokens.shape[1])
         own = tree.scores.take(parents)
@@ -37,21 +42,21 @@ class Candidates:
         return found.where(np.isfinite(raw) & ~tree.holds(parents, tokens))
 
     def at(self, places: Ints) -> Candidates:
-        """Those at these places [m], in that order."""
+        """Select those at these places [m], in that order."""
         return Candidates(self.parents.take(places), self.tokens.take(places), self.scores.take(places))
 
     def without(self, places: Ints) -> Candidates:
-        """All but those at these places."""
+        """Select all but those at these places."""
         left = np.ones(len(self.parents), dtype=np.bool_)
         left[places] = False
         return self.where(left)
 
     def where(self, chosen: Flags) -> Candidates:
-        """Those of which [n] is true."""
+        """Select those for which `chosen` [n] is true."""
         return self if np.count_nonzero(chosen) == len(chosen) else self.at(chosen.nonzero()[0])
 
     def beside(self, others: Candidates) -> Candidates:
-        """These and others, of other parents."""
+        """Join these and others, of other parents."""
         if not len(self.parents):
             return others
         return Candidates(
@@ -61,7 +66,7 @@ class Candidates:
         )
 
     def likeliest(self, floor: float, count: int) -> Ints:
-        """Places of those that score at least `floor`, `count` at most: best first, of equals the one whose parent came first."""
+        """Find the places of those that score at least `floor`, `count` at most: best first, of equals the one whose parent came first."""
         places = (self.scores >= floor).nonzero()[0]
         falling = -self.scores.take(places)
         order = falling.argsort()
@@ -71,7 +76,54 @@ class Candidates:
         return places.take(order[: max(count, 0)])
 
     def moved(self, slots: Ints, lowest: int) -> Candidates:
-        """After a reroot that gave every slot a new one, or -1: those whose parents are not below slot `lowest`."""
+        """Follow a reroot that gave every slot a new one, or -1: those whose parents are below slot `lowest` now are gone."""
         parents = slots.take(self.parents)
         alive = (parents >= lowest).nonzero()[0]
         return Candidates(parents.take(alive), self.tokens.take(alive), self.scores.take(alive))
+
+
+class CandidatePool:
+    """One session's candidates, and of every expanded node the children as the proposer gave them."""
+
+    def __init__(self, tree: TokenTree, push_survival: float, calibration: Calibration) -> None:
+        self._tree = tree
+        self._floor = math.log(push_survival)
+        self._calibration = calibration
+        self._waiting = Candidates.none()
+        self._expansions = tree.attach(np.object_, None)
+        """The Children that came of an expansion, for all of its nodes."""
+        self._rows = tree.attach(np.int64, 0)
+        """The node's row in them."""
+
+    def add(self, slots: Ints, children: Children) -> None:
+        """Take in the children of nodes that were expanded together."""
+        self._expansions.data[slots] = children
+        self._rows.data[slots] = np.arange(len(slots))
+        self._waiting = self._waiting.beside(Candidates.of(slots, children, self._tree, self._calibration))
+
+    def take(self, count: int) -> Candidates:
+        """Take those above the threshold, `count` at most, likeliest first. They are to become nodes."""
+        chosen = self._waiting.likeliest(self._tree.root_score + self._floor, count)
+        found = self._waiting.at(chosen)
+        if len(chosen):
+            self._waiting = self._waiting.without(chosen)
+        return found
+
+    def learn(self, slot: int, pick: int) -> None:
+        """Tell the calibration what the target picked behind a node, if the node was expanded."""
+        expansion: Children | None = self._expansions.data[slot]
+        if expansion is None:
+            return
+        row = self._rows.data[slot]
+        raw = expansion.log_probabilities[row]
+        possible = np.isfinite(raw).nonzero()[0]  # not what the session's filters forbid
+        if len(possible):
+            picked = (expansion.tokens[row].take(possible) == pick).nonzero()[0]
+            self._calibration.observe(raw.take(possible), int(picked[0]) if len(picked) else None)
+
+    def move(self, slots: Ints | None, *, renews_root: bool) -> None:
+        """Follow a reroot that gave every slot a new one, or -1; None if nothing survived.
+
+        The candidates of a root that is to be expanded again give way to those that its expansion brings.
+        """
+        self._waiting = Candidates.none() if slots is None else self._waiting.moved(slots, ROOT + renews_root)

@@ -35,7 +35,7 @@ class StepInput:
 
     @staticmethod
     def joined(parts: Sequence[StepInput]) -> StepInput:
-        """Do what all of these do, in order; of several sessions, rows that are fed come first."""
+        """Make one input of several sessions' parts, in order; all rows that are fed must be of the first parts."""
         whole = StepInput()
         for part in parts:
             whole.rows += part.rows

@@ -18,8 +18,8 @@ from typing import Protocol
 from specsplit.clock import Clock
 from specsplit.errors import Unavailable
 from specsplit.values import DrafterInfo, Load
-from specsplit_drafter.board import Board, Outgoing, SessionEvent
 from specsplit_drafter.record import Expansion, Turn
+from specsplit_drafter.session_table import Outgoing, SessionEvent, SessionTable
 
 _log = logging.getLogger(__name__)
 
@@ -60,13 +60,27 @@ class DrafterStatistics:
     """Exponentially weighted mean duration of one."""
 
 
-class Engine:
-    """Owns the board. Every public method may be called from any thread; none of them waits but `stop`."""
+class Durations:
+    """How many expansions there were, and how long one takes."""
 
-    def __init__(self, board: Board, clock: Clock, outbox: Outbox, on_failure: Callable[[], None]) -> None:
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean_ms = 0.0
+        """Exponentially weighted."""
+
+    def add(self, milliseconds: float) -> None:
+        """Count one more."""
+        self.count += 1
+        weight = _NEWEST_WEIGHT if self.count > 1 else 1.0
+        self.mean_ms += weight * (milliseconds - self.mean_ms)
+
+
+class Engine:
+    """Owns the session table. Every public method may be called from any thread; none of them waits but `stop`."""
+
+    def __init__(self, table: SessionTable, clock: Clock, outbox: Outbox, on_failure: Callable[[], None]) -> None:
         """`on_failure` is called, on the engine's thread, if that thread ends by an error of its own."""
-        self.info: DrafterInfo = board.proposer.info
-        self._board = board
+        self._table = table
         self._clock = clock
         self._outbox = outbox
         self._on_failure = on_failure
@@ -75,32 +89,36 @@ class Engine:
         self._numbers = count(1)
         self._when_idle: Callable[[], None] | None = None
         self._stopping = False
-        self._expansions = 0
-        self._expansion_ms = 0.0
+        self._durations = Durations()
         self._thread = threading.Thread(target=self._run, name="drafter-engine", daemon=True)
 
+    @property
+    def info(self) -> DrafterInfo:
+        """What the drafter says of itself."""
+        return self._table.proposer.info
+
     def start(self) -> None:
-        """Begin."""
+        """Start the engine's thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after what has arrived, and wait for the end. Does nothing the second time."""
+        """End after what has arrived, and wait for the end. A second call does nothing."""
         self._inbox.put(self._stop)
         self._thread.join()
 
     def open_stream(self) -> int:
-        """A verifier has come: the number of its stream."""
+        """Give the stream of a verifier that has come its number."""
         stream = next(self._numbers)
         self._inbox.put(lambda: self._streams.add(stream))
         return stream
 
     def receive(self, stream: int, events: Iterable[tuple[int, SessionEvent]]) -> None:
-        """Events of a stream, in order."""
+        """Take in events of a stream, in order."""
         arrived = list(events)
         self._inbox.put(lambda: self._handle(stream, arrived))
 
     def close_stream(self, stream: int) -> None:
-        """A verifier is gone, and its sessions with it."""
+        """Forget a verifier that is gone, and its sessions."""
         self._inbox.put(lambda: self._lose(stream))
 
     def drain(self, when_idle: Callable[[], None]) -> None:
@@ -109,33 +127,33 @@ class Engine:
 
     def hand_back(self) -> None:
         """End every session: its verifier may find another drafter."""
-        self._inbox.put(lambda: self._board.refuse_all(Unavailable("the drafter is going away")))
+        self._inbox.put(lambda: self._table.refuse_all(Unavailable("the drafter is going away")))
 
     def statistics(self) -> DrafterStatistics:
-        """What it has done and holds."""
-        board, pages = self._board, self._board.proposer.pages
+        """Tell what the drafter has done and holds, for its metrics."""
+        counts, pages = self._table.counts, self._table.proposer.pages
         return DrafterStatistics(
-            sessions=board.num_sessions,
+            sessions=self._table.num_sessions,
             streams=len(self._streams),
-            expansions=self._expansions,
-            expanded_nodes=board.expanded_nodes,
-            pushed_nodes=board.pushed_nodes,
-            commits=board.commits,
-            committed_nodes=board.committed_nodes,
+            expansions=self._durations.count,
+            expanded_nodes=counts.expanded_nodes,
+            pushed_nodes=counts.pushed_nodes,
+            commits=counts.commits,
+            committed_nodes=counts.committed_nodes,
             used_pages=pages.used,
             total_pages=pages.total,
-            expansion_ms=self._expansion_ms,
+            expansion_ms=self._durations.mean_ms,
         )
 
     def load(self) -> Load:
-        """How busy it is, for the coordinator."""
-        pages = self._board.proposer.pages
+        """Tell how busy the drafter is, for the coordinator."""
+        pages = self._table.proposer.pages
         return Load(
-            sessions=self._board.num_sessions,
+            sessions=self._table.num_sessions,
             free_pages=pages.total - pages.used,
             total_pages=pages.total,
-            steps=self._expansions,
-            step_ms=self._expansion_ms,
+            steps=self._durations.count,
+            step_ms=self._durations.mean_ms,
         )
 
     def _run(self) -> None:
@@ -153,7 +171,7 @@ class Engine:
         self._end_rounds("the drafter has stopped")
 
     def _take(self, wait: bool) -> None:
-        """Everything that has arrived; at least one thing if `wait`."""
+        """Do everything that has arrived; wait for one thing at least if `wait`."""
         try:
             self._inbox.get(block=wait)()
             while True:
@@ -162,26 +180,21 @@ class Engine:
             return
 
     def _turn(self) -> bool:
-        board = self._board
-        self._tell(board.outgoing())  # a commit may have made more of what is there already: do not keep it for later
+        table = self._table
+        self._tell(table.outgoing())  # a commit may have made more of what is there already: do not keep it for later
         began = self._clock.now()
-        board.rounds.stamp(began)
-        if board.step() == 0:
-            self._tell(board.outgoing(), self._told_of(None))
+        table.rounds.stamp(began)
+        if table.step() == 0:
+            self._tell(table.outgoing(), self._told_of(None))
             return False
         ended = self._clock.now()
-        self._measure((ended - began) * 1e3)
-        outgoing = board.outgoing()
-        self._tell(outgoing, self._told_of(Expansion(began, ended, board.frontier, board.rounds.take_shares())))
+        self._durations.add((ended - began) * 1e3)
+        outgoing = table.outgoing()
+        self._tell(outgoing, self._told_of(Expansion(began, ended, table.frontier, table.rounds.take_shares())))
         return True
 
-    def _measure(self, milliseconds: float) -> None:
-        self._expansions += 1
-        weight = _NEWEST_WEIGHT if self._expansions > 1 else 1.0
-        self._expansion_ms += weight * (milliseconds - self._expansion_ms)
-
     def _told_of(self, expansion: Expansion | None) -> Turn | None:
-        rounds = self._board.rounds.take_over()
+        rounds = self._table.rounds.take_over()
         return Turn(expansion, rounds) if expansion or rounds else None
 
     def _tell(self, outgoing: Outgoing, turn: Turn | None = None) -> None:
@@ -189,25 +202,25 @@ class Engine:
             self._outbox.deliver(outgoing, turn)
 
     def _end_rounds(self, why: str) -> None:
-        rounds = self._board.rounds
+        rounds = self._table.rounds
         rounds.close_all(why)
         rounds.stamp(self._clock.now())
         self._tell({}, self._told_of(None))
 
     def _handle(self, stream: int, events: list[tuple[int, SessionEvent]]) -> None:
         for session, event in events:
-            self._board.handle((stream, session), event)
+            self._table.handle((stream, session), event)
 
     def _lose(self, stream: int) -> None:
         self._streams.discard(stream)
-        self._board.lose(stream)
+        self._table.lose(stream)
 
     def _drain(self, when_idle: Callable[[], None]) -> None:
-        self._board.draining = True
+        self._table.draining = True
         self._when_idle = when_idle
 
     def _tell_if_idle(self) -> None:
-        if self._when_idle is not None and self._board.num_sessions == 0:
+        if self._when_idle is not None and self._table.num_sessions == 0:
             self._when_idle()
             self._when_idle = None
 

@@ -20,7 +20,7 @@ class FeatureBuffer:
         """Position behind the last one that has arrived; they come in order and without a gap, from 0."""
         self._dtype = dtype
         self._unread: deque[Tensor] = deque()
-        """[n, width] each, in order."""
+        """Rows [n, width] of each event, in order."""
 
     def add(self, features: Features, layout: FeatureLayout, root: int) -> None:
         """Take features in; `root` is the position of the root, before which they must end.
@@ -45,7 +45,7 @@ class FeatureBuffer:
         self.arrived = features.end
 
     def take(self, count: int) -> list[Tensor]:
-        """The next `count` unread rows, which must have arrived, as parts [n, width] in order."""
+        """Take the next `count` unread rows, which must have arrived, as parts [n, width] in order."""
         taken: list[Tensor] = []
         while count:
             part = self._unread.popleft()

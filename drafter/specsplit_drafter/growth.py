@@ -1,44 +1,30 @@
-"""Which node to expand next, which candidates to push: a pure policy over the trees of all sessions.
+"""How the tree of one session grows, and which nodes of all sessions are expanded next: a pure policy.
 
 The next root is almost always a node that was not verified in the step before: a sibling of those that were. So breadth counts more than
 depth: all children of an expanded node stay candidates, those whose survival is above a threshold are pushed, the likeliest pushed nodes
-of all sessions are expanded together in wide batches, and it goes on while the verifier works on a step. A candidate below the
-threshold is not lost: when a commit makes the root one of its ancestors, its survival rises, and it may be pushed without another forward.
+of all sessions are expanded together in wide batches, and it goes on while the verifier works on a step.
 
-What a session has grown is in one tree, the original's: which nodes were taken to be expanded and what came of it are columns of it, and
-candidates name their parents by slot. Sessions are independent but for `choose`, which fills one expansion with the likeliest nodes of
-them all.
+What a session has grown is in one tree, the original's; all that is known of a node is in columns of it. Sessions are independent but for
+`choose`, which fills one expansion with the likeliest nodes of them all.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from specsplit.speculation import Commit, Grow, Original, Reroot
-from specsplit.tree import ROOT, Ints, likeliest
+from specsplit.speculation import Commit, Grow, Original
+from specsplit.tree import ROOT, Ints
 from specsplit.values import Plan
 from specsplit_drafter.calibration import Calibration
-from specsplit_drafter.candidates import Candidates
+from specsplit_drafter.candidates import CandidatePool
+from specsplit_drafter.expandable import ExpandableNodes, GrowthLimits
 from specsplit_drafter.proposer import UNBOUNDED, Advance, Children
+from specsplit_drafter.unsent import UnsentGrows
 
 _NO_SLOTS: Final[Ints] = np.empty(0, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class GrowthLimits:
-    """Where growing stops."""
-
-    expand_width: int = 64
-    """Nodes in one expansion, all sessions together."""
-    expand_survival: float = 0.002
-    """A node less likely than this to be accepted is not expanded."""
-    push_survival: float = 0.002
-    """A candidate less likely than this to be accepted is not pushed."""
 
 
 class Growth:
@@ -55,166 +41,98 @@ class Growth:
         max_depth: int = UNBOUNDED,
         renews_root: bool = False,
     ) -> None:
-        """max_context: positions, from 0, that a drafted token may have. max_depth, renews_root: see Proposer."""
+        """max_context: positions, from 0, that a drafted token may have. max_depth, renews_root: as a Proposer has them."""
         self.original = original
         self.plan = plan
         self.stalled = False
-        """True if nothing can be expanded before the proposer has been fed; for the board to set."""
-        self._tree: Final = original.tree
-        self._push_floor = math.log(limits.push_survival)
-        self._expand_floor = math.log(limits.expand_survival)
-        self._width = limits.expand_width
-        self._calibration = calibration
-        self._max_context = max_context
+        """True if nothing can be expanded before the proposer has been fed; the session table sets it."""
         self._max_depth = max_depth
         self._renews_root = renews_root
-        self._taken = self._tree.attach(np.bool_, False)
-        """True for nodes that were taken to be expanded."""
-        self._expansions = self._tree.attach(np.object_, None)
-        """The Children that came of an expansion, for all of its nodes."""
-        self._rows = self._tree.attach(np.int64, 0)
-        """The node's row in them."""
-        self._candidates = Candidates.none()
-        self._queue: Ints | None = None
-        """What is worth expanding, the likeliest first; None if it must be made anew."""
-        self._root_chosen = False
-        self._chosen = 0
+        self._expandable = ExpandableNodes(original.tree, limits, self._depth(), max_context)
+        self._candidates = CandidatePool(original.tree, limits.push_survival, calibration)
+        self._unsent = UnsentGrows()
+        self._chosen: Ints = _NO_SLOTS
+        """Nodes that are being expanded."""
         self._rounds = 0
+        """Expansions since the last commit."""
         self._starved = False
-        self._told_resting = False
-        self._sealed: list[Grow] = []
-        self._unsent: list[Grow] = []
 
     @property
     def resting(self) -> bool:
         """True if nothing more will come before the next commit, or the features that it is stalled for."""
-        return self._chosen == 0 and not len(self.offers())
+        return not len(self._chosen) and not len(self.offers())
 
     def offers(self) -> Ints:
-        """Slots of nodes that may be taken now, the likeliest first; none if none is worth it, or there is no place for its children.
-
-        The root stands in an expansion without any other node of its session (see proposer.py).
-        """
-        if self.stalled or self._starved or self._root_chosen or not self.plan.speculates:
+        """List the nodes that may be taken now, the likeliest first; none if none is worth it, or there is no place for its children."""
+        if self.stalled or self._starved or len(self._chosen) or not self.plan.speculates:
             return _NO_SLOTS
         if not self.plan.draft_ahead and self._rounds >= self.plan.num_steps:
             return _NO_SLOTS
-        if self._queue is None:
-            self._queue = self._ranked()
-        if len(self._queue) and self._queue[0] == ROOT:
-            return self._queue[:1]
-        return self._queue[: max(0, self._places)]
+        return self._expandable.best(self.original.room)  # each is to get a child at least
 
     def take(self, slots: Ints) -> None:
-        """Some of the offers were chosen; `expanded` or `postponed` must follow."""
-        self._chosen += len(slots)
-        self._root_chosen = bool(slots[0] == ROOT)
-        self._taken.data[slots] = True
-        self._queue = None
+        """Choose some of the offers; `expanded` or `postponed` must follow."""
+        self._chosen = slots
+        self._expandable.take(slots)
 
     def starve(self) -> None:
         """Rest until the next commit: there is no room for its nodes in the proposer."""
         self._starved = True
 
     def postponed(self) -> None:
-        """The root was taken, but its context is not read yet: it stays the head."""
-        self._chosen -= 1
-        self._root_chosen = self._taken.data[ROOT] = False
-        self._queue = None
+        """Offer the root again: it was taken, but its context is not read yet."""
+        self._chosen = _NO_SLOTS
+        self._expandable.give_back_root()
 
-    def expanded(self, slots: Ints, children: Children) -> None:
-        """Nodes that were taken have been expanded, all in one round: their children are candidates now, the likely ones nodes."""
-        self._chosen -= len(slots)
-        self._root_chosen = self._told_resting = False  # if it rested, it was for want of features
-        self._expansions.data[slots] = children
-        self._rows.data[slots] = np.arange(len(slots))
-        self._candidates = self._candidates.beside(Candidates.of(slots, children, self._tree, self._calibration))
+    def expanded(self, children: Children) -> None:
+        """Make candidates of the children of the nodes that were taken, and nodes of the likely ones."""
+        self._candidates.add(self._chosen, children)
+        self._chosen = _NO_SLOTS
         self._rounds += 1
-        self.push()
-
-    def push(self) -> None:
-        """Make nodes of the candidates above the threshold, likeliest first, while there is room."""
-        self._queue = None
-        room = self.original.room if self.plan.speculates else 0
-        chosen = self._candidates.likeliest(self._tree.root_score + self._push_floor, room)
-        if not len(chosen):
-            return
-        new = self._candidates.at(chosen)
-        self._candidates = self._candidates.without(chosen)
-        self._unsent.append(self.original.grow_at_once(new.parents, new.tokens, new.scores))
+        self._unsent.stir()  # if it rested, it was for want of features
+        self._push()
 
     def replan(self, plan: Plan) -> None:
         """Grow under another plan from now on. The verifier is answered, if only that this rests."""
         self.plan = plan
-        self._told_resting = False
-        self.push()
+        self._expandable.max_depth = self._depth()
+        self._unsent.stir()
+        self._push()
 
     def commit(self, commit: Commit) -> Advance:
         """Reroot, and learn from what was picked. Raises IllegalEvent if the commit does not follow the tree."""
         path = self.original.path_of(commit)
-        if self._unsent:  # made before this commit: the mirror must be able to tell
-            self._sealed.append(Grow.merge(self._unsent))
-            self._unsent = []
+        self._unsent.seal()
         for slot, pick in zip((ROOT, *path), commit.tokens, strict=True):
-            self._learn(slot, pick)
-        reroot = self.original.commit(commit)
-        self._forget_the_dead(reroot)
+            self._candidates.learn(slot, pick)
+        moved = self.original.commit(commit).moved
+        self._candidates.move(moved, renews_root=self._renews_root)
+        if self._renews_root:
+            self._expandable.give_back_root()
         self._rounds = 0
-        self._starved = self._told_resting = False
-        self.push()  # survival has risen: what was too unlikely may not be now
-        return Advance(commit.tokens, path, reroot.moved)
+        self._starved = False
+        self._push()  # survival has risen: what was too unlikely may not be now
+        return Advance(commit.tokens, path, moved)
 
     def flush(self) -> list[Grow]:
-        """What the verifier has not been told yet, in order: at most one grow per commit."""
-        told, self._sealed = self._sealed, []
-        resting = self.resting
-        waits = not self.plan.draft_ahead and not resting
-        if waits or (not self._unsent and (self._told_resting or not resting)):
-            return told
-        grow = Grow.merge(self._unsent) if self._unsent else Grow(self.original.commits)
-        self._unsent = []
-        self._told_resting = resting
-        return [*told, replace(grow, resting=resting)]
+        """Take what the verifier has not been told yet, in order: at most one grow per commit."""
+        return self._unsent.take(self.original.commits, self.resting, whole=not self.plan.draft_ahead)
 
-    @property
-    def _places(self) -> int:
-        """Nodes that may still be chosen: each is to get a child at least."""
-        return self.original.room - self._chosen
+    def _push(self) -> None:
+        """Make nodes of the candidates above the threshold, likeliest first, while there is room."""
+        self._expandable.changed()
+        new = self._candidates.take(self.original.room if self.plan.speculates else 0)
+        if len(new.tokens):
+            self._unsent.add(self.original.grow_at_once(new.parents, new.tokens, new.scores))
 
-    def _ranked(self) -> Ints:
-        tree = self._tree
+    def _depth(self) -> int:
+        """Count the levels below the root that the tree may have."""
         plan = self.plan
-        depth = min(2 * plan.num_steps + 1 if plan.draft_ahead else plan.num_steps, self._max_depth)
-        deepest = min(tree.root_position + depth, self._max_context - 1)
-        worthwhile = tree.scores >= tree.root_score + self._expand_floor
-        worthwhile &= tree.positions < deepest
-        worthwhile &= ~self._taken.data[: len(worthwhile)]
-        slots = worthwhile.nonzero()[0]
-        return likeliest(slots, tree.scores.take(slots), self._width)
-
-    def _learn(self, slot: int, pick: int) -> None:
-        expansion: Children | None = self._expansions.data[slot]
-        if expansion is None:
-            return
-        row = self._rows.data[slot]
-        raw = expansion.log_probabilities[row]
-        possible = np.isfinite(raw).nonzero()[0]  # not what the session's filters forbid
-        if len(possible):
-            picked = (expansion.tokens[row].take(possible) == pick).nonzero()[0]
-            self._calibration.observe(raw.take(possible), int(picked[0]) if len(picked) else None)
-
-    def _forget_the_dead(self, reroot: Reroot) -> None:
-        if reroot.moved is None:
-            self._candidates = Candidates.none()
-            return
-        # The candidates of a root that is renewed give way to those that its expansion brings.
-        self._candidates = self._candidates.moved(reroot.moved, lowest=ROOT + self._renews_root)
-        if self._renews_root:
-            self._taken.data[ROOT] = False
+        return min(2 * plan.num_steps + 1 if plan.draft_ahead else plan.num_steps, self._max_depth)
 
 
 def choose(growths: Iterable[Growth], width: int, room: int) -> list[tuple[Growth, Ints]]:
-    """The likeliest nodes (slots, the likeliest first) to expand, at most `width`, at most `room` of them not a root.
+    """Choose the likeliest nodes (slots, the likeliest first) to expand, at most `width`, at most `room` of them not a root.
 
     A session whose likeliest node finds no room is starved: it rests until its next commit.
     """
@@ -227,7 +145,7 @@ def choose(growths: Iterable[Growth], width: int, room: int) -> list[tuple[Growt
 
 
 def _shared(offers: Sequence[tuple[Growth, Ints]], width: int, room: int) -> list[tuple[Growth, Ints]]:
-    """What each session gets of its offers, if that is anything. Roots come first: nothing is likelier."""
+    """Give each session its part of its offers, if that is anything. Roots come first: nothing is likelier."""
     owners = np.arange(len(offers)).repeat([len(slots) for _, slots in offers])
     below = np.concatenate([slots for _, slots in offers]) != ROOT
     survivals = np.concatenate([growth.original.tree.survivals(slots) for growth, slots in offers])

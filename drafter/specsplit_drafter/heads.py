@@ -56,14 +56,14 @@ class HeadModel:
 
     @torch.inference_mode()
     def run(self, step: int, work: StepInput) -> Tensor:
-        """One forward of the step's layer, and the LM head where logits are wanted."""
+        """Run one forward of the step's layer, and the LM head where logits are wanted."""
         hidden, states = self.runners[step].forward(work.rows, self._inputs(step, work))
         if step < len(self.states):
             self.states[step].index_copy_(0, self._tensor(work.write_slots), states)
         return self._head.logits(step, hidden[self._tensor(work.logits_at)])
 
     def _inputs(self, step: int, work: StepInput) -> Tensor:
-        """States [num_tokens, state_width] of the parents of the rows' tokens."""
+        """Gather the states [num_tokens, state_width] of the parents of the rows' tokens."""
         parts: list[Tensor] = []
         if step == 0:
             features = torch.cat([self._no_features, *work.fed]).to(self._head.device)

@@ -32,7 +32,7 @@ class Isolation:
         parts: Mapping[SessionKey, _Part],
         run: Callable[[Sequence[_Part]], Found],
     ) -> list[Expanded]:
-        """What became of each session's frontier: what `run` finds, or the error that ends the session.
+        """Tell what became of each session's frontier: what `run` finds, or the error that ends the session.
 
         `run` is given the parts of some sessions, and may be given a part again. What it raises for all of several sessions is no
         session's fault, and is raised.
@@ -62,5 +62,5 @@ class Isolation:
 
 
 def error_of(fault: Exception) -> SpecsplitError:
-    """What a session's verifier is told of an unexpected exception."""
+    """Make what a session's verifier is told of an unexpected exception."""
     return SpecsplitError(f"the drafter failed on this session, its log says how: {type(fault).__name__}: {fault}")

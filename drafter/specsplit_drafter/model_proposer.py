@@ -132,20 +132,20 @@ class ModelProposer:
         state.features.add(features, layout, state.root)
 
     def stalled(self, session: SessionKey) -> bool:
-        """True if the root waits for features, and all that have come are read."""
+        """Tell whether the root waits for features, and all that have come are read."""
         return self._sessions[session].stalled
 
     def pending(self, session: SessionKey) -> int:
-        """Committed tokens without a row in the first step; of a head, the first token apart, which never has one."""
+        """Count the committed tokens without a row in the first step; the first token, which has none with a head, is not counted then."""
         return self._sessions[session].pending
 
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:
-        """Sessions whose features were read since the last call, and how far."""
+        """Tell which sessions had features read since the last call, and how far."""
         read, self._read = self._read, {}
         return tuple(read.items())
 
     def expand(self, frontier: Sequence[Frontier]) -> list[Expanded]:
-        """One forward of each step over all nodes, and over as much pending context as the budget and the features allow."""
+        """Run one forward of each step over all nodes, and over as much pending context as the budget and the features allow."""
         return self._isolation.expand(frontier, self._inputs(frontier), lambda parts: self._run(parts, frontier))
 
     def close(self, session: SessionKey) -> None:
@@ -155,7 +155,7 @@ class ModelProposer:
         self._read.pop(session, None)
 
     def _maps(self, tree: TokenTree) -> list[TokenMap]:
-        """A head has no row of the first token in step 0, nor of the first two in step 1."""
+        """Map a session into every pool. A head has no row of the first token in step 0, nor of the first two in step 1."""
         skipped, exact = int(self.renews_root), not (self._model.recurrent and self.renews_root)
         return [TokenMap(pool, tree, step + skipped, exact) for step, pool in enumerate(self._model.pools)]
 
@@ -176,7 +176,7 @@ class ModelProposer:
         return found
 
     def _askers(self, frontier: Sequence[Frontier], wanted: Sequence[int]) -> tuple[list[Sampling], list[int]]:
-        """Sampling and position of each node by its number among all of the frontier's."""
+        """Look up sampling and position of the nodes with these numbers among all of the frontier's."""
         states = [self._sessions[part.session] for part in frontier]
         samplings = [state.sampling for state, part in zip(states, frontier, strict=True) for _ in part.slots]
         positions = [state.tree.positions.take(part.slots) for state, part in zip(states, frontier, strict=True)]
@@ -189,7 +189,10 @@ class ModelProposer:
         return Children(of_all.tokens.take(rows, axis=0), of_all.log_probabilities.take(rows, axis=0))
 
     def _inputs(self, frontier: Sequence[Frontier]) -> dict[SessionKey, list[StepInput]]:
-        """Every session's part of each step. Pending contexts share the budget, the shortest first: a bonus must not wait for a prompt."""
+        """Make every session's part of each step.
+
+        Pending contexts share the budget, the shortest first: a bonus must not wait for a prompt.
+        """
         inputs: dict[SessionKey, list[StepInput]] = {}
         starts = _starts(frontier)
         pending = [self._sessions[part.session].pending for part in frontier]
@@ -205,7 +208,7 @@ class ModelProposer:
         return inputs
 
     def _extend(self, key: SessionKey, count: int, root: int) -> list[StepInput]:
-        """Rows of the next `count` tokens in every step that lacks them. `root` is wanted as soon as it is among them."""
+        """Make rows of the next `count` tokens in every step that lacks them. `root` is wanted as soon as it is among them."""
         state = self._sessions[key]
         inputs = [StepInput() for _ in state.maps]
         stop = state.maps[0].first + state.maps[0].computed + count
@@ -225,7 +228,7 @@ class ModelProposer:
         return inputs
 
     def _branch(self, state: _Session, nodes: Ints, start: int) -> list[StepInput]:
-        """Rows of these nodes in every step in which they are due; each is wanted from the lowest."""
+        """Make rows of these nodes in every step in which they are due; each is wanted from the lowest."""
         inputs = [StepInput() for _ in state.maps]
         for step, work in enumerate(inputs):
             due = self._due(state, step, nodes).nonzero()[0]
@@ -249,19 +252,19 @@ class ModelProposer:
             token_map.add(expanded.compress(self._due(state, step, expanded) & ~token_map.held.take(expanded)))
 
     def _due(self, state: _Session, step: int, nodes: Ints) -> Flags:
-        """Which of these expanded nodes have a row in this step."""
+        """Tell which of these expanded nodes have a row in this step."""
         if self._model.recurrent:
             return np.ones(len(nodes), dtype=np.bool_)
         positions = state.tree.positions.take(nodes)
         return (positions >= state.maps[step].first) & (positions <= state.root + step)
 
     def _lowest(self, state: _Session, step: int, nodes: Ints) -> Ints:
-        """Indices of those for which this is the lowest step in which they are due."""
+        """Index those for which this is the lowest step in which they are due."""
         if self._model.recurrent:
             return np.arange(len(nodes))
         return (state.tree.positions.take(nodes) == state.root + step).nonzero()[0]
 
 
 def _starts(frontier: Sequence[Frontier]) -> list[int]:
-    """Number of the first node of each session, counted over all of them."""
+    """Number the first node of each session, counting over all of them."""
     return [0, *accumulate(len(part.slots) for part in frontier)][: len(frontier)]

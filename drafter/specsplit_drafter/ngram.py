@@ -36,17 +36,17 @@ class NgramProposer(NoFeatures):
 
     @property
     def info(self) -> DrafterInfo:
-        """Fits any vocabulary."""
+        """What it says of itself: it fits any vocabulary."""
         return self._info
 
     @property
     def pages(self) -> ProposerPages:
-        """It keeps no KV."""
+        """Zeros: it keeps no KV."""
         return ProposerPages(0, 0)
 
     @property
     def room(self) -> int:
-        """Without bound."""
+        """A number without bound."""
         return UNBOUNDED
 
     def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
@@ -60,11 +60,11 @@ class NgramProposer(NoFeatures):
         state.contexts.clear()
 
     def pending(self, session: SessionKey) -> int:
-        """None: they are indexed as they come."""
+        """Zero: tokens are indexed as they come."""
         return 0
 
     def expand(self, frontier: Sequence[Frontier]) -> list[Children | None]:
-        """Candidate children of each node; never None."""
+        """Propose children of each node; never None."""
         return [self._expand(self._sessions[part.session], part.slots.tolist()) for part in frontier]
 
     def close(self, session: SessionKey) -> None:
@@ -84,7 +84,7 @@ class NgramProposer(NoFeatures):
 
 
 def rank(index: SuffixIndex, context: Context, children: int) -> list[tuple[int, float]]:
-    """At most `children` continuations of a context with their log-probabilities, likeliest (then latest seen) first."""
+    """Find at most `children` continuations of a context with their log-probabilities, likeliest (then latest seen) first."""
     probabilities: dict[int, float] = {}
     counts: dict[int, int] = {}
     left = 1.0

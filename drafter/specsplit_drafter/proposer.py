@@ -120,7 +120,7 @@ class Proposer(Protocol):
         ...
 
     def expand(self, frontier: Sequence[Frontier]) -> Sequence[Expanded]:
-        """Candidate children of each session's nodes, all in one batch; no session stands there twice.
+        """Propose children of each session's nodes, all in one batch; no session stands there twice.
 
         None means not yet: the session's context is still being read, a part with each call; only a root can get it. Ask again.
         An error ends that session and no other; what is raised is the proposer's own end.
@@ -136,15 +136,15 @@ class Proposer(Protocol):
         ...
 
     def stalled(self, session: SessionKey) -> bool:
-        """True if nothing can be done for the session before more features arrive."""
+        """Tell whether nothing can be done for the session before more features arrive."""
         ...
 
     def pending(self, session: SessionKey) -> int:
-        """Committed tokens of a session that are not read yet; `expand` reads them."""
+        """Count the committed tokens of a session that are not read yet; `expand` reads them."""
         ...
 
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:
-        """Open sessions whose features were read since the last call, and the position below which all have been."""
+        """Tell which open sessions had features read since the last call, and below which position all have been."""
         ...
 
 
@@ -155,13 +155,13 @@ class NoFeatures:
     renews_root: bool = False
 
     def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
-        """Refuse."""
+        """Refuse features: nothing reads them."""
         raise InvalidRequest("features", "were sent to a drafter that reads none")
 
     def stalled(self, session: SessionKey) -> bool:
-        """Never."""
+        """Tell that it never waits for features."""
         return False
 
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:
-        """None."""
+        """Tell of nothing: no features are read."""
         return ()

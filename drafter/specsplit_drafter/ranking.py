@@ -28,7 +28,7 @@ class Ranking:
 
     @torch.inference_mode()
     def rank(self, logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int]) -> tuple[Children, Flags]:
-        """Logits [n, V] behind nodes at `positions` -> their likeliest children, and which rows of logits are numbers at all [n]."""
+        """Rank logits [n, V] behind nodes at `positions` -> their likeliest children, and which rows of logits are numbers at all [n]."""
         rows = SamplingBatch(samplings, logits.shape[1], logits.device).rows(range(len(samplings)))
         perturbed = perturb(logits.float(), rows, [position + 1 for position in positions], self._noise)
         values, tokens = perturbed.topk(self._children, dim=-1)
@@ -37,7 +37,7 @@ class Ranking:
 
 
 def no_numbers(position: int) -> SpecsplitError:
-    """What a session is told whose logits behind `position` cannot be ranked."""
+    """Make what a session is told whose logits behind `position` cannot be ranked."""
     return SpecsplitError(
         f"the drafter's logits behind position {position} are NaN or infinite: it cannot draft for this text"
     )

@@ -68,49 +68,49 @@ class Rounds:
         """Of the expansion that is going on, or was just."""
 
     def opened(self, session: SessionKey, traceparent: str) -> None:
-        """A session was opened."""
+        """Begin the first round of a session that was opened."""
         parent = TraceContext.parse(traceparent) if self._follows is not None else None
         if parent is not None and parent.sampled:
             self._parents[session] = parent
             self._begin(session, commits=0)
 
     def committed(self, session: SessionKey, commits: int) -> None:
-        """A commit was applied, the `commits`-th."""
+        """End a round and begin the next: a commit was applied, the `commits`-th."""
         if session in self._parents:
             self._end(session, None)
             self._begin(session, commits)
 
     def closed(self, session: SessionKey, error: str | None) -> None:
-        """A session is over; `error` says what ended it, if its verifier did not."""
+        """End the last round of a session; `error` says what ended it, if its verifier did not."""
         if self._parents.pop(session, None) is not None:
             self._end(session, error)
 
     def close_all(self, error: str) -> None:
-        """So are all of them."""
+        """Close every session that is traced."""
         for session in list(self._parents):
             self.closed(session, error)
 
     def expanding(self, sessions: Iterable[SessionKey], pending: Pending) -> None:
-        """An expansion of nodes of these sessions begins."""
+        """Begin an expansion of nodes of these sessions."""
         parents = ((session, self._running[session].parent) for session in sessions if session in self._running)
         self._shares = {
             session: _Share(parent, pending(session)) for session, parent in parents if self._is_traced(_SHARES, parent)
         }
 
     def expanded(self, session: SessionKey, num_nodes: int) -> None:
-        """Nodes of a session were expanded."""
+        """Count nodes of a session that were expanded."""
         if session in self._running:
             self._running[session].expanded += num_nodes
         if session in self._shares:
             self._shares[session].nodes += num_nodes
 
     def read(self, pending: Pending) -> None:
-        """The expansion is over, and the sessions have read what they could."""
+        """Count what the sessions have read in the expansion that is over."""
         for session, share in self._shares.items():
             share.tokens = share.pending - pending(session)
 
     def sent(self, session: SessionKey, grow: Grow) -> None:
-        """A grow leaves for a session's verifier."""
+        """Count a grow that leaves for a session's verifier."""
         if session in self._running:
             self._running[session].grown += len(grow.ids)
             self._running[session].rested = grow.resting
@@ -118,19 +118,19 @@ class Rounds:
             self._shares[session].grown += len(grow.ids)
 
     def stamp(self, now: float) -> None:
-        """What began or ended since the last time did so now."""
+        """Give what began or ended since the last call the time `now`."""
         for round_ in self._begun:
             round_.began = now
         self._over += [round_.over(now) for round_ in self._ended]
         self._begun, self._ended = [], []
 
     def take_over(self) -> tuple[Round, ...]:
-        """Rounds that were over at the last `stamp`; each is told once."""
+        """Take the rounds that were over at the last `stamp`; each is told once."""
         over, self._over = self._over, []
         return tuple(over)
 
     def take_shares(self) -> tuple[Share, ...]:
-        """Of the last expansion; each is told once."""
+        """Take the shares of the last expansion; each is told once."""
         shares, self._shares = self._shares, {}
         return tuple(
             Share(session, share.parent, share.tokens, share.nodes, share.grown)

@@ -17,19 +17,19 @@ from specsplit.observe import announce, set_up
 from specsplit.rpc import DRAFTER_SERVICE, Membership, Server, dial, member_id_of
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
-from specsplit_drafter.board import Board, Pace, unpaced
 from specsplit_drafter.engine import Engine
-from specsplit_drafter.growth import GrowthLimits
+from specsplit_drafter.expandable import GrowthLimits
 from specsplit_drafter.ngram import NgramProposer
 from specsplit_drafter.proposer import Proposer
 from specsplit_drafter.servicer import DrafterServicer
+from specsplit_drafter.session_table import Pace, SessionTable, unpaced
 from specsplit_drafter.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
 
 def main(settings: DrafterSettings) -> int:
-    """Run one drafter until SIGTERM; the exit status. Raises SpecsplitError if it cannot start."""
+    """Run one drafter until SIGTERM and return the exit status. Raises SpecsplitError if it cannot start."""
     switch_often()  # two threads hand each other small things all the time
     set_up("drafter", settings.log_level, settings.log_format)
     announce("drafter", settings)
@@ -39,7 +39,7 @@ def main(settings: DrafterSettings) -> int:
 async def serve(
     settings: DrafterSettings, *, signals: bool = True, on_server: Callable[[Server], None] | None = None
 ) -> int:
-    """Run one drafter; the exit status: 1 if its engine failed, else 0.
+    """Run one drafter and return the exit status: 1 if its engine failed, else 0.
 
     `on_server` is given the server as soon as it listens; with `signals` False only its `leave` ends it.
     """
@@ -53,20 +53,20 @@ async def serve(
     with ExitStack() as exposed:
         try:
             exposed.enter_context(telemetry.expose())
-            board = await asyncio.to_thread(load_board, settings)
+            table = await asyncio.to_thread(load_table, settings)
         except BaseException:
             await server.stop()
             raise
-        board.rounds = telemetry.rounds()
+        table.rounds = telemetry.rounds()
         failures: list[str] = []
-        engine = servicer.engine = Engine(board, SystemClock(), servicer, _leaver(server, failures))
+        engine = servicer.engine = Engine(table, SystemClock(), servicer, _leaver(server, failures))
         telemetry.watch(engine.statistics)
         await _run(settings, server, engine, signals=signals)
         return 1 if failures else 0
 
 
 async def _run(settings: DrafterSettings, server: Server, engine: Engine, *, signals: bool) -> None:
-    """From ready to left."""
+    """Serve from the moment when the drafter is ready until it has left."""
     engine.start()
     try:
         server.ready()
@@ -76,12 +76,12 @@ async def _run(settings: DrafterSettings, server: Server, engine: Engine, *, sig
         await asyncio.to_thread(engine.stop)
 
 
-def load_board(settings: DrafterSettings) -> Board:
-    """The proposer of these settings with no sessions yet. Takes as long as loading the model does. Raises LoadError."""
+def load_table(settings: DrafterSettings) -> SessionTable:
+    """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError."""
     limits = GrowthLimits(settings.expand_width, settings.expand_survival, settings.push_survival)
-    board = Board(_load_proposer(settings), limits, settings.max_sessions, _pace(settings))
+    table = SessionTable(_load_proposer(settings), limits, settings.max_sessions, _pace(settings))
     freeze_heap()
-    return board
+    return table
 
 
 def _load_proposer(settings: DrafterSettings) -> Proposer:
@@ -131,7 +131,7 @@ def _pace(settings: DrafterSettings) -> Pace:
 
 
 def _leaver(server: Server, failures: list[str]) -> Callable[[], None]:
-    """What the engine's thread calls when it fails: a drafter without an engine must not go on saying SERVING."""
+    """Make what the engine's thread calls when it fails: a drafter without an engine must not go on saying SERVING."""
     loop = asyncio.get_running_loop()
 
     def leave() -> None:
@@ -175,5 +175,5 @@ async def _drain(engine: Engine, membership: Membership | None) -> None:
 
 
 def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    """From another thread."""
+    """Set the event from another thread."""
     loop.call_soon_threadsafe(event.set)

@@ -14,9 +14,9 @@ from specsplit.sessions import Refuse
 from specsplit.v1 import drafter_pb2_grpc as rpc
 from specsplit.wire import drafter as wire
 from specsplit.wire.packing import packed
-from specsplit_drafter.board import Answer, Outgoing
 from specsplit_drafter.engine import Engine
 from specsplit_drafter.record import Turn
+from specsplit_drafter.session_table import Answer, Outgoing
 from specsplit_drafter.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ class DrafterServicer(rpc.DrafterServiceServicer):
     async def GetDrafterInfo(  # noqa: N802
         self, request: pb.GetDrafterInfoRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetDrafterInfoResponse:
-        """What this drafter proposes with and what it fits."""
+        """Answer with what this drafter proposes with and what it fits."""
         return wire.drafter_info_to_wire(self.engine.info)
 
     async def Draft(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.DraftRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.DraftResponse]:
-        """One verifier's stream: it ends, and its sessions with it, when the verifier closes its side or is gone."""
+        """Serve one verifier's stream, which ends, and its sessions with it, when the verifier closes its side or is gone."""
         stream = self.engine.open_stream()
         answers = self._queues[stream] = asyncio.Queue()
         reader = asyncio.create_task(self._read(stream, request_iterator, answers))
@@ -65,7 +65,7 @@ class DrafterServicer(rpc.DrafterServiceServicer):
             self.engine.close_stream(stream)
 
     def deliver(self, outgoing: Outgoing, turn: Turn | None) -> None:
-        """The engine's hand-over: one hop to the event loop, whatever the number of streams."""
+        """Hand over to the event loop, in one hop whatever the number of streams."""
         self._loop.call_soon_threadsafe(self._hand_out, outgoing, turn)
 
     async def _read(self, stream: int, requests: AsyncIterator[pb.DraftRequest], answers: _Queue) -> None:

@@ -29,5 +29,5 @@ class StandaloneModel:
         self._model = model
 
     def run(self, step: int, work: StepInput) -> Tensor:
-        """One forward: rows ask for their logits themselves."""
+        """Run one forward: rows ask for their logits themselves."""
         return self._model.forward(work.rows)

@@ -44,7 +44,6 @@ class SuffixIndex:
 
     @property
     def tokens(self) -> Sequence[int]:
-        """The committed tokens."""
         return self._tokens
 
     @property
@@ -53,18 +52,18 @@ class SuffixIndex:
         return self._committed
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Commit tokens."""
+        """Append tokens that were committed."""
         for token in tokens:
             self._append(token)
         self._committed = self._match_end()
 
     def child(self, context: Context, token: int) -> Context:
-        """The context with one more token at its end. O(recent)."""
+        """Make the context with one more token at its end. O(recent)."""
         end = len(self._tokens) + len(context.path)
         return Context((*context.path, token), self._advance(context.matches, context.path, token, end))
 
     def continuations(self, context: Context) -> dict[int, list[int]]:
-        """What came after the matches: length of a match -> positions of the tokens that followed it, latest first."""
+        """Find what came after the matches: length of a match -> positions of the tokens that followed it, latest first."""
         end = len(self._tokens) + len(context.path)
         found: dict[int, list[int]] = {}
         for position, length in sorted(context.matches.items(), reverse=True):
@@ -73,7 +72,7 @@ class SuffixIndex:
         return found
 
     def token_at(self, position: int, path: Sequence[int] = ()) -> int:
-        """The token at a position of the committed tokens and a path below them: text may repeat what is only drafted yet."""
+        """Look up the token at a position of the committed tokens and a path below them: text may repeat what is only drafted yet."""
         past = position - len(self._tokens)
         return path[past] if past >= 0 else self._tokens[position]
 
@@ -82,14 +81,14 @@ class SuffixIndex:
         self._tokens.append(token)
 
     def _match_end(self) -> Context:
-        """Matches of the committed tokens, from as many of the last ones as a match can be long."""
+        """Match the committed tokens, from as many of the last ones as a match can be long."""
         matches: Matches = {}
         for position in range(max(0, len(self._tokens) - self._longest), len(self._tokens)):
             matches = self._advance(matches, (), self._tokens[position], position)
         return Context((), matches)
 
     def _advance(self, matches: Matches, path: Sequence[int], token: int, end: int) -> Matches:
-        """Matches of a sequence of `end` tokens with `token` after it, from those without."""
+        """Make the matches of a sequence of `end` tokens with `token` after it from those without."""
         advanced = {position: 1 for position in self._occurrences.get(token, ())[-self._recent :] if position < end}
         for position, length in matches.items():
             after = position + 1

@@ -32,19 +32,19 @@ class Telemetry:
         return expose(self._metrics, self._listen)
 
     def watch(self, read: Callable[[], DrafterTotals]) -> None:
-        """Where the engine's totals are looked up before every scrape."""
+        """Look the engine's totals up with `read` before every scrape."""
         self._metrics.watch(read)
 
     def rounds(self) -> Rounds:
-        """For the board: they follow what is traced now, if anything can ever be."""
+        """Make the Rounds of the session table, which follow what is traced now, if anything can ever be."""
         return Rounds(self._tracing.follows if self._tracing.sink else None)
 
     def refused(self, error: SpecsplitError) -> None:
-        """A session was ended on this side."""
+        """Count a session that was ended on this side."""
         self._metrics.refused(code_of(error).name)
 
     def tell(self, turn: Turn) -> None:
-        """A turn of the engine is over."""
+        """Make metrics and spans of a turn of the engine that is over."""
         for round_ in turn.rounds:
             self._round(round_)
         if turn.expansion is not None:
@@ -85,14 +85,14 @@ class Telemetry:
                 )
 
     def _context(self, share: Share) -> TraceContext:
-        """That of the round which the share belongs to."""
+        """Look up the context of the round which a share belongs to."""
         if share.session not in self._contexts:
             self._contexts[share.session] = self._tracing.below(share.parent)
         return self._contexts[share.session]
 
 
 def _parts(share: Share) -> list[tuple[str, dict[str, int]]]:
-    """Spans that a share is made into, with their attributes."""
+    """List the spans that a share is made into, with their attributes."""
     parts: list[tuple[str, dict[str, int]]] = []
     if share.tokens:
         parts.append(("spec_draft_extend", {"tokens": share.tokens}))

@@ -78,7 +78,7 @@ class TokenMap:
         self.missing = alive.compress(alive > ROOT)
 
     def read(self, tokens: Sequence[int], stop: int, logits_at: Sequence[int] = ()) -> Row:
-        """The pending rows of the context before position `stop`, which are computed from now on; `tokens` are all committed ones."""
+        """Make the row of the pending tokens before position `stop`, which count as computed then; `tokens` are all committed ones."""
         done = stop - self.first
         row = Row.chunk(tokens[self.first + self.computed : stop], self._table.slots(0, done), logits_at)
         self.computed = done
@@ -90,7 +90,10 @@ class TokenMap:
         self.missing = np.concatenate((self.missing, nodes))
 
     def branch(self, logits_at: Sequence[int] = ()) -> Row:
-        """The missing nodes (at least one), which are so no longer. The whole context must be read before them, or in the same forward."""
+        """Make the row of the missing nodes (at least one), which are missing no longer.
+
+        The whole context must be read before them, or in the same forward.
+        """
         nodes, self.missing = self.missing, _NO_NODES
         of_node = self._slots.data
         lines = self._tree.lines(nodes)
@@ -109,11 +112,11 @@ class TokenMap:
         )
 
     def context_slots(self, start: int, stop: int) -> Slots:
-        """Slots of rows start <= i < stop of the context, int64 [stop - start]: a view, to be read before the next change."""
+        """Look up the slots of rows start <= i < stop of the context, [stop - start]: a view, to be read before the next change."""
         return self._table.slots(start, stop)
 
     def slots_above(self, nodes: Ints) -> Slots:
-        """Slots of the parents of nodes [n], the root included."""
+        """Look up the slots of the parents of nodes [n], the root among them."""
         last = len(self._table)
         parents = self._tree.parents.take(nodes)
         slots = self._slots.data.take(parents)
@@ -129,5 +132,5 @@ class TokenMap:
 
 
 def room(pool: PagePool, num_sessions: int) -> int:
-    """Free slots, less a few that committed tokens will need: a tree must never end drafting for its own session."""
+    """Count free slots, less a few that committed tokens will need: a tree must never end drafting for its own session."""
     return max(0, pool.free_pages - CONTEXT_RESERVE * num_sessions)

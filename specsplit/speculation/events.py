@@ -35,7 +35,7 @@ class Grow:
 
     @staticmethod
     def merge(grows: Sequence[Grow]) -> Grow:
-        """One grow that does what all of these, made between the same two commits, do in order."""
+        """Make one grow that does what all of these, made between the same two commits, do in order."""
         if len(grows) == 1:
             return grows[0]
         return Grow(
@@ -80,7 +80,7 @@ class Draft:
 
     @staticmethod
     def root_alone(token: int, position: int) -> Draft:
-        """Plain decoding: the root and nothing else."""
+        """Make the draft of plain decoding: the root and nothing else."""
         return Draft((0,), (token,), (-1,), (position,), (0.0,))
 
     @property

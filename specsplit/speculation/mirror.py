@@ -40,14 +40,14 @@ class Mirror:
         self._last_id = 0
         self._preview: tuple[tuple[int, int, int], Draft] | None = None
         self._trail: list[int] = [root_token]
-        """Its tokens, the root's last."""
+        """Tokens of the trail, the root's last."""
         self._trail_commits = 0  # the commit whose root is _trail[0]
         self._roots: list[int] = [0]  # index in _trail of the root of commit _trail_commits + i
         self._trail_ids: dict[int, int] = {}  # node id -> index in _trail
 
     @property
     def state(self) -> State:
-        """Where the protocol stands."""
+        """State of the protocol on this side."""
         return self._protocol.state
 
     @property
@@ -97,7 +97,7 @@ class Mirror:
         return True
 
     def _parents_at_once(self, ids: Ints, parents: Ints) -> Ints | None:
-        """Slots of the parents of these nodes; None if one of them is neither live nor the root nor among the nodes."""
+        """Look up the slots of the parents of these nodes; None if one is neither live nor the root nor among the nodes."""
         unnamed = parents == 0
         if np.count_nonzero(unnamed):
             if len(self._trail) > 1:
@@ -131,14 +131,14 @@ class Mirror:
             highest[slot] = min(score, most)
 
     def _slot(self, parent_id: int) -> int | None:
-        """Where a node hangs whose parent has this id; None if that is neither live nor the root."""
+        """Look up the slot of a parent by id; None if it is neither live nor the root."""
         index = 0 if parent_id == 0 else self._trail_ids.get(parent_id)
         if index is None:
             return self.tree.find(parent_id)
         return ROOT if index == len(self._trail) - 1 else None
 
     def _follow(self, node_id: int, parent_id: int, token: int, score: float) -> int | None:
-        """A late node below the trail: if it follows it, the token there gets its id and score; if not, it is dropped. Its slot, if any."""
+        """Place a late node below the trail: the token there gets its id and score, or the node is dropped. Give its slot."""
         index = 0 if parent_id == 0 else self._trail_ids[parent_id]
         if self._trail[index + 1] != token:
             return None  # it left the committed path
@@ -168,7 +168,7 @@ class Mirror:
         self._protocol.refuse(Event.GROW, f"more than {self.max_nodes} live nodes")
 
     def _acknowledge(self, commits: int) -> None:
-        """The drafter has seen commit number `commits`: forget the trail before that commit's root."""
+        """Forget the trail before the root of commit number `commits`, which the drafter has seen."""
         if not self._trail_commits <= commits <= self.commits:
             self._protocol.refuse(Event.GROW, f"commits: is {commits}, expected {self._trail_commits}..{self.commits}")
         passed = commits - self._trail_commits
@@ -181,12 +181,12 @@ class Mirror:
         self._trail_commits = commits
 
     def stir(self) -> None:
-        """The drafter was sent what it lacked (features): if it said that it rests, that holds no longer, and its answer is to come."""
+        """Forget that the drafter rests: it was sent what it lacked (features), and its answer is to come."""
         if self.resting:
             self.resting = self.caught_up = False
 
     def preview(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
-        """What `take` would take now. Remembered until something changes: a commit asks for it, and so does the step after."""
+        """Choose what `take` would take now. It is remembered until something changes: a commit and the step after both ask."""
         wish = (num_draft_tokens, topk, num_steps)
         if self._preview is None or self._preview[0] != wish:
             self._preview = wish, self._best(*wish)
@@ -201,7 +201,7 @@ class Mirror:
         return Draft(ids, tokens, [index[parent] for parent in parents], positions, survivals)
 
     def take(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
-        """The best nodes for a step, which is in flight from now until `commit`."""
+        """Take the best nodes for a step, which is in flight from now until `commit`."""
         draft = self.preview(num_draft_tokens, topk, num_steps)
         self._protocol.advance(Event.TAKE)
         return draft
@@ -211,7 +211,7 @@ class Mirror:
         return len(self.tree)
 
     def leads_on(self, draft: Draft, path: Sequence[int]) -> bool:
-        """True if something hangs below the last node of `path` (indices into `draft`, root first)."""
+        """Tell whether something hangs below the last node of `path` (indices into `draft`, root first)."""
         return self.tree.has_children(self._deepest(draft, path))
 
     def listed(self) -> tuple[list[int], list[int], list[int], list[float]]:

@@ -43,7 +43,7 @@ class Original:
 
     @property
     def state(self) -> State:
-        """Where the protocol stands."""
+        """State of the protocol on this side."""
         return self._protocol.state
 
     @property
@@ -70,7 +70,7 @@ class Original:
         return Grow(self.commits, tuple(ids), tuple(named), tuple(tokens), tuple(scores), resting)
 
     def grow_at_once(self, parents: Ints, tokens: Ints, scores: Scores) -> Grow:
-        """The same for many nodes, as columns [n]; parents are slots of the tree, scores above -inf."""
+        """Add many nodes, given as columns [n], as `grow` does; parents are slots of the tree, scores above -inf."""
         self._begin(len(parents))
         ids = np.arange(self._last_id + 1, self._last_id + 1 + len(parents))
         named = np.where(parents == ROOT, 0, self.tree.ids.take(parents)).tolist()
@@ -112,7 +112,10 @@ class Original:
         self._protocol.refuse(Event.GROW, "the same token twice under one parent, or a score of -inf")
 
     def path_of(self, commit: Commit) -> list[int]:
-        """Slots of the nodes that a commit accepts. Raises IllegalEvent if it is out of order or does not follow a path of this tree."""
+        """List the slots of the nodes that a commit accepts.
+
+        Raises IllegalEvent if it is out of order or does not follow a path of this tree.
+        """
         if commit.number != self.commits + 1:
             self._protocol.refuse(Event.COMMIT, f"its number is {commit.number}, expected {self.commits + 1}")
         deepest = ROOT if commit.deepest == 0 else self.tree.find(commit.deepest)
@@ -128,7 +131,7 @@ class Original:
         return path
 
     def commit(self, commit: Commit) -> Reroot:
-        """Reroot. Raises IllegalEvent as `path_of` does."""
+        """Reroot to the bonus of a commit. Raises IllegalEvent as `path_of` does."""
         if self.state is State.CLOSED:
             return Reroot((), self.tree.root_id, None)
         path = self.path_of(commit)

@@ -81,7 +81,7 @@ class Protocol:
         self.state = State.GROWING if side is Side.ORIGINAL else State.READY
 
     def advance(self, event: Event) -> State:
-        """Move on; raises IllegalEvent if the table does not allow `event` here."""
+        """Move along the table; raises IllegalEvent if it does not allow `event` here."""
         after = TRANSITIONS.get((self.side, self.state, event))
         if after is None:
             self.refuse(event, f"not legal for the {self.side.value}")

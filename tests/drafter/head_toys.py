@@ -18,8 +18,8 @@ from specsplit.model.feature_codec import encode
 from specsplit.model.heads import Eagle3Head, EagleHead, Head, MtpHead, TargetEnds
 from specsplit.tree import TokenTree
 from specsplit.values import Plan, Sampling, Vocabulary
-from specsplit_drafter.board import Board
 from specsplit_drafter.proposer import SessionKey
+from specsplit_drafter.session_table import SessionTable
 from tests.drafter.toys import Verifier, plain_model, tiny_config
 
 VOCABULARY = Vocabulary(32)
@@ -132,7 +132,7 @@ class HeadVerifier(Verifier):
 
     def __init__(
         self,
-        board: Board,
+        board: SessionTable,
         session: SessionKey,
         prompt: Sequence[int],
         head: Head,

@@ -15,12 +15,12 @@ from specsplit.rpc import dial, wait_until_serving
 from specsplit.sessions import Close, FeaturesRead
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan
-from specsplit_drafter.board import Answer, Outgoing
 from specsplit_drafter.engine import Engine
 from specsplit_drafter.heads import HeadModel
 from specsplit_drafter.model_proposer import ModelProposer
 from specsplit_drafter.proposer import Children, Frontier, Proposer
 from specsplit_drafter.record import Turn
+from specsplit_drafter.session_table import Answer, Outgoing
 from tests.drafter.head_toys import VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import TableProposer, board_of, open_event
 

@@ -47,7 +47,7 @@ def expand(growths: Sequence[Growth], found: Children, width: int = 64, room: in
     chosen = choose(growths, width, room)
     for growth, slots in chosen:
         rows = np.zeros(len(slots), dtype=np.int64)
-        growth.expanded(slots, Children(found.tokens[rows], found.log_probabilities[rows]))
+        growth.expanded(Children(found.tokens[rows], found.log_probabilities[rows]))
     return [growth.original.tree.look(slot, None) for growth, slots in chosen for slot in slots.tolist()]
 
 
@@ -77,7 +77,8 @@ def test_the_root_is_expanded_first_and_its_children_pushed_at_once() -> None:
 def test_the_likeliest_nodes_of_all_sessions_share_one_expansion() -> None:
     sure, unsure = growth_of(), growth_of()
     for growth, found in ((sure, children({0: 0.9, 1: 0.05})), (unsure, children({0: 0.4, 1: 0.3}))):
-        growth.expanded(choose([growth], 1, 9)[0][1], found)
+        choose([growth], 1, 9)
+        growth.expanded(found)
     survivals = [round(math.exp(node.score), 3) for node in expand([sure, unsure], children(HALVES), width=2)]
     assert survivals == [0.9, 0.4]
 
@@ -281,6 +282,45 @@ def test_a_session_that_stirs_and_finds_nothing_says_that_it_rests_again() -> No
     assert growth.flush() == [Grow(0, resting=True)]
 
 
+def one_at_a_time(
+    offers: dict[Growth, list[int]], width: int, room: int
+) -> tuple[dict[Growth, list[int]], set[Growth]]:
+    """What `choose` is to choose, and which sessions are starved: take the likeliest node of all until the expansion is full."""
+    chosen, starved = {growth: list[int]() for growth in offers}, set[Growth]()
+
+    def rank(growth: Growth) -> tuple[bool, float]:
+        tree, slot = growth.original.tree, offers[growth][len(chosen[growth])]
+        return slot != ROOT, tree.root_score - tree.score_of(slot)
+
+    while sum(map(len, chosen.values())) < width:
+        left = [g for g, slots in offers.items() if g not in starved and len(slots) > len(chosen[g])]
+        if not left:
+            break
+        growth = min(left, key=rank)
+        slot = offers[growth][len(chosen[growth])]
+        if slot != ROOT and room <= 0:
+            starved.add(growth)
+            continue
+        room -= slot != ROOT
+        chosen[growth].append(slot)
+    return {growth: slots for growth, slots in chosen.items() if slots}, starved
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=5), st.integers(1, 12), st.integers(0, 12))
+def test_one_expansion_holds_the_likeliest_nodes_of_all_sessions_that_find_room(
+    rounds: list[int], width: int, room: int
+) -> None:
+    growths = [growth_of() for _ in rounds]
+    for growth, count in zip(growths, rounds, strict=True):
+        for _ in range(count):
+            expand([growth], children(HALVES), width=3)
+    offers = {growth: slots for growth in growths if (slots := growth.offers().tolist())}
+    expected, starved = one_at_a_time(offers, width, room)
+    assert {growth: slots.tolist() for growth, slots in choose(growths, width, room)} == expected
+    for growth in starved - expected.keys():
+        assert growth.resting
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -> None:
@@ -319,7 +359,7 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
                 shares = [
                     {t: w / total for t, w in enumerate(each)} for each, total in zip(weights, totals, strict=True)
                 ]
-                growth.expanded(slots, children_of(shares))
+                growth.expanded(children_of(shares))
             if data.draw(st.booleans()):
                 deliver()
         tree = growth.original.tree

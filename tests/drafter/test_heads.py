@@ -17,11 +17,11 @@ from specsplit.sessions import Close, FeaturesRead
 from specsplit.speculation import Commit, Grow
 from specsplit.tree import Ints, Scores, TokenTree
 from specsplit.values import Plan, Sampling
-from specsplit_drafter.board import Answer, Board
 from specsplit_drafter.heads import HeadModel
 from specsplit_drafter.model_proposer import CONTEXT_BUDGET, ModelProposer
 from specsplit_drafter.ngram import NgramProposer
 from specsplit_drafter.proposer import Advance, Children, Expanded, Frontier, SessionKey
+from specsplit_drafter.session_table import Answer, SessionTable
 from tests.drafter.head_toys import (
     HEADS,
     VOCABULARY,
@@ -283,7 +283,7 @@ def test_pools_of_two_steps_that_are_swapped_are_noticed(swap: Callable[[Swapped
         run(proposer, head_of("mimo"), between=between)
 
 
-def answers(board: Board) -> list[Answer]:
+def answers(board: SessionTable) -> list[Answer]:
     """What the one session of a board is told."""
     return [answer for _, answer in board.outgoing().get(1, [])]
 
@@ -393,7 +393,7 @@ def test_features_that_are_not_the_next_ones_end_their_session_and_no_other(
     assert proposer.pages.used == 0
 
 
-def refusal(board: Board) -> SpecsplitError:
+def refusal(board: SessionTable) -> SpecsplitError:
     (told,) = answers(board)
     assert isinstance(told, SpecsplitError)
     return told

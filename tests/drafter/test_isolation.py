@@ -16,11 +16,11 @@ from specsplit.rpc import code_of
 from specsplit.sessions import Open
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Sampling
-from specsplit_drafter.board import Answer, Board
 from specsplit_drafter.heads import HeadModel
 from specsplit_drafter.isolation import MOST_FAULTS
 from specsplit_drafter.model_proposer import ModelProposer
 from specsplit_drafter.proposer import Proposer
+from specsplit_drafter.session_table import Answer, SessionTable
 from specsplit_drafter.standalone import StandaloneModel
 from tests.drafter.head_toys import HEADS, VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import TableProposer, board_of, open_event, tiny_lm
@@ -54,7 +54,7 @@ def with_head(name: str) -> Callable[[], tuple[Proposer, Head]]:
 KINDS = {"standalone": standalone, **{name: with_head(name) for name in HEADS}}
 
 
-def opened(board: Board, head: Head | None, session: int, prompt: Sequence[int], sampling: Sampling) -> None:
+def opened(board: SessionTable, head: Head | None, session: int, prompt: Sequence[int], sampling: Sampling) -> None:
     """Open a session; a head gets all of its features, which are the target's and know nothing of what breaks here."""
     layout = FeatureLayout() if head is None else layout_of(head)
     board.handle((1, session), Open(tuple(prompt), sampling, PLAN, VOCABULARY, 64, features=layout))
@@ -62,7 +62,7 @@ def opened(board: Board, head: Head | None, session: int, prompt: Sequence[int],
         board.handle((1, session), event_of(head, [min(token, NAN) for token in prompt], 0, len(prompt) - 1))
 
 
-def answers(board: Board, expansions: int = 1 << 30) -> dict[int, list[Answer]]:
+def answers(board: SessionTable, expansions: int = 1 << 30) -> dict[int, list[Answer]]:
     """By session: everything that is told until all rest."""
     told: dict[int, list[Answer]] = {}
     while expansions and board.step():

@@ -21,7 +21,7 @@ from specsplit.v1 import common_pb2, drafter_pb2, drafter_pb2_grpc
 from specsplit.values import DrafterKind, Plan, Sampling, Vocabulary
 from specsplit.wire import drafter as wire
 from specsplit.wire.limits import MAX_EVENTS
-from specsplit_drafter.service import load_board, serve
+from specsplit_drafter.service import load_table, serve
 from tests.drafter.head_toys import VOCABULARY, ends, event_of, layout_of, saveable
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter, until
 from tests.drafter.toys import open_event, plain_model, tiny_config
@@ -289,7 +289,7 @@ def test_a_head_may_ask_for_another_format_and_for_projected_features(folder: Pa
         feature_format=FeatureFormat.FP8_E4M3,
         feature_projection=True,
     )
-    need = load_board(settings).proposer.info.features
+    need = load_table(settings).proposer.info.features
     assert need.projection == projection_of(tmp_path)[1]
     assert need.layout(32, FeatureFormat.FLOAT32) == FeatureLayout(32, FeatureFormat.FP8_E4M3)
 
@@ -304,7 +304,7 @@ def test_a_head_that_cannot_be_loaded_is_refused_with_the_reason(folder: Path, t
         ({"model": None}, "kind eagle3 needs a model folder"),
     ):
         with pytest.raises(LoadError, match=words):
-            load_board(right.model_copy(update=change))
+            load_table(right.model_copy(update=change))
 
 
 async def test_a_folder_that_cannot_be_loaded_ends_it_with_the_reason(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ async def test_a_folder_that_cannot_be_loaded_ends_it_with_the_reason(tmp_path: 
 
 def test_a_paced_expansion_takes_its_time() -> None:
     settings = DrafterSettings(kind=DrafterKind.NGRAM, paced_expansion_base_ms=30)
-    board = load_board(settings)
+    board = load_table(settings)
     board.handle((1, 1), open_event([1, 2, 1]))
     began = time.monotonic()
     assert board.step() == 1

@@ -17,7 +17,6 @@ from specsplit.sessions import Close, FeaturesRead, Open
 from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
 from specsplit.tree import ROOT, TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Plan, Sampling, Vocabulary
-from specsplit_drafter.board import Board
 from specsplit_drafter.growth import GrowthLimits
 from specsplit_drafter.proposer import (
     Advance,
@@ -29,6 +28,7 @@ from specsplit_drafter.proposer import (
     ProposerPages,
     SessionKey,
 )
+from specsplit_drafter.session_table import SessionTable
 
 THE, CAT, SAT, IS, ON, IN, A, MAT, RUG = range(9)
 WORDS = Vocabulary(9)
@@ -138,7 +138,7 @@ class Verifier:
 
     def __init__(
         self,
-        board: Board,
+        board: SessionTable,
         session: SessionKey,
         prompt: Sequence[int],
         target: Callable[[Sequence[int]], int],
@@ -197,7 +197,7 @@ class Verifier:
         self._board.handle(self._session, Close())
 
 
-def run_until_all_rest(board: Board, *verifiers: Verifier) -> int:
+def run_until_all_rest(board: SessionTable, *verifiers: Verifier) -> int:
     """Expand and deliver until nothing is left to do; how many expansions it took."""
     expansions = 0
     while True:
@@ -208,16 +208,16 @@ def run_until_all_rest(board: Board, *verifiers: Verifier) -> int:
         expansions += 1
 
 
-def deliver(board: Board, *verifiers: Verifier) -> None:
+def deliver(board: SessionTable, *verifiers: Verifier) -> None:
     """Everything the board has to say, to whom it concerns (one stream)."""
     for events in board.outgoing().values():
         for verifier in verifiers:
             verifier.receive(events)
 
 
-def board_of(proposer: Proposer, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8) -> Board:
+def board_of(proposer: Proposer, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8) -> SessionTable:
     """A board with these limits."""
-    return Board(proposer, GrowthLimits(width, survival, survival), max_sessions)
+    return SessionTable(proposer, GrowthLimits(width, survival, survival), max_sessions)
 
 
 def tiny_config(max_context: int = 128) -> LlamaConfig:

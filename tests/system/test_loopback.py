@@ -1,6 +1,6 @@
 """Verifier and drafter joined by a wire that delays, crosses the two directions, drops peers and reconnects, on a seed.
 
-Both sides are the product's own (Drafting and Session; Board); every message goes through its bytes. Only threads and sockets are
+Both sides are the product's own (Drafting and Session; SessionTable); every message goes through its bytes. Only threads and sockets are
 missing, so that hypothesis can choose the interleaving.
 """
 
@@ -19,8 +19,8 @@ from specsplit.sessions import DecodeRequest, Refuse
 from specsplit.v1 import drafter_pb2
 from specsplit.values import Endpoint, Plan, Stopping, Vocabulary
 from specsplit.wire import drafter as wire
-from specsplit_drafter.board import Board
 from specsplit_drafter.growth import GrowthLimits
+from specsplit_drafter.session_table import SessionTable
 from specsplit_verifier.draft_session import DraftSession
 from specsplit_verifier.drafter_pool import COOL_DOWN_S, DrafterPool
 from specsplit_verifier.events import FromDrafter, Sends
@@ -67,7 +67,8 @@ class World:
         self.addresses: tuple[str, ...] = ("drafter:1", "drafter:2")
         self.drafters = DrafterPool(Vocabulary(VOCAB), MAX_NODES)
         self.boards = {
-            address: Board(TableProposer(draft, Vocabulary(VOCAB)), GrowthLimits(4), 16) for address in self.addresses
+            address: SessionTable(TableProposer(draft, Vocabulary(VOCAB)), GrowthLimits(4), 16)
+            for address in self.addresses
         }
         self.streams: dict[str, int] = dict.fromkeys(self.addresses, 1)
         self.to_drafter: dict[str, deque[bytes]] = {address: deque() for address in self.addresses}
@@ -142,7 +143,7 @@ class World:
         raise AssertionError("the drafters never rest")
 
 
-def growth_rests(board: Board) -> bool:
+def growth_rests(board: SessionTable) -> bool:
     return not board.outgoing() and board.step() == 0
 
 

@@ -9,8 +9,8 @@ from specsplit.errors import Exhausted, IllegalEvent, Incompatible, InvalidReque
 from specsplit.sessions import Close
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Vocabulary
-from specsplit_drafter.board import Board, SessionEvent
 from specsplit_drafter.ngram import NgramProposer
+from specsplit_drafter.session_table import SessionEvent, SessionTable
 from tests.drafter.toys import (
     CAT,
     IN,
@@ -43,7 +43,7 @@ def example_table(sequence: Sequence[int]) -> Distribution:
     return EXAMPLE.get(tuple(sequence), {})
 
 
-def refusals(board: Board) -> dict[tuple[int, int], SpecsplitError]:
+def refusals(board: SessionTable) -> dict[tuple[int, int], SpecsplitError]:
     out = board.outgoing()
     return {(stream, s): e for stream, events in out.items() for s, e in events if isinstance(e, SpecsplitError)}
 

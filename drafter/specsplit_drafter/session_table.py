@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from specsplit.errors import Exhausted, IllegalEvent, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.features import FeatureLayout, Features
@@ -18,7 +18,8 @@ from specsplit.speculation import Commit, Grow, Original
 from specsplit.values import Plan
 from specsplit.wire.common import check_tokens
 from specsplit_drafter.calibration import Calibrations
-from specsplit_drafter.growth import Growth, GrowthLimits, choose
+from specsplit_drafter.expandable import GrowthLimits
+from specsplit_drafter.growth import Growth, choose
 from specsplit_drafter.isolation import error_of
 from specsplit_drafter.proposer import Children, Expanded, Frontier, Proposer, SessionKey
 from specsplit_drafter.rounds import Rounds
@@ -36,18 +37,31 @@ Pace: TypeAlias = Callable[[int], AbstractContextManager[None]]
 
 
 def unpaced(num_nodes: int) -> AbstractContextManager[None]:
-    """As fast as it goes."""
+    """Expand as fast as the model goes."""
     return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
+class _Session:
     growth: Growth
     vocab_size: int
     features: FeatureLayout
 
 
-class Board:
+@dataclass(slots=True)
+class DraftCounts:
+    """What has been done since start."""
+
+    expanded_nodes: int = 0
+    """Roots included."""
+    pushed_nodes: int = 0
+    commits: int = 0
+    """Applied."""
+    committed_nodes: int = 0
+    """Nodes that these accepted."""
+
+
+class SessionTable:
     """The sessions, the proposer and what is to be sent. Not thread-safe."""
 
     def __init__(self, proposer: Proposer, limits: GrowthLimits, max_sessions: int, pace: Pace = unpaced) -> None:
@@ -58,30 +72,26 @@ class Board:
         self.frontier: Sequence[Frontier] = ()
         """Nodes of the latest expansion, by session."""
         self.draining = False
-        """True: no new sessions."""
-        self.expanded_nodes = 0
-        self.pushed_nodes = 0
-        self.commits = 0
-        self.committed_nodes = 0
-        """Nodes that these accepted."""
+        """True if new sessions are refused."""
+        self.counts: Final = DraftCounts()
         self._limits = limits
         self._max_sessions = max_sessions
         self._pace = pace
-        self._desks: dict[SessionKey, _Desk] = {}
+        self._sessions: dict[SessionKey, _Session] = {}
         self._ended: set[SessionKey] = set()
         self._refusals: list[tuple[SessionKey, SpecsplitError]] = []
 
     @property
     def num_sessions(self) -> int:
         """Open sessions."""
-        return len(self._desks)
+        return len(self._sessions)
 
     def growth_of(self, session: SessionKey) -> Growth:
-        """One open session's growth. KeyError if there is none."""
-        return self._desks[session].growth
+        """Look up the growth of an open session; KeyError if there is none."""
+        return self._sessions[session].growth
 
     def handle(self, session: SessionKey, event: SessionEvent) -> None:
-        """One event of one session. What is wrong with it ends the session and goes out as a refusal."""
+        """Take in one event of one session. What is wrong with it ends the session and goes out as a refusal."""
         try:
             self._handle(session, event)
         except SpecsplitError as error:
@@ -91,24 +101,26 @@ class Board:
             self._end(session, error_of(error))
 
     def lose(self, stream: int) -> None:
-        """A stream is over: so are its sessions."""
-        for session in [session for session in self._desks if session[0] == stream]:
+        """Forget the sessions of a stream that is over."""
+        for session in [session for session in self._sessions if session[0] == stream]:
             self._free(session, "the stream of its verifier is over")
         self._ended = {session for session in self._ended if session[0] != stream}
         self._refusals = [refusal for refusal in self._refusals if refusal[0][0] != stream]
 
     def refuse_all(self, error: SpecsplitError) -> None:
         """End every session with the same error."""
-        for session in list(self._desks):
+        for session in list(self._sessions):
             self._end(session, error)
 
     def step(self) -> int:
-        """One expansion of the likeliest nodes of all sessions; how many nodes it had. 0: every session rests.
+        """Expand the likeliest nodes of all sessions together; returns how many they were, 0 if every session rests.
 
-        A session for which it failed ends.
+        A session for which that failed ends.
         """
-        keys = {id(desk.growth): session for session, desk in self._desks.items()}
-        chosen = choose((desk.growth for desk in self._desks.values()), self._limits.expand_width, self.proposer.room)
+        keys = {id(state.growth): session for session, state in self._sessions.items()}
+        chosen = choose(
+            (state.growth for state in self._sessions.values()), self._limits.expand_width, self.proposer.room
+        )
         if not chosen:
             return 0
         frontier = self.frontier = [Frontier(keys[id(growth)], slots) for growth, slots in chosen]
@@ -122,7 +134,7 @@ class Board:
         return num_nodes
 
     def _expanded(self, part: Frontier, expansion: Expanded) -> None:
-        """What an expansion brought for one session's nodes. An error ends the session, and no other."""
+        """Take in what an expansion brought for one session's nodes. An error ends the session, and no other."""
         growth = self.growth_of(part.session)
         match expansion:
             case SpecsplitError():
@@ -131,12 +143,12 @@ class Board:
                 growth.postponed()
                 growth.stalled = self.proposer.stalled(part.session)
             case Children():
-                growth.expanded(part.slots, expansion)
-                self.expanded_nodes += len(part.slots)
+                growth.expanded(expansion)
+                self.counts.expanded_nodes += len(part.slots)
                 self.rounds.expanded(part.session, len(part.slots))
 
     def outgoing(self) -> Outgoing:
-        """What the verifiers have not been told yet."""
+        """Take what the verifiers have not been told yet, by stream."""
         out: Outgoing = {}
         for session, event in self._untold():
             out.setdefault(session[0], []).append((session[1], event))
@@ -147,9 +159,9 @@ class Board:
         self._refusals = []
         for session, position in self.proposer.take_read():
             yield session, FeaturesRead(position)
-        for session, desk in self._desks.items():
-            for grow in desk.growth.flush():
-                self.pushed_nodes += len(grow.ids)
+        for session, state in self._sessions.items():
+            for grow in state.growth.flush():
+                self.counts.pushed_nodes += len(grow.ids)
                 self.rounds.sent(session, grow)
                 yield session, grow
 
@@ -166,19 +178,19 @@ class Board:
             case Features():
                 self._feed(session, event)
             case Plan():
-                self._desk(session, "plan").growth.replan(event)
+                self._known(session, "plan").growth.replan(event)
             case Close():
                 self._free(session)
             case _:
                 raise event
 
     def _open(self, session: SessionKey, event: Open) -> None:
-        if session in self._desks:
+        if session in self._sessions:
             raise IllegalEvent(session[1], "growing", "open", "it is open already")
         if self.draining:
             raise Unavailable("the drafter is draining and takes no new sessions")
-        if len(self._desks) >= self._max_sessions:
-            raise Exhausted(f"the drafter has {len(self._desks)} sessions open, its limit")
+        if len(self._sessions) >= self._max_sessions:
+            raise Exhausted(f"the drafter has {len(self._sessions)} sessions open, its limit")
         info = self.proposer.info
         info.require_fit(event.vocabulary)
         info.features.require_fit(event.features)
@@ -200,30 +212,30 @@ class Board:
         # Last: nothing must fail that would have to close it again.
         self.proposer.open(session, original.tree, event.tokens, event.sampling)
         growth.stalled = self.proposer.stalled(session)
-        self._desks[session] = _Desk(growth, event.vocabulary.size, event.features)
+        self._sessions[session] = _Session(growth, event.vocabulary.size, event.features)
         self.rounds.opened(session, event.traceparent)
 
-    def _desk(self, session: SessionKey, event: str) -> _Desk:
-        desk = self._desks.get(session)
-        if desk is None:
+    def _known(self, session: SessionKey, event: str) -> _Session:
+        state = self._sessions.get(session)
+        if state is None:
             raise IllegalEvent(session[1], "closed", event, "it was never opened on this stream")
-        return desk
+        return state
 
     def _feed(self, session: SessionKey, event: Features) -> None:
-        desk = self._desk(session, "features")
-        self.proposer.feed(session, event, desk.features)
-        desk.growth.stalled = self.proposer.stalled(session)
+        state = self._known(session, "features")
+        self.proposer.feed(session, event, state.features)
+        state.growth.stalled = self.proposer.stalled(session)
 
     def _commit(self, session: SessionKey, event: Commit) -> None:
-        desk = self._desk(session, "commit")
-        check_tokens("commit.token_ids", event.tokens, desk.vocab_size)
-        advance = desk.growth.commit(event)
-        self.commits += 1
-        self.committed_nodes += len(advance.accepted)
+        state = self._known(session, "commit")
+        check_tokens("commit.token_ids", event.tokens, state.vocab_size)
+        advance = state.growth.commit(event)
+        self.counts.commits += 1
+        self.counts.committed_nodes += len(advance.accepted)
         self.rounds.committed(session, event.number)
         self.proposer.commit(session, advance)
-        desk.growth.stalled = self.proposer.stalled(session)
-        if desk.growth.original.tree.root.position + 1 >= self.proposer.info.max_context:
+        state.growth.stalled = self.proposer.stalled(session)
+        if state.growth.original.tree.root.position + 1 >= self.proposer.info.max_context:
             raise Exhausted(f"the session fills the drafter's context of {self.proposer.info.max_context} tokens")
 
     def _end(self, session: SessionKey, error: SpecsplitError) -> None:
@@ -232,8 +244,8 @@ class Board:
         self._refusals.append((session, error))
 
     def _free(self, session: SessionKey, error: str | None = None) -> None:
-        desk = self._desks.pop(session, None)
-        if desk is not None:
+        state = self._sessions.pop(session, None)
+        if state is not None:
             self.proposer.close(session)
-            desk.growth.original.close()
+            state.growth.original.close()
             self.rounds.closed(session, error)

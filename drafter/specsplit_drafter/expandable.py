@@ -1,0 +1,73 @@
+"""Which nodes of one session are worth expanding, and in what order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from specsplit.tree import ROOT, Ints, TokenTree, likeliest
+
+
+@dataclass(frozen=True)
+class GrowthLimits:
+    """Where growing stops."""
+
+    expand_width: int = 64
+    """Nodes in one expansion, all sessions together."""
+    expand_survival: float = 0.002
+    """A node less likely than this to be accepted is not expanded."""
+    push_survival: float = 0.002
+    """A candidate less likely than this to be accepted is not pushed."""
+
+
+class ExpandableNodes:
+    """The nodes of a tree that may still be expanded, the likeliest first. Every node is taken once."""
+
+    def __init__(self, tree: TokenTree, limits: GrowthLimits, max_depth: int, max_context: int) -> None:
+        """max_depth: levels below the root that a tree may have. max_context: positions, from 0, that a token may have."""
+        self._tree = tree
+        self._floor = math.log(limits.expand_survival)
+        self._width = limits.expand_width
+        self.max_depth = max_depth
+        """Levels below the root, from the next ranking on."""
+        self._max_context = max_context
+        self._taken = tree.attach(np.bool_, False)
+        """True for nodes that were taken to be expanded."""
+        self._ranked: Ints | None = None
+        """What `best` gives; None if the tree has changed since it was asked for."""
+
+    def best(self, places: int) -> Ints:
+        """List the likeliest, one expansion's at most, and not more than there are places for their children.
+
+        The root stands in an expansion without any other node of its session (see proposer.py), and needs no place.
+        """
+        if self._ranked is None:
+            self._ranked = self._rank()
+        if len(self._ranked) and self._ranked[0] == ROOT:
+            return self._ranked[:1]
+        return self._ranked[: max(0, places)]
+
+    def take(self, slots: Ints) -> None:
+        """Do not give these again."""
+        self._taken.data[slots] = True
+        self._ranked = None
+
+    def give_back_root(self) -> None:
+        """Give the root again, although it was taken."""
+        self._taken.data[ROOT] = False
+        self._ranked = None
+
+    def changed(self) -> None:
+        """Rank afresh: nodes of the tree have come or gone."""
+        self._ranked = None
+
+    def _rank(self) -> Ints:
+        tree = self._tree
+        deepest = min(tree.root_position + self.max_depth, self._max_context - 1)
+        worthwhile = tree.scores >= tree.root_score + self._floor
+        worthwhile &= tree.positions < deepest
+        worthwhile &= ~self._taken.data[: len(worthwhile)]
+        slots = worthwhile.nonzero()[0]
+        return likeliest(slots, tree.scores.take(slots), self._width)
