@@ -42,6 +42,8 @@ class Tokens:
     """How many of them, from the front, were accepted drafts."""
     speculation: SpeculationStatistics
     """Sums up to and including this step."""
+    cached_prompt_tokens: int = 0
+    """As in Usage, for whoever does not wait for the end."""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ def decode_response(event: Tokens | Finished) -> pb.DecodeResponse:
                 token_ids=event.tokens,
                 num_correct_drafts=event.num_correct_drafts,
                 speculation=common.speculation_to_wire(event.speculation),
+                cached_prompt_tokens=event.cached_prompt_tokens,
             )
         )
     return pb.DecodeResponse(
@@ -91,7 +92,10 @@ def decode_event(message: pb.DecodeResponse) -> Tokens | Finished:
                     "tokens.num_correct_drafts", f"is {tokens.num_correct_drafts}, with {len(tokens.token_ids)} tokens"
                 )
             return Tokens(
-                tuple(tokens.token_ids), tokens.num_correct_drafts, common.speculation_from_wire(tokens.speculation)
+                tuple(tokens.token_ids),
+                tokens.num_correct_drafts,
+                common.speculation_from_wire(tokens.speculation),
+                tokens.cached_prompt_tokens,
             )
         case "finished":
             finished = message.finished

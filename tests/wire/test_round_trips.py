@@ -133,7 +133,7 @@ def test_decode_requests_round_trip(request: DecodeRequest) -> None:
 def test_decode_responses_round_trip(
     ids: tuple[int, ...], sums: SpeculationStatistics, reason: FinishReason, stop: int | None, n: int
 ) -> None:
-    for event in (Tokens(ids, len(ids) - 1, sums), Finished(reason, stop, Usage(n, n // 2), sums)):
+    for event in (Tokens(ids, len(ids) - 1, sums, n), Finished(reason, stop, Usage(n, n // 2, n // 3), sums)):
         data = verifier.decode_response(event).SerializeToString()
         assert verifier.decode_event(verifier_pb2.DecodeResponse.FromString(data)) == event
 

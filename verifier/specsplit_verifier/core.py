@@ -113,7 +113,7 @@ class EngineCore:
             return batch
         for session in batch.decoding:
             session.drafter.stepping(now)
-        return batch.step(now)
+        return batch.step(now, self._scheduler.kv)
 
     def _choose(self, now: float) -> Batch | Pause:
         """A step that there are pages for. While there are none, sessions are preempted, and another step is chosen among the others."""
@@ -134,7 +134,8 @@ class EngineCore:
         """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation."""
         running, now = self._scheduler.running, self._clock.now()
         for chunk in step.chunks:
-            running[chunk.session].kv_length += 0 if chunk.recomputed else chunk.tokens
+            if not chunk.recomputed and chunk.session not in output.failed:
+                running[chunk.session].kv_length += chunk.tokens
         for number, error in output.failed.items():
             self._outputs.append((number, error))
             self._end(running[number])
@@ -144,6 +145,7 @@ class EngineCore:
         made = [tree for tree in step.trees if tree.session in output.accepted]
         sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
         self._hand_on(output.features, now)
+        self._scheduler.kv.end_step()
         self._cost.observe(step.tokens, output.forward_s)
         self._steps += 1
         return StepResult(sessions, step.chunks, output.failed, self._costs(step, output, sessions))
@@ -172,7 +174,7 @@ class EngineCore:
             return
         _log.error("session %d ends: %s", session.id, error)
         self._outputs.append((session.id, error))
-        self._end(session)
+        self._end(session, sound=False)
 
     def _hand_on(self, made: Iterable[tuple[int, Recipe, Features]], now: float) -> None:
         """Features were computed; who went, or wants them no longer, gets none."""
@@ -199,6 +201,7 @@ class EngineCore:
             late_nodes=lost.late_nodes,
             failovers=lost.failovers,
             preemptions=kv.preemptions,
+            cached_tokens=kv.cached_tokens,
             round_trips_s=lost.round_trips_s,
         )
 
@@ -231,6 +234,6 @@ class EngineCore:
             self._sends += self._drafters.resume(session, now)
         _log.info("the default plan is now %s", plan)
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: Session, *, sound: bool = True) -> None:
         self._sends += self._drafters.close(session)
-        self._scheduler.remove(session)
+        self._scheduler.remove(session, sound=sound)

@@ -148,7 +148,7 @@ def _core_of(runner: TargetRunner, settings: VerifierSettings, clock: Clock) -> 
     target = runner.target
     scheduler = Scheduler(
         target.info,
-        KVCacheManager(target.pool),
+        KVCacheManager(target.pool, prefix_cache=settings.prefix_cache),
         max_sessions=settings.max_sessions,
         step_token_budget=settings.step_token_budget,
     )

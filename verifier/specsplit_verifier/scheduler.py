@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from specsplit.errors import Exhausted, InvalidRequest
 from specsplit.model.batch import Row
+from specsplit.model.pages import Slots
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo
 from specsplit_verifier.cost import StepCost
@@ -31,12 +32,13 @@ class Batch:
     recomputing: list[tuple[Session, range]] = field(default_factory=list[tuple[Session, range]])
     """(session, positions to run once more for features that its drafter lacks)."""
 
-    def step(self, now: float) -> StepInput:
+    def step(self, now: float, kv: KVCacheManager) -> StepInput:
         """Take the drafts and lay out the rows."""
         trees = [_tree(session, session.take(session.room)) for session in self.decoding]
-        chunks = [_chunk(session, positions, recomputed=True) for session, positions in self.recomputing]
+        chunks = [_chunk(*placed, recomputed=True) for placed in kv.scratch(self.recomputing)]
         for session, size in self.prefilling:
-            chunks.append(_chunk(session, range(session.kv_length, session.kv_length + size)))
+            positions = range(session.kv_length, session.kv_length + size)
+            chunks.append(_chunk(session, positions, session.table.slots(0, positions.stop)))
         return StepInput(trees, chunks, now)
 
 
@@ -57,7 +59,7 @@ class Scheduler:
         self._budget = step_token_budget
         self.waiting: deque[Session] = deque()
         self.running: dict[int, Session] = {}
-        """The oldest first, and all of them older than those that wait."""
+        """In order of admission."""
 
     def max_tokens_of(self, prompt_tokens: int, max_tokens: int | None, num_draft_tokens: int) -> int:
         """Tokens a session may generate; without `max_tokens` as many as context and KV pool hold.
@@ -98,18 +100,26 @@ class Scheduler:
         self.waiting.append(session)
 
     def admit(self) -> list[Session]:
-        """Move sessions that fit now from waiting to running, in order of arrival."""
+        """Move sessions that fit now from waiting to running, in order of arrival.
+
+        A session whose beginning is just being read for another waits for that, and others may overtake it.
+        """
         admitted: list[Session] = []
-        while self.waiting and len(self.running) < self._max_sessions:
-            session = self.waiting[0]
-            if not self.kv.admit(session, len(self.running)):
-                break  # no overtaking: a large session must not starve
-            self.running[session.id] = self.waiting.popleft()
+        if not self.waiting or len(self.running) == self._max_sessions:
+            return admitted
+        self.kv.share(self.running.values())
+        for session in list(self.waiting):
+            if self.kv.awaits(session, self.running.values()):
+                continue
+            if len(self.running) == self._max_sessions or not self.kv.admit(session, len(self.running)):
+                break  # a large session must not starve
+            self.waiting.remove(session)
+            self.running[session.id] = session
             admitted.append(session)
         return admitted
 
     def preempt(self) -> Session:
-        """The youngest session gives its pages back and waits, before all others, to be computed again."""
+        """The session that was admitted last gives its pages back and waits, before all others, to be computed again."""
         _, session = self.running.popitem()
         self.kv.preempt(session)
         self.waiting.appendleft(session)
@@ -119,11 +129,11 @@ class Scheduler:
         """A waiting or running session."""
         return self.running.get(session_id) or next((s for s in self.waiting if s.id == session_id), None)
 
-    def remove(self, session: Session) -> None:
-        """Forget a session and free its pages."""
+    def remove(self, session: Session, *, sound: bool = True) -> None:
+        """Forget a session and free its pages. Unless its KV is `sound`, nobody shares it from now on."""
         if self.running.pop(session.id, None) is None:
             self.waiting.remove(session)
-        self.kv.free(session)
+        self.kv.free(session, sound=sound)
 
     def choose(self, now: float, cost: StepCost) -> Batch | Pause:
         """The next step, or how long to wait for a better one."""
@@ -182,9 +192,8 @@ def _tree(session: Session, draft: Draft) -> TreeInput:
     return TreeInput(session.id, draft, row, session.request.sampling, session.drafter.recipe)
 
 
-def _chunk(session: Session, positions: range, *, recomputed: bool = False) -> ChunkInput:
-    tokens = session.tokens[positions.start : positions.stop]
-    row = Row.chunk(tokens, session.table.slots(0, positions.stop))
+def _chunk(session: Session, positions: range, slots: Slots, *, recomputed: bool = False) -> ChunkInput:
+    row = Row.chunk(session.tokens[positions.start : positions.stop], slots)
     return ChunkInput(session.id, positions.start, row, session.drafter.recipe, recomputed)
 
 

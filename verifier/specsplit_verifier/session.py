@@ -75,6 +75,8 @@ class Session:
     refused_by: set[str] = field(default_factory=set[str])
     """Addresses of drafters that would not have it."""
     tally: Tally = field(default_factory=Tally)
+    cached_tokens: int | None = None
+    """Tokens of its prompt whose KV was there when it began; None until then."""
     traceparent: str = ""
     """What its drafters hang their spans below; empty: nothing."""
 
@@ -146,12 +148,15 @@ class Session:
         self.tokens += kept
         finished, reroot = None, Reroot()
         if reason is not None:
-            finished = Finished(reason, stop_token, Usage(self.prompt_length, self.generated), self.tally.frozen())
+            usage = Usage(self.prompt_length, self.generated, self.cached_tokens or 0)
+            finished = Finished(reason, stop_token, usage, self.tally.frozen())
         else:
             self.kv_length += len(path)
             reroot = drafter.commit(draft, accepted, self.tree_limits, now)
             self.tally.commit(reroot.hit)
-        output = Tokens(kept, min(len(path) - 1, len(kept)), self.tally.frozen()) if kept else None
+        output = None
+        if kept:
+            output = Tokens(kept, min(len(path) - 1, len(kept)), self.tally.frozen(), self.cached_tokens or 0)
         return SessionResult(
             self.id, self.plan, draft, path, accepted.bonus, attached, held_since, output, finished, reroot, tree
         )
