@@ -51,6 +51,8 @@ class Tokens:
     """Sums up to and including this step."""
     logprobs: Sequence[TokenLogprob] = ()
     """Of each of the tokens, if the session asked for that."""
+    cached_prompt_tokens: int = 0
+    """As in Usage, for whoever does not wait for the end."""
 
 
 @dataclass(frozen=True)

@@ -268,6 +268,8 @@ class Usage:
 
     prompt_tokens: int
     completion_tokens: int
+    cached_prompt_tokens: int = 0
+    """Tokens of the prompt whose KV the verifier had already."""
 
 
 @dataclass(frozen=True)

@@ -245,6 +245,7 @@ class _End:
     reason: FinishReason
     matched: str | int | None
     speculation: SpeculationStatistics
+    cached_prompt_tokens: int
 
 
 async def _stream(
@@ -256,14 +257,14 @@ async def _stream(
         if isinstance(event, Tokens):
             for delta in output.feed(event):
                 yield delta
-            end = _End(FinishReason.STOP, output.matched, event.speculation)
+            end = _End(FinishReason.STOP, output.matched, event.speculation, event.cached_prompt_tokens)
         else:
             rest = output.finish()
             if rest:
                 yield Delta(rest, ())
             reason = FinishReason.STOP if output.matched is not None else event.reason
             matched = event.stop_token if output.matched is None else output.matched
-            end = _End(reason, matched, event.speculation)
+            end = _End(reason, matched, event.speculation, event.usage.cached_prompt_tokens)
         if output.matched is not None or isinstance(event, Finished):
             yield end
             return
@@ -288,7 +289,7 @@ def _done(prepared: _Prepared, lease: Lease, output: Output, end: _End) -> Done:
         request_id=prepared.request.request_id,
         reason=end.reason,
         matched_stop=end.matched,
-        usage=Usage(len(prepared.tokens), output.kept),
+        usage=Usage(len(prepared.tokens), output.kept, end.cached_prompt_tokens),
         speculation=end.speculation,
         seed=prepared.sampling.seed,
         verifier=lease.verifier.member_id,

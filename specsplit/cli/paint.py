@@ -46,9 +46,11 @@ def legend() -> Text:
 
 def summary(result: Result) -> str:
     """One line on what happened."""
-    done, did = result.done, result.speculation
+    done, did, usage = result.done, result.speculation, result.usage
+    cached = f", {usage.cached_prompt_tokens} of {usage.prompt_tokens} prompt tokens cached"
     return (
-        f"{done.usage.completion_tokens} tokens in {did.steps} steps, accept_length {did.accept_length:.2f}, "
+        f"{usage.completion_tokens} tokens in {did.steps} steps, accept_length {did.accept_length:.2f}, "
         f"{did.hits} hits, {did.misses} misses, drafter {done.drafter or 'none'}, "
         f"finish_reason {done.reason.value}, seed {done.seed}"
+        f"{cached if usage.cached_prompt_tokens else ''}"
     )

@@ -1,4 +1,4 @@
-"""Who owns which KV slot: a pool of equal pages, and the page table of one sequence.
+"""Who holds which KV slot: a pool of equal pages, and the page table of one sequence.
 
 A slot holds the keys and values of one token; page p covers slots p * page_size .. (p + 1) * page_size - 1. Everything is numpy
 on the host and works on whole ranges, because tables are read in every step.
@@ -23,7 +23,7 @@ class OutOfPages(Exhausted):
 
 
 class PagePool:
-    """Hands out pages by number. Not thread-safe: the engine thread owns it."""
+    """Hands out pages by number, and counts who holds each. Not thread-safe: the engine thread owns it."""
 
     def __init__(self, num_pages: int, page_size: int) -> None:
         if num_pages < 1 or page_size < 1:
@@ -32,7 +32,7 @@ class PagePool:
         self.total_pages: Final = num_pages
         self._free_stack: Slots = np.arange(num_pages - 1, -1, -1, dtype=np.int64)
         self._num_free = num_pages
-        self._taken = np.zeros(num_pages, dtype=np.bool_)
+        self._holders = np.zeros(num_pages, dtype=np.int32)
 
     @property
     def free_pages(self) -> int:
@@ -55,17 +55,29 @@ class PagePool:
         self._num_free -= num_pages
         # The stack is read downwards so that a fresh pool hands out ascending, adjacent pages.
         pages = self._free_stack[self._num_free : self._num_free + num_pages][::-1].copy()
-        self._taken[pages] = True
+        self._holders[pages] = 1
         return pages
 
+    def share(self, pages: Slots) -> None:
+        """Let one more hold pages. Raises ValueError (and changes nothing) if one of them is not out."""
+        self._check(pages, "shared")
+        self._holders[pages] += 1
+
+    def holders(self, page: int) -> int:
+        """How many hold a page; 0 for a free one."""
+        return int(self._holders[page])
+
     def release(self, pages: Slots) -> None:
-        """Give pages back. Raises ValueError (and takes none back) if one of them is not out."""
-        count = len(pages)
-        if not self._taken[pages].all() or len(np.unique(pages)) != count:
-            raise ValueError(f"pages {pages.tolist()} released twice or never allocated")
-        self._taken[pages] = False
-        self._free_stack[self._num_free : self._num_free + count] = pages[::-1]
-        self._num_free += count
+        """One holder gives pages back; those without another are free. Raises ValueError (and takes none back) if one is not out."""
+        self._check(pages, "released")
+        self._holders[pages] -= 1
+        freed = pages[self._holders[pages] == 0]
+        self._free_stack[self._num_free : self._num_free + len(freed)] = freed[::-1]
+        self._num_free += len(freed)
+
+    def _check(self, pages: Slots, what: str) -> None:
+        if not self._holders[pages].all() or len(np.unique(pages)) != len(pages):
+            raise ValueError(f"pages {pages.tolist()} {what} twice or never allocated")
 
 
 class PageTable:
@@ -85,11 +97,14 @@ class PageTable:
         if length > self._length:
             self._append(self._pool.allocate(self._pool.pages_for(length - self._length)))
 
-    def adopt(self, slots: Slots) -> None:
-        """Append slots [n] the caller allocated; the table releases them from now on. Only where a page is one slot."""
-        if self._pool.page_size != 1:
-            raise ValueError(f"slots can be adopted one by one only with page_size 1, not {self._pool.page_size}")
-        self._append(slots)
+    def adopt(self, pages: Slots) -> None:
+        """Append pages [n] that the caller holds; the table releases them from now on."""
+        self._append(pages)
+
+    def pages(self, start: int, stop: int) -> Slots:
+        """The table's pages number start <= i < stop, int64 [stop - start]."""
+        size = self._pool.page_size
+        return self.slots(start * size, stop * size)[::size] // size
 
     def slots(self, start: int, stop: int) -> Slots:
         """Slots of local indices start <= i < stop, int64 [stop - start]: a view, to be read before the next change."""
@@ -102,7 +117,7 @@ class PageTable:
         keep = self._pool.pages_for(length)
         size = self._pool.page_size
         if keep * size < self._length:
-            self._pool.release(self._slots[keep * size : self._length : size] // size)
+            self._pool.release(self.pages(keep, self._length // size))
             self._length = keep * size
 
     def release(self) -> None:

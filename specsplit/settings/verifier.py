@@ -24,6 +24,8 @@ class VerifierSettings(EngineSettings):
     """Folder of the target, in the Hugging Face layout."""
     kv_tokens: int = Field(default=16384, ge=16)
     """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used."""
+    prefix_cache: bool = True
+    """Sessions whose texts begin alike share the KV of whole pages, of sessions that have ended too until their pages are needed."""
     step_token_budget: int = Field(default=512, ge=1)
     """Prompt tokens that one step prefills at most, all sessions together."""
     num_steps: int = 5

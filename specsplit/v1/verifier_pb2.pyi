@@ -89,16 +89,18 @@ class DecodeResponse(_message.Message):
     def __init__(self, tokens: _Optional[_Union[TokensEvent, _Mapping]] = ..., finished: _Optional[_Union[FinishedEvent, _Mapping]] = ...) -> None: ...
 
 class TokensEvent(_message.Message):
-    __slots__ = ("token_ids", "num_correct_drafts", "speculation", "logprobs")
+    __slots__ = ("token_ids", "num_correct_drafts", "speculation", "logprobs", "cached_prompt_tokens")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_CORRECT_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     num_correct_drafts: int
     speculation: _common_pb2.SpeculationStatistics
     logprobs: _common_pb2.Logprobs
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., num_correct_drafts: _Optional[int] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ..., logprobs: _Optional[_Union[_common_pb2.Logprobs, _Mapping]] = ...) -> None: ...
+    cached_prompt_tokens: int
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., num_correct_drafts: _Optional[int] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ..., logprobs: _Optional[_Union[_common_pb2.Logprobs, _Mapping]] = ..., cached_prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class FinishedEvent(_message.Message):
     __slots__ = ("reason", "stop_token_id", "usage", "speculation")

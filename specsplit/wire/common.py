@@ -185,12 +185,16 @@ def _logprobs(message: pb.Logprobs, tokens: Sequence[int]) -> tuple[TokenLogprob
 
 def usage_to_wire(usage: Usage) -> pb.Usage:
     """As it is."""
-    return pb.Usage(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
+    return pb.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cached_prompt_tokens=usage.cached_prompt_tokens,
+    )
 
 
 def usage_from_wire(message: pb.Usage) -> Usage:
     """As it is."""
-    return Usage(message.prompt_tokens, message.completion_tokens)
+    return Usage(message.prompt_tokens, message.completion_tokens, message.cached_prompt_tokens)
 
 
 def speculation_to_wire(statistics: SpeculationStatistics) -> pb.SpeculationStatistics:

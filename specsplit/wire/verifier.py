@@ -71,6 +71,7 @@ def decode_response(event: Tokens | Finished) -> pb.DecodeResponse:
                 num_correct_drafts=event.num_correct_drafts,
                 speculation=common.speculation_to_wire(event.speculation),
                 logprobs=common.logprobs_to_wire(event.logprobs),
+                cached_prompt_tokens=event.cached_prompt_tokens,
             )
         )
     return pb.DecodeResponse(
@@ -98,6 +99,7 @@ def decode_event(message: pb.DecodeResponse) -> Tokens | Finished:
                 tokens.num_correct_drafts,
                 common.speculation_from_wire(tokens.speculation),
                 common.logprobs_from_wire("tokens.logprobs", tokens.logprobs, tokens.token_ids),
+                tokens.cached_prompt_tokens,
             )
         case "finished":
             finished = message.finished

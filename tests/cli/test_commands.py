@@ -131,6 +131,7 @@ def test_generate_prints_the_text_and_a_line_on_stderr(
     out, err = capsys.readouterr()
     assert out == "one two three"
     assert "4 tokens in 2 steps, accept_length 2.00, 1 hits, 1 misses, drafter d1, finish_reason stop, seed 7" in err
+    assert "seed 7, 2 of 3 prompt tokens cached" in err
 
 
 def test_generate_json_is_one_object(coordinator: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +143,7 @@ def test_generate_json_is_one_object(coordinator: Scripted, capsys: pytest.Captu
         "token_ids": [11, 12, 13, 14],
         "finish_reason": "stop",
         "matched_stop": "\n\n",
-        "usage": {"prompt_tokens": 3, "completion_tokens": 4},
+        "usage": {"prompt_tokens": 3, "completion_tokens": 4, "cached_prompt_tokens": 2},
         "speculation": {"steps": 2, "drafted": 8, "accepted": 2, "hits": 1, "misses": 1, "accept_length": 2.0},
         "seed": 7,
         "request_id": "r1",

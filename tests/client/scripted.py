@@ -38,7 +38,7 @@ MEMBERS = (
     Member("d1", "127.0.0.1:2", DrafterInfo(DrafterKind.NGRAM, "", None, 512), 8, draining=True),
     Member("v1", "127.0.0.1:1", MODEL, 4, Load(2, 1, 30, 40, 1234, 5.25), silent_ms=70),
 )
-DONE = Done("r1", FinishReason.STOP, "\n\n", Usage(3, 4), SpeculationStatistics(2, 8, 2, 1, 1), 7, "v1", "d1")
+DONE = Done("r1", FinishReason.STOP, "\n\n", Usage(3, 4, 2), SpeculationStatistics(2, 8, 2, 1, 1), 7, "v1", "d1")
 EVENTS = (Delta("one two", (11, 12), 2), Delta(" three", (13,)), Delta("", (14,)), DONE)
 
 Script = Callable[[GenerateRequest], Iterator[Delta | Done]]

@@ -157,6 +157,10 @@ async def cluster(start_cluster: StartCluster) -> Cluster:
     return await start_cluster()
 
 
+CACHED = 1
+"""Tokens of every prompt that a scripted verifier says it had already."""
+
+
 def after(steps: int, accepted: int = 0) -> SpeculationStatistics:
     return SpeculationStatistics(steps=steps, drafted=4 * steps, accepted=accepted, hits=1, misses=steps - 1)
 
@@ -175,10 +179,10 @@ def say() -> Callable[..., Script]:
             total = 0
             for number, tokens in enumerate(steps, 1):
                 total += len(tokens)
-                yield Tokens(tokens, len(tokens) - 1, after(number, total - number))
+                yield Tokens(tokens, len(tokens) - 1, after(number, total - number), cached_prompt_tokens=CACHED)
             if then_wait:
                 await asyncio.Event().wait()
-            usage = Usage(len(request.tokens), total)
+            usage = Usage(len(request.tokens), total, CACHED)
             yield Finished(reason, stop_token, usage, after(len(steps), total - len(steps)))
 
         return script

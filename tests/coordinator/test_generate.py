@@ -49,7 +49,7 @@ async def test_text_goes_in_and_text_tokens_usage_and_statistics_come_out(cluste
     result = await cluster.client.generate("def add(a, b):\n", max_tokens=40)
     assert result.text == "    return a + b\n"
     assert result.tokens == out
-    assert result.usage == Usage(len(cluster.tokens("def add(a, b):\n")), len(out))
+    assert result.usage == Usage(len(cluster.tokens("def add(a, b):\n")), len(out), 1)
     assert result.speculation.steps == 2
     assert result.done == Done("drawn", FinishReason.STOP, 0, result.usage, result.speculation, 0, "v1", "")
     assert verifier.asked[0].tokens == cluster.tokens("def add(a, b):\n")
@@ -107,6 +107,7 @@ async def test_a_stop_string_that_spans_tokens_ends_the_output_and_the_session(c
     assert (done.reason, done.matched_stop) == (FinishReason.STOP, "\n\ndef")
     kept = sum(len(d.tokens) for d in deltas if isinstance(d, Delta))
     assert done.usage.completion_tokens == kept < len(out)
+    assert done.usage.cached_prompt_tokens == 1, "told with every step, since the session's own end is not awaited"
     assert cluster.tokenizer.decode(out[:kept]).endswith("\n\ndef")
     assert done.speculation.steps == 2
     await eventually(lambda: verifier.open == 0)

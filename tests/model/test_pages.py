@@ -82,9 +82,22 @@ def test_a_table_of_single_slot_pages_adopts_slots_in_any_order() -> None:
     assert pool.free_pages == 8
 
 
-def test_slots_of_larger_pages_cannot_be_adopted() -> None:
-    with pytest.raises(ValueError, match="page_size 1, not 16"):
-        PageTable(PagePool(4, 16)).adopt(np.array([3]))
+def test_a_shared_page_is_free_when_its_last_holder_has_released_it() -> None:
+    pool = PagePool(num_pages=4, page_size=16)
+    first, second = PageTable(pool), PageTable(pool)
+    first.reserve(40)
+    shared = first.pages(0, 2)
+    pool.share(shared)
+    second.adopt(shared)
+    second.reserve(33)
+    assert (second.slots(0, 32) == first.slots(0, 32)).all() and len(second) == 48
+    assert [pool.holders(page) for page in range(4)] == [2, 2, 1, 1]
+    first.release()
+    assert pool.free_pages == 1
+    second.release()
+    assert pool.free_pages == 4
+    with pytest.raises(ValueError, match="shared twice or never allocated"):
+        pool.share(shared)
 
 
 def test_an_empty_pool_is_refused() -> None:

@@ -113,12 +113,12 @@ def _bytes_to_unicode() -> dict[int, str]:
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
-def random_target(folder: Path, vocab_size: int = 16, seed: int = 0) -> Path:
+def random_target(folder: Path, vocab_size: int = 16, seed: int = 0, max_context: int = 256) -> Path:
     """Write a tiny random Llama over `vocab_size` tokens, no tokenizer."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocab_size, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=False,
+        num_key_value_heads=2, max_position_embeddings=max_context, tie_word_embeddings=False,
         bos_token_id=None, eos_token_id=None, pad_token_id=0, initializer_range=0.4,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from specsplit.errors import InvalidRequest
-from specsplit.model.pages import PagePool
+from specsplit.model.pages import PagePool, Slots
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
 from specsplit.values import Endpoint, ModelInfo, Plan, Sampling, Stopping, Vocabulary
@@ -24,36 +25,53 @@ from tests.support.toys import alphabet_target, random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
 
 
-def session_of(number: int, prompt: int, max_tokens: int, plan: Plan, kv: KVCacheManager) -> Session:
-    tokens = [number] * prompt
+def session_of(number: int, tokens: list[int], max_tokens: int, plan: Plan, kv: KVCacheManager) -> Session:
     request = DecodeRequest(str(number), tuple(tokens), stopping=Stopping(max_tokens))
     return Session(number, request, plan, StopRule(max_tokens), kv.table(), tokens)
 
 
-class Pages(RuleBasedStateMachine):
-    """Sessions come, are admitted, step as the engine would have them, end and are cancelled, over a pool that is too small."""
+def drafted(session: Session) -> Session:
+    """The same with a drafter."""
+    mirror = Mirror(session.id, session.tokens[-1], len(session.tokens) - 1, 8, 16)
+    session.drafter = DraftSession("drafter", mirror, Patience())
+    return session
 
-    @initialize(pages=st.integers(2, 24), page_size=st.sampled_from([1, 4]))
-    def begin(self, pages: int, page_size: int) -> None:
-        self.kv = KVCacheManager(PagePool(pages, page_size))
+
+class Pages(RuleBasedStateMachine):
+    """Sessions come, are admitted, step as the engine would have them, end and are cancelled, over a pool that is too small.
+
+    What the KV of a slot was computed of is noted: the token and all before it.
+    """
+
+    @initialize(pages=st.integers(2, 24), page_size=st.sampled_from([1, 4]), cache=st.booleans())
+    def begin(self, pages: int, page_size: int, cache: bool) -> None:
+        self.kv = KVCacheManager(PagePool(pages, page_size), prefix_cache=cache)
         info = ModelInfo("toy", Vocabulary(16), 2048)
         self.scheduler = Scheduler(info, self.kv, max_sessions=4)
+        self.content: dict[int, tuple[int, ...]] = {}
         self.arrived = 0
 
-    @rule(prompt=st.integers(1, 20), max_tokens=st.integers(1, 30), drafts=st.integers(1, 6), drafted=st.booleans())
-    def arrive(self, prompt: int, max_tokens: int, drafts: int, drafted: bool) -> None:
+    @rule(
+        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=6).map(lambda tokens: ([1] * 8 + tokens)[-14:]),
+        start=st.integers(0, 12),
+        max_tokens=st.integers(1, 30),
+        drafts=st.integers(1, 6),
+        with_drafter=st.booleans(),
+    )
+    def arrive(self, prompt: list[int], start: int, max_tokens: int, drafts: int, with_drafter: bool) -> None:
         self.arrived += 1
+        prompt = prompt[min(start, len(prompt) - 1) :]
         session = session_of(self.arrived, prompt, max_tokens, Plan(num_draft_tokens=drafts), self.kv)
-        if drafted:
-            session.drafter = DraftSession("drafter", Mirror(session.id, 1, prompt - 1, 8, 16), Patience())
+        if with_drafter:
+            drafted(session)
         if len(self.scheduler.waiting) < 4:
             try:
                 self.scheduler.submit(session)
             except InvalidRequest:
-                assert self.kv.pool.pages_for(prompt + max_tokens + drafts) > self.kv.pool.total_pages
+                assert self.kv.pool.pages_for(len(prompt) + max_tokens + drafts) > self.kv.pool.total_pages
 
-    @rule(accepted=st.integers(0, 5))
-    def step(self, accepted: int) -> None:
+    @rule(chunk=st.integers(1, 9), accepted=st.integers(0, 5), again=st.booleans())
+    def step(self, chunk: int, accepted: int, again: bool) -> None:
         """All that are running step: what is missing is computed, and of those that decode some drafts are accepted."""
         scheduler = self.scheduler
         scheduler.admit()
@@ -61,25 +79,45 @@ class Pages(RuleBasedStateMachine):
         while not self.kv.extend(self.decoding(), scheduler.running.values()):
             assert scheduler.preempt() is not oldest, "it always goes on"
         assert scheduler.running or not scheduler.waiting
-        for session in self.decoding():
-            assert session.room >= 1
-            count = 1 + min(accepted, session.room - 1, session.width - 1)
-            session.table.slots(0, session.kv_length + count)
-            session.tokens += [0] * count
-            session.kv_length += count
-            if session.generated >= session.stops.max_tokens:
-                scheduler.remove(session)
-        for session in scheduler.running.values():
-            session.kv_length = max(session.kv_length, len(session.tokens) - 1)
+        decoding, everyone = self.decoding(), list(scheduler.running.values())
+        wanted = [(session, range(session.kv_length)) for session in everyone if again]
+        for session, positions, slots in self.kv.scratch(wanted):
+            assert len(slots) == positions.stop <= session.kv_length
+            self.write(session, positions, slots)
+        for session in everyone:
+            if session in decoding:
+                self.decode(session, accepted)
+            else:
+                self.compute(session, min(chunk, len(session.tokens) - 1 - session.kv_length))
+        self.kv.end_step()
+
+    def decode(self, session: Session, accepted: int) -> None:
+        assert session.room >= 1
+        count = 1 + min(accepted, session.room - 1, session.width - 1)
+        session.tokens += [accepted % 2] * count
+        self.compute(session, count)
+        if session.generated >= session.stops.max_tokens:
+            self.scheduler.remove(session)
+
+    def compute(self, session: Session, count: int) -> None:
+        positions = range(session.kv_length, session.kv_length + count)
+        self.write(session, positions, session.table.slots(0, positions.stop))
+        session.kv_length += count
+
+    def write(self, session: Session, positions: range, slots: Slots) -> None:
+        for position in positions:
+            slot = int(slots[position])
+            assert self.kv.pool.holders(slot // self.kv.pool.page_size) == 1, "nobody else can read it"
+            self.content[slot] = tuple(session.tokens[: position + 1])
 
     def decoding(self) -> list[Session]:
         return [session for session in self.scheduler.running.values() if not session.prefilling]
 
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), sound=st.booleans())
+    def cancel(self, data: st.DataObject, sound: bool) -> None:
         there = [*self.scheduler.running.values(), *self.scheduler.waiting]
         if there:
-            self.scheduler.remove(data.draw(st.sampled_from(there)))
+            self.scheduler.remove(data.draw(st.sampled_from(there)), sound=sound)
 
     @rule(drafts=st.integers(1, 40))
     def replan(self, drafts: int) -> None:
@@ -87,22 +125,34 @@ class Pages(RuleBasedStateMachine):
             session.plan = Plan(num_draft_tokens=drafts)
 
     @invariant()
-    def nothing_is_owned_twice_and_all_pages_are_accounted_for(self) -> None:
+    def all_pages_are_accounted_for(self) -> None:
         if not hasattr(self, "kv"):
             return
-        running, pool = self.scheduler.running.values(), self.kv.pool
-        owned = [slot for session in running for slot in session.table.slots(0, len(session.table)).tolist()]
-        assert len(set(owned)) == len(owned) == (pool.total_pages - self.kv.free_pages) * pool.page_size
+        pool, tables = self.kv.pool, [session.table for session in self.scheduler.running.values()]
+        held = Counter(page for table in tables for page in table.pages(0, len(table) // pool.page_size).tolist())
+        holders = [pool.holders(page) for page in range(pool.total_pages)]
+        assert all(count - held[page] in (0, 1) for page, count in enumerate(holders)), "the cache is one holder"
+        assert holders.count(0) == pool.free_pages
+        assert sum(1 for page, count in enumerate(holders) if count and not held[page]) == (
+            self.kv.free_pages - pool.free_pages
+        )
         assert not any(len(session.table) or session.kv_length for session in self.scheduler.waiting)
-        order = [session.id for session in (*running, *self.scheduler.waiting)]
-        assert order == sorted(order), "nobody overtakes"
+
+    @invariant()
+    def what_a_session_reads_was_computed_of_its_own_text(self) -> None:
+        if not hasattr(self, "kv"):
+            return
+        for session in self.scheduler.running.values():
+            slots = session.table.slots(0, session.kv_length).tolist()
+            for position, slot in enumerate(slots):
+                assert self.content[slot] == tuple(session.tokens[: position + 1])
 
     def teardown(self) -> None:
         if hasattr(self, "kv"):
             for _ in range(1000):
                 if not (self.scheduler.running or self.scheduler.waiting):
                     break
-                self.step(0)
+                self.step(9, 0, False)
             assert self.kv.free_pages == self.kv.pool.total_pages, "every session comes to its end"
 
 
@@ -115,7 +165,7 @@ def manager(pages: int) -> KVCacheManager:
 
 def test_a_session_that_needs_no_new_page_takes_none() -> None:
     kv = manager(8)
-    session = session_of(1, 5, 10, Plan(num_draft_tokens=3), kv)
+    session = session_of(1, [1] * 5, 10, Plan(num_draft_tokens=3), kv)
     assert kv.admit(session, 0)
     session.kv_length = 4
     before = session.table.slots(0, 8).tolist()
@@ -125,7 +175,7 @@ def test_a_session_that_needs_no_new_page_takes_none() -> None:
 
 def test_a_session_is_admitted_only_with_a_page_left_for_everyone_who_runs() -> None:
     kv = manager(6)
-    first, second = (session_of(number, 7, 5, Plan(num_draft_tokens=1), kv) for number in (1, 2))
+    first, second = (session_of(number, [number] * 7, 5, Plan(num_draft_tokens=1), kv) for number in (1, 2))
     assert kv.admit(first, 0)
     assert not kv.admit(second, 3) and len(second.table) == 0
     assert kv.admit(second, 2)
@@ -133,9 +183,7 @@ def test_a_session_is_admitted_only_with_a_page_left_for_everyone_who_runs() -> 
 
 def test_drafts_are_fewer_where_pages_are_few_and_make_room_for_a_root() -> None:
     kv = manager(4)
-    older, younger = (session_of(number, 5, 9, Plan(num_draft_tokens=8), kv) for number in (1, 2))
-    for session in (older, younger):
-        session.drafter = DraftSession("drafter", Mirror(session.id, 1, 4, 8, 16), Patience())
+    older, younger = (drafted(session_of(number, [number] * 5, 9, Plan(num_draft_tokens=8), kv)) for number in (1, 2))
     older.table.reserve(5)
     older.kv_length = 4
     assert kv.extend([older], [older])
@@ -163,12 +211,12 @@ def requests(drafters: list[Endpoint | None], sampling: Sampling) -> list[Decode
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, top_p=0.95, seed=11)])
-@pytest.mark.parametrize("drafted", [False, True])
+@pytest.mark.parametrize("with_drafter", [False, True])
 async def test_preempted_sessions_write_what_they_would_have_written(
-    target: Path, sampling: Sampling, drafted: bool
+    target: Path, sampling: Sampling, with_drafter: bool
 ) -> None:
     async with drafter() as (server, _, _):
-        wanted = requests([Endpoint("ngram", server.bound) if drafted else None], sampling)
+        wanted = requests([Endpoint("ngram", server.bound) if with_drafter else None], sampling)
         async with verifier_over(target) as verifier:
             truth = [(await decode(verifier, request))[0] for request in wanted]
         async with verifier_over(target, kv_tokens=16 * 9) as verifier:
@@ -177,7 +225,7 @@ async def test_preempted_sessions_write_what_they_would_have_written(
     assert [tokens for tokens, _ in ends] == truth
     assert sum(step.costs.preemptions for step in steps) > 0
     assert [end.usage.prompt_tokens for _, end in ends] == [len(request.tokens) for request in wanted]
-    assert not drafted or sum(end.speculation.accepted for _, end in ends) > 0
+    assert not with_drafter or sum(end.speculation.accepted for _, end in ends) > 0
 
 
 async def test_requests_without_max_tokens_run_side_by_side(tmp_path: Path) -> None:

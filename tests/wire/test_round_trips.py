@@ -137,9 +137,9 @@ def test_decode_responses_round_trip(
     tops = tuple(TokenLogprob(token, -token / 2) for token in ids[:2])
     logprobs = tuple(TokenLogprob(token, -0.25, tops) for token in ids)
     for event in (
-        Tokens(ids, len(ids) - 1, sums),
+        Tokens(ids, len(ids) - 1, sums, cached_prompt_tokens=n),
         Tokens(ids, 0, sums, logprobs),
-        Finished(reason, stop, Usage(n, n // 2), sums),
+        Finished(reason, stop, Usage(n, n // 2, n // 3), sums),
     ):
         data = verifier.decode_response(event).SerializeToString()
         assert verifier.decode_event(verifier_pb2.DecodeResponse.FromString(data)) == event

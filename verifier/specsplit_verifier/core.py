@@ -132,7 +132,8 @@ class EngineCore:
         """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation."""
         running, now = self._scheduler.running, self._clock.now()
         for chunk in step.chunks:
-            running[chunk.session].kv_length += 0 if chunk.recomputed else chunk.tokens
+            if not chunk.recomputed and chunk.session not in output.failed:
+                running[chunk.session].kv_length += chunk.tokens
         for number, error in output.failed.items():
             self._outputs.append((number, error))
             self._end(running[number])
@@ -142,6 +143,7 @@ class EngineCore:
         made = [tree for tree in step.trees if tree.session in output.accepted]
         sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
         self._hand_on(output.features, now)
+        self._scheduler.kv.end_step()
         self._steps += 1
         result = StepResult(sessions, step.chunks, output.failed, self._costs(step, output, sessions))
         self._planner.observe(result)
@@ -171,7 +173,7 @@ class EngineCore:
             return
         _log.error("session %d ends: %s", session.id, error)
         self._outputs.append((session.id, error))
-        self._end(session)
+        self._end(session, sound=False)
 
     def _hand_on(self, made: Iterable[tuple[int, Recipe, Features]], now: float) -> None:
         """Features were computed; who went, or wants them no longer, gets none."""
@@ -198,6 +200,7 @@ class EngineCore:
             late_nodes=lost.late_nodes,
             failovers=lost.failovers,
             preemptions=kv.preemptions,
+            cached_tokens=kv.cached_tokens,
             round_trips_s=lost.round_trips_s,
         )
 
@@ -230,6 +233,6 @@ class EngineCore:
             self._sends += self._drafters.resume(session, now)
         _log.info("the default plan is now %s", plan)
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: Session, *, sound: bool = True) -> None:
         self._sends += self._drafters.close(session)
-        self._scheduler.remove(session)
+        self._scheduler.remove(session, sound=sound)

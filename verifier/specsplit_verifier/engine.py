@@ -147,7 +147,8 @@ class Engine:
 
 def _core_of(runner: TargetRunner, settings: VerifierSettings, clock: Clock) -> EngineCore:
     target = runner.target
-    scheduler = Scheduler(target.info, KVCacheManager(target.pool), max_sessions=settings.max_sessions)
+    kv = KVCacheManager(target.pool, prefix_cache=settings.prefix_cache)
+    scheduler = Scheduler(target.info, kv, max_sessions=settings.max_sessions)
     planner = StaticPlanner(settings.plan, settings.step_token_budget)
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)

@@ -1,58 +1,111 @@
-"""Who has which pages of KV: a session takes them as its text grows. Belongs to the engine thread.
+"""Who has which pages of KV: sessions take them as their texts grow, and share those of equal beginnings. Belongs to the engine thread.
 
 Between steps a session needs pages for its committed tokens alone. What lies behind them is room for drafts, which is given where pages
-are left and taken back before anybody is preempted for it.
+are left and taken back before anybody is preempted for it. A page that others can read is never written again: a session writes behind
+what is computed, and what it recomputes goes to scratch pages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from specsplit.model.pages import PagePool, PageTable
+import numpy as np
+
+from specsplit.model.pages import PagePool, PageTable, Slots
+from specsplit_verifier.prefix_cache import PrefixCache
 from specsplit_verifier.session import Session
+
+EVICTED_PART = 32  # of all pages one in so many is evicted at once, at least
 
 
 @dataclass(slots=True)
 class KVCounters:
-    """What happened to sessions for want of pages, since this was last taken."""
+    """What happened to sessions since this was last taken."""
 
     preemptions: int = 0
+    cached_tokens: int = 0
+    """Of prompts, whose KV was there already."""
 
     def take(self) -> KVCounters:
         """The counts so far; they begin anew."""
         taken = replace(self)
-        self.preemptions = 0
+        self.preemptions = self.cached_tokens = 0
         return taken
+
+
+@dataclass(slots=True)
+class Prefix:
+    """What can be shared of one session's text."""
+
+    digests: list[bytes] = field(default_factory=list[bytes])
+    """Of its full pages, from the front; as many as were asked for."""
+    shared: int = 0
+    """Its pages, from the front, whose like the cache was told of."""
 
 
 class KVCacheManager:
     """Gives pages to sessions, and takes them back."""
 
-    def __init__(self, pool: PagePool) -> None:
+    def __init__(self, pool: PagePool, *, prefix_cache: bool = True) -> None:
+        """Without `prefix_cache` no session finds what another has computed."""
         self.pool: Final = pool
         self.counters: Final = KVCounters()
+        self._sharing: Final = prefix_cache
+        self._cache: Final = PrefixCache(pool)
+        self._prefixes: dict[int, Prefix] = {}
+        """By session."""
+        self._scratch: Final = PageTable(pool)
 
     @property
     def free_pages(self) -> int:
-        """Pages that a session can have."""
-        return self.pool.free_pages
+        """Pages that a session can have, those that are only kept for whoever may share them included."""
+        return self.pool.free_pages + self._cache.idle_pages
 
     def table(self) -> PageTable:
         """For a new session; without pages."""
         return PageTable(self.pool)
 
+    def share(self, sessions: Iterable[Session]) -> None:
+        """Let others find the full pages that were computed for these sessions."""
+        for session in sessions:
+            full = self._full(session.kv_length)
+            prefix = self._prefix(session, full)
+            if prefix.shared < full:
+                self._cache.put(prefix.digests[prefix.shared : full], session.table.pages(prefix.shared, full))
+                prefix.shared = full
+
+    def awaits(self, session: Session, running: Iterable[Session]) -> bool:
+        """True if the first page that a session lacks is just being computed for another, which is served no later than itself."""
+        full = self._full(len(session.tokens) - 1)
+        digests = self._prefix(session, full).digests[:full]
+        page = len(self._cache.known(digests))
+        if page == full:
+            return False
+        prefilling = [other for other in running if other.prefilling]
+        sooner = (o for o in prefilling if o is prefilling[0] or len(o.tokens) - o.kv_length <= len(session.tokens))
+        longer = (other for other in sooner if self._full(len(other.tokens) - 1) > page)
+        return any(self._prefix(other, page + 1).digests[page] == digests[page] for other in longer)
+
     def admit(self, session: Session, running: int) -> bool:
         """Take the pages of a session's text, if these and room for its first tree are there, and a page for each of `running` beside.
 
-        Those may need that page in the very next step, and would preempt the session for it.
+        Those may need that page in the very next step, and would preempt the session for it. Pages of an equal beginning are shared.
         """
-        length = len(session.tokens)
-        wanted = min(self.pool.pages_for(length + session.plan.num_draft_tokens) + running, self.pool.total_pages)
-        if wanted > self.free_pages:
+        length, full = len(session.tokens), self._full(len(session.tokens) - 1)
+        prefix = self._prefix(session, full)
+        known = self._cache.known(prefix.digests[:full])
+        wanted = self.pool.pages_for(length + session.plan.num_draft_tokens) + running
+        if min(wanted, self.pool.total_pages) - len(known) > self.free_pages - self._cache.idle(known):
             return False
-        return self._reserve(session, length)
+        session.table.adopt(self._cache.take(known))
+        prefix.shared = len(known)
+        session.kv_length = len(known) * self.pool.page_size
+        if session.cached_tokens is None:
+            session.cached_tokens = session.kv_length
+            self.counters.cached_tokens += session.kv_length
+        return self._reserve(session.table, length)
 
     def extend(self, stepping: Sequence[Session], running: Iterable[Session]) -> bool:
         """Take the pages that sessions lack for a step: those of their roots, or False; then as much room for drafts as there is."""
@@ -62,31 +115,73 @@ class KVCacheManager:
                 session.table.shrink(len(session.tokens))
             if not self._reserve_roots(lacking):
                 return False
+            lacking = list(stepping)
         for session in lacking:
-            self._reserve_drafts(session)
+            self._reserve_most(session.table, session.kv_length + session.width)
         return True
 
+    def scratch(self, chunks: Iterable[tuple[Session, range]]) -> list[tuple[Session, range, Slots]]:
+        """Where positions of sessions are recomputed in this step: slots from position 0 to the chunk's end, its own on scratch pages.
+
+        A chunk is shorter, or not there, where pages are short. `end_step` takes the scratch pages back.
+        """
+        placed: list[tuple[Session, range, Slots]] = []
+        taken = 0
+        for session, positions in chunks:
+            self._reserve_most(self._scratch, taken + len(positions))
+            part = positions[: len(self._scratch) - taken]
+            if part:
+                own = self._scratch.slots(taken, taken + len(part))
+                placed.append((session, part, np.concatenate([session.table.slots(0, part.start), own])))
+                taken += len(part)
+        return placed
+
+    def end_step(self) -> None:
+        """A step is over."""
+        self._scratch.release()
+
     def preempt(self, session: Session) -> None:
-        """Take all pages of a session back that goes on later: then all that it has committed is computed again."""
+        """Take all pages of a session back that goes on later: then what is not found again of its text is computed again."""
         self.free(session)
         session.kv_length = 0
         self.counters.preemptions += 1
 
-    def free(self, session: Session) -> None:
-        """Take all pages of a session back."""
+    def free(self, session: Session, *, sound: bool = True) -> None:
+        """Take all pages of a session back. If its KV is not `sound`, nobody is to find what it has computed or read."""
+        if sound:
+            self.share([session])
         session.table.release()
+        prefix = self._prefixes.pop(session.id, Prefix())
+        if sound:
+            self._cache.rest(prefix.digests)
+        else:
+            self._cache.forget(prefix.digests)
+
+    def _full(self, tokens: int) -> int:
+        """Pages that so many tokens fill, of those that may be shared."""
+        return tokens // self.pool.page_size if self._sharing else 0
+
+    def _prefix(self, session: Session, pages: int) -> Prefix:
+        """What is known of a session's first pages, with at least so many digests."""
+        prefix = self._prefixes.setdefault(session.id, Prefix())
+        if len(prefix.digests) < pages:
+            self._cache.extend(prefix.digests, session.tokens, pages)
+        return prefix
 
     def _reserve_roots(self, sessions: Iterable[Session]) -> bool:
-        return all(self._reserve(session, len(session.tokens)) for session in sessions)
+        return all(self._reserve(session.table, len(session.tokens)) for session in sessions)
 
-    def _reserve_drafts(self, session: Session) -> None:
-        held = len(session.table)
-        most = held + self.free_pages * self.pool.page_size
-        self._reserve(session, min(session.kv_length + session.width, most))
+    def _reserve_most(self, table: PageTable, length: int) -> None:
+        """Make room for so many tokens in a table, or for as many as there are pages for."""
+        self._reserve(table, min(length, len(table) + self.free_pages * self.pool.page_size))
 
-    def _reserve(self, session: Session, length: int) -> bool:
-        """Make sure that a session has slots for so many tokens; False if there are no pages for them."""
-        if self.pool.pages_for(length - len(session.table)) > self.free_pages:
+    def _reserve(self, table: PageTable, length: int) -> bool:
+        """Make sure that a table has slots for so many tokens; False if there are no pages for them."""
+        wanted = self.pool.pages_for(length - len(table))
+        if wanted > self.free_pages:
             return False
-        session.table.reserve(length)
+        if wanted > self.pool.free_pages:
+            # Several at once: they are handed out in order, so that a text's pages lie side by side.
+            self._cache.evict(max(wanted - self.pool.free_pages, self.pool.total_pages // EVICTED_PART))
+        table.reserve(length)
         return True

@@ -6,6 +6,7 @@ from collections import deque
 
 from specsplit.errors import Exhausted, InvalidRequest
 from specsplit.model.batch import Row
+from specsplit.model.pages import Slots
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo
 from specsplit_verifier.kv_cache_manager import KVCacheManager
@@ -23,7 +24,7 @@ class Scheduler:
         self._max_sessions = max_sessions
         self.waiting: deque[Session] = deque()
         self.running: dict[int, Session] = {}
-        """The oldest first, and all of them older than those that wait."""
+        """In order of admission."""
 
     def max_tokens_of(self, prompt_tokens: int, max_tokens: int | None, num_draft_tokens: int) -> int:
         """Tokens a session may generate; without `max_tokens` as many as context and KV pool hold.
@@ -64,18 +65,26 @@ class Scheduler:
         self.waiting.append(session)
 
     def admit(self) -> list[Session]:
-        """Move sessions that fit now from waiting to running, in order of arrival."""
+        """Move sessions that fit now from waiting to running, in order of arrival.
+
+        A session whose beginning is just being read for another waits for that, and others may overtake it.
+        """
         admitted: list[Session] = []
-        while self.waiting and len(self.running) < self._max_sessions:
-            session = self.waiting[0]
-            if not self.kv.admit(session, len(self.running)):
-                break  # no overtaking: a large session must not starve
-            self.running[session.id] = self.waiting.popleft()
+        if not self.waiting or len(self.running) == self._max_sessions:
+            return admitted
+        self.kv.share(self.running.values())
+        for session in list(self.waiting):
+            if self.kv.awaits(session, self.running.values()):
+                continue
+            if len(self.running) == self._max_sessions or not self.kv.admit(session, len(self.running)):
+                break  # a large session must not starve
+            self.waiting.remove(session)
+            self.running[session.id] = session
             admitted.append(session)
         return admitted
 
     def preempt(self) -> Session:
-        """The youngest session gives its pages back and waits, before all others, to be computed again."""
+        """The session that was admitted last gives its pages back and waits, before all others, to be computed again."""
         _, session = self.running.popitem()
         self.kv.preempt(session)
         self.waiting.appendleft(session)
@@ -85,11 +94,11 @@ class Scheduler:
         """A waiting or running session."""
         return self.running.get(session_id) or next((s for s in self.waiting if s.id == session_id), None)
 
-    def remove(self, session: Session) -> None:
-        """Forget a session and free its pages."""
+    def remove(self, session: Session, *, sound: bool = True) -> None:
+        """Forget a session and free its pages. Unless its KV is `sound`, nobody shares it from now on."""
         if self.running.pop(session.id, None) is None:
             self.waiting.remove(session)
-        self.kv.free(session)
+        self.kv.free(session, sound=sound)
 
     def make_room(self, batch: Batch) -> bool:
         """Take the pages that a step needs; False if there are too few even for the roots, so that a session has to be preempted."""
@@ -98,9 +107,10 @@ class Scheduler:
     def lay_out(self, batch: Batch, now: float) -> StepInput:
         """Take the drafts of those that step, and give every token its slot."""
         trees = [_tree(session, session.take(limits.within(session.room))) for session, limits in batch.decoding]
-        chunks = [_chunk(session, positions, recomputed=True) for session, positions in batch.recomputing]
+        chunks = [_chunk(*placed, recomputed=True) for placed in self.kv.scratch(batch.recomputing)]
         for session, size in batch.prefilling:
-            chunks.append(_chunk(session, range(session.kv_length, session.kv_length + size)))
+            positions = range(session.kv_length, session.kv_length + size)
+            chunks.append(_chunk(session, positions, session.table.slots(0, positions.stop)))
         return StepInput(trees, chunks, now)
 
 
@@ -111,7 +121,6 @@ def _tree(session: Session, draft: Draft) -> TreeInput:
     return TreeInput(session.id, draft, row, request.sampling, session.drafter.recipe, request.logprobs)
 
 
-def _chunk(session: Session, positions: range, *, recomputed: bool = False) -> ChunkInput:
-    tokens = session.tokens[positions.start : positions.stop]
-    row = Row.chunk(tokens, session.table.slots(0, positions.stop))
+def _chunk(session: Session, positions: range, slots: Slots, *, recomputed: bool = False) -> ChunkInput:
+    row = Row.chunk(session.tokens[positions.start : positions.stop], slots)
     return ChunkInput(session.id, positions.start, row, session.drafter.recipe, recomputed)

@@ -75,6 +75,8 @@ class Session:
     refused_by: set[str] = field(default_factory=set[str])
     """Addresses of drafters that would not have it."""
     tally: Tally = field(default_factory=Tally)
+    cached_tokens: int | None = None
+    """Tokens of its prompt whose KV was there when it began; None until then."""
     traceparent: str = ""
     """What its drafters hang their spans below; empty: nothing."""
 
@@ -132,13 +134,15 @@ class Session:
         self.tokens += kept
         finished, reroot = None, Reroot()
         if reason is not None:
-            finished = Finished(reason, stop_token, Usage(self.prompt_length, self.generated), self.tally.frozen())
+            usage = Usage(self.prompt_length, self.generated, self.cached_tokens or 0)
+            finished = Finished(reason, stop_token, usage, self.tally.frozen())
         else:
             self.kv_length += len(path)
             reroot = drafter.commit(draft, accepted, now)
             self.tally.commit(reroot.hit)
-        logprobs = accepted.logprobs[: len(kept)]
-        output = Tokens(kept, min(len(path) - 1, len(kept)), self.tally.frozen(), logprobs) if kept else None
+        logprobs, cached = accepted.logprobs[: len(kept)], self.cached_tokens or 0
+        correct = min(len(path) - 1, len(kept))
+        output = Tokens(kept, correct, self.tally.frozen(), logprobs, cached) if kept else None
         return SessionResult(
             self.id, self.plan, draft, path, accepted.bonus, attached, held_since, output, finished, reroot, tree
         )

@@ -33,7 +33,7 @@ class TreeInput:
 class ChunkInput:
     """A stretch of a session's committed tokens: no logits.
 
-    What is recomputed writes the same KV to the same slots, up to floating-point rounding between batch shapes (docs/design.md, section 5).
+    What is recomputed is written to scratch slots, since batch shapes round differently, and others may read what is there.
     """
 
     session: int
@@ -243,6 +243,8 @@ class StepCosts:
     """Nodes that came when their place in the tree was gone."""
     failovers: int
     """Sessions that were given another drafter."""
+    cached_tokens: int
+    """Of the prompts of sessions that began, whose KV was there already."""
     preemptions: int
     """Sessions that gave their KV pages back, to be computed again later."""
     round_trips_s: Sequence[float]

@@ -65,6 +65,11 @@ class StepCosts(Protocol):
         ...
 
     @property
+    def cached_tokens(self) -> int:
+        """Of prompts, whose KV was there already."""
+        ...
+
+    @property
     def preemptions(self) -> int:
         """Sessions that gave their KV pages back, since the step before."""
         ...
@@ -207,6 +212,7 @@ class VerifierMetrics(Metrics):
         self._wasted["late"].add(costs.late_nodes)
         self._failovers.add(costs.failovers)
         self._preemptions.add(costs.preemptions)
+        self._cached_tokens.add(costs.cached_tokens)
         for seconds in costs.round_trips_s:
             self._round_trip.observe(seconds)
 
@@ -233,10 +239,9 @@ class VerifierMetrics(Metrics):
         self._bonus.add(bonus)
         self._hits.add(hits)
 
-    def session(self, prompt_tokens: int, cached_tokens: int = 0) -> None:
-        """A session was accepted; `cached_tokens` of its prompt need not be read."""
+    def session(self, prompt_tokens: int) -> None:
+        """A session has come."""
         self._prompt_tokens.add(prompt_tokens)
-        self._cached_tokens.add(cached_tokens)
 
     def plan_switched(self) -> None:
         """The plan that sessions step under was changed."""

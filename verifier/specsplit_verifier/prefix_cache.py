@@ -1,0 +1,86 @@
+"""Pages of KV that sessions share: full ones, found again by their tokens and all tokens before them.
+
+A page is known by the SHA-256 of its tokens and of the digest of the page before it. The first page has the salt before it, which stands
+for whatever else the KV depends on. So what is found was computed of the same tokens by the same model. The cache is one holder of every
+page that it knows. Pages that it alone holds are idle: they wait for a session, and the least recently used is evicted when pages are
+needed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import takewhile
+from typing import Final
+
+import numpy as np
+
+from specsplit.model.pages import PagePool, Slots
+
+
+class PrefixCache:
+    """Pages by digest. Those that a session takes or puts are held by that session too."""
+
+    def __init__(self, pool: PagePool, salt: bytes = b"") -> None:
+        self._pool: Final = pool
+        self._salt: Final = salt
+        self._pages: dict[bytes, int] = {}
+        self._idle: OrderedDict[bytes, int] = OrderedDict()
+        """Those of them that no session holds, the least recently used first."""
+
+    @property
+    def idle_pages(self) -> int:
+        """Pages that `evict` can free."""
+        return len(self._idle)
+
+    def extend(self, digests: list[bytes], tokens: Sequence[int], count: int) -> None:
+        """Append to the digests of a text's pages, from the front, until there are `count`."""
+        size = self._pool.page_size
+        for page in range(len(digests), count):
+            before = digests[-1] if digests else self._salt
+            content = np.array(tokens[page * size : (page + 1) * size], dtype=np.int64)
+            digests.append(sha256(before + content.tobytes()).digest())
+
+    def known(self, digests: Sequence[bytes]) -> list[bytes]:
+        """Those from the front whose pages are here."""
+        return list(takewhile(self._pages.__contains__, digests))
+
+    def idle(self, digests: Sequence[bytes]) -> int:
+        """How many of these pages are idle."""
+        return sum(digest in self._idle for digest in digests)
+
+    def take(self, digests: Sequence[bytes]) -> Slots:
+        """A session holds these known pages from now on."""
+        pages = np.array([self._pages[digest] for digest in digests], dtype=np.int64)
+        self._pool.share(pages)
+        for digest in digests:
+            self._idle.pop(digest, None)
+        return pages
+
+    def put(self, digests: Sequence[bytes], pages: Slots) -> None:
+        """A session's pages are computed: those whose like is not known yet are here from now on."""
+        fresh = {
+            digest: page for digest, page in zip(digests, pages.tolist(), strict=True) if digest not in self._pages
+        }
+        self._pages.update(fresh)
+        self._pool.share(np.fromiter(fresh.values(), dtype=np.int64))
+
+    def rest(self, digests: Sequence[bytes]) -> None:
+        """A session that used these pages has released them: those that nobody else uses are idle, and the last of the text go first."""
+        for digest in reversed(digests):
+            page = self._pages.get(digest)
+            if page is not None and self._pool.holders(page) == 1:
+                self._idle[digest] = page
+                self._idle.move_to_end(digest)
+
+    def evict(self, count: int) -> None:
+        """Free so many idle pages."""
+        self.forget([digest for digest, _ in zip(self._idle, range(count), strict=False)])
+
+    def forget(self, digests: Sequence[bytes]) -> None:
+        """Nobody finds these pages again."""
+        for digest in digests:
+            self._idle.pop(digest, None)
+        pages = [page for digest in digests if (page := self._pages.pop(digest, None)) is not None]
+        self._pool.release(np.sort(np.array(pages, dtype=np.int64)))  # so that they are handed out side by side
