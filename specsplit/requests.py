@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
+from specsplit.errors import InvalidRequest
+from specsplit.splitmix import GOLDEN, draw
 from specsplit.values import (
     FinishReason,
     PlanChanges,
@@ -14,6 +17,9 @@ from specsplit.values import (
     Usage,
     check_logprobs,
 )
+
+MAX_CHOICES: Final = 16
+"""Choices of one request, at most."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,21 @@ class GenerateRequest:
     plan: PlanChanges = field(default_factory=PlanChanges)
     logprobs: int | None = None
     """Likeliest tokens to tell beside each one, with their log-probabilities and its own; None: no log-probabilities at all."""
+    n: int = 1
+    """Completions of the prompt, the choices; each has a seed of its own (see `choice_seed`)."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
+        if not 1 <= self.n <= MAX_CHOICES:
+            raise InvalidRequest("n", f"is {self.n}, expected 1..{MAX_CHOICES}")
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """The seed of a choice of a request with this seed: of choice 0 the request's own, of choice i the i-th draw of splitmix64 from it.
+
+    A request for one choice with that seed gives the same text.
+    """
+    return draw(seed + (index - 1) * GOLDEN) if index else seed
 
 
 @dataclass(frozen=True)
@@ -85,11 +103,13 @@ class Delta:
     """How many of them, from the front, were accepted drafts."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Of each of the tokens, if the request asked for that."""
+    index: int = 0
+    """Which choice it is of."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """The end of a generation."""
+    """The end of a choice."""
 
     request_id: str
     reason: FinishReason
@@ -102,3 +122,5 @@ class Done:
     """Member id of the verifier that decoded it."""
     drafter: str = ""
     """Member id of the drafter chosen at the start; empty: none."""
+    index: int = 0
+    """Which choice it is of."""

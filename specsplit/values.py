@@ -5,6 +5,7 @@ Words are those of docs/design.md; tokens are vocabulary ids (ints >= 0), positi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -286,6 +287,11 @@ class SpeculationStatistics:
     """Commits whose bonus was a node of the speculation, so that its subtree survived."""
     misses: int = 0
     """Commits whose bonus was not."""
+
+    @classmethod
+    def sum(cls, parts: Sequence[SpeculationStatistics]) -> SpeculationStatistics:
+        """Over several sessions."""
+        return cls(*(sum(vars(part)[name] for part in parts) for name in vars(cls())))
 
     @property
     def accept_length(self) -> float:

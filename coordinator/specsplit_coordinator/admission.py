@@ -1,6 +1,6 @@
 """The bounded queue before the verifiers: first come, first served, and a clear refusal when it is full.
 
-A request takes its ticket before anything is done for it, so that what all of them hold is bounded, too.
+A request for n choices counts as n. It takes its ticket before anything is done for it, so that what all of them hold is bounded, too.
 
     ticket ──(the prompt is read)──> enter ──> lease ──(no token yet, and the verifier failed)──> enter, ahead of the others
 """
@@ -77,7 +77,7 @@ class Admission:
 
     @property
     def queued(self) -> int:
-        """Requests that wait for a verifier."""
+        """Places on a verifier that are waited for."""
         return len(self._waiting)
 
     @property
@@ -85,28 +85,30 @@ class Admission:
         """Leases held."""
         return self._running
 
-    def ticket(self) -> AbstractContextManager[None]:
-        """While a request is prepared it counts as waiting. To be taken before its prompt is looked at, and left before `enter`.
+    def ticket(self, places: int = 1) -> AbstractContextManager[None]:
+        """While a request is prepared it counts as waiting, for so many places. To be taken before its prompt is looked at, and left before
+        `enter`.
 
         Raises Exhausted, with a hint when to retry, if as many requests wait as may; Unavailable if no verifier takes sessions.
         """
         free = sum(seat.free_places for seat in candidates(self._registry.verifiers))
         ahead = len(self._waiting) + self._preparing
-        if ahead >= self._max_queue + free:
+        if ahead + places > self._max_queue + free:
+            asked = f" beside one for {places} choices" if places > 1 else ""
             raise Exhausted(
-                f"{self._running} requests run and {ahead} wait, which is all there is room for; "
+                f"{self._running} requests run and {ahead} wait, which is all there is room for{asked}; "
                 f"try again in {self._retry_after_s:g} s",
                 self._retry_after_s,
             )
-        return self._prepared()
+        return self._prepared(places)
 
     @contextmanager
-    def _prepared(self) -> Generator[None]:
-        self._preparing += 1
+    def _prepared(self, places: int) -> Generator[None]:
+        self._preparing += places
         try:
             yield
         finally:
-            self._preparing -= 1
+            self._preparing -= places
             self._note_idle()
 
     async def enter(self, *, again: bool = False) -> Lease:

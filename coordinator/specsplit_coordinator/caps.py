@@ -20,6 +20,8 @@ class Caps:
     """What a request may give, and gets at most if it does not."""
     plan: PlanChanges = field(default_factory=PlanChanges)
     """The largest values that a request's plan may have."""
+    max_n: int | None = None
+    """The most choices that a request may ask for."""
 
     @classmethod
     def of(cls, settings: CoordinatorSettings) -> Caps:
@@ -27,11 +29,12 @@ class Caps:
         plan = PlanChanges(
             settings.max_num_steps, settings.max_topk, settings.max_num_draft_tokens, settings.max_wait_budget_us
         )
-        return cls(settings.default_max_tokens, settings.max_max_tokens, plan)
+        return cls(settings.default_max_tokens, settings.max_max_tokens, plan, settings.max_n)
 
     def check(self, request: GenerateRequest) -> None:
         """Raise InvalidRequest for a request that asks for more, with the field, its value and the setting that bounds it."""
         _check("max_tokens", request.stopping.max_tokens, "max_max_tokens", self.max_max_tokens)
+        _check("n", request.n, "max_n", self.max_n)
         request.plan.over(Plan())
         asked = vars(request.plan)
         for name, cap in vars(self.plan).items():

@@ -1,6 +1,7 @@
 """The life of one request, from prompt to last message. Works on values; the servicer is its edge.
 
-1. check  2. ticket  3. name and seed  4. prompt to tokens  5. wait for a verifier  6. choose a drafter  7. decode  8. tokens to text
+1. check  2. ticket  3. name and seed  4. prompt to tokens
+of every choice by itself: 5. wait for a verifier  6. choose a drafter  7. decode  8. tokens to text
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Protocol
 
 from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.observe import TraceContext, fields
-from specsplit.requests import Delta, Done, GenerateRequest
+from specsplit.requests import Delta, Done, GenerateRequest, choice_seed
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
@@ -21,16 +22,17 @@ from specsplit.values import FinishReason, ModelInfo, Sampling, SpeculationStati
 from specsplit.wire.common import check_tokens
 from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.caps import Caps
+from specsplit_coordinator.merging import merged
 from specsplit_coordinator.output import Output
 from specsplit_coordinator.placement import check_wish, choose_drafter, has_other
 from specsplit_coordinator.prompt import PromptReader
 from specsplit_coordinator.registry import Registry, Seat, endpoint_of
-from specsplit_coordinator.request_log import LoggedRequest, Remaining, RequestLog
+from specsplit_coordinator.request_log import LoggedChoice, LoggedRequest, Remaining, RequestLog
 
 _log = logging.getLogger(__name__)
 
 MAX_PLACEMENTS = 3
-"""Verifiers that one request is tried on, at most: a request that brings verifiers down must not meet all of them."""
+"""Verifiers that one choice is tried on, at most: a request that brings verifiers down must not meet all of them."""
 
 
 class Decoder(Protocol):
@@ -67,6 +69,10 @@ class _Prepared:
     sampling: Sampling
     stopping: Stopping
 
+    def choice(self, index: int) -> _Prepared:
+        """What one of its choices is decoded with."""
+        return replace(self, sampling=replace(self.sampling, seed=choice_seed(self.sampling.seed, index)))
+
 
 class Generator:
     """Runs requests."""
@@ -91,12 +97,13 @@ class Generator:
         self._caps = caps
 
     async def generate(self, request: GenerateRequest, remaining_s: Remaining) -> AsyncGenerator[Delta | Done, None]:
-        """Deltas, then one Done. Whoever asks closes the generator, at the end too. Raises SpecsplitError."""
+        """Deltas of every choice, mixed, and a Done behind those of each. Whoever asks closes the generator, at the end too.
+
+        Raises SpecsplitError; what one choice fails with ends the others.
+        """
         with self._requests.follow(request, remaining_s) as logged:
             async with aclosing(self._run(request, remaining_s, logged)) as events:
                 async for event in events:
-                    if isinstance(event, Done):
-                        logged.done = event
                     yield event
 
     def refused(self, error: SpecsplitError) -> None:
@@ -110,18 +117,29 @@ class Generator:
     async def _run(
         self, request: GenerateRequest, remaining_s: Remaining, logged: LoggedRequest
     ) -> AsyncGenerator[Delta | Done, None]:
-        """Every step of it. A verifier that fails before its first event is left for another, if there is one."""
+        """Every step of it."""
         target = self._check(request)
         with self._ticket(logged):
             prepared = await self._prepare(request, target, logged)
+        choices = [self._choice(prepared.choice(each.index), remaining_s, each) for each in logged.choices]
+        async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
+            async for event in events:
+                yield event
+
+    async def _choice(
+        self, prepared: _Prepared, remaining_s: Remaining, logged: LoggedChoice
+    ) -> AsyncGenerator[Delta | Done, None]:
+        """One choice, from its place on a verifier on. If that fails before its first event, it goes to another, if there is one."""
         for attempt in range(1, MAX_PLACEMENTS + 1):
-            with logged.trace.stage("queue") as note:
+            with logged.request.trace.stage("queue") as note:
                 lease = await self._admission.enter(again=attempt > 1)
                 note("verifier", lease.verifier.member_id)
             try:
                 async with aclosing(self._decode(prepared, lease, remaining_s, logged)) as events:
                     async for event in events:
-                        yield event
+                        if isinstance(event, Done):
+                            logged.done = event
+                        yield replace(event, index=logged.index) if logged.index else event
                 return
             except _Unanswered as failure:
                 if not self._goes_elsewhere(lease.verifier, failure.error) or attempt == MAX_PLACEMENTS:
@@ -143,15 +161,15 @@ class Generator:
         return others
 
     async def _decode(
-        self, prepared: _Prepared, lease: Lease, remaining_s: Remaining, logged: LoggedRequest
+        self, prepared: _Prepared, lease: Lease, remaining_s: Remaining, logged: LoggedChoice
     ) -> AsyncGenerator[Delta | Done, None]:
         """The session on the verifier of `lease`. Raises _Unanswered if the verifier fails before its first event."""
         self._place_drafter(lease, prepared.request.drafter)
         logged.placed(lease)
         tokenizer = self._tokenizer
         output = Output(tokenizer.detokenizer(prepared.tokens), StopScanner(prepared.request.stop), tokenizer.piece)
-        session = _decode_request(prepared, lease)
-        events = _answered(self._decoder.decode(lease.verifier, session, remaining_s(), logged.trace.context), lease)
+        session, trace = _decode_request(prepared, lease), logged.request.trace
+        events = _answered(self._decoder.decode(lease.verifier, session, remaining_s(), trace.context), lease)
         async with aclosing(events), aclosing(_stream(events, output, logged)) as stream:
             async for event in stream:
                 yield _done(prepared, lease, output, event) if isinstance(event, _End) else event
@@ -169,7 +187,7 @@ class Generator:
 
     def _ticket(self, logged: LoggedRequest) -> AbstractContextManager[None]:
         try:
-            return self._admission.ticket()
+            return self._admission.ticket(logged.asked.n)
         except SpecsplitError:
             with logged.trace.stage("queue"):  # that is where it ended
                 raise
@@ -249,7 +267,7 @@ class _End:
 
 
 async def _stream(
-    events: AsyncIterator[Tokens | Finished], output: Output, logged: LoggedRequest
+    events: AsyncIterator[Tokens | Finished], output: Output, logged: LoggedChoice
 ) -> AsyncGenerator[Delta | _End, None]:
     """Deltas and the end, made of a verifier's events. Raises SpecsplitError if the verifier stops short."""
     async for event in events:

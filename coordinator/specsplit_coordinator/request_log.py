@@ -2,7 +2,7 @@
 
     arrived ──> prepared ──> placed ──> first tokens ──> tokens … ──> ended: finished, failed, or left by the caller
 
-A request may end at any point. It is placed again if a verifier fails it before its first tokens.
+A request may end at any point. Each of its choices is placed by itself, and again if a verifier fails it before its first tokens.
 """
 
 from __future__ import annotations
@@ -37,6 +37,49 @@ Heard = Callable[["LoggedRequest", float], None]
 
 
 @dataclass(eq=False)
+class LoggedChoice:
+    """One choice of a request: its session on a verifier, as far as it has come."""
+
+    request: LoggedRequest
+    index: int
+    verifier: Seat | None = None
+    drafter: Seat | None = None
+    tokens: int = 0
+    """Received from the verifier."""
+    speculation: SpeculationStatistics = field(default_factory=SpeculationStatistics)
+    latest_tokens_at: float | None = None
+    done: Done | None = None
+    """The last message, if the choice finished."""
+
+    def placed(self, lease: Lease) -> None:
+        """Note where it runs."""
+        first = self.request.verifier is None
+        self.verifier, self.drafter = lease.verifier, lease.drafter
+        if first:
+            self.request.tell(self.request.log.on_placed)
+
+    def received(self, event: Tokens | Finished) -> None:
+        """Note what the verifier has sent."""
+        log = self.request.log
+        log.steps += event.speculation.steps - self.speculation.steps
+        log.accepted += event.speculation.accepted - self.speculation.accepted
+        self.speculation = event.speculation
+        if isinstance(event, Tokens) and event.tokens:
+            self._burst(len(event.tokens), log.clock.now())
+
+    def _burst(self, number: int, now: float) -> None:
+        self.tokens += number
+        self.request.log.tokens += number
+        before, self.latest_tokens_at = self.latest_tokens_at, now
+        if before is not None:
+            for hear in self.request.log.on_tokens:
+                hear(self.request, number, now - before)
+        elif self.request.first_tokens_at is None:
+            self.request.first_tokens_at = now
+            self.request.tell(self.request.log.on_first_tokens)
+
+
+@dataclass(eq=False)
 class LoggedRequest:
     """One request as far as it has come. Times are seconds of the coordinator's clock."""
 
@@ -51,66 +94,64 @@ class LoggedRequest:
     """Empty until the request is prepared."""
     seed: int = 0
     prompt_tokens: int = 0
-    verifier: Seat | None = None
-    drafter: Seat | None = None
-    tokens: int = 0
-    """Received from the verifier."""
-    speculation: SpeculationStatistics = field(default_factory=SpeculationStatistics)
     first_tokens_at: float | None = None
-    latest_tokens_at: float | None = None
-    done: Done | None = None
-    """The last message, if the request finished."""
+    """Of any choice."""
     failure: Exception | None = None
     """What the request ended with, if it failed."""
     code: grpc.StatusCode = grpc.StatusCode.OK
     """How it ended; the caller sees this unless it is gone."""
     ended_at: float | None = None
+    choices: tuple[LoggedChoice, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.choices = tuple(LoggedChoice(self, index) for index in range(self.asked.n))
+
+    @property
+    def verifier(self) -> Seat | None:
+        """Where the first choice runs that has a place."""
+        return next((choice.verifier for choice in self.choices if choice.verifier is not None), None)
+
+    @property
+    def drafter(self) -> Seat | None:
+        """The first that a choice has."""
+        return next((choice.drafter for choice in self.choices if choice.drafter is not None), None)
+
+    @property
+    def tokens(self) -> int:
+        """Received from the verifiers, for all choices."""
+        return sum(choice.tokens for choice in self.choices)
+
+    @property
+    def speculation(self) -> SpeculationStatistics:
+        """Sums over all choices."""
+        return SpeculationStatistics.sum([choice.speculation for choice in self.choices])
+
+    @property
+    def dones(self) -> tuple[Done, ...]:
+        """The last messages, one for each choice; none unless the whole request finished."""
+        dones = tuple(choice.done for choice in self.choices if choice.done is not None)
+        return dones if len(dones) == len(self.choices) else ()
 
     @property
     def state(self) -> str:
-        """QUEUED or RUNNING; of an ended request the finish reason, or the gRPC status in small letters."""
+        """QUEUED or RUNNING; of an ended request the finish reason of its first choice, or the gRPC status in small letters."""
         if self.ended_at is None:
             return QUEUED if self.verifier is None else RUNNING
-        return self.code.name.lower() if self.done is None else self.done.reason.value
+        return self.dones[0].reason.value if self.dones else self.code.name.lower()
 
     def prepared(self, request_id: str, model: str, sampling: Sampling, prompt_tokens: int) -> None:
         """Note its name, model, seed and length."""
         self.request_id, self.model, self.seed, self.prompt_tokens = request_id, model, sampling.seed, prompt_tokens
 
-    def placed(self, lease: Lease) -> None:
-        """Note where it runs."""
-        first = self.verifier is None
-        self.verifier, self.drafter = lease.verifier, lease.drafter
-        if first:
-            self._tell(self.log.on_placed)
-
-    def received(self, event: Tokens | Finished) -> None:
-        """Note what the verifier has sent."""
-        self.log.steps += event.speculation.steps - self.speculation.steps
-        self.log.accepted += event.speculation.accepted - self.speculation.accepted
-        self.speculation = event.speculation
-        if isinstance(event, Tokens) and event.tokens:
-            self._burst(len(event.tokens), self.log.clock.now())
-
-    def _burst(self, number: int, now: float) -> None:
-        self.tokens += number
-        self.log.tokens += number
-        before, self.latest_tokens_at = self.latest_tokens_at, now
-        if before is None:
-            self.first_tokens_at = now
-            self._tell(self.log.on_first_tokens)
-        else:
-            for hear in self.log.on_tokens:
-                hear(self, number, now - before)
-
     def end(self, remaining_s: float | None) -> None:
         """Note that it is over: finished, failed, or left by the caller, who had so much time left."""
         self.ended_at = self.log.clock.now()
-        if self.done is None:
+        if not self.dones:
             self.code = _code(self.failure, remaining_s)
-        self._tell(self.log.on_ended)
+        self.tell(self.log.on_ended)
 
-    def _tell(self, whom: list[Heard]) -> None:
+    def tell(self, whom: list[Heard]) -> None:
+        """Tell them that something has happened to it."""
         after_s = self.log.clock.now() - self.arrived_at
         for hear in whom:
             hear(self, after_s)

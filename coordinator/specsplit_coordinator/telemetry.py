@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from specsplit.observe import fields
 from specsplit.observe.metrics import CoordinatorMetrics
-from specsplit.requests import ChatPrompt, Done, GenerateRequest
+from specsplit.requests import ChatPrompt, GenerateRequest
 from specsplit.rpc import code_of
+from specsplit.values import SpeculationStatistics
 from specsplit_coordinator.request_log import LoggedRequest, RequestLog
 from specsplit_coordinator.request_trace import Value
 
@@ -22,9 +24,9 @@ def tell(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
 
 
 def _write(request: LoggedRequest, after_s: float) -> None:
-    if request.done is not None:
-        done = request.done
-        told = fields(request=done.request_id, reason=done.reason.value, verifier=done.verifier)
+    if request.dones:
+        reasons, verifiers = (done.reason.value for done in request.dones), (done.verifier for done in request.dones)
+        told = fields(request=request.request_id, reason=_each_once(reasons), verifier=_each_once(verifiers))
         _log.info("request done", extra=told)
     elif request.failure is not None:
         told = fields(request=request.request_id, code=request.code.name, why=str(request.failure))
@@ -35,10 +37,10 @@ def _write(request: LoggedRequest, after_s: float) -> None:
 
 def _count(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
     def ended(request: LoggedRequest, after_s: float) -> None:
-        if request.done is None:
-            metrics.failed(request.code.name)
+        if request.dones:
+            metrics.finished(request.dones[0].reason, after_s, request.trace.exemplar)
         else:
-            metrics.finished(request.done.reason, after_s, request.trace.exemplar)
+            metrics.failed(request.code.name)
 
     requests.on_refused.append(lambda error: metrics.failed(code_of(error).name))
     requests.on_placed.append(lambda request, after_s: metrics.placed(after_s, request.trace.exemplar))
@@ -58,9 +60,9 @@ def _attributes(request: LoggedRequest) -> dict[str, Value]:
         attributes |= {"gen_ai.request.model": request.model, "gen_ai.request.seed": _wire_int(request.seed)}
     if request.first_tokens_at is not None:
         attributes["gen_ai.response.time_to_first_chunk"] = request.first_tokens_at - request.arrived_at
-    if request.done is None:
-        return attributes | {"error.type": request.code.name}
-    return attributes | _answered(request.done, request.model)
+    if request.dones:
+        return attributes | _answered(request)
+    return attributes | {"error.type": request.code.name}
 
 
 def _asked(request: GenerateRequest) -> dict[str, Value]:
@@ -72,18 +74,20 @@ def _asked(request: GenerateRequest) -> dict[str, Value]:
         "gen_ai.request.top_p": float(sampling.top_p),
         "gen_ai.request.top_k": sampling.top_k,
     }
+    if request.n > 1:
+        asked["gen_ai.request.choice.count"] = request.n
     return asked if max_tokens is None else asked | {"gen_ai.request.max_tokens": max_tokens}
 
 
-def _answered(done: Done, model: str) -> dict[str, Value]:
-    speculation = done.speculation
+def _answered(request: LoggedRequest) -> dict[str, Value]:
+    dones, speculation = request.dones, SpeculationStatistics.sum([done.speculation for done in request.dones])
     answered: dict[str, Value] = {
-        "gen_ai.response.finish_reasons": [done.reason.value],
-        "gen_ai.response.id": done.request_id,
-        "gen_ai.response.model": model,
-        "gen_ai.usage.input_tokens": done.usage.prompt_tokens,
-        "gen_ai.usage.output_tokens": done.usage.completion_tokens,
-        "specsplit.verifier": done.verifier,
+        "gen_ai.response.finish_reasons": [done.reason.value for done in dones],
+        "gen_ai.response.id": request.request_id,
+        "gen_ai.response.model": request.model,
+        "gen_ai.usage.input_tokens": request.prompt_tokens,
+        "gen_ai.usage.output_tokens": sum(done.usage.completion_tokens for done in dones),
+        "specsplit.verifier": _each_once(done.verifier for done in dones),
         "specsplit.steps": speculation.steps,
         "specsplit.drafted": speculation.drafted,
         "specsplit.accepted": speculation.accepted,
@@ -91,7 +95,13 @@ def _answered(done: Done, model: str) -> dict[str, Value]:
         "specsplit.misses": speculation.misses,
         "specsplit.accept_length": float(speculation.accept_length),
     }
-    return answered | {"specsplit.drafter": done.drafter} if done.drafter else answered
+    drafters = _each_once(done.drafter for done in dones if done.drafter)
+    return answered | {"specsplit.drafter": drafters} if drafters else answered
+
+
+def _each_once(names: Iterable[str]) -> str:
+    """Those of all choices in one text."""
+    return ", ".join(dict.fromkeys(names))
 
 
 def _wire_int(seed: int) -> int:

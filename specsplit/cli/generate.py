@@ -12,11 +12,11 @@ import typer
 from specsplit.cli.drafters import CHOICES
 from specsplit.cli.logprobs import as_objects, show
 from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
-from specsplit.cli.paint import Painter, summary
+from specsplit.cli.paint import ChoicesPainter, Painter, summary
 from specsplit.client import ChatMessage, ChatPrompt, Client, Promptable, Result, make_request
 from specsplit.client.result import Gatherer
 from specsplit.errors import InvalidRequest
-from specsplit.requests import Delta, GenerateRequest
+from specsplit.requests import GenerateRequest
 
 
 def generate(
@@ -43,6 +43,7 @@ def generate(
     drafter: Annotated[
         str | None, typer.Option("--drafter", metavar="KIND", help=f"{CHOICES}; the best there is if left out.")
     ] = None,
+    n: Annotated[int, typer.Option("--n", help="Write so many continuations, at most 16.")] = 1,
     logprobs: Annotated[
         int | None,
         typer.Option(
@@ -68,31 +69,36 @@ def generate(
         drafter=drafter,
         ignore_eos=ignore_eos,
         logprobs=logprobs,
+        n=n,
     )
     with Client(address, transport(tls_ca)) as client:
         result = run(client, request, None if as_json else Painter(), timeout_s)
     if as_json:
         typer.echo(json.dumps(as_object(result)))
         return
-    if logprobs is not None:
-        show(result.logprobs)
-    typer.echo(summary(result), err=True)
+    for choice in result.choices:
+        if logprobs is not None:
+            show(choice.logprobs)
+        typer.echo(summary(choice), err=True)
 
 
 def run(client: Client, request: GenerateRequest, painter: Painter | None, timeout_s: float | None = None) -> Result:
     """Generate, painting what comes, and return the whole."""
-    gatherer = Gatherer()
+    gatherer, choices = Gatherer(request.n), None if painter is None else ChoicesPainter(painter, request.n)
     for event in client.send(request, timeout_s):
         gatherer.add(event)
-        if painter is not None and isinstance(event, Delta):
-            painter.paint(event)
-    if painter is not None:
-        painter.end()
+        if choices is not None:
+            choices.add(event)
     return gatherer.result()
 
 
 def as_object(result: Result) -> dict[str, object]:
     """What --json prints."""
+    made = _choice_object(result)
+    return made | {"choices": [_choice_object(choice) for choice in result.choices]} if result.others else made
+
+
+def _choice_object(result: Result) -> dict[str, object]:
     speculation = {**asdict(result.speculation), "accept_length": result.speculation.accept_length}
     made: dict[str, object] = {
         "text": result.text,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 
 from rich.console import Console
 from rich.text import Text
 
-from specsplit.client import Delta, Result
+from specsplit.client import Delta, Done, Result
 
 DRAFT_STYLE = "green"
 BONUS_STYLE = "bold yellow"
@@ -32,11 +33,46 @@ class Painter:
             self._console.file.write(delta.text)
         self._console.file.flush()
 
+    def head(self, line: str) -> None:
+        """Write a line of its own."""
+        self._console.file.write(f"{'' if self._ends_line else chr(10)}{line}\n")
+        self._ends_line = True
+
     def end(self) -> None:
         """The output is complete: leave a terminal at the start of a line."""
         if self._console.is_terminal and not self._ends_line:
             sys.stdout.write("\n")
             sys.stdout.flush()
+
+
+class ChoicesPainter:
+    """Paints the choices one behind the other: the first that is not done as it comes, and what has come of those behind it after that."""
+
+    def __init__(self, painter: Painter, n: int) -> None:
+        self._painter = painter
+        self._unpainted: list[deque[Delta | Done]] = [deque() for _ in range(n)]
+        self._turn = 0
+        self._head()
+
+    def add(self, event: Delta | Done) -> None:
+        """Take the next event."""
+        self._unpainted[event.index].append(event)
+        while self._turn < len(self._unpainted) and self._unpainted[self._turn]:
+            self._paint(self._unpainted[self._turn].popleft())
+
+    def _paint(self, event: Delta | Done) -> None:
+        if isinstance(event, Delta):
+            self._painter.paint(event)
+            return
+        self._turn += 1
+        if self._turn < len(self._unpainted):
+            self._head()
+        else:
+            self._painter.end()
+
+    def _head(self) -> None:
+        if len(self._unpainted) > 1:
+            self._painter.head(f"--- choice {self._turn} of {len(self._unpainted)} ---")
 
 
 def legend() -> Text:

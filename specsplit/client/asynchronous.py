@@ -37,8 +37,9 @@ class AsyncClient:
         self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]
     ) -> Result:
         """Generate, and return the whole."""
-        gatherer = Gatherer()
-        async with aclosing(self.send(make_request(prompt, **options), timeout_s)) as events:
+        request = make_request(prompt, **options)
+        gatherer = Gatherer(request.n)
+        async with aclosing(self.send(request, timeout_s)) as events:
             async for event in events:
                 gatherer.add(event)
         return gatherer.result()
@@ -46,7 +47,7 @@ class AsyncClient:
     def stream(
         self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]
     ) -> AsyncGenerator[Delta | Done, None]:
-        """Generate, and yield deltas as they come, then one Done. Closing the generator ends the request."""
+        """Generate, and yield deltas as they come, then one Done; of several choices mixed. Closing the generator ends the request."""
         return self.send(make_request(prompt, **options), timeout_s)
 
     async def send(

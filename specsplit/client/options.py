@@ -40,6 +40,8 @@ class Options(TypedDict, total=False):
     """A kind of drafter ("eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram") or "none"; None: the best available."""
     plan: PlanChanges
     """How much to speculate, where it differs from the verifier's default."""
+    n: int
+    """Completions of the prompt, the choices, 1 (the default) to 16; each has a seed of its own, that of choice 0 is the request's."""
     logprobs: int | None
     """Likeliest tokens to tell beside each one, with their log-probabilities and its own, 0 to 20; None: no log-probabilities at all."""
     request_id: str
@@ -69,6 +71,7 @@ def make_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequ
         drafter=options.get("drafter"),
         plan=options.get("plan", PlanChanges()),
         logprobs=options.get("logprobs"),
+        n=options.get("n", 1),
     )
 
 
@@ -154,6 +157,7 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str]] = MappingProxyType
         "ignore_eos": (_is_flag, "True or False"),
         "drafter": (_or_none(_is_text), "a text or None"),
         "plan": (_is_plan, "PlanChanges"),
+        "n": (_is_integer, "an integer"),
         "logprobs": (_or_none(_is_integer), "an integer or None"),
         "request_id": (_is_text, "a text"),
     }

@@ -1,23 +1,30 @@
-"""One finished generation."""
+"""What a finished generation gave."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from specsplit.errors import Unavailable
+from specsplit.errors import Incompatible, Unavailable
 from specsplit.requests import Delta, Done
 from specsplit.values import FinishReason, SpeculationStatistics, TokenLogprob, Usage
 
 
 @dataclass(frozen=True)
 class Result:
-    """The whole output, and how it came about."""
+    """The whole output, and how it came about; of a request for several choices that of choice 0."""
 
     text: str
     tokens: tuple[int, ...]
     done: Done
     logprobs: tuple[TokenLogprob, ...] = ()
     """Of each of the tokens, if the request asked for that."""
+    others: tuple[Result, ...] = ()
+    """Of choice 0: what the choices from 1 on came to."""
+
+    @property
+    def choices(self) -> tuple[Result, ...]:
+        """All choices in order, this one first."""
+        return (self, *self.others)
 
     @property
     def reason(self) -> FinishReason:
@@ -43,23 +50,39 @@ class Result:
 class Gatherer:
     """Makes one Result of a stream's events."""
 
-    def __init__(self) -> None:
-        self._text: list[str] = []
-        self._tokens: list[int] = []
-        self._logprobs: list[TokenLogprob] = []
-        self._done: Done | None = None
+    def __init__(self, n: int = 1) -> None:
+        """`n`: choices that the request asks for."""
+        self._choices = [_Choice() for _ in range(n)]
 
     def add(self, event: Delta | Done) -> None:
-        """Take the next event."""
-        if isinstance(event, Done):
-            self._done = event
-            return
-        self._text.append(event.text)
-        self._tokens.extend(event.tokens)
-        self._logprobs.extend(event.logprobs)
+        """Take the next event. Raises Incompatible if it is of a choice that nobody asked for."""
+        if event.index >= len(self._choices):
+            raise Incompatible(f"the coordinator sent choice {event.index} of a request for {len(self._choices)}")
+        self._choices[event.index].add(event)
 
     def result(self) -> Result:
         """The whole. Raises Unavailable if the stream ended early."""
+        first, *others = [choice.result() for choice in self._choices]
+        return replace(first, others=tuple(others))
+
+
+class _Choice:
+    """One choice so far."""
+
+    def __init__(self) -> None:
+        self._deltas: list[Delta] = []
+        self._done: Done | None = None
+
+    def add(self, event: Delta | Done) -> None:
+        if isinstance(event, Done):
+            self._done = event
+        else:
+            self._deltas.append(event)
+
+    def result(self) -> Result:
         if self._done is None:
             raise Unavailable("the coordinator ended the stream without its last message; send the request again")
-        return Result("".join(self._text), tuple(self._tokens), self._done, tuple(self._logprobs))
+        deltas = self._deltas
+        text = "".join(delta.text for delta in deltas)
+        tokens = tuple(token for delta in deltas for token in delta.tokens)
+        return Result(text, tokens, self._done, tuple(each for delta in deltas for each in delta.logprobs))

@@ -37,8 +37,9 @@ class Client:
 
     def generate(self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Result:
         """Generate, and return the whole."""
-        gatherer = Gatherer()
-        with closing(self.send(make_request(prompt, **options), timeout_s)) as events:
+        request = make_request(prompt, **options)
+        gatherer = Gatherer(request.n)
+        with closing(self.send(request, timeout_s)) as events:
             for event in events:
                 gatherer.add(event)
         return gatherer.result()
@@ -46,7 +47,7 @@ class Client:
     def stream(
         self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]
     ) -> Generator[Delta | Done, None, None]:
-        """Generate, and yield deltas as they come, then one Done. Closing the generator ends the request."""
+        """Generate, and yield deltas as they come, then one Done; of several choices mixed. Closing the generator ends the request."""
         return self.send(make_request(prompt, **options), timeout_s)
 
     def send(self, request: GenerateRequest, timeout_s: float | None = None) -> Generator[Delta | Done, None, None]:

@@ -133,10 +133,16 @@ REQUESTS_FAILED = Metric(
     (CODE,),
 )
 RUNNING_REQUESTS = Metric(
-    "specsplit_running_requests", Kind.GAUGE, _COORDINATOR, "Requests that have a place on a verifier."
+    "specsplit_running_requests",
+    Kind.GAUGE,
+    _COORDINATOR,
+    "Requests that have a place on a verifier; one for n choices counts as n.",
 )
 QUEUED_REQUESTS = Metric(
-    "specsplit_queued_requests", Kind.GAUGE, _COORDINATOR, "Requests that wait for a place on a verifier."
+    "specsplit_queued_requests",
+    Kind.GAUGE,
+    _COORDINATOR,
+    "Requests that wait for a place on a verifier; one for n choices counts as n.",
 )
 TIME_TO_FIRST_TOKEN = Metric(
     "specsplit_time_to_first_token_seconds",

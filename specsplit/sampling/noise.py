@@ -14,10 +14,8 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-_GOLDEN: Final = 0x9E3779B97F4A7C15
-_MIX_1: Final = 0xBF58476D1CE4E5B9
-_MIX_2: Final = 0x94D049BB133111EB
-_MASK: Final = 2**64 - 1
+from specsplit.splitmix import GOLDEN, MIX_1, MIX_2, draw
+
 _CPU_BLOCK: Final = 2**15
 """Numbers computed at a time on a CPU: the temporaries stay in its cache (and out of the kernel's page tables)."""
 
@@ -38,7 +36,7 @@ def gumbel(seeds: Sequence[int], positions: Sequence[int], vocab_size: int, devi
     """
     signed = [_signed(stream_key(seed, position)) for seed, position in zip(seeds, positions, strict=True)]
     keys = torch.tensor(signed, dtype=torch.int64, device=device)[:, None]
-    draws = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=device).mul_(_signed(_GOLDEN))
+    draws = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=device).mul_(_signed(GOLDEN))
     noise = torch.empty(len(signed), vocab_size, device=device)
     rows = max(1, _CPU_BLOCK // vocab_size) if device.type == "cpu" else max(1, len(signed))
     for start in range(0, len(signed), rows):
@@ -85,21 +83,13 @@ class NoiseCache:
 
 def stream_key(seed: int, position: int) -> int:
     """The 64-bit start of the stream of one position of one session."""
-    return _mix(_mix(seed) + position * _GOLDEN)
-
-
-def _mix(z: int) -> int:
-    """One draw of splitmix64 from state z: a bijection of 64-bit integers."""
-    z = (z + _GOLDEN) & _MASK
-    z = (z ^ z >> 30) * _MIX_1 & _MASK
-    z = (z ^ z >> 27) * _MIX_2 & _MASK
-    return z ^ z >> 31
+    return draw(draw(seed) + position * GOLDEN)
 
 
 def _gumbel_of(state: Tensor) -> Tensor:
     """Generator states int64 -> their draws as Gumbel noise, float64; uses `state` up."""
-    bits = _xor_shifted(state, 30).mul_(_signed(_MIX_1))
-    bits = _xor_shifted(bits, 27).mul_(_signed(_MIX_2))
+    bits = _xor_shifted(state, 30).mul_(_signed(MIX_1))
+    bits = _xor_shifted(bits, 27).mul_(_signed(MIX_2))
     odd = _xor_shifted(bits, 31).bitwise_right_shift_(11).bitwise_and_(2**53 - 1).bitwise_or_(1)
     return odd.to(torch.float64).mul_(-(2.0**-53)).log1p_().neg_().log_().neg_()
 

@@ -37,6 +37,8 @@ class CoordinatorSettings(ServiceSettings):
     """Tokens that a request may generate if it does not give max_tokens. Unset: as many as context and KV pool hold."""
     max_max_tokens: int | None = Field(default=None, ge=1)
     """Largest max_tokens of a request; more is refused, and a request without max_tokens gets at most this. Unset: what fits."""
+    max_n: int | None = Field(default=None, ge=1, le=16)
+    """Largest n of a request; more is refused. Unset: 16."""
     max_num_steps: int | None = Field(default=None, ge=0, le=64)
     """Largest num_steps in a request's plan; more is refused. Unset: 64."""
     max_topk: int | None = Field(default=None, ge=1, le=64)

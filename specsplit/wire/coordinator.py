@@ -30,7 +30,6 @@ _UNSUPPORTED: dict[str, Callable[[pb.GenerateRequest], bool]] = {
     "presence_penalty": lambda message: message.presence_penalty != 0,
     "repetition_penalty": lambda message: message.HasField("repetition_penalty") and message.repetition_penalty != 1,
     "logit_bias": lambda message: len(message.logit_bias) > 0,
-    "n": lambda message: message.n > 1,
     "json_schema": lambda message: message.HasField("json_schema"),
 }
 """Field to whether it asks for something; a penalty of no effect asks for nothing."""
@@ -53,6 +52,7 @@ def _generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
         drafter=request.drafter,
         plan=common.plan_to_wire(request.plan),
         logprobs=request.logprobs,
+        n=request.n,
     )
     if not request.seeded:
         message.sampling.ClearField("seed")
@@ -75,12 +75,11 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
         drafter=message.drafter if message.HasField("drafter") else None,
         plan=common.plan_from_wire(message.plan),
         logprobs=message.logprobs if message.HasField("logprobs") else None,
+        n=message.n if message.HasField("n") else 1,
     )
 
 
 def _refuse_unsupported(message: pb.GenerateRequest) -> None:
-    if message.HasField("n") and message.n == 0:
-        raise InvalidRequest("n", "is 0, expected 1")
     for field, is_asked in _UNSUPPORTED.items():
         if is_asked(message):
             raise Unsupported(field, "is not supported yet; leave it out")
@@ -119,6 +118,7 @@ def generate_response(event: Delta | Done) -> pb.GenerateResponse:
             token_ids=event.tokens,
             num_correct_drafts=event.num_correct_drafts,
             logprobs=common.logprobs_to_wire(event.logprobs),
+            index=event.index,
         )
     )
 
@@ -130,7 +130,7 @@ def generate_event(message: pb.GenerateResponse) -> Delta | Done:
         case "delta":
             delta = message.delta
             logprobs = common.logprobs_from_wire("delta.logprobs", delta.logprobs, delta.token_ids)
-            return Delta(delta.text, tuple(delta.token_ids), delta.num_correct_drafts, logprobs)
+            return Delta(delta.text, tuple(delta.token_ids), delta.num_correct_drafts, logprobs, delta.index)
         case "done":
             return _done_from_wire(message.done)
         case _:
@@ -148,6 +148,7 @@ def _done_to_wire(done: Done) -> pb.DoneEvent:
         seed=done.seed,
         verifier=done.verifier,
         drafter=done.drafter,
+        index=done.index,
     )
 
 
@@ -166,6 +167,7 @@ def _done_from_wire(message: pb.DoneEvent) -> Done:
         seed=message.seed,
         verifier=message.verifier,
         drafter=message.drafter,
+        index=message.index,
     )
 
 

@@ -52,6 +52,7 @@ def run(*arguments: str) -> int:
         (["generate", "-p", "x", "--temperature=-1"], "temperature: is -1.0"),
         (["generate", "-p", "x", "--top-p", "2"], "top_p: is 2.0"),
         (["generate", "-p", "x", "--max-tokens", "0"], "max_tokens: is 0"),
+        (["generate", "-p", "x", "--n", "0"], "n: is 0, expected 1..16"),
         (["generate", "-p", "x", "--logprobs", "21"], "logprobs: is 21"),
         (["generate", "-p", "x", "--logprobs=-1"], "logprobs: is -1"),
         (["generate", "-p", "x", "--address", "nowhere"], "expected host:port"),
@@ -150,6 +151,30 @@ def test_generate_json_is_one_object(coordinator: Scripted, capsys: pytest.Captu
         "verifier": "v1",
         "drafter": "d1",
     }
+
+
+def two_choices(request: GenerateRequest) -> Iterator[Delta | Done]:
+    yield Delta("first", (1,))
+    yield Delta("other", (3,), index=1)
+    yield replace(DONE, index=1, seed=8)
+    yield Delta(" one", (2,))
+    yield DONE
+
+
+def test_generate_prints_choices_apart(coordinator: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    coordinator.script = two_choices
+    assert run("generate", "-p", "x", "--n", "2", "--address", coordinator.address) == 0
+    out, err = capsys.readouterr()
+    assert out == "--- choice 0 of 2 ---\nfirst one\n--- choice 1 of 2 ---\nother"
+    assert [line.rsplit(" ", 1)[1] for line in err.splitlines()] == ["7", "8"]
+
+
+def test_generate_json_lists_several_choices(coordinator: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    coordinator.script = two_choices
+    assert run("generate", "-p", "x", "--n", "2", "--json", "--address", coordinator.address) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["text"] == "first one"
+    assert [(choice["text"], choice["seed"]) for choice in printed["choices"]] == [("first one", 7), ("other", 8)]
 
 
 LOGPROBS = (

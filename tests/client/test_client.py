@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from specsplit.errors import (
     Cancelled,
     DeadlineExceeded,
     Exhausted,
+    Incompatible,
     InvalidRequest,
     SpecsplitError,
     Unavailable,
@@ -84,6 +86,7 @@ def test_every_option_reaches_the_coordinator(client: Client, coordinator: Scrip
         drafter="ngram",
         plan=PlanChanges(topk=2),
         logprobs=2,
+        n=1,
         request_id="mine",
     )
     assert coordinator.asked == [
@@ -113,6 +116,8 @@ def test_a_wrong_value_is_refused_before_anything_is_sent(client: Client, coordi
         client.generate("x", temperature=-1)
     with pytest.raises(InvalidRequest, match=r"temperature: is 1e\+39, expected a number in \[0, 10,000\]"):
         client.generate("x", temperature=1e39)
+    with pytest.raises(InvalidRequest, match=r"n: is 0, expected 1\.\.16"):
+        client.generate("x", n=0)
     with pytest.raises(InvalidRequest, match=r"logprobs: is -1, expected 0\.\.20 or nothing"):
         client.generate("x", logprobs=-1)
     with pytest.raises(InvalidRequest, match=r"logprobs: is 21, expected 0\.\.20 or nothing"):
@@ -127,7 +132,7 @@ def test_a_wrong_value_is_refused_before_anything_is_sent(client: Client, coordi
     [
         Exhausted("full; try again in 1.5 s", 1.5),
         InvalidRequest("text", "is empty"),
-        Unsupported("n", "is not supported yet"),
+        Unsupported("json_schema", "is not supported yet"),
         Unavailable("no verifier has joined"),
     ],
 )
@@ -146,6 +151,37 @@ async def test_a_failure_is_the_exception_that_the_coordinator_raised(
         assert isinstance(caught.value, Exhausted)
         assert caught.value.retry_after_s == 1.5
     with pytest.raises(type(error)):
+        await async_client.generate("x")
+
+
+def of_two(request: GenerateRequest) -> Iterator[Delta | Done]:
+    """Two choices, mixed."""
+    for index in (1, 0, 1):
+        yield Delta(f"{index}", (index,), index=index)
+    yield replace(DONE, index=1, seed=8)
+    yield replace(DONE, index=0)
+
+
+async def test_the_choices_of_a_result_are_told_apart(
+    coordinator: Scripted, client: Client, async_client: AsyncClient
+) -> None:
+    coordinator.script = of_two
+    result = client.generate("x", n=2)
+    assert [(choice.text, choice.tokens, choice.seed) for choice in result.choices] == [
+        ("0", (0,), 7),
+        ("11", (1, 1), 8),
+    ]
+    assert result.choices[0] is result and result.choices[1].others == ()
+    assert await async_client.generate("x", n=2) == result
+
+
+async def test_a_stream_that_lacks_a_choice_or_has_one_too_many_is_a_failure(
+    coordinator: Scripted, client: Client, async_client: AsyncClient
+) -> None:
+    coordinator.script = of_two
+    with pytest.raises(Unavailable, match="last message"):
+        client.generate("x", n=3)
+    with pytest.raises(Incompatible, match="sent choice 1 of a request for 1"):
         await async_client.generate("x")
 
 

@@ -83,6 +83,18 @@ async def test_requests_and_their_times_are_those_of_the_replies(start: Callable
     assert found["specsplit_running_requests"] == found["specsplit_queued_requests"] == 0
 
 
+async def test_a_request_for_several_choices_is_one_request_with_the_intervals_of_each(
+    start: Callable[..., Any], say: Say
+) -> None:
+    cluster = await start()
+    await cluster.add_verifier(say((5, 6, 7), (8,), (9, 10)))
+    await cluster.client.generate("x", n=2)
+    found = await until(cluster, 'specsplit_requests_finished_total{reason="stop"}', 1)
+    assert found["specsplit_inter_token_latency_seconds_count"] == 2 * 3
+    for times in ("time_to_first_token", "queue_time", "request_duration"):
+        assert found[f"specsplit_{times}_seconds_count"] == 1
+
+
 async def test_what_ends_in_an_error_is_counted_by_its_status(start: Callable[..., Any], say: Say) -> None:
     cluster = await start(max_queue=0)
     with pytest.raises(Unavailable):
@@ -91,8 +103,8 @@ async def test_what_ends_in_an_error_is_counted_by_its_status(start: Callable[..
         await cluster.client.generate("x", drafter="eagle9")
     async with dial(cluster.address) as channel:
         stub = coordinator_pb2_grpc.CoordinatorServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError, match="n: "):
-            await anext(aiter(stub.Generate(coordinator_pb2.GenerateRequest(text="x", n=2))))
+        with pytest.raises(grpc.aio.AioRpcError, match="json_schema: "):
+            await anext(aiter(stub.Generate(coordinator_pb2.GenerateRequest(text="x", json_schema=""))))
     await cluster.add_verifier(say((5,), then_wait=True), max_sessions=1)
     with pytest.raises(DeadlineExceeded):
         await cluster.client.generate("x", timeout_s=0.5)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -34,10 +36,12 @@ class Heard:
         self.log.on_tokens.append(lambda request, number, after_s: self.bursts.append((number, after_s)))
         self.log.on_ended.append(lambda request, after_s: self.ends.append((request.state, after_s)))
 
-    def receive(self, request: LoggedRequest, tokens: int, seconds: float, steps: int = 1) -> None:
-        """`tokens` come `seconds` later, after so many `steps`."""
+    def receive(self, request: LoggedRequest, tokens: int, seconds: float, steps: int = 1, choice: int = 0) -> None:
+        """`tokens` of a choice come `seconds` later, after so many `steps` of its own."""
         self.clock.advance(seconds)
-        request.received(Tokens((5,) * tokens, 0, SpeculationStatistics(steps=steps, accepted=tokens - 1)))
+        request.choices[choice].received(
+            Tokens((5,) * tokens, 0, SpeculationStatistics(steps=steps, accepted=tokens - 1))
+        )
 
 
 def test_a_request_is_worked_through_by_hand() -> None:
@@ -47,8 +51,8 @@ def test_a_request_is_worked_through_by_hand() -> None:
         assert heard.log.requests == (request,)
         heard.receive(request, 3, 0.5)
         heard.receive(request, 4, 0.25, steps=2)
-        request.received(Finished(FinishReason.STOP, 0, USAGE, SpeculationStatistics(steps=3, accepted=3)))
-        request.done = Done("mine", FinishReason.STOP, 0, USAGE, request.speculation, 0, "v1")
+        request.choices[0].received(Finished(FinishReason.STOP, 0, USAGE, SpeculationStatistics(steps=3, accepted=3)))
+        request.choices[0].done = Done("mine", FinishReason.STOP, 0, USAGE, request.speculation, 0, "v1")
         heard.clock.advance(0.25)
     assert (heard.first, heard.bursts, heard.ends) == ([0.5], [(4, 0.25)], [("stop", 1.0)])
     assert (request.tokens, heard.log.arrived, heard.log.tokens, heard.log.steps, heard.log.accepted) == (7, 1, 7, 3, 3)
@@ -84,7 +88,7 @@ def test_what_does_not_finish_ends_with_the_status_that_its_caller_sees(
     heard = Heard()
     with pytest.raises(type(failure)), heard.log.follow(ASKED, lambda: remaining_s) as request:
         raise failure
-    assert (request.code, request.done) == (code, None)
+    assert (request.code, request.dones) == (code, ())
     assert heard.ends == [(code.name.lower(), 0.0)]
 
 
@@ -97,3 +101,26 @@ def test_of_those_that_ended_the_last_are_known_latest_first() -> None:
         numbers = [request.number for request in log.requests]
         assert numbers == [first.number, *range(ENDED_KEPT + 3, 3, -1)]
     assert log.find(2) is None
+
+
+def test_the_choices_of_a_request_are_one_request_whose_tokens_add_up() -> None:
+    heard = Heard()
+    with heard.log.follow(replace(ASKED, n=2), lambda: None) as request:
+        heard.receive(request, 2, 0.5, choice=1)
+        heard.receive(request, 3, 0.25, choice=0)
+        heard.receive(request, 4, 0.25, steps=2, choice=1)
+        for choice in request.choices:
+            assert request.dones == ()
+            choice.done = Done("mine", FinishReason.STOP, 0, USAGE, choice.speculation, 0, "v1", index=choice.index)
+    assert (heard.first, heard.bursts, heard.ends) == ([0.5], [(4, 0.5)], [("stop", 1.0)])
+    assert (request.tokens, heard.log.arrived, heard.log.tokens, heard.log.steps) == (9, 1, 9, 3)
+    assert request.speculation == SpeculationStatistics(steps=3, accepted=5)
+    assert [done.index for done in request.dones] == [0, 1]
+
+
+def test_a_request_of_which_one_choice_is_missing_has_not_finished() -> None:
+    heard = Heard()
+    with suppress(Exhausted), heard.log.follow(replace(ASKED, n=2), lambda: None) as request:
+        request.choices[0].done = Done("mine", FinishReason.STOP, 0, USAGE, SpeculationStatistics(), 0, "v1")
+        raise Exhausted("full", 1.0)
+    assert heard.ends == [("resource_exhausted", 0.0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,30 @@ async def test_a_conversation_is_a_chat_and_what_was_not_asked_for_is_left_out(
     generate = (await whole(cluster, receiver))["internal generate"].attributes
     assert generate["gen_ai.operation.name"] == "chat"
     assert not {"gen_ai.request.max_tokens", "specsplit.drafter"} & set(generate)
+
+
+async def test_a_request_for_several_choices_is_one_span_with_sums_and_a_call_for_each(
+    start: Callable[..., Any], receiver: Receiver, say: Say
+) -> None:
+    cluster = await start()
+    await cluster.add_verifier(say((5, 6), (7,)))
+    await cluster.client.generate("x", n=3)
+    await cluster.coordinator.stop()
+    names = Counter(f"{span.kind} {span.name}" for span in receiver.spans)
+    assert names == {
+        f"server {GENERATE_CALL}": 1,
+        "internal generate": 1,
+        "internal tokenize": 1,
+        "internal queue": 3,
+        f"client {DECODE_CALL}": 3,
+    }
+    (whole,) = [span for span in receiver.spans if span.name == "generate"]
+    assert {span.parent_id for span in receiver.spans if span.name in ("queue", DECODE_CALL)} == {whole.span_id}
+    told = whole.attributes
+    assert problems_of(row("coordinator", "generate", "internal"), told.items()) == []
+    assert (told["gen_ai.request.choice.count"], told["gen_ai.response.finish_reasons"]) == (3, ["stop"] * 3)
+    assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (1, 9)
+    assert (told["specsplit.steps"], told["specsplit.accepted"], told["specsplit.verifier"]) == (6, 3, "v1")
 
 
 async def test_a_request_belongs_to_the_span_that_is_current_in_the_program_that_sends_it(

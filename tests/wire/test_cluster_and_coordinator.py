@@ -85,6 +85,7 @@ generates = st.builds(
     st.none() | TEXT,
     plan_changes,
     st.none() | st.integers(0, 20),
+    st.integers(1, 16),
 )
 speculations = st.builds(SpeculationStatistics, U32, U32, U32, U32, U32)
 dones = st.builds(
@@ -97,6 +98,7 @@ dones = st.builds(
     seed=U64,
     verifier=TEXT,
     drafter=TEXT,
+    index=U32,
 )
 M = TypeVar("M", bound=Message)
 
@@ -110,7 +112,7 @@ def deltas(draw: st.DrawFn) -> requests.Delta:
         st.builds(TokenLogprob, U32, numbers | st.just(-math.inf), text=texts), min_size=width, max_size=width
     )
     logprobs = tuple(TokenLogprob(token, draw(numbers), tuple(draw(tops)), draw(texts)) for token in tokens)
-    return requests.Delta(draw(TEXT), tokens, draw(U32), draw(st.sampled_from([(), logprobs])))
+    return requests.Delta(draw(TEXT), tokens, draw(U32), draw(st.sampled_from([(), logprobs])), draw(U32))
 
 
 def over_the_wire(message: M) -> M:
@@ -182,7 +184,6 @@ def test_an_absent_sampling_stopping_and_plan_take_their_defaults() -> None:
         ("presence_penalty", coordinator_pb2.GenerateRequest(text="x", presence_penalty=-0.5)),
         ("repetition_penalty", coordinator_pb2.GenerateRequest(text="x", repetition_penalty=1.1)),
         ("logit_bias", coordinator_pb2.GenerateRequest(text="x", logit_bias={3: 1.0})),
-        ("n", coordinator_pb2.GenerateRequest(text="x", n=2)),
         ("json_schema", coordinator_pb2.GenerateRequest(text="x", json_schema="")),
     ],
 )
@@ -224,6 +225,7 @@ def test_an_unknown_field_is_refused_by_number_wherever_it_stands() -> None:
     [
         ("prompt", coordinator_pb2.GenerateRequest()),
         ("n", coordinator_pb2.GenerateRequest(text="x", n=0)),
+        ("n", coordinator_pb2.GenerateRequest(text="x", n=17)),
         ("logprobs", coordinator_pb2.GenerateRequest(text="x", logprobs=21)),
         ("logprobs", coordinator_pb2.GenerateRequest(text="x", logprobs=2**32 - 1)),
         ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": -1})),

@@ -13,7 +13,9 @@ from specsplit.values import TokenLogprob
 from specsplit_verifier.step import Accepted, TreeInput
 
 
-def with_logprobs(accepted: Mapping[int, Accepted], trees: Sequence[TreeInput], logits: Tensor) -> dict[int, Accepted]:
+def with_logprobs(
+    accepted: Mapping[int, Accepted], trees: Sequence[TreeInput], logits: Tensor
+) -> Mapping[int, Accepted]:
     """The same, with log-probabilities for every tree that wants some.
 
     `logits` [n, V] are the target's own, behind every token of the trees end to end. Of these only the rows that picked something are read.
@@ -25,7 +27,7 @@ def with_logprobs(accepted: Mapping[int, Accepted], trees: Sequence[TreeInput], 
         if tree.logprobs is not None and tree.session in accepted
     ]
     if not asking:
-        return dict(accepted)
+        return accepted
     rows = [start + i for _, start, _, made in asking for i in made.path]
     picked = [token for tree, _, _, made in asking for token in made.commits(tree.draft)]
     read = iter(logprobs_of(logits[rows], picked, max(wanted for _, _, wanted, _ in asking)))
