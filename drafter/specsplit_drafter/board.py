@@ -204,9 +204,8 @@ class Board:
             max_depth=self.proposer.max_depth,
             renews_root=self.proposer.renews_root,
         )
-        self.proposer.open(
-            session, event.tokens, event.sampling
-        )  # last: nothing must fail that would have to close it again
+        # last: nothing must fail that would have to close it again
+        self.proposer.open(session, event.tokens, event.sampling, event.prompt_tokens)
         growth.stalled = self.proposer.stalled(session)
         self._desks[session] = _Desk(growth, event.vocabulary.size, event.features)
         self.rounds.opened(session, event.traceparent)

@@ -57,7 +57,6 @@ _NONE: Final[Ints] = np.empty(0, dtype=np.int64)
 class _Session:
     tokens: list[int]
     """Committed, the root last."""
-    sampling: Sampling
     maps: list[TokenMap]
     """By step."""
     features: FeatureBuffer
@@ -151,7 +150,7 @@ class HeadProposer:
         width = self._need.layout(self._need.hidden_size, FeatureFormat.FLOAT32).width
         self._no_features = torch.empty(0, width, dtype=head.dtype)
         self._budget = context_budget
-        self._ranking = Ranking(children, shape.vocabulary.size)
+        self._ranking = Ranking(children, shape.vocabulary.size, head.device)
         self._isolation = Isolation()
         self._sessions: dict[SessionKey, _Session] = {}
         self._read: dict[SessionKey, int] = {}
@@ -177,11 +176,12 @@ class HeadProposer:
         """A recurrent head goes on and on; another one has a step for every level."""
         return UNBOUNDED if self._recurrent else len(self._runners)
 
-    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
+    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0) -> None:
         """Take slots for the committed tokens; their rows are computed as features arrive. Raises OutOfPages."""
         maps = [TokenMap(runner.pool, step + 1, not self._recurrent) for step, runner in enumerate(self._runners)]
-        state = _Session(list(tokens), sampling, maps, FeatureBuffer(self._head.dtype))
+        state = _Session(list(tokens), maps, FeatureBuffer(self._head.dtype))
         self._sessions[session] = state
+        self._ranking.open(session, tokens, sampling, prompt_tokens)
         try:
             for token_map in maps:
                 token_map.reserve(len(tokens))
@@ -193,6 +193,7 @@ class HeadProposer:
         """Take over and free slots, and take new ones for the rest and for survivors that are due in a lower step. Raises OutOfPages."""
         state = self._sessions[session]
         state.tokens.extend(advance.tokens)
+        self._ranking.commit(session, advance)
         state.nodes = {node_id: node for node_id, node in state.nodes.items() if node_id in advance.survivors}
         for step, token_map in enumerate(state.maps):
             token_map.commit(advance, len(state.tokens))
@@ -225,6 +226,7 @@ class HeadProposer:
         for token_map in self._sessions.pop(session).maps:
             token_map.release()
         self._read.pop(session, None)
+        self._ranking.close(session)
 
     def _steps(self, parts: Sequence[Sequence[_Pass]], frontier: Sequence[FrontierNode]) -> Found:
         """Steps write KV and states of their own rows and nothing else, so they may be repeated."""
@@ -233,8 +235,7 @@ class HeadProposer:
         wanted = [i for work in passes for i in work.wanted]
         if not wanted:
             return {}
-        samplings = [self._sessions[frontier[i].session].sampling for i in wanted]
-        ranked = self._ranking.rank(torch.cat(logits), samplings, [frontier[i].position for i in wanted])
+        ranked = self._ranking.rank(torch.cat(logits), [frontier[i] for i in wanted])
         return dict(zip(wanted, ranked, strict=True))
 
     def _passes(self, frontier: Sequence[FrontierNode]) -> dict[SessionKey, list[_Pass]]:

@@ -51,7 +51,7 @@ class NgramProposer(NoFeatures):
         """Without bound."""
         return UNBOUNDED
 
-    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
+    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0) -> None:
         """Index the committed tokens."""
         self._sessions[session] = _Session(SuffixIndex(tokens), 0)
 

@@ -30,7 +30,6 @@ from specsplit_drafter.token_map import CONTEXT_BUDGET, TokenMap, room
 class _Session:
     tokens: list[int]
     """Committed, the root last."""
-    sampling: Sampling
     map: TokenMap
 
 
@@ -53,7 +52,7 @@ class StandaloneProposer(NoFeatures):
         self._pool = model.pool
         self._budget = context_budget
         self._sessions: dict[SessionKey, _Session] = {}
-        self._ranking = Ranking(children, model.info.vocabulary.size)
+        self._ranking = Ranking(children, model.info.vocabulary.size, model.device)
         self._isolation = Isolation()
         facts = model.info
         self._info = DrafterInfo(DrafterKind.STANDALONE, facts.model, facts.vocabulary, facts.max_context)
@@ -73,16 +72,18 @@ class StandaloneProposer(NoFeatures):
         """See `token_map.room`."""
         return room(self._pool, len(self._sessions))
 
-    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling) -> None:
+    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0) -> None:
         """Take slots for the committed tokens; their KV is computed later. Raises OutOfPages."""
-        state = _Session(list(tokens), sampling, TokenMap(self._pool))
+        state = _Session(list(tokens), TokenMap(self._pool))
         state.map.reserve(len(tokens))
         self._sessions[session] = state
+        self._ranking.open(session, tokens, sampling, prompt_tokens)
 
     def commit(self, session: SessionKey, advance: Advance) -> None:
         """Take over the slots of accepted nodes, free those of the dead, take new ones for the rest. Raises OutOfPages."""
         state = self._sessions[session]
         state.tokens.extend(advance.tokens)
+        self._ranking.commit(session, advance)
         state.map.commit(advance, len(state.tokens))
 
     def pending(self, session: SessionKey) -> int:
@@ -96,6 +97,7 @@ class StandaloneProposer(NoFeatures):
     def close(self, session: SessionKey) -> None:
         """Free every slot."""
         self._sessions.pop(session).map.release()
+        self._ranking.close(session)
 
     def _run(self, work: Sequence[_Work], frontier: Sequence[FrontierNode]) -> Found:
         """A forward writes KV and nothing else, so it may be repeated."""
@@ -103,8 +105,7 @@ class StandaloneProposer(NoFeatures):
         wanted = [i for part in work for i in part.wanted]
         if not wanted:
             return {}
-        samplings = [self._sessions[frontier[i].session].sampling for i in wanted]
-        ranked = self._ranking.rank(logits, samplings, [frontier[i].position for i in wanted])
+        ranked = self._ranking.rank(logits, [frontier[i] for i in wanted])
         return dict(zip(wanted, ranked, strict=True))
 
     def _work(self, frontier: Sequence[FrontierNode]) -> dict[SessionKey, _Work]:

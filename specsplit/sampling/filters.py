@@ -52,8 +52,9 @@ class Filters:
 
     def take(self, rows: Tensor) -> Filters:
         """Those of some rows, or of the rows of some sessions."""
-        taken = (None if column is None else column[rows] for column in (self.counts, self.masses, self.margins))
-        return Filters(*taken, self.depth)
+        columns = (self.counts, self.masses, self.margins)
+        counts, masses, margins = (None if column is None else column[rows] for column in columns)
+        return Filters(counts, masses, margins, self.depth)
 
 
 def restrict(scaled: Tensor, filters: Filters) -> Tensor:

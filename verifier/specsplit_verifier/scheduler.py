@@ -182,7 +182,10 @@ class Scheduler:
 def _tree(session: Session, draft: Draft) -> TreeInput:
     slots = session.table.slots(0, session.kv_length + len(draft.tokens))
     row = Row.tree(draft.tokens, draft.parents, slots)
-    return TreeInput(session.id, draft, row, session.request.sampling, session.drafter.recipe)
+    counts = session.tally.tokens
+    if counts is not None:
+        counts.add(session.tokens[len(counts) :])
+    return TreeInput(session.id, draft, row, session.request.sampling, session.drafter.recipe, counts)
 
 
 def _chunk(session: Session, positions: range, *, recomputed: bool = False) -> ChunkInput:
