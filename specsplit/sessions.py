@@ -105,6 +105,8 @@ class Open:
     traceparent: str = ""
     features: FeatureLayout = field(default_factory=FeatureLayout)
     """How the verifier sends features; width 0: it sends none."""
+    prompt_tokens: int = 0
+    """How many of the tokens, from the front, are the prompt's, and were not generated. 0: all of them."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import FinishReason, ModelInfo, Sampling, SpeculationStatistics, Stopping, Usage
-from specsplit.wire.common import check_tokens
+from specsplit.wire.common import check_bias, check_tokens
 from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.merging import merged
@@ -181,6 +181,7 @@ class Generator:
         StopScanner(request.stop)  # raises for a stop string that cannot be
         vocabulary = self._tokenizer.vocabulary
         check_tokens("stopping.stop_token_ids", request.stopping.stop_token_ids, vocabulary.size)
+        check_bias("sampling.logit_bias", request.sampling, vocabulary.size)
         target = self._registry.model()
         choose_drafter(self._registry.drafters, request.drafter, vocabulary)
         return target

@@ -79,6 +79,11 @@ class DraftModel(Protocol):
         ...
 
     @property
+    def device(self) -> torch.device:
+        """Where the logits are."""
+        ...
+
+    @property
     def pools(self) -> Sequence[PagePool]:
         """Who owns the KV slots, by step."""
         ...

@@ -40,6 +40,7 @@ class HeadModel:
         need = need or shape.need
         self.info: Final = replace(shape.info, features=need)
         self.vocab_size: Final = shape.vocabulary.size
+        self.device: Final = head.device
         self.recurrent: Final = shape.recurrent
         self.feature_dtype: Final = head.dtype
         self.runners: Final = [HeadRunner(head, step, num_slots) for step in range(shape.num_steps)]

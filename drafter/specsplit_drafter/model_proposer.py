@@ -36,7 +36,6 @@ CONTEXT_BUDGET: Final = 512
 class _Session:
     tokens: list[int]
     """Committed, the root last."""
-    sampling: Sampling
     tree: TokenTree
     maps: list[TokenMap]
     """By step."""
@@ -70,7 +69,7 @@ class ModelProposer:
     def __init__(self, model: DraftModel, children: int, context_budget: int = CONTEXT_BUDGET) -> None:
         self._model = model
         self._budget = context_budget
-        self._ranking = Ranking(children, model.vocab_size)
+        self._ranking = Ranking(children, model.vocab_size, model.device)
         self._isolation = Isolation()
         self._sessions: dict[SessionKey, _Session] = {}
         self._read: dict[SessionKey, int] = {}
@@ -101,11 +100,14 @@ class ModelProposer:
         """True for a model that reads features: a node is expanded without the feature of its parent."""
         return self._model.feature_dtype is not None
 
-    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
+    def open(
+        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+    ) -> None:
         """Take slots for the committed tokens, whose rows are computed later. Raises OutOfPages."""
         dtype = self._model.feature_dtype
         features = None if dtype is None else FeatureBuffer(dtype)
-        self._sessions[session] = _Session(list(tokens), sampling, tree, self._maps(tree), features)
+        self._sessions[session] = _Session(list(tokens), tree, self._maps(tree), features)
+        self._ranking.open(session, tokens, sampling, prompt_tokens)
         try:
             for token_map in self._sessions[session].maps:
                 token_map.reserve(len(tokens))
@@ -117,6 +119,7 @@ class ModelProposer:
         """Take over and free slots, and take new ones for the rest and for survivors that are due in a lower step. Raises OutOfPages."""
         state = self._sessions[session]
         state.tokens.extend(advance.tokens)
+        self._ranking.commit(session, advance.tokens)
         for token_map in state.maps:  # all of them, before one may raise: nobody else knows whose slots are dead
             token_map.commit(advance)
         for token_map in state.maps:
@@ -152,6 +155,7 @@ class ModelProposer:
         """Free every slot."""
         for token_map in self._sessions.pop(session).maps:
             token_map.release()
+        self._ranking.close(session)
         self._read.pop(session, None)
 
     def _maps(self, tree: TokenTree) -> list[TokenMap]:
@@ -175,12 +179,21 @@ class ModelProposer:
                 found[part.session] = self._children(part, children, fit, rows)
         return found
 
-    def _askers(self, frontier: Sequence[Frontier], wanted: Sequence[int]) -> tuple[list[Sampling], list[int]]:
-        """Look up sampling and position of the nodes with these numbers among all of the frontier's."""
-        states = [self._sessions[part.session] for part in frontier]
-        samplings = [state.sampling for state, part in zip(states, frontier, strict=True) for _ in part.slots]
-        positions = [state.tree.positions.take(part.slots) for state, part in zip(states, frontier, strict=True)]
-        return [samplings[number] for number in wanted], np.concatenate(positions).take(wanted).tolist()
+    def _askers(
+        self, frontier: Sequence[Frontier], wanted: Sequence[int]
+    ) -> tuple[list[SessionKey], list[int], list[Sequence[int]]]:
+        """Give session, position and path of each node by its number among all of the frontier's."""
+        sessions = [part.session for part in frontier for _ in part.slots]
+        positions = np.concatenate([self._sessions[part.session].tree.positions.take(part.slots) for part in frontier])
+        paths = [path for part in frontier for path in self._paths(part)]
+        return [sessions[n] for n in wanted], positions.take(wanted).tolist(), [paths[n] for n in wanted]
+
+    def _paths(self, part: Frontier) -> list[Sequence[int]]:
+        """List the tokens from below the root to each node, where they matter."""
+        if not self._ranking.penalises(part.session):
+            return [()] * len(part.slots)
+        tree = self._sessions[part.session].tree
+        return [[tree.token_of(above) for above in tree.path(slot)] for slot in part.slots.tolist()]
 
     def _children(self, part: Frontier, of_all: Children, fit: Flags, rows: Ints) -> Children | SpecsplitError:
         broken = part.slots.compress(~fit.take(rows))

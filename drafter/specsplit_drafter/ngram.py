@@ -49,7 +49,9 @@ class NgramProposer(NoFeatures):
         """A number without bound."""
         return UNBOUNDED
 
-    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
+    def open(
+        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+    ) -> None:
         """Index the committed tokens."""
         self._sessions[session] = _Session(SuffixIndex(tokens), tree)
 

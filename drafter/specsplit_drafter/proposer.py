@@ -111,8 +111,13 @@ class Proposer(Protocol):
         """True if a root is to be expanded after every commit, also if it has been as a node: its children are better for it."""
         ...
 
-    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
-        """Begin a session on committed tokens, the root last. Raises Exhausted if its context does not fit now."""
+    def open(
+        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+    ) -> None:
+        """Begin a session on committed tokens, the root last. Raises Exhausted if its context does not fit now.
+
+        `prompt_tokens`: so many of them, from the front, were not generated; 0: all of them.
+        """
         ...
 
     def commit(self, session: SessionKey, advance: Advance) -> None:

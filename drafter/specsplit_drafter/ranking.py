@@ -1,4 +1,4 @@
-"""From logits to candidate children, under the session's own noise: the same for every kind with a model."""
+"""From logits to candidate children, by the rules that the target picks by: the same for every kind with a model."""
 
 from __future__ import annotations
 
@@ -9,31 +9,73 @@ import torch
 from torch import Tensor
 
 from specsplit.errors import SpecsplitError
-from specsplit.sampling import NoiseCache, SamplingBatch, has_pick, perturb
+from specsplit.sampling import NoiseCache, SamplingBatch, TokenCounts, has_pick, perturb
 from specsplit.tree import Flags
 from specsplit.values import Sampling
-from specsplit_drafter.proposer import Children
+from specsplit_drafter.proposer import Children, SessionKey
 
 NOISE_BYTES: Final = 64 * 2**20
 """Rows of noise kept: nodes of one depth share theirs, from one expansion to the next."""
 
 
 class Ranking:
-    """Ranks the next tokens of nodes."""
+    """Ranks the next tokens of nodes, each under the sampling of its session."""
 
-    def __init__(self, children: int, vocab_size: int) -> None:
+    def __init__(self, children: int, vocab_size: int, device: torch.device) -> None:
         """children: candidates of one node; as many as the vocabulary has, if it has fewer."""
         self._children = min(children, vocab_size)
+        self._vocab_size = vocab_size
+        self._device = device
         self._noise = NoiseCache(NOISE_BYTES)
+        self._samplings: dict[SessionKey, Sampling] = {}
+        self._counts: dict[SessionKey, TokenCounts] = {}
+        """Of sessions that are penalised, what is committed."""
+        self._batch: tuple[SamplingBatch, dict[SessionKey, int]] | None = None
+        """Of all sessions, and the place of each; None: sessions have come or gone."""
+
+    def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0) -> None:
+        """Begin a session on committed tokens; so many of them, from the front, were not generated (0: all of them)."""
+        self._batch = None
+        self._samplings[session] = sampling
+        if sampling.penalised:
+            self._counts[session] = TokenCounts(prompt_tokens or len(tokens))
+            self._counts[session].add(tokens)
+
+    def penalises(self, session: SessionKey) -> bool:
+        """True if what comes behind a node depends on the path to it."""
+        return session in self._counts
+
+    def commit(self, session: SessionKey, tokens: Sequence[int]) -> None:
+        """Count committed tokens."""
+        if session in self._counts:
+            self._counts[session].add(tokens)
+
+    def close(self, session: SessionKey) -> None:
+        """Forget a session."""
+        self._batch = None
+        del self._samplings[session]
+        self._counts.pop(session, None)
 
     @torch.inference_mode()
-    def rank(self, logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int]) -> tuple[Children, Flags]:
-        """Rank logits [n, V] behind nodes at `positions` -> their likeliest children, and which rows of logits are numbers at all [n]."""
-        rows = SamplingBatch(samplings, logits.shape[1], logits.device).rows(range(len(samplings)))
-        perturbed = perturb(logits.float(), rows, [position + 1 for position in positions], self._noise)
+    def rank(
+        self, logits: Tensor, sessions: Sequence[SessionKey], positions: Sequence[int], paths: Sequence[Sequence[int]]
+    ) -> tuple[Children, Flags]:
+        """Rank logits [n, V] behind nodes at `positions` -> their likeliest children, and which rows of logits are numbers at all [n].
+
+        paths: the tokens from below the root to each node; of a session that is not penalised they may be left empty.
+        """
+        batch, places = self._batch or self._batched()
+        rows = batch.rows([places[session] for session in sessions])
+        perturbed = perturb(logits.float(), rows, [position + 1 for position in positions], paths, self._noise)
         values, tokens = perturbed.topk(self._children, dim=-1)
         raw = values.double() - perturbed.logsumexp(dim=-1, keepdim=True).double()
         return Children(tokens.cpu().numpy(), raw.cpu().numpy()), has_pick(values[:, 0]).cpu().numpy()
+
+    def _batched(self) -> tuple[SamplingBatch, dict[SessionKey, int]]:
+        counts = [self._counts.get(session) for session in self._samplings]
+        batch = SamplingBatch(list(self._samplings.values()), self._vocab_size, self._device, counts)
+        self._batch = batch, {session: place for place, session in enumerate(self._samplings)}
+        return self._batch
 
 
 def no_numbers(position: int) -> SpecsplitError:

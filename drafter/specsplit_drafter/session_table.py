@@ -210,7 +210,7 @@ class SessionTable:
             renews_root=self.proposer.renews_root,
         )
         # Last: nothing must fail that would have to close it again.
-        self.proposer.open(session, original.tree, event.tokens, event.sampling)
+        self.proposer.open(session, original.tree, event.tokens, event.sampling, event.prompt_tokens)
         growth.stalled = self.proposer.stalled(session)
         self._sessions[session] = _Session(growth, event.vocabulary.size, event.features)
         self.rounds.opened(session, event.traceparent)

@@ -23,6 +23,7 @@ class StandaloneModel:
         facts = model.info
         self.info: Final = DrafterInfo(DrafterKind.STANDALONE, facts.model, facts.vocabulary, facts.max_context)
         self.vocab_size: Final = facts.vocabulary.size
+        self.device: Final = model.device
         self.recurrent: Final = True
         self.feature_dtype: Final[torch.dtype | None] = None
         self.pools: Final[Sequence[PagePool]] = (model.pool,)

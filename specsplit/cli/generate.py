@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
 from specsplit.cli.paint import ChoicesPainter, Painter, summary
 from specsplit.client import ChatMessage, ChatPrompt, Client, Promptable, Result, make_request
 from specsplit.client.result import Gatherer
-from specsplit.errors import InvalidRequest
+from specsplit.errors import InvalidRequest, quoted
 from specsplit.requests import GenerateRequest
 
 
@@ -33,6 +34,23 @@ def generate(
     top_p: Annotated[float, typer.Option("--top-p", help="Keep the likeliest tokens up to this probability.")] = 1.0,
     min_p: Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the likeliest.")] = 0.0,
     seed: Annotated[int | None, typer.Option("--seed", help="The same seed gives the same text.")] = None,
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--logit-bias",
+            metavar="TOKEN=BIAS",
+            help="Add this to the logit of a token id, from -100 (all but never) to 100; may be given repeatedly.",
+        ),
+    ] = None,
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", help="Above 1: fewer tokens that the text has had; 1 is none.")
+    ] = 1.0,
+    frequency_penalty: Annotated[
+        float, typer.Option("--frequency-penalty", help="Taken off a logit for every time its token was generated.")
+    ] = 0.0,
+    presence_penalty: Annotated[
+        float, typer.Option("--presence-penalty", help="Taken off a logit once if its token was generated.")
+    ] = 0.0,
     stop: Annotated[
         list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be given repeatedly.")
     ] = None,
@@ -65,6 +83,10 @@ def generate(
         top_p=top_p,
         min_p=min_p,
         seed=seed,
+        logit_bias=_biases(logit_bias or ()),
+        repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
         stop=stop or (),
         drafter=drafter,
         ignore_eos=ignore_eos,
@@ -113,6 +135,17 @@ def _choice_object(result: Result) -> dict[str, object]:
         "drafter": result.done.drafter,
     }
     return made | {"logprobs": as_objects(result.logprobs)} if result.logprobs else made
+
+
+def _biases(given: Iterable[str]) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for each in given:
+        token, _, bias = each.partition("=")
+        try:
+            biases[int(token)] = float(bias)
+        except ValueError as error:
+            raise InvalidRequest("--logit-bias", f"is {quoted(each)}, expected TOKEN=BIAS, as 13=-100") from error
+    return biases
 
 
 def _prompt(given: str | None, chat: bool) -> Promptable:

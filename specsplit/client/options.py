@@ -30,6 +30,14 @@ class Options(TypedDict, total=False):
     """0 (the default) keeps all."""
     seed: int | None
     """None: one is drawn, and comes back with the result."""
+    logit_bias: Mapping[int, float]
+    """Token id to what is added to its logit, from -100 (all but never) to 100."""
+    repetition_penalty: float
+    """1 (the default) is none; above 1 makes tokens unlikely that the prompt or the output has had."""
+    frequency_penalty: float
+    """0 (the default) is none; at most 2: taken off a token's logit for every time that it was generated."""
+    presence_penalty: float
+    """0 (the default) is none; at most 2: taken off a token's logit once if it was generated."""
     stop: Sequence[str]
     """Strings before which the output ends."""
     stop_token_ids: Sequence[int]
@@ -62,6 +70,12 @@ def make_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequ
             top_p=options.get("top_p", 1.0),
             min_p=options.get("min_p", 0.0),
             seed=seed or 0,
+            logit_bias=tuple(
+                sorted((int(token), float(bias)) for token, bias in options.get("logit_bias", {}).items())
+            ),
+            repetition_penalty=options.get("repetition_penalty", 1.0),
+            frequency_penalty=options.get("frequency_penalty", 0.0),
+            presence_penalty=options.get("presence_penalty", 0.0),
         ),
         seeded=seed is not None,
         stopping=Stopping(
@@ -140,6 +154,12 @@ def _is_integers(value: object) -> bool:
     return _is_collection(value) and all(map(_is_integer, cast("Collection[object]", value)))
 
 
+def _is_bias(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        _is_integer(token) and _is_number(bias) for token, bias in cast("Mapping[object, object]", value).items()
+    )
+
+
 def _or_none(fits: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or fits(value)
 
@@ -152,6 +172,10 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str]] = MappingProxyType
         "top_p": (_is_number, "a number"),
         "min_p": (_is_number, "a number"),
         "seed": (_or_none(_is_integer), "an integer or None"),
+        "logit_bias": (_is_bias, "token ids to numbers"),
+        "repetition_penalty": (_is_number, "a number"),
+        "frequency_penalty": (_is_number, "a number"),
+        "presence_penalty": (_is_number, "a number"),
         "stop": (_is_texts, "a text or several"),
         "stop_token_ids": (_is_integers, "integers"),
         "ignore_eos": (_is_flag, "True or False"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specsplit.sampling.batch import SamplingBatch, SamplingRows
+from specsplit.sampling.counts import TokenCounts
 from specsplit.sampling.filters import Filters, restrict
 from specsplit.sampling.noise import Noise, NoiseCache, gumbel
 from specsplit.sampling.pick import has_pick, likeliest_tokens, perturb, pick
@@ -13,6 +14,7 @@ __all__ = [
     "NoiseCache",
     "SamplingBatch",
     "SamplingRows",
+    "TokenCounts",
     "gumbel",
     "has_pick",
     "likeliest_tokens",

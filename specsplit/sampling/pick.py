@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,29 +12,36 @@ from specsplit.sampling.batch import SamplingRows
 from specsplit.sampling.filters import restrict
 from specsplit.sampling.noise import Noise, gumbel
 
+Paths: TypeAlias = Sequence[Sequence[int]]
 
-def perturb(logits: Tensor, rows: SamplingRows, positions: Sequence[int], noise: Noise = gumbel) -> Tensor:
+
+def perturb(
+    logits: Tensor, rows: SamplingRows, positions: Sequence[int], paths: Paths = (), noise: Noise = gumbel
+) -> Tensor:
     """What the pick is the argmax of, [R, V]: float32, or as the logits are if every row is picked by them.
 
     Row r picks the token at sequence index positions[r] (its logits were computed at index positions[r] - 1) under its session's sampling.
-    A greedy row is its logits; any other is logits / T with -inf outside the allowed set, plus the noise of (seed, position).
-    The input is never changed, and returned as it is if every row is greedy.
+    First comes what `processors` does. That is all for a greedy row; any other is divided by T, gets -inf outside the allowed set, and the
+    noise of (seed, position). paths[r] are the tokens that row r's text has beyond the committed ones; they may be left out where nothing
+    is penalised. The input is never changed, and returned as it is if every row is picked by its logits.
     """
     if rows.plain:
         return logits
-    changed = _changed(logits, rows, positions, noise)
-    return changed if rows.changed is None else logits.float().index_put((rows.changed,), changed)
+    changed = _changed(logits, rows, positions, paths, noise)
+    return changed if rows.changed_at is None else logits.float().index_put((rows.changed_at,), changed)
 
 
-def pick(logits: Tensor, rows: SamplingRows, positions: Sequence[int], noise: Noise = gumbel) -> list[int | None]:
+def pick(
+    logits: Tensor, rows: SamplingRows, positions: Sequence[int], paths: Paths = (), noise: Noise = gumbel
+) -> list[int | None]:
     """The tokens picked, one per row; None for a row that has no pick. See `perturb` and `has_pick`.
 
     Only rows that are not picked by their logits are copied.
     """
     if rows.plain:
         return likeliest_tokens(logits)
-    changed = _likeliest(_changed(logits, rows, positions, noise))
-    return _listed(changed if rows.changed is None else _likeliest(logits).index_put((rows.changed,), changed))
+    changed = _likeliest(_changed(logits, rows, positions, paths, noise))
+    return _listed(changed if rows.changed_at is None else _likeliest(logits).index_put((rows.changed_at,), changed))
 
 
 def likeliest_tokens(perturbed: Tensor) -> list[int | None]:
@@ -50,12 +58,27 @@ def has_pick(best: Tensor) -> Tensor:
     return best.isfinite()
 
 
-def _changed(logits: Tensor, rows: SamplingRows, positions: Sequence[int], noise: Noise) -> Tensor:
+def _changed(logits: Tensor, rows: SamplingRows, positions: Sequence[int], paths: Paths, noise: Noise) -> Tensor:
     """The rows [C, V] whose pick is not the argmax of their logits."""
-    scaled = (logits if rows.changed is None else logits[rows.changed]) / rows.temperatures
-    return restrict(scaled, rows.filters).add_(
-        _noise_rows(noise, rows.seeds, [positions[r] for r in rows.drawn], scaled)
-    )
+    processed = _processed(logits if rows.changed_at is None else logits[rows.changed_at], rows, paths)
+    if not rows.sampled:
+        return processed
+    scaled = (processed if rows.sampled_at is None else processed[rows.sampled_at]) / rows.temperatures
+    noisy = restrict(scaled, rows.filters).add_(_noise_rows(noise, rows.seeds, rows.of_sampled(positions), scaled))
+    return noisy if rows.sampled_at is None else processed.float().index_put((rows.sampled_at,), noisy)
+
+
+def _processed(changed: Tensor, rows: SamplingRows, paths: Paths) -> Tensor:
+    if rows.bias is None and rows.penalties is None:
+        return changed
+    logits = changed.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    if rows.bias is not None:
+        bias, biased = rows.bias
+        bias.add_to(logits, biased)
+    if rows.penalties is not None:
+        penalties, penalised = rows.penalties
+        penalties.impose_on(logits, penalised, [paths[rows.changed[place]] for place in penalised.places])
+    return logits
 
 
 def _likeliest(perturbed: Tensor) -> Tensor:

@@ -24,43 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19specsplit/v1/common.proto\x12\x0cspecsplit.v1\"\xaa\x01\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seed\"\xd6\x01\n\x04Plan\x12\x16\n\tnum_steps\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x11\n\x04topk\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x1d\n\x10num_draft_tokens\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x1b\n\x0ewait_budget_us\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x18\n\x0b\x64raft_ahead\x18\x05 \x01(\x08H\x04\x88\x01\x01\x42\x0c\n\n_num_stepsB\x07\n\x05_topkB\x13\n\x11_num_draft_tokensB\x11\n\x0f_wait_budget_usB\x0e\n\x0c_draft_ahead\"[\n\x0cTraceChanges\x12\x12\n\x05level\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05ratio\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07modules\x18\x03 \x03(\tB\x08\n\x06_levelB\x08\n\x06_ratio\"r\n\x08Stopping\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x02 \x03(\r\x12\x17\n\nignore_eos\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\r\n\x0b_max_tokensB\r\n\x0b_ignore_eos\"*\n\nVocabulary\x12\x0c\n\x04size\x18\x01 \x01(\r\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"g\n\x08Logprobs\x12\x0e\n\x06picked\x18\x01 \x03(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x0b\n\x03top\x18\x03 \x03(\x02\x12\x14\n\x0cpicked_texts\x18\x04 \x03(\t\x12\x11\n\ttop_texts\x18\x05 \x03(\t\"W\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\r\"~\n\x15SpeculationStatistics\x12\r\n\x05steps\x18\x01 \x01(\r\x12\x0f\n\x07\x64rafted\x18\x02 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\x12\x0c\n\x04hits\x18\x04 \x01(\r\x12\x0e\n\x06misses\x18\x05 \x01(\r\x12\x15\n\raccept_length\x18\x06 \x01(\x01\"\x8b\x01\n\x0b\x46\x65\x61tureNeed\x12\x0e\n\x06layers\x18\x01 \x03(\x11\x12\x13\n\x0bhidden_size\x18\x02 \x01(\r\x12+\n\x06\x66ormat\x18\x03 \x01(\x0e\x32\x1b.specsplit.v1.FeatureFormat\x12\x12\n\nprojection\x18\x04 \x01(\t\x12\x16\n\x0eprojected_size\x18\x05 \x01(\r\"K\n\rFeatureLayout\x12\r\n\x05width\x18\x01 \x01(\r\x12+\n\x06\x66ormat\x18\x02 \x01(\x0e\x32\x1b.specsplit.v1.FeatureFormat\"t\n\tModelInfo\x12\r\n\x05model\x18\x01 \x01(\t\x12,\n\nvocabulary\x18\x02 \x01(\x0b\x32\x18.specsplit.v1.Vocabulary\x12\x13\n\x0bmax_context\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\"\xdb\x01\n\x0b\x44rafterInfo\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.specsplit.v1.DrafterKind\x12\r\n\x05model\x18\x02 \x01(\t\x12\x31\n\nvocabulary\x18\x03 \x01(\x0b\x32\x18.specsplit.v1.VocabularyH\x00\x88\x01\x01\x12\x13\n\x0bmax_context\x18\x04 \x01(\r\x12\x30\n\x08\x66\x65\x61tures\x18\x05 \x01(\x0b\x32\x19.specsplit.v1.FeatureNeedH\x01\x88\x01\x01\x42\r\n\x0b_vocabularyB\x0b\n\t_features\"r\n\x04Load\x12\x10\n\x08sessions\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x12\n\nfree_pages\x18\x03 \x01(\r\x12\x13\n\x0btotal_pages\x18\x04 \x01(\r\x12\r\n\x05steps\x18\x05 \x01(\x04\x12\x0f\n\x07step_ms\x18\x06 \x01(\x01*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02*\xb5\x01\n\x0b\x44rafterKind\x12\x1c\n\x18\x44RAFTER_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44RAFTER_KIND_NGRAM\x10\x01\x12\x1b\n\x17\x44RAFTER_KIND_STANDALONE\x10\x02\x12\x16\n\x12\x44RAFTER_KIND_EAGLE\x10\x03\x12\x17\n\x13\x44RAFTER_KIND_EAGLE3\x10\x04\x12\"\n\x1e\x44RAFTER_KIND_MULTI_LAYER_EAGLE\x10\x05*\xa1\x01\n\rFeatureFormat\x12\x1e\n\x1a\x46\x45\x41TURE_FORMAT_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x46\x45\x41TURE_FORMAT_FLOAT32\x10\x01\x12\x1b\n\x17\x46\x45\x41TURE_FORMAT_BFLOAT16\x10\x02\x12\x1a\n\x16\x46\x45\x41TURE_FORMAT_FLOAT16\x10\x03\x12\x1b\n\x17\x46\x45\x41TURE_FORMAT_FP8_E4M3\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19specsplit/v1/common.proto\x12\x0cspecsplit.v1\"\xb9\x03\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x39\n\nlogit_bias\x18\x06 \x03(\x0b\x32%.specsplit.v1.Sampling.LogitBiasEntry\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x01H\x05\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x01H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\t \x01(\x01H\x07\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x14\n\x12_frequency_penaltyB\x13\n\x11_presence_penalty\"\xd6\x01\n\x04Plan\x12\x16\n\tnum_steps\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x11\n\x04topk\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x1d\n\x10num_draft_tokens\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x1b\n\x0ewait_budget_us\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x18\n\x0b\x64raft_ahead\x18\x05 \x01(\x08H\x04\x88\x01\x01\x42\x0c\n\n_num_stepsB\x07\n\x05_topkB\x13\n\x11_num_draft_tokensB\x11\n\x0f_wait_budget_usB\x0e\n\x0c_draft_ahead\"[\n\x0cTraceChanges\x12\x12\n\x05level\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05ratio\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07modules\x18\x03 \x03(\tB\x08\n\x06_levelB\x08\n\x06_ratio\"r\n\x08Stopping\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x02 \x03(\r\x12\x17\n\nignore_eos\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\r\n\x0b_max_tokensB\r\n\x0b_ignore_eos\"*\n\nVocabulary\x12\x0c\n\x04size\x18\x01 \x01(\r\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"g\n\x08Logprobs\x12\x0e\n\x06picked\x18\x01 \x03(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x0b\n\x03top\x18\x03 \x03(\x02\x12\x14\n\x0cpicked_texts\x18\x04 \x03(\t\x12\x11\n\ttop_texts\x18\x05 \x03(\t\"W\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\r\"~\n\x15SpeculationStatistics\x12\r\n\x05steps\x18\x01 \x01(\r\x12\x0f\n\x07\x64rafted\x18\x02 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\x12\x0c\n\x04hits\x18\x04 \x01(\r\x12\x0e\n\x06misses\x18\x05 \x01(\r\x12\x15\n\raccept_length\x18\x06 \x01(\x01\"\x8b\x01\n\x0b\x46\x65\x61tureNeed\x12\x0e\n\x06layers\x18\x01 \x03(\x11\x12\x13\n\x0bhidden_size\x18\x02 \x01(\r\x12+\n\x06\x66ormat\x18\x03 \x01(\x0e\x32\x1b.specsplit.v1.FeatureFormat\x12\x12\n\nprojection\x18\x04 \x01(\t\x12\x16\n\x0eprojected_size\x18\x05 \x01(\r\"K\n\rFeatureLayout\x12\r\n\x05width\x18\x01 \x01(\r\x12+\n\x06\x66ormat\x18\x02 \x01(\x0e\x32\x1b.specsplit.v1.FeatureFormat\"t\n\tModelInfo\x12\r\n\x05model\x18\x01 \x01(\t\x12,\n\nvocabulary\x18\x02 \x01(\x0b\x32\x18.specsplit.v1.Vocabulary\x12\x13\n\x0bmax_context\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\"\xdb\x01\n\x0b\x44rafterInfo\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.specsplit.v1.DrafterKind\x12\r\n\x05model\x18\x02 \x01(\t\x12\x31\n\nvocabulary\x18\x03 \x01(\x0b\x32\x18.specsplit.v1.VocabularyH\x00\x88\x01\x01\x12\x13\n\x0bmax_context\x18\x04 \x01(\r\x12\x30\n\x08\x66\x65\x61tures\x18\x05 \x01(\x0b\x32\x19.specsplit.v1.FeatureNeedH\x01\x88\x01\x01\x42\r\n\x0b_vocabularyB\x0b\n\t_features\"r\n\x04Load\x12\x10\n\x08sessions\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x12\n\nfree_pages\x18\x03 \x01(\r\x12\x13\n\x0btotal_pages\x18\x04 \x01(\r\x12\r\n\x05steps\x18\x05 \x01(\x04\x12\x0f\n\x07step_ms\x18\x06 \x01(\x01*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02*\xb5\x01\n\x0b\x44rafterKind\x12\x1c\n\x18\x44RAFTER_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44RAFTER_KIND_NGRAM\x10\x01\x12\x1b\n\x17\x44RAFTER_KIND_STANDALONE\x10\x02\x12\x16\n\x12\x44RAFTER_KIND_EAGLE\x10\x03\x12\x17\n\x13\x44RAFTER_KIND_EAGLE3\x10\x04\x12\"\n\x1e\x44RAFTER_KIND_MULTI_LAYER_EAGLE\x10\x05*\xa1\x01\n\rFeatureFormat\x12\x1e\n\x1a\x46\x45\x41TURE_FORMAT_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x46\x45\x41TURE_FORMAT_FLOAT32\x10\x01\x12\x1b\n\x17\x46\x45\x41TURE_FORMAT_BFLOAT16\x10\x02\x12\x1a\n\x16\x46\x45\x41TURE_FORMAT_FLOAT16\x10\x03\x12\x1b\n\x17\x46\x45\x41TURE_FORMAT_FP8_E4M3\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'specsplit.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=1683
-  _globals['_FINISHREASON']._serialized_end=1778
-  _globals['_DRAFTERKIND']._serialized_start=1781
-  _globals['_DRAFTERKIND']._serialized_end=1962
-  _globals['_FEATUREFORMAT']._serialized_start=1965
-  _globals['_FEATUREFORMAT']._serialized_end=2126
+  _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
+  _globals['_FINISHREASON']._serialized_start=1954
+  _globals['_FINISHREASON']._serialized_end=2049
+  _globals['_DRAFTERKIND']._serialized_start=2052
+  _globals['_DRAFTERKIND']._serialized_end=2233
+  _globals['_FEATUREFORMAT']._serialized_start=2236
+  _globals['_FEATUREFORMAT']._serialized_end=2397
   _globals['_SAMPLING']._serialized_start=44
-  _globals['_SAMPLING']._serialized_end=214
-  _globals['_PLAN']._serialized_start=217
-  _globals['_PLAN']._serialized_end=431
-  _globals['_TRACECHANGES']._serialized_start=433
-  _globals['_TRACECHANGES']._serialized_end=524
-  _globals['_STOPPING']._serialized_start=526
-  _globals['_STOPPING']._serialized_end=640
-  _globals['_VOCABULARY']._serialized_start=642
-  _globals['_VOCABULARY']._serialized_end=684
-  _globals['_LOGPROBS']._serialized_start=686
-  _globals['_LOGPROBS']._serialized_end=789
-  _globals['_USAGE']._serialized_start=791
-  _globals['_USAGE']._serialized_end=878
-  _globals['_SPECULATIONSTATISTICS']._serialized_start=880
-  _globals['_SPECULATIONSTATISTICS']._serialized_end=1006
-  _globals['_FEATURENEED']._serialized_start=1009
-  _globals['_FEATURENEED']._serialized_end=1148
-  _globals['_FEATURELAYOUT']._serialized_start=1150
-  _globals['_FEATURELAYOUT']._serialized_end=1225
-  _globals['_MODELINFO']._serialized_start=1227
-  _globals['_MODELINFO']._serialized_end=1343
-  _globals['_DRAFTERINFO']._serialized_start=1346
-  _globals['_DRAFTERINFO']._serialized_end=1565
-  _globals['_LOAD']._serialized_start=1567
-  _globals['_LOAD']._serialized_end=1681
+  _globals['_SAMPLING']._serialized_end=485
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=316
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=364
+  _globals['_PLAN']._serialized_start=488
+  _globals['_PLAN']._serialized_end=702
+  _globals['_TRACECHANGES']._serialized_start=704
+  _globals['_TRACECHANGES']._serialized_end=795
+  _globals['_STOPPING']._serialized_start=797
+  _globals['_STOPPING']._serialized_end=911
+  _globals['_VOCABULARY']._serialized_start=913
+  _globals['_VOCABULARY']._serialized_end=955
+  _globals['_LOGPROBS']._serialized_start=957
+  _globals['_LOGPROBS']._serialized_end=1060
+  _globals['_USAGE']._serialized_start=1062
+  _globals['_USAGE']._serialized_end=1149
+  _globals['_SPECULATIONSTATISTICS']._serialized_start=1151
+  _globals['_SPECULATIONSTATISTICS']._serialized_end=1277
+  _globals['_FEATURENEED']._serialized_start=1280
+  _globals['_FEATURENEED']._serialized_end=1419
+  _globals['_FEATURELAYOUT']._serialized_start=1421
+  _globals['_FEATURELAYOUT']._serialized_end=1496
+  _globals['_MODELINFO']._serialized_start=1498
+  _globals['_MODELINFO']._serialized_end=1614
+  _globals['_DRAFTERINFO']._serialized_start=1617
+  _globals['_DRAFTERINFO']._serialized_end=1836
+  _globals['_LOAD']._serialized_start=1838
+  _globals['_LOAD']._serialized_end=1952
 # @@protoc_insertion_point(module_scope)

@@ -40,7 +40,7 @@ class DraftRequestEvent(_message.Message):
     def __init__(self, session_id: _Optional[int] = ..., open: _Optional[_Union[OpenEvent, _Mapping]] = ..., commit: _Optional[_Union[CommitEvent, _Mapping]] = ..., close: _Optional[_Union[CloseEvent, _Mapping]] = ..., features: _Optional[_Union[FeaturesEvent, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ...) -> None: ...
 
 class OpenEvent(_message.Message):
-    __slots__ = ("token_ids", "sampling", "plan", "vocabulary", "max_nodes", "traceparent", "features")
+    __slots__ = ("token_ids", "sampling", "plan", "vocabulary", "max_nodes", "traceparent", "features", "prompt_tokens")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class OpenEvent(_message.Message):
     MAX_NODES_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _common_pb2.Sampling
     plan: _common_pb2.Plan
@@ -55,7 +56,8 @@ class OpenEvent(_message.Message):
     max_nodes: int
     traceparent: str
     features: _common_pb2.FeatureLayout
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.Vocabulary, _Mapping]] = ..., max_nodes: _Optional[int] = ..., traceparent: _Optional[str] = ..., features: _Optional[_Union[_common_pb2.FeatureLayout, _Mapping]] = ...) -> None: ...
+    prompt_tokens: int
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.Vocabulary, _Mapping]] = ..., max_nodes: _Optional[int] = ..., traceparent: _Optional[str] = ..., features: _Optional[_Union[_common_pb2.FeatureLayout, _Mapping]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class CommitEvent(_message.Message):
     __slots__ = ("number", "deepest_id", "token_ids")

@@ -61,6 +61,10 @@ def sampling_to_wire(sampling: Sampling) -> pb.Sampling:
         top_p=sampling.top_p,
         min_p=sampling.min_p,
         seed=sampling.seed,
+        logit_bias=dict(sampling.logit_bias),
+        repetition_penalty=sampling.repetition_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
     )
 
 
@@ -74,7 +78,18 @@ def sampling_from_wire(message: pb.Sampling, draw_seed: int | None = None) -> Sa
         top_p=message.top_p if message.HasField("top_p") else 1.0,
         min_p=message.min_p,
         seed=message.seed if message.HasField("seed") else draw_seed or 0,
+        logit_bias=tuple(sorted(message.logit_bias.items())),
+        repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else 1.0,
+        frequency_penalty=message.frequency_penalty,
+        presence_penalty=message.presence_penalty,
     )
+
+
+def check_bias(field: str, sampling: Sampling, vocab_size: int) -> None:
+    """Raise InvalidRequest naming `field` and the first biased token id that is not below `vocab_size`."""
+    for token, _ in sampling.logit_bias:
+        if token >= vocab_size:
+            raise InvalidRequest(f"{field}[{token}]", f"is outside the vocabulary of {vocab_size} tokens")
 
 
 def plan_to_wire(plan: Plan | PlanChanges) -> pb.Plan:

@@ -26,13 +26,9 @@ TracingMessage: TypeAlias = pb.SetTracingRequest
 TracingToldMessage: TypeAlias = pb.SetTracingResponse
 
 _UNSUPPORTED: dict[str, Callable[[pb.GenerateRequest], bool]] = {
-    "frequency_penalty": lambda message: message.frequency_penalty != 0,
-    "presence_penalty": lambda message: message.presence_penalty != 0,
-    "repetition_penalty": lambda message: message.HasField("repetition_penalty") and message.repetition_penalty != 1,
-    "logit_bias": lambda message: len(message.logit_bias) > 0,
     "json_schema": lambda message: message.HasField("json_schema"),
 }
-"""Field to whether it asks for something; a penalty of no effect asks for nothing."""
+"""Field to whether it asks for something."""
 
 
 def generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:

@@ -147,6 +147,7 @@ def open_to_wire(event: Open) -> pb.OpenEvent:
         max_nodes=event.max_nodes,
         traceparent=event.traceparent,
         features=common.layout_to_wire(event.features) if event.features.width else None,
+        prompt_tokens=event.prompt_tokens,
     )
 
 
@@ -158,14 +159,20 @@ def open_from_wire(message: pb.OpenEvent) -> Open:
     common.check_tokens("open.token_ids", message.token_ids, vocabulary.size)
     if not 0 < message.max_nodes <= MAX_NODES:
         raise InvalidRequest("open.max_nodes", f"is {message.max_nodes}, expected 1..{MAX_NODES}")
+    if message.prompt_tokens > len(message.token_ids):
+        tokens = len(message.token_ids)
+        raise InvalidRequest("open.prompt_tokens", f"is {message.prompt_tokens}, expected at most the {tokens} tokens")
+    sampling = common.sampling_from_wire(message.sampling)
+    common.check_bias("open.sampling.logit_bias", sampling, vocabulary.size)
     return Open(
         tuple(message.token_ids),
-        common.sampling_from_wire(message.sampling),
+        sampling,
         common.plan_from_wire(message.plan).over(Plan()),
         vocabulary,
         message.max_nodes,
         message.traceparent,
         common.layout_from_wire(message.features) if message.HasField("features") else FeatureLayout(),
+        message.prompt_tokens,
     )
 
 

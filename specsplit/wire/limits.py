@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from specsplit.errors import InvalidRequest
-from specsplit.values import MAX_LOGPROBS
+from specsplit.values import MAX_BIASES, MAX_LOGPROBS
 
 MAX_NODES = 65_536
 """Nodes of one session, and with that of one grow."""
@@ -28,7 +28,6 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_STRING = 1_000
 """Characters of one."""
 MAX_STOP_TOKENS = 256
-MAX_BIASES = 4_096
 MAX_SCHEMA = 2**20
 """Characters of a JSON schema."""
 MAX_LOGGED_TOKENS = 2_048
@@ -71,6 +70,7 @@ _TOP = Limit(entries=MAX_LOGGED_TOKENS * MAX_LOGPROBS)
 LIMITS: Mapping[str, Limit] = MappingProxyType(
     {
         # common.proto
+        "Sampling.logit_bias": Limit(entries=MAX_BIASES),
         "TraceChanges.modules": Limit(MAX_TRACE_MODULES, MAX_NAME),
         "Stopping.stop_token_ids": Limit(entries=MAX_STOP_TOKENS),
         "Logprobs.picked": Limit(entries=MAX_LOGGED_TOKENS),
@@ -89,7 +89,6 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "GenerateRequest.text": Limit(length=MAX_TEXT),
         "GenerateRequest.stop": Limit(MAX_STOP_STRINGS, MAX_STOP_STRING),
         "GenerateRequest.drafter": _NAME,
-        "GenerateRequest.logit_bias": Limit(entries=MAX_BIASES),
         "GenerateRequest.json_schema": Limit(length=MAX_SCHEMA),
         "ChatPrompt.messages": Limit(entries=MAX_CHAT_MESSAGES),
         "ChatMessage.role": Limit(length=MAX_ROLE),

@@ -10,6 +10,7 @@ from specsplit.sessions import Open
 from specsplit.speculation import Commit, Grow
 from specsplit.wire.drafter import ToDrafter, ToVerifier
 from specsplit.wire.limits import MAX_EVENTS
+from specsplit.wire.scan import MAX_RECORDS
 
 _Said = TypeVar("_Said", bound="ToDrafter | ToVerifier")
 
@@ -17,22 +18,28 @@ _TOKEN_BYTES = 5
 """Of a token id on the wire, at most."""
 _NODE_BYTES = 29
 """Of a node: id, parent, token and score."""
+_BIAS_BYTES = 18
+"""Of a token id and its bias."""
+_EVENT_RECORDS = MAX_RECORDS // MAX_EVENTS
+"""Fields of an event, those inside of it counted, but for its biases."""
+_BIAS_RECORDS = 3
 
 
 def packed(events: Iterable[tuple[int, _Said]], most_bytes: int) -> Iterator[list[tuple[int, _Said]]]:
-    """(session, event)s in order, parted so that no message holds more than `MAX_EVENTS`, or more than half of `most_bytes` in its lists.
+    """(session, event)s in order, parted so that no message has more than `MAX_EVENTS`, `MAX_RECORDS`, or lists of half of `most_bytes`.
 
     An event that is larger by itself is a message of its own.
     """
     message: list[tuple[int, _Said]] = []
-    size = 0
+    size = records = 0
     for session, event in events:
-        more = bytes_of(event)
-        if message and (len(message) == MAX_EVENTS or (size and size + more > most_bytes // 2)):
+        more, fields = bytes_of(event), _EVENT_RECORDS + _BIAS_RECORDS * _biases_of(event)
+        if message and (records + fields > MAX_RECORDS or (size and size + more > most_bytes // 2)):
             yield message
-            message, size = [], 0
+            message, size, records = [], 0, 0
         message.append((session, event))
         size += more
+        records += fields
     if message:
         yield message
 
@@ -43,8 +50,12 @@ def bytes_of(event: ToDrafter | ToVerifier) -> int:
         case Features():
             return len(event.data) + len(event.scales)
         case Open() | Commit():
-            return _TOKEN_BYTES * len(event.tokens)
+            return _TOKEN_BYTES * len(event.tokens) + _BIAS_BYTES * _biases_of(event)
         case Grow():
             return _NODE_BYTES * len(event.ids)
         case _:
             return 0
+
+
+def _biases_of(event: ToDrafter | ToVerifier) -> int:
+    return len(event.sampling.logit_bias) if isinstance(event, Open) else 0

@@ -51,10 +51,12 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
     common.check_tokens("token_ids", message.token_ids, vocab_size)
     stopping = common.stopping_from_wire(message.stopping)
     common.check_tokens("stopping.stop_token_ids", stopping.stop_token_ids, vocab_size)
+    sampling = common.sampling_from_wire(message.sampling)
+    common.check_bias("sampling.logit_bias", sampling, vocab_size)
     return DecodeRequest(
         message.request_id,
         tuple(message.token_ids),
-        common.sampling_from_wire(message.sampling),
+        sampling,
         stopping,
         common.plan_from_wire(message.plan),
         endpoint_from_wire(message.drafter) if message.HasField("drafter") else None,

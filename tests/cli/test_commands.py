@@ -21,7 +21,7 @@ from specsplit.errors import Exhausted
 from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import Cluster, Member
 from specsplit.requests import Done, GenerateRequest, TextPrompt
-from specsplit.values import DrafterInfo, DrafterKind, TokenLogprob
+from specsplit.values import DrafterInfo, DrafterKind, Sampling, TokenLogprob
 from tests.client.scripted import DONE, EVENTS, MEMBERS, Scripted, serving
 
 POCKET = "models/pocket/target"
@@ -232,6 +232,24 @@ def test_generate_sends_what_the_options_say(coordinator: Scripted) -> None:
     assert (request.stopping.max_tokens, request.stop, request.drafter) == (9, ("a", "b"), "none")
     assert (request.sampling.temperature, request.sampling.top_k, request.sampling.seed) == (0.5, 3, 4)
     assert request.seeded
+
+
+def test_generate_sends_biases_and_penalties(coordinator: Scripted) -> None:
+    options = "--logit-bias 13=-100 --logit-bias 7=1.5 --repetition-penalty 1.1 --frequency-penalty 0.2 --presence-penalty -0.3"
+    run("generate", "-p", "hi", *options.split(), "--address", coordinator.address)
+    (request,) = coordinator.asked
+    assert request.sampling == Sampling(
+        logit_bias=((7, 1.5), (13, -100.0)), repetition_penalty=1.1, frequency_penalty=0.2, presence_penalty=-0.3
+    )
+
+
+@pytest.mark.parametrize("bias", ["13", "13=", "=1", "a=1", "1=b"])
+def test_a_bias_that_is_none_is_refused_by_name(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str], bias: str
+) -> None:
+    assert run("generate", "-p", "hi", "--logit-bias", bias, "--address", coordinator.address) != 0
+    assert "--logit-bias" in capsys.readouterr().err
+    assert not coordinator.asked
 
 
 def test_generate_reads_stdin(coordinator: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,7 @@ async def test_drafter_wishes_that_cannot_be_met_are_refused(cluster: Cluster, s
         (ChatPrompt(()), {}, "chat.messages", "is empty"),
         ("x", {"stop": [""]}, "stop", "empty string"),
         ("x", {"stop_token_ids": [9999]}, "stopping.stop_token_ids[0]", "is 9999, outside the vocabulary"),
+        ("x", {"logit_bias": {9999: 1.0}}, "sampling.logit_bias[9999]", "is outside the vocabulary"),
         ("x", {"plan": PlanChanges(num_steps=99)}, "plan.num_steps", "is 99"),
     ],
 )
@@ -191,10 +192,10 @@ async def test_the_longest_prompt_that_leaves_room_for_one_token_is_taken(cluste
 
 async def test_unsupported_and_unknown_fields_are_refused_over_the_wire(cluster: Cluster, say: Say) -> None:
     await cluster.add_verifier(say((5,)))
-    message = coordinator_pb2.GenerateRequest(text="x", presence_penalty=1.0)
+    message = coordinator_pb2.GenerateRequest(text="x", json_schema="{}")
     async with dial(cluster.address) as channel:
         call = coordinator_pb2_grpc.CoordinatorServiceStub(channel).Generate(message)
-        with pytest.raises(Exception, match="presence_penalty: is not supported yet"):
+        with pytest.raises(Exception, match="json_schema: is not supported yet"):
             await anext(aiter(call))
         unknown = coordinator_pb2.GenerateRequest.FromString(
             coordinator_pb2.GenerateRequest(text="x").SerializeToString() + b"\xb8\x3e\x01"

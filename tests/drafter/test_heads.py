@@ -34,10 +34,13 @@ from tests.drafter.head_toys import (
     reference_of,
 )
 from tests.drafter.toys import Handled, board_of, deliver, open_event, run_until_all_rest
-from tests.support.sampling import perturb
+from tests.support.sampling import expected as perturbed
 
 CHILDREN = 6
 SAMPLED = Sampling(temperature=1.0, top_k=20, seed=11)
+PENALISED = replace(
+    SAMPLED, logit_bias=((3, 0.5),), repetition_penalty=1.2, frequency_penalty=0.4, presence_penalty=0.3
+)
 KEY = (1, 1)
 PROMPT = list(range(1, 12))
 PLAN = Plan(num_steps=2, num_draft_tokens=4)
@@ -51,10 +54,15 @@ class Checked(ModelProposer):
         super().__init__(self.model, CHILDREN, budget)
         self.reference = reference_of(name)
         self.known: dict[SessionKey, Known] = {}
+        self.samplings: dict[SessionKey, tuple[Sampling, int]] = {}
+        """How a session picks, and how many tokens it began with."""
         self.compared = 0
 
-    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
-        super().open(session, tree, tokens, sampling)
+    def open(
+        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+    ) -> None:
+        super().open(session, tree, tokens, sampling, prompt_tokens)
+        self.samplings[session] = sampling, len(tokens)
         self.known[session] = Known(tree, list(tokens))
 
     def commit(self, session: SessionKey, advance: Advance) -> None:
@@ -75,8 +83,9 @@ class Checked(ModelProposer):
         known = self.known[session]
         with torch.inference_mode():
             logits = self.reference.logits(known, slot)
-            sampling = self._sessions[session].sampling
-            expected = perturb(logits, [sampling], [int(known.tree.positions[slot]) + 1]).log_softmax(-1)[0]
+            sampling, given = self.samplings[session]
+            text = [*known.tokens, *(known.tree.token_of(above) for above in known.tree.path(slot))]
+            expected = perturbed(logits, sampling, text, given).log_softmax(-1)[0]
         np.testing.assert_allclose(raw, expected.topk(CHILDREN).values.double().numpy(), atol=2e-4, rtol=1e-5)
         np.testing.assert_allclose(expected[tokens].double().numpy(), raw, atol=2e-4, rtol=1e-5)
         self.compared += 1
@@ -132,6 +141,8 @@ def run(
         ("eagle3", SAMPLED, 512),
         ("eagle3", SAMPLED, 3),
         ("mimo", SAMPLED, 3),
+        ("eagle3", PENALISED, 512),
+        ("mimo", PENALISED, 3),
     ],
 )
 def test_children_are_those_of_the_reference_on_every_path_after_hits_and_misses(

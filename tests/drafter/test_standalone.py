@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -30,10 +31,19 @@ from tests.drafter.toys import (
     tiny_config,
     tiny_lm,
 )
-from tests.support.sampling import perturb, pick
+from tests.support.sampling import expected
 
 CHILDREN = 6
 SAMPLED = Sampling(temperature=1.0, top_k=20, seed=11)
+PENALISED = replace(
+    SAMPLED,
+    logit_bias=((3, 0.5), (7, -100.0)),
+    repetition_penalty=1.2,
+    frequency_penalty=0.2,
+    presence_penalty=0.3,
+)
+GIVEN = 1
+"""Tokens of every session that were not generated: the drafter comes in the middle of a session."""
 KEY = (1, 1)
 
 
@@ -58,17 +68,19 @@ class Checked(ModelProposer):
     ) -> None:
         super().__init__(StandaloneModel(tiny_lm()), CHILDREN, budget)
         self.compared = 0
-        self.other = TableProposer(lambda sequence: self._table(plain_logits(sequence), sampling, len(sequence)))
+        self.other = TableProposer(lambda sequence: self._table(plain_logits(sequence), sampling, sequence))
 
     @staticmethod
-    def _table(logits: torch.Tensor, sampling: Sampling, position: int) -> Distribution:
+    def _table(logits: torch.Tensor, sampling: Sampling, sequence: Sequence[int]) -> Distribution:
         with torch.inference_mode():
-            found = perturb(logits, [sampling], [position]).log_softmax(-1)[0].double().exp()
+            found = expected(logits, sampling, sequence, GIVEN).log_softmax(-1)[0].double().exp()
         return {token: float(found[token]) for token in range(len(found)) if found[token] > 0}
 
-    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
-        super().open(session, tree, tokens, sampling)
-        self.other.open(session, tree, tokens, sampling)
+    def open(
+        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+    ) -> None:
+        super().open(session, tree, tokens, sampling, prompt_tokens)
+        self.other.open(session, tree, tokens, sampling, prompt_tokens)
 
     def commit(self, session: SessionKey, advance: Advance) -> None:
         super().commit(session, advance)
@@ -100,14 +112,16 @@ def target_of(
         fate = random.Random(repr(tuple(sequence[-3:])))
         if fate.random() < 0.15:
             return fate.randrange(32)
-        (picked,) = pick(plain_logits(sequence), [sampling], [len(sequence)])
-        assert picked is not None
-        return picked
+        return int(expected(plain_logits(sequence), sampling, sequence, GIVEN).argmax())
 
     return target
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(), SAMPLED, PENALISED, replace(PENALISED, temperature=0.0)],
+    ids=["greedy", "sampled", "sampled with penalties", "greedy with penalties"],
+)
 @pytest.mark.parametrize("budget", [512, 3])
 def test_children_are_those_of_the_plain_model_on_every_path_after_hits_and_misses(
     plain_logits: Callable[[Sequence[int]], torch.Tensor], sampling: Sampling, budget: int
@@ -119,7 +133,7 @@ def test_children_are_those_of_the_plain_model_on_every_path_after_hits_and_miss
     verifiers = [
         Verifier(
             board, (1, number), list(range(1, length)), target_of(plain_logits, sampling),
-            plan=Plan(num_steps=3, num_draft_tokens=6), sampling=sampling, vocabulary=vocabulary,
+            plan=Plan(num_steps=3, num_draft_tokens=6), sampling=sampling, vocabulary=vocabulary, prompt_tokens=GIVEN,
         )
         for number, length in ((1, 14), (2, 5), (3, 2))
     ]  # fmt: skip

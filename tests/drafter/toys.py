@@ -68,7 +68,9 @@ class TableProposer(NoFeatures):
         self._trees: dict[SessionKey, TokenTree] = {}
         self._table = table
 
-    def open(self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling) -> None:
+    def open(
+        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+    ) -> None:
         """Keep the tokens."""
         self.sessions[session], self._trees[session] = list(tokens), tree
 
@@ -148,6 +150,7 @@ class Verifier:
         max_nodes: int = 64,
         vocabulary: Vocabulary = WORDS,
         features: FeatureLayout | None = None,
+        prompt_tokens: int = 0,
     ) -> None:
         self.plan = plan or Plan()
         self.committed = list(prompt)
@@ -160,7 +163,10 @@ class Verifier:
         """Positions up to which features were said to be read."""
         self._board, self._session, self._target = board, session, target
         layout = features or FeatureLayout()
-        opened = Open(tuple(prompt), sampling or Sampling(), self.plan, vocabulary, max_nodes, features=layout)
+        opened = Open(
+            tuple(prompt), sampling or Sampling(), self.plan, vocabulary, max_nodes,
+            features=layout, prompt_tokens=prompt_tokens,
+        )  # fmt: skip
         board.handle(session, opened)
 
     def receive(self, events: Sequence[tuple[int, object]]) -> None:

@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
-from specsplit.client import Client
+from specsplit.client import Client, make_request
 from specsplit.values import PlanChanges
+from tests.support.sampling import processors
 
 POCKET = Path("models/pocket")
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 50, 24, 128
@@ -24,6 +25,12 @@ SERIAL = PlanChanges(draft_ahead=False, wait_budget_us=2_000_000)
 AHEAD = PlanChanges(draft_ahead=True)
 """As usual. How much is drafted in time is a matter of the machine, and what is written is not."""
 SEEDED = {"temperature": 0.9, "top_k": 200, "top_p": 0.95, "min_p": 0.01, "seed": 2024}
+PENALISED = {
+    "logit_bias": {10: -0.5, 40: -100.0},
+    "repetition_penalty": 1.05,
+    "frequency_penalty": 0.05,
+    "presence_penalty": 0.2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +71,30 @@ def plain() -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(POCKET / "target", dtype=torch.float32)
 
 
-@pytest.fixture(scope="module")
-def references(prompts: list[list[int]], plain: PreTrainedModel) -> list[tuple[int, ...]]:
+def written_by(plain: PreTrainedModel, prompts: list[list[int]], **how: object) -> list[tuple[int, ...]]:
     """What transformers' own greedy search writes."""
     config = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, eos_token_id=None, pad_token_id=0)
     ids = torch.tensor(prompts)
     with torch.inference_mode():
-        output = plain.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)  # pyright: ignore[reportCallIssue]
+        output = plain.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **how)  # pyright: ignore[reportCallIssue, reportArgumentType]
     return [tuple(row[PROMPT_TOKENS:]) for row in output.tolist()]
 
 
+@pytest.fixture(scope="module")
+def references(prompts: list[list[int]], plain: PreTrainedModel) -> list[tuple[int, ...]]:
+    """What transformers writes."""
+    return written_by(plain, prompts)
+
+
+@pytest.fixture(scope="module")
+def penalised(prompts: list[list[int]], plain: PreTrainedModel) -> list[tuple[int, ...]]:
+    """What transformers writes with its own processors."""
+    asked = make_request("", **PENALISED).sampling
+    return written_by(plain, prompts[:8], logits_processor=processors(asked, PROMPT_TOKENS))
+
+
 def write(
-    client: Client, prompt: list[int], drafter: str, plan: PlanChanges, **options: float
+    client: Client, prompt: list[int], drafter: str, plan: PlanChanges, **options: object
 ) -> tuple[tuple[int, ...], int, str]:
     """(tokens, accepted drafts, name of the verifier)."""
     result = client.generate(
@@ -91,7 +110,7 @@ def write(
 
 
 def write_all(
-    cluster: LocalCluster, prompts: list[list[int]], drafter: str, in_flight: int, plan: PlanChanges, **options: float
+    cluster: LocalCluster, prompts: list[list[int]], drafter: str, in_flight: int, plan: PlanChanges, **options: object
 ) -> tuple[list[tuple[int, ...]], int]:
     """(tokens per prompt, accepted drafts in all). Every verifier takes part, so that one drafter serves two where there are two."""
     with cluster.client() as client, ThreadPoolExecutor(in_flight) as pool:
@@ -174,3 +193,26 @@ def test_log_probabilities_are_those_of_transformers_with_any_drafter(
         assert [top.logprob for top in told.top] == pytest.approx(
             [expected[t.token].item() for t in told.top], abs=1e-4
         )
+
+
+def test_greedy_text_with_penalties_is_what_transformers_writes_with_its_own(
+    wide: LocalCluster, prompts: list[list[int]], penalised: list[tuple[int, ...]], drafter: str
+) -> None:
+    written, accepted = write_all(wide, prompts[:8], drafter, in_flight=8, plan=SERIAL, **PENALISED)
+    assert written == penalised
+    assert drafter in ("none", "ngram") or accepted > 0
+
+
+@pytest.fixture(scope="module")
+def penalised_seeded(wide: LocalCluster, prompts: list[list[int]]) -> list[tuple[int, ...]]:
+    """What the target alone, one session at a time, writes with a seed and penalties."""
+    return write_all(wide, prompts[:4], "none", 1, AHEAD, **SEEDED, **PENALISED)[0]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_seeded_text_with_penalties_is_the_same_with_any_drafter(
+    wide: LocalCluster, prompts: list[list[int]], penalised_seeded: list[tuple[int, ...]], drafter: str
+) -> None:
+    written, _ = write_all(wide, prompts[:4], drafter, in_flight=4, plan=AHEAD, **SEEDED, **PENALISED)
+    assert written == penalised_seeded

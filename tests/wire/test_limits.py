@@ -20,7 +20,7 @@ from specsplit.membership import Cluster, Member, Roster
 from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest
 from specsplit.sessions import Open
 from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
-from specsplit.values import Endpoint, Load, ModelInfo, Plan, Sampling, Vocabulary
+from specsplit.values import MAX_BIASES, Endpoint, Load, ModelInfo, Plan, Sampling, Vocabulary
 from specsplit.wire import cluster, coordinator, drafter, verifier, watching
 from specsplit.wire.checks import check
 from specsplit.wire.limits import (
@@ -32,6 +32,7 @@ from specsplit.wire.limits import (
     MAX_NAME,
     Limit,
 )
+from specsplit.wire.packing import packed
 from specsplit.wire.reading import request_reader, response_reader
 from specsplit.wire.scan import MAX_RECORDS, SCANNED_BYTES, NotAMessage, look
 
@@ -195,7 +196,8 @@ def test_the_largest_messages_of_our_own_are_not_taken_for_an_attack() -> None:
     plan, load = Plan(), Load(1, 1, 1, 1, 1, 1.0)
     model = ModelInfo(LONG, Vocabulary(9, LONG), 9, (1,))
     members = (Member(LONG, LONG, model, 9, load, True, 9, plan),) * MAX_MEMBERS
-    opened = Open((1,), Sampling(1, 1, 0.5, 0.5, 1), plan, Vocabulary(9, LONG), 9, LONG, FeatureLayout(8))
+    sampling = Sampling(1, 1, 0.5, 0.5, 1, (), 1.5, 0.5, 0.5)
+    opened = Open((1,), sampling, plan, Vocabulary(9, LONG), 9, LONG, FeatureLayout(8), 1)
     endpoint = Endpoint("d", "host:1", FeatureNeed((1,), 9, FeatureFormat.TARGET, LONG, 9))
     for message in (
         coordinator.cluster_to_wire(Cluster(members, 9, 9)),
@@ -206,6 +208,17 @@ def test_the_largest_messages_of_our_own_are_not_taken_for_an_attack() -> None:
         data = message.SerializeToString()
         assert len(data) > SCANNED_BYTES
         assert response_reader(type(message).FromString)(data) == message
+
+
+def test_sessions_that_bias_as_much_as_they_may_are_opened_in_messages_that_are_not_taken_for_an_attack() -> None:
+    sampling = Sampling(logit_bias=tuple((token, 1.5) for token in range(MAX_BIASES)))
+    opened = Open((1,), sampling, Plan(), Vocabulary(2 * MAX_BIASES, LONG), 9, LONG, FeatureLayout(8), 1)
+    messages = list(packed([(each, opened) for each in range(100)], 2**30))
+    assert sum(map(len, messages)) == 100
+    assert 1 < len(messages) < 10
+    for message in messages:
+        data = drafter.draft_request(message).SerializeToString()
+        assert drafter.draft_request_events(request_reader(drafter_pb2.DraftRequest.FromString)(data)) == message
 
 
 def test_a_roster_names_no_more_drafters_than_a_verifier_takes() -> None:

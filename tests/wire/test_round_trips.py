@@ -42,6 +42,12 @@ samplings = st.builds(
     top_p=st.floats(0.01, 1),
     min_p=st.floats(0, 1),
     seed=st.integers(0, 2**64 - 1),
+    logit_bias=st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-100, 100), max_size=4).map(
+        lambda biases: tuple(sorted(biases.items()))
+    ),
+    repetition_penalty=st.floats(1e-6, 1e6),
+    frequency_penalty=st.floats(-2, 2),
+    presence_penalty=st.floats(-2, 2),
 )
 plans = st.builds(
     Plan,
@@ -67,8 +73,9 @@ decodes = st.builds(
     DecodeRequest, st.text(max_size=9), tokens, samplings, stoppings, plan_changes, st.none() | endpoints
 )
 opens = st.builds(
-    Open, tokens, samplings, plans, st.just(Vocabulary(VOCAB)), st.integers(1, 4096), st.text(max_size=9), layouts
-)
+    Open, tokens, samplings, plans, st.just(Vocabulary(VOCAB)), st.integers(1, 4096), st.text(max_size=9), layouts,
+    st.integers(0, 1),
+)  # fmt: skip
 commits = st.builds(Commit, st.integers(1, 2**31), st.integers(0, 2**63), tokens)
 
 

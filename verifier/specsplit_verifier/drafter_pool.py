@@ -92,7 +92,14 @@ class DrafterPool:
         layout = FeatureLayout() if feed is None else feed.recipe.layout
         tokens, request = tuple(session.tokens), session.request
         return Open(
-            tokens, request.sampling, session.plan, self._vocabulary, self._max_nodes, session.traceparent, layout
+            tokens,
+            request.sampling,
+            session.plan,
+            self._vocabulary,
+            self._max_nodes,
+            session.traceparent,
+            layout,
+            session.prompt_length,
         )
 
     def _feed(self, session: Session, need: FeatureNeed) -> Feed | None:

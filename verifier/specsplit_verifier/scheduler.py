@@ -117,8 +117,10 @@ class Scheduler:
 def _tree(session: Session, draft: Draft) -> TreeInput:
     slots = session.table.slots(0, session.kv_length + len(draft.tokens))
     row = Row.tree(draft.tokens, draft.parents, slots)
-    request = session.request
-    return TreeInput(session.id, draft, row, request.sampling, session.drafter.recipe, request.logprobs)
+    request, counts = session.request, session.tally.tokens
+    if counts is not None:
+        counts.add(session.tokens[len(counts) :])
+    return TreeInput(session.id, draft, row, request.sampling, session.drafter.recipe, request.logprobs, counts)
 
 
 def _chunk(session: Session, positions: range, slots: Slots, *, recomputed: bool = False) -> ChunkInput:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specsplit.model.pages import PageTable
+from specsplit.sampling import TokenCounts
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.speculation import Draft
 from specsplit.values import FinishReason, Plan, SpeculationStatistics, Usage
@@ -15,13 +16,15 @@ from specsplit_verifier.step import Accepted, Reroot, SessionResult
 
 @dataclass(slots=True)
 class Tally:
-    """Counts behind SpeculationStatistics."""
+    """What is counted of a session: what SpeculationStatistics are made of, and what penalties go by."""
 
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
     hits: int = 0
     misses: int = 0
+    tokens: TokenCounts | None = None
+    """None: the session has no penalties."""
 
     def step(self, draft: Draft, path: Sequence[int]) -> None:
         """A step accepted `path` of a draft, root included."""
@@ -79,6 +82,10 @@ class Session:
     """Tokens of its prompt whose KV was there when it began; None until then."""
     traceparent: str = ""
     """What its drafters hang their spans below; empty: nothing."""
+
+    def __post_init__(self) -> None:
+        if self.request.sampling.penalised:
+            self.tally.tokens = TokenCounts(self.prompt_length)
 
     @property
     def prompt_length(self) -> int:

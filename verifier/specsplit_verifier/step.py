@@ -9,6 +9,7 @@ from itertools import chain
 from specsplit.errors import SpecsplitError
 from specsplit.features import Features
 from specsplit.model.batch import Row
+from specsplit.sampling import TokenCounts
 from specsplit.sessions import Finished, Tokens
 from specsplit.speculation import Commit, Draft
 from specsplit.values import Miss, Plan, Sampling, SpeculationStatistics, TokenLogprob
@@ -27,6 +28,8 @@ class TreeInput:
     """How features are made of its accepted tokens; None: none are wanted."""
     logprobs: int | None = None
     """Likeliest tokens wanted beside each of its accepted tokens and the bonus; None: no log-probabilities at all."""
+    counts: TokenCounts | None = None
+    """What its penalties count of the committed tokens; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
