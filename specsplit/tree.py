@@ -239,14 +239,6 @@ class TokenTree:
             slot = self._parent[slot]
         return found[::-1]
 
-    def lines(self, slots: Ints) -> Ints:
-        """Stack the slots of nodes [n] below the root, of their parents, and so on up: [levels, n], with ROOT where a line has ended."""
-        parents, level, levels = self.parents, slots, list[Ints]()
-        while np.count_nonzero(level):
-            levels.append(level)
-            level = np.maximum(parents.take(level), ROOT)
-        return np.stack(levels)
-
     def attach(self, dtype: npt.DTypeLike, fill: object, *, remembers: bool = False) -> Column:
         """Add a column of one's own, which has `fill` for every node until it is written.
 

@@ -169,7 +169,8 @@ class ModelProposer:
         wanted = [number for part in work for number in part.wanted]
         if not wanted:
             return {}
-        children, fit = self._ranking.rank(torch.cat(logits), *self._askers(frontier, wanted))
+        whole = logits[0] if len(logits) == 1 else torch.cat(logits)  # they are large: no copy where none is needed
+        children, fit = self._ranking.rank(whole, *self._askers(frontier, wanted))
         row_of = np.full(sum(len(part.slots) for part in frontier), -1)
         row_of[wanted] = np.arange(len(wanted))
         found: Found = {}
@@ -243,19 +244,26 @@ class ModelProposer:
     def _branch(self, state: _Session, nodes: Ints, start: int) -> list[StepInput]:
         """Make rows of these nodes in every step in which they are due; each is wanted from the lowest."""
         inputs = [StepInput() for _ in state.maps]
+        if self._model.recurrent:
+            state.maps[0].add(nodes)
+            inputs[0].wanted += range(start, start + len(nodes))
+            self._add_branch(state, 0, inputs[0], range(len(nodes)))
+            return inputs
+        positions = state.tree.positions.take(nodes)
         for step, work in enumerate(inputs):
             due = self._due(state, step, nodes).nonzero()[0]
             if len(due):
                 state.maps[step].add(nodes.take(due))
-                lowest = self._lowest(state, step, nodes.take(due))
+                lowest = (positions.take(due) == state.root + step).nonzero()[0]
                 work.wanted += (due.take(lowest) + start).tolist()
                 self._add_branch(state, step, work, lowest.tolist())
         return inputs
 
     def _add_branch(self, state: _Session, step: int, work: StepInput, logits_at: Sequence[int] = ()) -> None:
         token_map = state.maps[step]
-        source = token_map if self._model.recurrent else state.maps[step - 1]
-        work.drawn.append(source.slots_above(token_map.missing))
+        if state.features is not None:
+            source = token_map if self._model.recurrent else state.maps[step - 1]
+            work.drawn.append(source.slots_above(token_map.missing))
         work.rows.append(token_map.branch(logits_at))
 
     def _descend(self, state: _Session) -> None:
@@ -265,17 +273,9 @@ class ModelProposer:
             token_map.add(expanded.compress(self._due(state, step, expanded) & ~token_map.held.take(expanded)))
 
     def _due(self, state: _Session, step: int, nodes: Ints) -> Flags:
-        """Tell which of these expanded nodes have a row in this step."""
-        if self._model.recurrent:
-            return np.ones(len(nodes), dtype=np.bool_)
+        """Tell which of these expanded nodes have a row in this step of a model with several."""
         positions = state.tree.positions.take(nodes)
         return (positions >= state.maps[step].first) & (positions <= state.root + step)
-
-    def _lowest(self, state: _Session, step: int, nodes: Ints) -> Ints:
-        """Index those for which this is the lowest step in which they are due."""
-        if self._model.recurrent:
-            return np.arange(len(nodes))
-        return (state.tree.positions.take(nodes) == state.root + step).nonzero()[0]
 
 
 def _starts(frontier: Sequence[Frontier]) -> list[int]:

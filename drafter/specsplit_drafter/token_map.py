@@ -14,11 +14,12 @@ next forward: that is draft extend. A prompt is pending in the same way.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
 
-from specsplit.model.batch import Row
+from specsplit.model.batch import Mask, Row
 from specsplit.model.pages import PagePool, PageTable, Slots
 from specsplit.tree import ROOT, Flags, Ints, TokenTree
 from specsplit_drafter.proposer import Advance
@@ -95,18 +96,12 @@ class TokenMap:
         The whole context must be read before them, or in the same forward.
         """
         nodes, self.missing = self.missing, _NO_NODES
-        of_node = self._slots.data
-        lines = self._tree.lines(nodes)
-        has_row = of_node.take(lines) != _NO_SLOT  # the root has none here
-        above = lines[has_row]
-        seen = np.unique(above)
-        mask = np.zeros((len(nodes), len(seen)), dtype=np.bool_)
-        mask[has_row.nonzero()[1], seen.searchsorted(above)] = True
+        seen, mask = self._paths(nodes.tolist())
         return Row(
             tokens=self._tree.tokens.take(nodes),
             positions=self._tree.positions.take(nodes) - self.first,
-            write_slots=of_node.take(nodes),
-            kv_slots=np.concatenate((self._table.slots(0, len(self._table)), of_node.take(seen))),
+            write_slots=self._slots.data.take(nodes),
+            kv_slots=np.concatenate((self._table.slots(0, len(self._table)), self._slots.data.take(seen))),
             tail_mask=mask,
             logits_at=logits_at,
         )
@@ -122,6 +117,20 @@ class TokenMap:
         slots = self._slots.data.take(parents)
         slots[parents == ROOT] = self._table.slots(last - 1, last) if last else 0
         return slots
+
+    def _paths(self, nodes: Sequence[int]) -> tuple[Ints, Mask]:
+        """List the nodes [E] on the paths of these that have a row here, and tell which of them each one sees [n, E]."""
+        paths = [self._tree.path(node) for node in nodes]
+        whose = np.arange(len(paths)).repeat([len(path) for path in paths])
+        above = np.fromiter(chain.from_iterable(paths), np.int64, len(whose))
+        held = self._slots.data.take(above) != _NO_SLOT
+        whose, above = whose.compress(held), above.compress(held)
+        flags = np.zeros(len(self._tree) + 1, dtype=np.bool_)
+        flags[above] = True
+        seen = flags.nonzero()[0]
+        mask = np.zeros((len(paths), len(seen)), dtype=np.bool_)
+        mask[whose, seen.searchsorted(above)] = True
+        return seen, mask
 
     def release(self) -> None:
         """Free every slot."""

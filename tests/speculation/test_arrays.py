@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -148,14 +147,6 @@ def test_a_column_that_remembers_tells_what_nodes_had_before_a_reroot_the_dead_i
     column.data[: len(tree) + 1] = tree.ids
     tree.reroot(0, bonus)
     assert column.before.tolist() == list(range(200))
-
-
-def test_lines_go_up_to_the_root_whatever_the_depth_of_the_nodes() -> None:
-    tree = TokenTree(0, 0)
-    for number, parent in enumerate([0, 1, 2, 0, 4], start=1):
-        tree.add(parent, number, number, -float(number))
-    lines = tree.lines(np.array([3, 5, 4]))
-    assert lines.tolist() == [[3, 5, 4], [2, 4, 0], [1, 0, 0]]
 
 
 def test_a_long_session_holds_no_more_than_its_live_nodes_need() -> None:
