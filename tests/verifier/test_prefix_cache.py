@@ -19,10 +19,13 @@ from specsplit.model.pages import PagePool
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.v1 import drafter_pb2_grpc
-from specsplit.values import DrafterKind, Endpoint, PlanChanges, Sampling, Stopping
+from specsplit.values import DrafterKind, Endpoint, ModelInfo, Plan, PlanChanges, Sampling, Stopping, Vocabulary
 from specsplit.wire import drafter as wire
+from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.prefix_cache import PrefixCache
+from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.service import Verifier, load_target
+from specsplit_verifier.session import Session, StopRule
 from tests.drafter.service_toys import drafter
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
@@ -227,3 +230,36 @@ async def test_kv_that_broke_is_found_by_nobody(target: Path) -> None:
     finally:
         await verifier.close()
     assert after == text and end.usage.cached_prompt_tokens == 0
+
+
+async def test_preempted_sessions_with_heads_get_them_again_with_all_features(tmp_path: Path) -> None:
+    folder, need = three_layers(tmp_path), FeatureNeed(layers=(1, LAST), hidden_size=32)
+    prompts = [[(7 * i * i + number) % 16 for i in range(40)] for number in range(3)]
+    async with verifier_over(folder) as verifier:
+        truth, _ = await write_all(verifier, prompts, Sampling(), new=150)
+    texts = [prompt + text for prompt, text in zip(prompts, truth, strict=True)]
+    async with reading(need, texts) as (reader, endpoint), verifier_over(folder, kv_tokens=16 * 15) as verifier:
+        steps = recorded(verifier)
+        written, ends = await write_all(verifier, prompts, Sampling(), endpoint, new=100)
+        await reader.all_closed()
+    assert written == [text[:100] for text in truth]
+    assert sum(step.costs.preemptions for step in steps) > 0 and all(end.speculation.accepted for end in ends)
+    for session, text in zip(sorted(reader.sessions), texts, strict=True):
+        reader.check(session, text, features_of(folder, text, need))
+
+
+def test_who_awaits_a_beginning_is_overtaken_and_goes_on_with_it() -> None:
+    kv = KVCacheManager(PagePool(64, 4))
+    scheduler = Scheduler(ModelInfo("toy", Vocabulary(16), 2048), kv, max_sessions=8, step_token_budget=8)
+    texts = [[1] * 20, [1] * 20, [2] * 5]
+    for number, tokens in enumerate(texts, start=1):
+        request = DecodeRequest(str(number), tuple(tokens))
+        scheduler.submit(Session(number, request, Plan(), StopRule(5), kv.table(), tokens))
+    assert [session.id for session in scheduler.admit()] == [1, 3]
+    first = scheduler.running[1]
+    first.kv_length = 12
+    assert scheduler.admit() == [], "the fourth page is still to come"
+    first.kv_length = 19
+    (second,) = scheduler.admit()
+    assert (second.id, second.kv_length) == (2, 16)
+    assert second.table.slots(0, 16).tolist() == first.table.slots(0, 16).tolist()
