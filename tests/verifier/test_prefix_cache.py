@@ -250,7 +250,7 @@ async def test_preempted_sessions_with_heads_get_them_again_with_all_features(tm
 
 def test_who_awaits_a_beginning_is_overtaken_and_goes_on_with_it() -> None:
     kv = KVCacheManager(PagePool(64, 4))
-    scheduler = Scheduler(ModelInfo("toy", Vocabulary(16), 2048), kv, max_sessions=8, step_token_budget=8)
+    scheduler = Scheduler(ModelInfo("toy", Vocabulary(16), 2048), kv, max_sessions=8)
     texts = [[1] * 20, [1] * 20, [2] * 5]
     for number, tokens in enumerate(texts, start=1):
         request = DecodeRequest(str(number), tuple(tokens))

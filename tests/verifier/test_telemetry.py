@@ -290,7 +290,9 @@ async def test_a_scrape_agrees_with_what_callers_are_told(alphabet: Path, caplog
     assert scraped["specsplit_misses_total"] == sum(each.misses for each in told)
     assert scraped["specsplit_generated_tokens_total"] == sum(end.usage.completion_tokens for end in ends)
     assert scraped["specsplit_prompt_tokens_total"] == sum(end.usage.prompt_tokens for end in ends)
-    assert scraped["specsplit_prefill_tokens_total"] == sum(end.usage.prompt_tokens - 1 for end in ends)
+    cached = sum(end.usage.cached_prompt_tokens for end in ends)
+    assert scraped["specsplit_cached_tokens_total"] == cached
+    assert scraped["specsplit_prefill_tokens_total"] == sum(end.usage.prompt_tokens - 1 for end in ends) - cached
     assert scraped["specsplit_accept_length_count"] == sum(each.steps for each in told[:2])
     assert scraped["specsplit_accepted_depth_total"] == scraped["specsplit_accepted_tokens_total"]
     assert scraped["specsplit_steps_total"] == scraped["specsplit_verify_time_seconds_count"]
