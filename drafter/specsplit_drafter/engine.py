@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from specsplit.clock import Clock
 from specsplit.errors import Unavailable
+from specsplit.records import DrafterStatistics
 from specsplit.values import DrafterInfo, Load
 from specsplit_drafter.record import Expansion, Turn
 from specsplit_drafter.session_table import Outgoing, SessionEvent, SessionTable
@@ -33,31 +33,6 @@ class Outbox(Protocol):
     def deliver(self, outgoing: Outgoing, turn: Turn | None) -> None:
         """Take the answers to every stream, and what is to be told of a turn that is over. Must not block."""
         ...
-
-
-@dataclass(frozen=True)
-class DrafterStatistics:
-    """What a drafter has done and holds."""
-
-    sessions: int
-    """Open now."""
-    streams: int
-    """Open now."""
-    expansions: int
-    """Since start."""
-    expanded_nodes: int
-    """Since start, roots included."""
-    pushed_nodes: int
-    """Since start."""
-    commits: int
-    """Applied since start."""
-    committed_nodes: int
-    """Nodes that these accepted."""
-    used_pages: int
-    total_pages: int
-    """0: the kind keeps no KV."""
-    expansion_ms: float
-    """Exponentially weighted mean duration of one."""
 
 
 class Durations:

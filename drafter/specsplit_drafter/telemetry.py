@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from specsplit.errors import SpecsplitError
 from specsplit.observe import TraceContext, Tracing
 from specsplit.observe.exposition import expose
-from specsplit.observe.metrics import DrafterMetrics, DrafterTotals
+from specsplit.observe.metrics import DrafterMetrics
+from specsplit.records import DrafterStatistics
 from specsplit.rpc import code_of
 from specsplit.settings import DrafterSettings
 from specsplit_drafter.proposer import SessionKey
@@ -31,7 +32,7 @@ class Telemetry:
         """Serve the metrics, if the settings say where. Raises InvalidRequest if that cannot be bound."""
         return expose(self._metrics, self._listen)
 
-    def watch(self, read: Callable[[], DrafterTotals]) -> None:
+    def watch(self, read: Callable[[], DrafterStatistics]) -> None:
         """Look the engine's totals up with `read` before every scrape."""
         self._metrics.watch(read)
 

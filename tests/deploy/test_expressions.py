@@ -13,9 +13,10 @@ from scripts.dashboards.expressions import check_expressions, unfiltered
 from specsplit.membership import Cluster, Member
 from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import CoordinatorMetrics, DrafterMetrics, VerifierMetrics
+from specsplit.records import LinkStatistics
 from specsplit.values import DrafterInfo, DrafterKind, FinishReason, Load, Miss, ModelInfo, Vocabulary
 from tests.deploy.live import needs_prometheus, prometheus, query
-from tests.observe.test_metrics import TRACE, Costs, Link, Step, Totals
+from tests.observe.test_metrics import TRACE, Costs, Step, Totals
 
 PATIENCE_S = 60
 
@@ -41,7 +42,7 @@ class Cast:
         )
         self.coordinator.watch(lambda: Cluster(members, queued=1, running=2))
         self.verifier.watch(lambda: Load(2, 1, 24, 64))
-        self.verifier.watch_links(lambda: [Link(*(self.turns * n for n in (1, 2, 300, 400, 5, 100)))])
+        self.verifier.watch_links(lambda: [LinkStatistics(*(self.turns * n for n in (1, 2, 300, 400, 5, 6, 100)))])
         for drafter in self.drafters:
             drafter.watch(lambda: Totals(**dict.fromkeys(("expansions", "commits", "committed_nodes"), self.turns)))
 

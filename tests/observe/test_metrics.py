@@ -22,6 +22,7 @@ from specsplit.observe.exposition import expose
 from specsplit.observe.instruments import Histogram
 from specsplit.observe.metric_table import KIND, TABLE, Kind, Metric, Service, metrics_of, steps_of_125
 from specsplit.observe.metrics import MOST_STEPS, CoordinatorMetrics, DrafterMetrics, Metrics, VerifierMetrics
+from specsplit.records import DrafterStatistics, LinkStatistics, SessionStep, StepCosts
 from specsplit.rpc.catalogue import CODES
 from specsplit.values import DrafterInfo, DrafterKind, FinishReason, Load, Miss, ModelInfo, Plan, Vocabulary
 
@@ -31,7 +32,10 @@ VOCABULARY = Vocabulary(512)
 
 
 @dataclass(frozen=True)
-class Costs:
+class Costs(StepCosts):
+    began: float = 0.0
+    started: float = 0.0
+    ended: float = 0.0
     waited_us: float = 1000.0
     forward_us: float = 5000.0
     host_us: float = 500.0
@@ -47,7 +51,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(SessionStep):
     drafted: int = 0
     depth: int = 0
     accepted: int = 0
@@ -58,18 +62,8 @@ class Step:
     plan: Plan = field(default_factory=Plan)
 
 
-@dataclass
-class Link:
-    messages_sent: int = 0
-    messages_received: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    nodes_received: int = 0
-    feature_bytes_sent: int = 0
-
-
 @dataclass(frozen=True)
-class Totals:
+class Totals(DrafterStatistics):
     sessions: int = 3
     streams: int = 2
     expansions: int = 100
@@ -79,6 +73,7 @@ class Totals:
     committed_nodes: int = 180
     used_pages: int = 30
     total_pages: int = 64
+    expansion_ms: float = 1.0
 
 
 def fetch(bound: str, accept: str) -> tuple[str, str]:
@@ -376,7 +371,7 @@ def test_counts_agree_with_one_another_whatever_the_steps(batches: list[list[Ste
 def test_load_and_links_are_looked_up_and_rare_events_are_told() -> None:
     metrics = VerifierMetrics(on=True)
     metrics.watch(lambda: Load(sessions=7, waiting=2, free_pages=24, total_pages=64))
-    metrics.watch_links(lambda: [Link(1, 2, 3, 4, 5, 1), Link(10, 20, 30, 40, 50, 10)])
+    metrics.watch_links(lambda: [LinkStatistics(1, 2, 3, 4, 5, 6, 1), LinkStatistics(10, 20, 30, 40, 50, 60, 10)])
     metrics.session(100)
     metrics.plan_switched()
     metrics.drafter_lost()

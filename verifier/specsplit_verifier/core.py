@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.features import Features
+from specsplit.records import StepCosts
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo, Plan
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
@@ -28,7 +29,7 @@ from specsplit_verifier.feed import Recipe
 from specsplit_verifier.planner import Batch, Pause, Planner
 from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.session import Session, StopRule
-from specsplit_verifier.step import SessionResult, StepCosts, StepInput, StepOutput, StepResult, TreeInput
+from specsplit_verifier.step import SessionResult, StepInput, StepOutput, StepResult, TreeInput
 from specsplit_verifier.stopwatch import Stopwatch
 
 _log = logging.getLogger(__name__)

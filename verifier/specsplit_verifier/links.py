@@ -17,6 +17,7 @@ import grpc
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError, shortened
 from specsplit.features import Features
+from specsplit.records import LinkStatistics
 from specsplit.rpc import dial
 from specsplit.sessions import Open
 from specsplit.settings import VerifierSettings
@@ -35,21 +36,6 @@ if TYPE_CHECKING:
     from specsplit.v1 import drafter_pb2
 
     Stream = grpc.aio.StreamStreamCall[drafter_pb2.DraftRequest, drafter_pb2.DraftResponse]
-
-
-@dataclass(slots=True)
-class LinkStatistics:
-    """What went over one drafter's streams since the start of this process."""
-
-    messages_sent: int = 0
-    messages_received: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    nodes_received: int = 0
-    feature_tokens_sent: int = 0
-    """Tokens whose features were sent."""
-    feature_bytes_sent: int = 0
-    """Of these features, framing not counted."""
 
 
 @dataclass(slots=True, eq=False)

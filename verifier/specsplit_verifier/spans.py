@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.observe import TraceContext, Tracing
+from specsplit.records import StepCosts
 from specsplit.sessions import DecodeRequest
 from specsplit.values import SpeculationStatistics
-from specsplit_verifier.step import ChunkInput, SessionResult, StepCosts, StepResult
+from specsplit_verifier.step import ChunkInput, SessionResult, StepResult
 
 _STAGES, _STEPS, _PARTS = 1, 2, 3
 """Levels from which on there are spans of each."""

@@ -9,6 +9,7 @@ from itertools import chain
 from specsplit.errors import SpecsplitError
 from specsplit.features import Features
 from specsplit.model.batch import Row
+from specsplit.records import SessionStep, StepCosts
 from specsplit.sampling import TokenCounts
 from specsplit.sessions import Finished, Tokens
 from specsplit.speculation import Commit, Draft
@@ -213,45 +214,18 @@ class SessionResult:
         return 0 if self.output is None else len(self.output.tokens)
 
     @property
+    def numbers(self) -> SessionStep:
+        """What metrics count of it."""
+        return SessionStep(
+            self.plan, self.attached, self.drafted, self.depth, self.accepted, self.committed, self.hit, self.miss
+        )
+
+    @property
     def totals(self) -> SpeculationStatistics:
         """Sums up to and including this step."""
         told = self.output or self.finished
         assert told is not None, "a session that goes on has got a token"
         return told.speculation
-
-
-@dataclass(frozen=True, slots=True)
-class StepCosts:
-    """Where the time went since the step before, and what was lost to drafters. Moments are seconds of the clock."""
-
-    tokens: int
-    """In the forward."""
-    prefill_tokens: int
-    reprefill_tokens: int
-    """Committed tokens run once more, for features that a drafter lacks."""
-    began: float
-    """When it was chosen what to step."""
-    started: float
-    """When the forward began."""
-    ended: float
-    """When there was something to send."""
-    waited_us: float
-    """Spent waiting for drafters, or for anything to happen, before the step."""
-    forward_us: float
-    host_us: float
-    """Everything else: sending, events, scheduling, batching, picking, committing."""
-    unverified_nodes: int
-    """Nodes that were cut off, or left at the end of their session or of its drafter, before any step took them."""
-    late_nodes: int
-    """Nodes that came when their place in the tree was gone."""
-    failovers: int
-    """Sessions that were given another drafter."""
-    cached_tokens: int
-    """Of the prompts of sessions that began, whose KV was there already."""
-    preemptions: int
-    """Sessions that gave their KV pages back, to be computed again later."""
-    round_trips_s: Sequence[float]
-    """From a commit to the first grow made after it, of every one that came."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
 from specsplit.observe.exposition import expose
-from specsplit.observe.metrics import LinkTotals, VerifierMetrics
+from specsplit.observe.metrics import VerifierMetrics
+from specsplit.records import LinkStatistics
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import Load
@@ -37,7 +38,7 @@ class Telemetry:
         """Serve the metrics, if the settings say where. Raises InvalidRequest if that cannot be bound."""
         return expose(self._metrics, self._listen)
 
-    def watch(self, load: Callable[[], Load], links: Callable[[], Iterable[LinkTotals]]) -> None:
+    def watch(self, load: Callable[[], Load], links: Callable[[], Iterable[LinkStatistics]]) -> None:
         """Where the engine's and the streams' totals are looked up before every scrape."""
         self._metrics.watch(load)
         self._metrics.watch_links(links)
@@ -54,7 +55,8 @@ class Telemetry:
 
     def step(self, result: StepResult) -> None:
         """A step is over."""
-        self._metrics.step(result.costs, result.sessions)
+        if self._metrics.on:
+            self._metrics.step(result.costs, [session.numbers for session in result.sessions])
         self._spans.step(result)
         self.watching.stepped(result.sessions)
         for reader in self._readers:

@@ -3,61 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from specsplit.observe import metric_table as table
 from specsplit.observe.metric_table import Service
 from specsplit.observe.metrics.base import Metrics
+from specsplit.records import DrafterStatistics
 from specsplit.values import DrafterKind
-
-
-class DrafterTotals(Protocol):
-    """What is read of a drafter's statistics; counts are since the start of the process."""
-
-    @property
-    def sessions(self) -> int:
-        """Open now."""
-        ...
-
-    @property
-    def streams(self) -> int:
-        """Open now."""
-        ...
-
-    @property
-    def expansions(self) -> int:
-        """Forward passes."""
-        ...
-
-    @property
-    def expanded_nodes(self) -> int:
-        """Roots included."""
-        ...
-
-    @property
-    def pushed_nodes(self) -> int:
-        """Nodes sent."""
-        ...
-
-    @property
-    def commits(self) -> int:
-        """Commits applied."""
-        ...
-
-    @property
-    def committed_nodes(self) -> int:
-        """Nodes that they accepted."""
-        ...
-
-    @property
-    def used_pages(self) -> int:
-        """Of KV."""
-        ...
-
-    @property
-    def total_pages(self) -> int:
-        """Of KV; 0 if it keeps none."""
-        ...
 
 
 class DrafterMetrics(Metrics):
@@ -78,7 +29,7 @@ class DrafterMetrics(Metrics):
         """A session was ended on this side, with a gRPC status by name."""
         self._refused.get(code.lower(), self._refused["unknown"]).add()
 
-    def watch(self, read: Callable[[], DrafterTotals]) -> None:
+    def watch(self, read: Callable[[], DrafterStatistics]) -> None:
         """Where to look up what the engine has done and holds, on the event loop, before every scrape."""
         made, kind = self.instruments, self._kind
         sessions, streams = made.gauge(table.OPEN_SESSIONS, kind), made.gauge(table.OPEN_STREAMS, kind)

@@ -4,135 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from typing import Protocol
 
 from specsplit.observe import metric_table as table
 from specsplit.observe.instruments import Instruments
 from specsplit.observe.metric_table import DEEPEST, DEPTH, Metric, Service
 from specsplit.observe.metrics.base import Metrics
-from specsplit.values import Load, Miss, Plan
+from specsplit.records import LinkStatistics, SessionStep, StepCosts
+from specsplit.values import Load, Miss
 
 MOST_STEPS = 64
 """Deepest node below the root that a plan allows to be verified."""
-
-
-class StepCosts(Protocol):
-    """What is read of the verifier's record of a step, beside its sessions. Times are microseconds."""
-
-    @property
-    def waited_us(self) -> float:
-        """Spent waiting for drafters."""
-        ...
-
-    @property
-    def forward_us(self) -> float:
-        """The target's forward."""
-        ...
-
-    @property
-    def host_us(self) -> float:
-        """Everything else since the step before."""
-        ...
-
-    @property
-    def tokens(self) -> int:
-        """In the forward."""
-        ...
-
-    @property
-    def prefill_tokens(self) -> int:
-        """Of prompts."""
-        ...
-
-    @property
-    def reprefill_tokens(self) -> int:
-        """Committed before, read once more."""
-        ...
-
-    @property
-    def unverified_nodes(self) -> int:
-        """Nodes that commits and ends of sessions cut off, never verified, since the step before."""
-        ...
-
-    @property
-    def late_nodes(self) -> int:
-        """Nodes that came when their parent was gone, since the step before."""
-        ...
-
-    @property
-    def failovers(self) -> int:
-        """Sessions that got another drafter in place of one that was lost or refused, since the step before."""
-        ...
-
-    @property
-    def cached_tokens(self) -> int:
-        """Of prompts, whose KV was there already."""
-        ...
-
-    @property
-    def preemptions(self) -> int:
-        """Sessions that gave their KV pages back, since the step before."""
-        ...
-
-    @property
-    def round_trips_s(self) -> Sequence[float]:
-        """Seconds from a commit to the first grow made after it, for every one that came since the step before."""
-        ...
-
-
-class SessionStep(Protocol):
-    """What is read of one session of a step, one that brought a tree (the root alone included)."""
-
-    @property
-    def plan(self) -> Plan:
-        """What it stepped under."""
-        ...
-
-    @property
-    def attached(self) -> bool:
-        """True if it had a drafter."""
-        ...
-
-    @property
-    def drafted(self) -> int:
-        """Nodes verified, root not counted."""
-        ...
-
-    @property
-    def depth(self) -> int:
-        """Of the deepest of them below the root; 0 without any."""
-        ...
-
-    @property
-    def accepted(self) -> int:
-        """num_correct_drafts."""
-        ...
-
-    @property
-    def committed(self) -> int:
-        """Tokens that its caller gets; at a stop fewer than `accepted` + 1."""
-        ...
-
-    @property
-    def hit(self) -> bool | None:
-        """None if there was no commit to a drafter."""
-        ...
-
-    @property
-    def miss(self) -> Miss | None:
-        """Why, if `hit` is False."""
-        ...
-
-
-class LinkTotals(Protocol):
-    """What is read of the totals of one drafter's streams, since the start of the process."""
-
-    messages_sent: int
-    messages_received: int
-    bytes_sent: int
-    bytes_received: int
-    nodes_received: int
-    feature_bytes_sent: int
 
 
 class ByDepth:
@@ -266,7 +147,7 @@ class VerifierMetrics(Metrics):
 
         self._watchers.append(look)
 
-    def watch_links(self, read: Callable[[], Iterable[LinkTotals]]) -> None:
+    def watch_links(self, read: Callable[[], Iterable[LinkStatistics]]) -> None:
         """Where to look up the totals of the streams to all drafters there ever were, on the event loop, before every scrape."""
         made = self.instruments
         sent, received = (made.counter(table.DRAFT_MESSAGES, direction) for direction in table.DIRECTION.values)

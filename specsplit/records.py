@@ -1,0 +1,104 @@
+"""What the engines of verifiers and drafters tell of their work, as metrics read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specsplit.values import Miss, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """Where the time went since the step before, and what was lost to drafters. Moments are seconds of the clock."""
+
+    tokens: int
+    """In the forward."""
+    prefill_tokens: int
+    reprefill_tokens: int
+    """Committed tokens run once more, for features that a drafter lacks."""
+    began: float
+    """When it was chosen what to step."""
+    started: float
+    """When the forward began."""
+    ended: float
+    """When there was something to send."""
+    waited_us: float
+    """Spent waiting for drafters, or for anything to happen, before the step."""
+    forward_us: float
+    host_us: float
+    """Everything else: sending, events, scheduling, batching, picking, committing."""
+    unverified_nodes: int
+    """Nodes that were cut off, or left at the end of their session or of its drafter, before any step took them."""
+    late_nodes: int
+    """Nodes that came when their place in the tree was gone."""
+    failovers: int
+    """Sessions that were given another drafter."""
+    cached_tokens: int
+    """Of the prompts of sessions that began, whose KV was there already."""
+    preemptions: int
+    """Sessions that gave their KV pages back, to be computed again later."""
+    round_trips_s: Sequence[float]
+    """From a commit to the first grow made after it, of every one that came."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStep:
+    """What one step was to a session that brought a tree, the root alone included, in numbers."""
+
+    plan: Plan
+    """What it stepped under."""
+    attached: bool
+    """True if it had a drafter."""
+    drafted: int
+    """Nodes verified, root not counted."""
+    depth: int
+    """Of the deepest of them below the root; 0 without any."""
+    accepted: int
+    """num_correct_drafts."""
+    committed: int
+    """Tokens that its caller gets; at a stop fewer than `accepted` + 1."""
+    hit: bool | None
+    """Whether the bonus was a node; None if there was no commit to a drafter."""
+    miss: Miss | None
+    """Why it was none, if `hit` is False."""
+
+
+@dataclass(slots=True)
+class LinkStatistics:
+    """What went over one drafter's streams since the start of this process."""
+
+    messages_sent: int = 0
+    messages_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    nodes_received: int = 0
+    feature_tokens_sent: int = 0
+    """Tokens whose features were sent."""
+    feature_bytes_sent: int = 0
+    """Of these features, framing not counted."""
+
+
+@dataclass(frozen=True)
+class DrafterStatistics:
+    """What a drafter has done and holds."""
+
+    sessions: int
+    """Open now."""
+    streams: int
+    """Open now."""
+    expansions: int
+    """Since start."""
+    expanded_nodes: int
+    """Since start, roots included."""
+    pushed_nodes: int
+    """Since start."""
+    commits: int
+    """Applied since start."""
+    committed_nodes: int
+    """Nodes that these accepted."""
+    used_pages: int
+    total_pages: int
+    """0: the kind keeps no KV."""
+    expansion_ms: float
+    """Exponentially weighted mean duration of one."""
