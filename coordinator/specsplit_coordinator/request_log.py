@@ -61,15 +61,15 @@ class LoggedChoice:
     def received(self, event: Tokens | Finished) -> None:
         """Note what the verifier has sent."""
         log = self.request.log
-        log.steps += event.speculation.steps - self.speculation.steps
-        log.accepted += event.speculation.accepted - self.speculation.accepted
+        log.totals.steps += event.speculation.steps - self.speculation.steps
+        log.totals.accepted += event.speculation.accepted - self.speculation.accepted
         self.speculation = event.speculation
         if isinstance(event, Tokens) and event.tokens:
             self._burst(len(event.tokens), log.clock.now())
 
     def _burst(self, number: int, now: float) -> None:
         self.tokens += number
-        self.request.log.tokens += number
+        self.request.log.totals.tokens += number
         before, self.latest_tokens_at = self.latest_tokens_at, now
         if before is not None:
             for hear in self.request.log.on_tokens:
@@ -157,6 +157,19 @@ class LoggedRequest:
             hear(self, after_s)
 
 
+@dataclass(slots=True)
+class Totals:
+    """Sums over all requests since the start."""
+
+    arrived: int = 0
+    tokens: int = 0
+    """Generated."""
+    steps: int = 0
+    """Of all sessions: a step of a batch of three counts three times."""
+    accepted: int = 0
+    """Drafts that the target accepted."""
+
+
 class RequestLog:
     """The requests on their way, those that ended last, and sums since the start."""
 
@@ -173,13 +186,7 @@ class RequestLog:
         self.on_ended: list[Heard] = []
         self._open: dict[int, LoggedRequest] = {}
         self._ended: deque[LoggedRequest] = deque(maxlen=ENDED_KEPT)
-        self.arrived = 0
-        self.tokens = 0
-        """Generated."""
-        self.steps = 0
-        """Of all sessions: a step of a batch of three counts three times."""
-        self.accepted = 0
-        """Drafts that the target accepted."""
+        self.totals = Totals()
 
     @property
     def requests(self) -> tuple[LoggedRequest, ...]:
@@ -198,9 +205,9 @@ class RequestLog:
     @contextmanager
     def follow(self, asked: GenerateRequest, remaining_s: Remaining) -> Generator[LoggedRequest]:
         """A request that has arrived, and ends with the block. To be entered in the task of its call."""
-        self.arrived += 1
+        self.totals.arrived += 1
         trace = RequestTrace(self._tracing, self.clock)
-        request = LoggedRequest(self, self.arrived, asked, self.clock.now(), trace, asked.request_id)
+        request = LoggedRequest(self, self.totals.arrived, asked, self.clock.now(), trace, asked.request_id)
         self._open[request.number] = request
         try:
             yield request

@@ -16,6 +16,7 @@ import numpy as np
 
 from specsplit.speculation.events import Commit, Draft, Grow
 from specsplit.speculation.states import Event, Protocol, Side, State
+from specsplit.speculation.trail import Trail
 from specsplit.tree import ROOT, Ints, TokenTree, edge
 
 SCORE_SLACK = 1e-3  # float32 on the wire may lift a child above its parent by a rounding
@@ -39,11 +40,7 @@ class Mirror:
         """True if a grow made after the last commit has arrived."""
         self._last_id = 0
         self._preview: tuple[tuple[int, int, int], Draft] | None = None
-        self._trail: list[int] = [root_token]
-        """Tokens of the trail, the root's last."""
-        self._trail_commits = 0  # the commit whose root is _trail[0]
-        self._roots: list[int] = [0]  # index in _trail of the root of commit _trail_commits + i
-        self._trail_ids: dict[int, int] = {}  # node id -> index in _trail
+        self._trail = Trail(root_token)
 
     @property
     def state(self) -> State:
@@ -53,7 +50,7 @@ class Mirror:
     @property
     def acknowledged(self) -> int:
         """Number of the latest commit that the drafter is known to have applied."""
-        return self._trail_commits
+        return self._trail.commits
 
     def grow(self, grow: Grow) -> int:
         """Apply a grow; returns how many of its nodes are live now (late ones are dropped).
@@ -100,14 +97,14 @@ class Mirror:
         """Look up the slots of the parents of these nodes; None if one is neither live nor the root nor among the nodes."""
         unnamed = parents == 0
         if np.count_nonzero(unnamed):
-            if len(self._trail) > 1:
+            if len(self._trail.tokens) > 1:
                 return None  # an earlier root was meant
             parents = np.where(unnamed, self.tree.root_id, parents)
         return self.tree.find_all(parents, ids)
 
     def _grow_in_order(self, grow: Grow) -> None:
         """Apply a grow node by node."""
-        tree, trail_ids, room = self.tree, self._trail_ids, self.max_nodes - len(self.tree)
+        tree, trail_ids, room = self.tree, self._trail.ids, self.max_nodes - len(self.tree)
         slots = {parent_id: self._slot(parent_id) for parent_id in set(grow.parents)}
         live = [slot for slot in slots.values() if slot is not None]
         edges, highest = tree.edges_below(live), {slot: tree.score_of(slot) for slot in live}
@@ -132,20 +129,19 @@ class Mirror:
 
     def _slot(self, parent_id: int) -> int | None:
         """Look up the slot of a parent by id; None if it is neither live nor the root."""
-        index = 0 if parent_id == 0 else self._trail_ids.get(parent_id)
+        index = 0 if parent_id == 0 else self._trail.ids.get(parent_id)
         if index is None:
             return self.tree.find(parent_id)
-        return ROOT if index == len(self._trail) - 1 else None
+        return ROOT if index == self._trail.last else None
 
     def _follow(self, node_id: int, parent_id: int, token: int, score: float) -> int | None:
         """Place a late node below the trail: the token there gets its id and score, or the node is dropped. Give its slot."""
-        index = 0 if parent_id == 0 else self._trail_ids[parent_id]
-        if self._trail[index + 1] != token:
+        index = 0 if parent_id == 0 else self._trail.ids[parent_id]
+        if self._trail.tokens[index + 1] != token:
             return None  # it left the committed path
-        if index + 1 in self._trail_ids.values():
+        if not self._trail.name(index + 1, node_id):
             self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
-        self._trail_ids[node_id] = index + 1
-        if index + 1 < len(self._trail) - 1:
+        if index + 1 < self._trail.last:
             return None
         self.tree.name_root(node_id, score)
         return ROOT
@@ -169,16 +165,9 @@ class Mirror:
 
     def _acknowledge(self, commits: int) -> None:
         """Forget the trail before the root of commit number `commits`, which the drafter has seen."""
-        if not self._trail_commits <= commits <= self.commits:
-            self._protocol.refuse(Event.GROW, f"commits: is {commits}, expected {self._trail_commits}..{self.commits}")
-        passed = commits - self._trail_commits
-        if passed == 0:
-            return
-        cut = self._roots[passed]
-        self._trail = self._trail[cut:]
-        self._roots = [index - cut for index in self._roots[passed:]]
-        self._trail_ids = {node_id: index - cut for node_id, index in self._trail_ids.items() if index >= cut}
-        self._trail_commits = commits
+        if not self.acknowledged <= commits <= self.commits:
+            self._protocol.refuse(Event.GROW, f"commits: is {commits}, expected {self.acknowledged}..{self.commits}")
+        self._trail.forget(commits)
 
     def stir(self) -> None:
         """Forget that the drafter rests: it was sent what it lacked (features), and its answer is to come."""
@@ -230,16 +219,9 @@ class Mirror:
         hit = self.tree.reroot(self._deepest(draft, path), bonus) is not None
         self._preview = None
         self.commits += 1
-        self._extend_trail([*accepted, self.tree.root_id], tokens)
+        self._trail.extend([*accepted, self.tree.root_id], tokens)
         self.resting = self.caught_up = False
         return Commit(self.commits, accepted[-1] if accepted else 0, tokens), hit
-
-    def _extend_trail(self, ids: Sequence[int], tokens: Sequence[int]) -> None:
-        for index, node_id in enumerate(ids, len(self._trail)):
-            if node_id:
-                self._trail_ids[node_id] = index
-        self._trail += tokens
-        self._roots.append(len(self._trail) - 1)
 
     def close(self) -> None:
         """End the session here; what the drafter had in flight is let pass."""

@@ -17,7 +17,7 @@ from specsplit.observe import Tracing
 from specsplit.requests import Done, GenerateRequest, TextPrompt
 from specsplit.sessions import Finished, Tokens
 from specsplit.values import FinishReason, SpeculationStatistics, TraceScope, Usage
-from specsplit_coordinator.request_log import ENDED_KEPT, QUEUED, LoggedRequest, RequestLog
+from specsplit_coordinator.request_log import ENDED_KEPT, QUEUED, LoggedRequest, RequestLog, Totals
 
 ASKED = GenerateRequest(TextPrompt("x"), "mine")
 USAGE = Usage(1, 6)
@@ -55,7 +55,7 @@ def test_a_request_is_worked_through_by_hand() -> None:
         request.choices[0].done = Done("mine", FinishReason.STOP, 0, USAGE, request.speculation, 0, "v1")
         heard.clock.advance(0.25)
     assert (heard.first, heard.bursts, heard.ends) == ([0.5], [(4, 0.25)], [("stop", 1.0)])
-    assert (request.tokens, heard.log.arrived, heard.log.tokens, heard.log.steps, heard.log.accepted) == (7, 1, 7, 3, 3)
+    assert (request.tokens, heard.log.totals) == (7, Totals(arrived=1, tokens=7, steps=3, accepted=3))
     assert heard.log.find(1) is request
 
 
@@ -113,7 +113,7 @@ def test_the_choices_of_a_request_are_one_request_whose_tokens_add_up() -> None:
             assert request.dones == ()
             choice.done = Done("mine", FinishReason.STOP, 0, USAGE, choice.speculation, 0, "v1", index=choice.index)
     assert (heard.first, heard.bursts, heard.ends) == ([0.5], [(4, 0.5)], [("stop", 1.0)])
-    assert (request.tokens, heard.log.arrived, heard.log.tokens, heard.log.steps) == (9, 1, 9, 3)
+    assert (request.tokens, heard.log.totals.arrived, heard.log.totals.tokens, heard.log.totals.steps) == (9, 1, 9, 3)
     assert request.speculation == SpeculationStatistics(steps=3, accepted=5)
     assert [done.index for done in request.dones] == [0, 1]
 

@@ -51,10 +51,10 @@ class ClusterSnapshot:
             "plan_changes": _said(vars(self._orders.plan)),
             "requests": [_request(request, now) for request in requests.requests],
             "totals": {
-                "requests": requests.arrived,
-                "tokens": requests.tokens,
-                "steps": requests.steps,
-                "accepted": requests.accepted,
+                "requests": requests.totals.arrived,
+                "tokens": requests.totals.tokens,
+                "steps": requests.totals.steps,
+                "accepted": requests.totals.accepted,
             },
         }
 

@@ -34,70 +34,63 @@ class ByDepth:
             counter.stand_at(count)
 
 
-class VerifierMetrics(Metrics):
-    """Steps and what they brought."""
+class _Costs:
+    """Where the time of steps goes, how many tokens they read, and what was lost."""
 
-    def __init__(self, *, on: bool) -> None:
-        super().__init__(Service.VERIFIER, on=on)
-        made = self.instruments
+    def __init__(self, made: Instruments) -> None:
         self._steps = made.counter(table.STEPS)
-        self._session_steps = made.counter(table.SESSION_STEPS)
         self._batch_tokens = made.counter(table.BATCH_TOKENS)
-        self._drafted = made.counter(table.DRAFTED)
-        self._accepted = made.counter(table.ACCEPTED)
-        self._bonus = made.counter(table.BONUS)
-        self._reached, self._accepted_to = ByDepth(made, table.REACHED_DEPTH), ByDepth(made, table.ACCEPTED_DEPTH)
-        self._watchers += [self._reached.add_up, self._accepted_to.add_up]
-        self._hits = made.counter(table.HITS)
-        self._misses = {cause: made.counter(table.MISSES, cause.value) for cause in Miss}
-        self._wasted = {cause: made.counter(table.WASTED_NODES, cause) for cause in table.CAUSE_OF_WASTE.values}
-        self._plan_switches = made.counter(table.PLAN_SWITCHES)
-        self._num_steps = made.gauge(table.SPEC_NUM_STEPS)
-        self._num_draft_tokens = made.gauge(table.SPEC_NUM_DRAFT_TOKENS)
-        self._accept_length = made.histogram(table.ACCEPT_LENGTH)
-        self._step_time = made.histogram(table.STEP_TIME)
-        self._wait_time = made.histogram(table.WAIT_TIME)
-        self._verify_time = made.histogram(table.VERIFY_TIME)
-        self._host_time = made.histogram(table.HOST_TIME)
-        self._round_trip = made.histogram(table.ROUND_TRIP)
-        self._prompt_tokens = made.counter(table.PROMPT_TOKENS)
-        self._cached_tokens = made.counter(table.CACHED_TOKENS)
         self._prefill_tokens = made.counter(table.PREFILL_TOKENS)
         self._reprefill_tokens = made.counter(table.REPREFILL_TOKENS)
-        self._generated_tokens = made.counter(table.GENERATED_TOKENS)
-        self._preemptions = made.counter(table.PREEMPTIONS)
+        self._cached_tokens = made.counter(table.CACHED_TOKENS)
+        self._step_time = made.histogram(table.STEP_TIME)
+        self._parts = [made.histogram(part) for part in (table.WAIT_TIME, table.VERIFY_TIME, table.HOST_TIME)]
+        self._round_trip = made.histogram(table.ROUND_TRIP)
+        self._wasted = [made.counter(table.WASTED_NODES, cause) for cause in ("unverified", "late")]
         self._failovers = made.counter(table.FAILOVERS)
-        self._drafters_lost = made.counter(table.DRAFTERS_LOST)
+        self._preemptions = made.counter(table.PREEMPTIONS)
 
-    def step(self, costs: StepCosts, sessions: Sequence[SessionStep]) -> None:
-        """A step is over."""
-        if not self.on:
-            return
-        self._count_costs(costs)
-        if sessions:
-            self._count_sessions(sessions)
-            speculating = [s.plan for s in sessions if s.attached and s.plan.speculates]
-            self._num_steps.set(sum(plan.num_steps for plan in speculating) / len(sessions))
-            self._num_draft_tokens.set(sum(plan.num_draft_tokens for plan in speculating) / len(sessions))
-
-    def _count_costs(self, costs: StepCosts) -> None:
+    def count(self, costs: StepCosts) -> None:
+        """Count one step."""
         self._steps.add()
         self._batch_tokens.add(costs.tokens)
         self._prefill_tokens.add(costs.prefill_tokens)
         self._reprefill_tokens.add(costs.reprefill_tokens)
-        self._step_time.observe((costs.waited_us + costs.forward_us + costs.host_us) * 1e-6)
-        self._wait_time.observe(costs.waited_us * 1e-6)
-        self._verify_time.observe(costs.forward_us * 1e-6)
-        self._host_time.observe(costs.host_us * 1e-6)
-        self._wasted["unverified"].add(costs.unverified_nodes)
-        self._wasted["late"].add(costs.late_nodes)
+        self._cached_tokens.add(costs.cached_tokens)
+        parts_us = (costs.waited_us, costs.forward_us, costs.host_us)
+        self._step_time.observe(sum(parts_us) * 1e-6)
+        for histogram, part_us in zip(self._parts, parts_us, strict=True):
+            histogram.observe(part_us * 1e-6)
+        for counter, nodes in zip(self._wasted, (costs.unverified_nodes, costs.late_nodes), strict=True):
+            counter.add(nodes)
         self._failovers.add(costs.failovers)
         self._preemptions.add(costs.preemptions)
-        self._cached_tokens.add(costs.cached_tokens)
         for seconds in costs.round_trips_s:
             self._round_trip.observe(seconds)
 
-    def _count_sessions(self, sessions: Sequence[SessionStep]) -> None:
+
+class _Speculation:
+    """What the steps of sessions brought."""
+
+    def __init__(self, made: Instruments) -> None:
+        self._session_steps = made.counter(table.SESSION_STEPS)
+        self._drafted = made.counter(table.DRAFTED)
+        self._accepted = made.counter(table.ACCEPTED)
+        self._rejected = made.counter(table.WASTED_NODES, "rejected")
+        self._bonus = made.counter(table.BONUS)
+        self._generated_tokens = made.counter(table.GENERATED_TOKENS)
+        self._reached, self._accepted_to = ByDepth(made, table.REACHED_DEPTH), ByDepth(made, table.ACCEPTED_DEPTH)
+        self._hits = made.counter(table.HITS)
+        self._misses = {cause: made.counter(table.MISSES, cause.value) for cause in Miss}
+        self._accept_length = made.histogram(table.ACCEPT_LENGTH)
+
+    def add_up(self) -> None:
+        """Bring what is counted by depth up to date."""
+        self._reached.add_up()
+        self._accepted_to.add_up()
+
+    def count(self, sessions: Sequence[SessionStep]) -> None:
+        """Count the sessions of one step."""
         drafted = accepted = committed = bonus = hits = 0
         for session in sessions:
             correct = session.accepted
@@ -115,10 +108,37 @@ class VerifierMetrics(Metrics):
         self._session_steps.add(len(sessions))
         self._drafted.add(drafted)
         self._accepted.add(accepted)
-        self._wasted["rejected"].add(drafted - accepted)
+        self._rejected.add(drafted - accepted)
         self._generated_tokens.add(committed)
         self._bonus.add(bonus)
         self._hits.add(hits)
+
+
+class VerifierMetrics(Metrics):
+    """Steps and what they brought."""
+
+    def __init__(self, *, on: bool) -> None:
+        super().__init__(Service.VERIFIER, on=on)
+        made = self.instruments
+        self._costs = _Costs(made)
+        self._speculation = _Speculation(made)
+        self._watchers.append(self._speculation.add_up)
+        self._num_steps = made.gauge(table.SPEC_NUM_STEPS)
+        self._num_draft_tokens = made.gauge(table.SPEC_NUM_DRAFT_TOKENS)
+        self._plan_switches = made.counter(table.PLAN_SWITCHES)
+        self._prompt_tokens = made.counter(table.PROMPT_TOKENS)
+        self._drafters_lost = made.counter(table.DRAFTERS_LOST)
+
+    def step(self, costs: StepCosts, sessions: Sequence[SessionStep]) -> None:
+        """A step is over."""
+        if not self.on:
+            return
+        self._costs.count(costs)
+        if sessions:
+            self._speculation.count(sessions)
+            speculating = [s.plan for s in sessions if s.attached and s.plan.speculates]
+            self._num_steps.set(sum(plan.num_steps for plan in speculating) / len(sessions))
+            self._num_draft_tokens.set(sum(plan.num_draft_tokens for plan in speculating) / len(sessions))
 
     def session(self, prompt_tokens: int) -> None:
         """A session has come."""
