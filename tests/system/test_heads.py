@@ -133,7 +133,7 @@ def write_and_kill(cluster: LocalCluster, prompt: list[int], drafter: str) -> tu
     accepted_after = 0
     killed = False
     with cluster.client() as client:
-        for event in client.stream(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter=drafter):
+        for event in client.stream(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter=drafter, plan=SERIAL):
             if isinstance(event, Delta):
                 tokens += event.tokens
                 accepted_after += event.num_correct_drafts if killed else 0
