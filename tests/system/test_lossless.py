@@ -195,6 +195,8 @@ def test_log_probabilities_are_those_of_transformers_with_any_drafter(
         )
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("drafter", KINDS)
 def test_greedy_text_with_penalties_is_what_transformers_writes_with_its_own(
     wide: LocalCluster, prompts: list[list[int]], penalised: list[tuple[int, ...]], drafter: str
 ) -> None:
