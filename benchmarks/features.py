@@ -27,10 +27,10 @@ from benchmarks.report import Row
 from benchmarks.spread import Spread, spread
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
+from specsplit.draft_events import FeaturesRead, Open
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.model.feature_codec import decode, encode
 from specsplit.rpc.options import channel_options, server_options
-from specsplit.sessions import FeaturesRead, Open
 from specsplit.settings import TransportSettings
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit.values import DrafterKind, Plan, Sampling, Vocabulary

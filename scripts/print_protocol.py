@@ -16,9 +16,9 @@ from pathlib import Path
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 
 from scripts.printed import ROOT, finish
+from specsplit.draft_events import FeaturesRead
 from specsplit.features import Features
 from specsplit.rpc.catalogue import CODES
-from specsplit.sessions import FeaturesRead
 from specsplit.speculation import TRANSITIONS, Commit, Event, Grow, Side, State
 from specsplit.speculation.states import Protocol
 from specsplit.v1 import cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2

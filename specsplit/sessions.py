@@ -1,11 +1,10 @@
-"""What is said about one session: between coordinator and verifier (decode, watch), and between verifier and drafter (open, refuse)."""
+"""What coordinator and verifier say to each other about one session: decode, watch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from specsplit.features import FeatureLayout
 from specsplit.values import (
     Endpoint,
     FinishReason,
@@ -16,7 +15,6 @@ from specsplit.values import (
     Stopping,
     TokenLogprob,
     Usage,
-    Vocabulary,
     check_logprobs,
 )
 
@@ -90,41 +88,3 @@ class WatchedStep:
     plan: Plan
     speculation: SpeculationStatistics
     """Sums up to and including this step."""
-
-
-@dataclass(frozen=True)
-class Open:
-    """A session begins at a drafter. The last token is the root."""
-
-    tokens: Sequence[int]
-    """Every committed token from position 0; at least one."""
-    sampling: Sampling
-    plan: Plan
-    vocabulary: Vocabulary
-    max_nodes: int
-    traceparent: str = ""
-    features: FeatureLayout = field(default_factory=FeatureLayout)
-    """How the verifier sends features; width 0: it sends none."""
-    prompt_tokens: int = 0
-    """How many of the tokens, from the front, are the prompt's, and were not generated. 0: all of them."""
-
-
-@dataclass(frozen=True)
-class Close:
-    """A session ends at a drafter."""
-
-
-@dataclass(frozen=True)
-class Refuse:
-    """The drafter ends a session on its side."""
-
-    code: int
-    """A gRPC status code, as a number."""
-    message: str
-
-
-@dataclass(frozen=True)
-class FeaturesRead:
-    """The drafter has read the features of every position below `position`: the verifier may send as many more."""
-
-    position: int

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
 
+from specsplit.draft_events import Refuse
 from specsplit.errors import SpecsplitError
 from specsplit.rpc import number_of, sentence_of
-from specsplit.sessions import Refuse
 from specsplit.v1 import drafter_pb2_grpc as rpc
 from specsplit.wire import drafter as wire
 from specsplit.wire.packing import packed

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from specsplit.draft_events import Close, FeaturesRead, Open, ToDrafter
 from specsplit.errors import Exhausted, IllegalEvent, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.features import FeatureLayout, Features
-from specsplit.sessions import Close, FeaturesRead, Open
 from specsplit.speculation import Commit, Grow, Original
 from specsplit.values import Plan
 from specsplit.wire.common import check_tokens
@@ -26,7 +26,7 @@ from specsplit_drafter.rounds import Rounds
 
 _log = logging.getLogger(__name__)
 
-SessionEvent: TypeAlias = Open | Commit | Features | Plan | Close | InvalidRequest
+SessionEvent: TypeAlias = ToDrafter | InvalidRequest
 """What a stream brings for a session; InvalidRequest stands for an event that could not be read."""
 Answer: TypeAlias = Grow | FeaturesRead | SpecsplitError
 """What a verifier is told of a session; an error ends it."""

@@ -42,7 +42,6 @@ class IdleForward:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        """See ForwardBatch."""
         return torch.zeros_like(query)
 
 

@@ -34,7 +34,8 @@ class KVCache:
         shape = (geometry.num_layers, 2, num_slots, geometry.kv_heads, geometry.head_dim)
         self.data = torch.zeros(shape, dtype=dtype, device=device)
         self.layers = self.data.unbind()
-        """The same by layer, [2, num_slots, kv_heads, head_dim] each; and so are the next two, [num_slots, kv_heads, head_dim]."""
+        """`data` by layer, [2, num_slots, kv_heads, head_dim] each."""
+        # By layer, [num_slots, kv_heads, head_dim] each.
         self._keys, self._values = self.data[:, 0].unbind(), self.data[:, 1].unbind()
 
     @property

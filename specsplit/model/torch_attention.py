@@ -53,7 +53,6 @@ class TorchForward:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        """See ForwardBatch."""
         self.kv.write(layer, self.write_slots, key, value)
         parts = [_attend_bucket(bucket, query, self.kv.layers[layer], scaling) for bucket in self.buckets]
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -69,7 +68,6 @@ class TorchAttention:
         self._device = kv.data.device
 
     def plan(self, batch: PackedBatch) -> TorchForward:
-        """See AttentionBackend."""
         write_slots = self._tensor(batch.write_slots)
         if len(batch.rows) == 1:
             return TorchForward(self._kv, write_slots, (self._single(batch.rows[0]),), None)

@@ -137,7 +137,6 @@ def stopping_from_wire(message: pb.Stopping) -> Stopping:
 
 
 def vocabulary_to_wire(vocabulary: Vocabulary) -> pb.Vocabulary:
-    """As it is."""
     return pb.Vocabulary(size=vocabulary.size, digest=vocabulary.digest)
 
 
@@ -199,7 +198,6 @@ def _logprobs(message: pb.Logprobs, tokens: Sequence[int]) -> tuple[TokenLogprob
 
 
 def usage_to_wire(usage: Usage) -> pb.Usage:
-    """As it is."""
     return pb.Usage(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
@@ -208,7 +206,6 @@ def usage_to_wire(usage: Usage) -> pb.Usage:
 
 
 def usage_from_wire(message: pb.Usage) -> Usage:
-    """As it is."""
     return Usage(message.prompt_tokens, message.completion_tokens, message.cached_prompt_tokens)
 
 
@@ -230,7 +227,6 @@ def speculation_from_wire(message: pb.SpeculationStatistics) -> SpeculationStati
 
 
 def reason_to_wire(reason: FinishReason) -> pb.FinishReason:
-    """As it is."""
     return _REASONS[reason]
 
 
@@ -243,7 +239,6 @@ def reason_from_wire(value: int) -> FinishReason:
 
 
 def model_to_wire(info: ModelInfo) -> pb.ModelInfo:
-    """As it is."""
     return pb.ModelInfo(
         model=info.model,
         vocabulary=vocabulary_to_wire(info.vocabulary),
@@ -282,7 +277,6 @@ def drafter_from_wire(message: pb.DrafterInfo) -> DrafterInfo:
 
 
 def need_to_wire(need: FeatureNeed) -> pb.FeatureNeed:
-    """As it is."""
     return pb.FeatureNeed(
         layers=need.layers,
         hidden_size=need.hidden_size,
@@ -311,7 +305,6 @@ def need_from_wire(message: pb.FeatureNeed) -> FeatureNeed:
 
 
 def layout_to_wire(layout: FeatureLayout) -> pb.FeatureLayout:
-    """As it is."""
     return pb.FeatureLayout(width=layout.width, format=_FORMATS[layout.format])
 
 
@@ -328,7 +321,6 @@ def _format_from_wire(value: int) -> FeatureFormat:
 
 
 def load_to_wire(load: Load) -> pb.Load:
-    """As it is."""
     return pb.Load(**vars(load))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from operator import ge, lt
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
+from specsplit.draft_events import Close, FeaturesRead, Open, Refuse, ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureLayout, Features
-from specsplit.sessions import Close, FeaturesRead, Open, Refuse
 from specsplit.speculation import Commit, Grow
 from specsplit.v1 import drafter_pb2 as pb
 from specsplit.values import DrafterInfo, Plan
@@ -25,10 +25,6 @@ from specsplit.wire.limits import (
 )
 from specsplit.wire.reading import intact
 
-ToDrafter: TypeAlias = Open | Commit | Features | Plan | Close
-"""What a verifier tells a drafter of a session."""
-ToVerifier: TypeAlias = Grow | FeaturesRead | Refuse
-"""What a drafter tells a verifier of a session."""
 _Event = TypeVar("_Event", pb.DraftRequestEvent, pb.DraftResponseEvent)
 _Said = TypeVar("_Said")
 
@@ -177,7 +173,6 @@ def open_from_wire(message: pb.OpenEvent) -> Open:
 
 
 def commit_to_wire(event: Commit) -> pb.CommitEvent:
-    """As it is."""
     return pb.CommitEvent(number=event.number, deepest_id=event.deepest, token_ids=event.tokens)
 
 
@@ -191,7 +186,6 @@ def commit_from_wire(message: pb.CommitEvent) -> Commit:
 
 
 def features_to_wire(event: Features) -> pb.FeaturesEvent:
-    """As it is."""
     return pb.FeaturesEvent(first=event.first, count=event.count, data=event.data, scales=event.scales)
 
 
@@ -203,7 +197,7 @@ def features_from_wire(message: pb.FeaturesEvent) -> Features:
 
 
 def grow_to_wire(event: Grow) -> pb.GrowEvent:
-    """As it is, scores as float32."""
+    """Scores become float32."""
     return pb.GrowEvent(
         commits=event.commits,
         ids=event.ids,
@@ -252,7 +246,6 @@ def _check_shape(grow: Grow) -> None:
 
 
 def refuse_to_wire(event: Refuse) -> pb.RefuseEvent:
-    """As it is."""
     return pb.RefuseEvent(code=event.code, message=event.message)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from specsplit.draft_events import Open, ToDrafter, ToVerifier
 from specsplit.features import Features
-from specsplit.sessions import Open
 from specsplit.speculation import Commit, Grow
-from specsplit.wire.drafter import ToDrafter, ToVerifier
 from specsplit.wire.limits import MAX_EVENTS
 from specsplit.wire.scan import MAX_RECORDS
 

@@ -13,7 +13,6 @@ from specsplit.wire.limits import MAX_TOKENS, check_count
 
 
 def endpoint_to_wire(endpoint: Endpoint) -> pb.DrafterAddress:
-    """As it is."""
     return pb.DrafterAddress(
         member_id=endpoint.member_id,
         address=endpoint.address,
@@ -28,7 +27,6 @@ def endpoint_from_wire(message: pb.DrafterAddress) -> Endpoint:
 
 
 def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
-    """As it is."""
     return pb.DecodeRequest(
         request_id=request.request_id,
         token_ids=request.tokens,

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import grpc
 
+from specsplit.draft_events import Refuse, ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest
 from specsplit.rpc import Server, dial, wait_until_serving
-from specsplit.sessions import Refuse
 from specsplit.settings import DrafterSettings
 from specsplit.speculation import Grow
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
@@ -28,14 +28,14 @@ class Stream:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._requests: asyncio.Queue[drafter_pb2.DraftRequest | None] = asyncio.Queue()
         self.call = drafter_pb2_grpc.DrafterServiceStub(channel).Draft(self._sent())
-        self._arrived: list[tuple[int, wire.ToVerifier]] = []
+        self._arrived: list[tuple[int, ToVerifier]] = []
         self.messages = 0
 
     async def _sent(self) -> AsyncIterator[drafter_pb2.DraftRequest]:
         while (request := await self._requests.get()) is not None:
             yield request
 
-    def send(self, *events: tuple[int, wire.ToDrafter]) -> None:
+    def send(self, *events: tuple[int, ToDrafter]) -> None:
         """One message."""
         self.send_raw(wire.draft_request(events))
 
@@ -43,7 +43,7 @@ class Stream:
         """One message, whatever is in it."""
         self._requests.put_nowait(request)
 
-    async def next_of(self, session: int) -> wire.ToVerifier:
+    async def next_of(self, session: int) -> ToVerifier:
         """The next event of a session."""
         async with asyncio.timeout(WAIT_S):
             while True:

@@ -11,8 +11,8 @@ from queue import SimpleQueue
 import pytest
 
 from specsplit.clock import SystemClock
+from specsplit.draft_events import Close, FeaturesRead
 from specsplit.rpc import dial, wait_until_serving
-from specsplit.sessions import Close, FeaturesRead
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan
 from specsplit_drafter.engine import Engine

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from specsplit.draft_events import Close
 from specsplit.features import Features
 from specsplit.rpc import DRAFTER_SERVICE
-from specsplit.sessions import Close
 from specsplit.speculation import Commit
 from specsplit.wire.drafter import draft_request
 from tests.drafter.service_toys import Stream, drafter

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from specsplit.draft_events import Close, FeaturesRead
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.model import OutOfPages
 from specsplit.model.feature_codec import encode
 from specsplit.model.heads import Head
-from specsplit.sessions import Close, FeaturesRead
 from specsplit.speculation import Commit, Grow
 from specsplit.tree import Ints, Scores, TokenTree
 from specsplit.values import Plan, Sampling

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from specsplit.draft_events import Open
 from specsplit.errors import SpecsplitError
 from specsplit.features import FeatureLayout
 from specsplit.model.heads import Head
 from specsplit.rpc import code_of
-from specsplit.sessions import Open
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Sampling
 from specsplit_drafter.heads import HeadModel

@@ -10,11 +10,11 @@ import grpc
 import pytest
 import torch
 
+from specsplit.draft_events import Close, FeaturesRead, Open, Refuse
 from specsplit.errors import LoadError
 from specsplit.features import FeatureFormat, FeatureLayout
 from specsplit.model.heads import Eagle3Head, Head, projection_of, save_head
 from specsplit.rpc import from_rpc_error
-from specsplit.sessions import Close, FeaturesRead, Open, Refuse
 from specsplit.settings import DrafterSettings
 from specsplit.speculation import Commit, Grow
 from specsplit.v1 import common_pb2, drafter_pb2, drafter_pb2_grpc

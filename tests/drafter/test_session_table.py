@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from specsplit.draft_events import Close
 from specsplit.errors import Exhausted, IllegalEvent, Incompatible, InvalidRequest, SpecsplitError, Unavailable
-from specsplit.sessions import Close
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Vocabulary
 from specsplit_drafter.ngram import NgramProposer

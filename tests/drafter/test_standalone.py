@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from specsplit.draft_events import Close
 from specsplit.errors import Exhausted
 from specsplit.model import OutOfPages
-from specsplit.sessions import Close
 from specsplit.speculation import Grow
 from specsplit.tree import TokenTree
 from specsplit.values import Plan, Sampling, Vocabulary

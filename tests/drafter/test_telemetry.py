@@ -13,13 +13,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from specsplit.clock import Clock, ManualClock
+from specsplit.draft_events import Close, Open
 from specsplit.features import Features
 from specsplit.membership import Register, TracingOrder
 from specsplit.model.heads import Head, save_head
 from specsplit.observe import TraceContext
 from specsplit.observe.span_table import problems_of, row, rows_at
 from specsplit.rpc import CLUSTER_SERVICE, Server
-from specsplit.sessions import Close, Open
 from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.speculation import Commit, Grow
 from specsplit.v1 import cluster_pb2_grpc

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specsplit.draft_events import Close, FeaturesRead, Open
 from specsplit.features import FeatureLayout
 from specsplit.model import CausalLM
 from specsplit.model.attention import NAME
-from specsplit.sessions import Close, FeaturesRead, Open
 from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
 from specsplit.tree import ROOT, TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Plan, Sampling, Vocabulary

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specsplit.draft_events import Refuse
 from specsplit.errors import SpecsplitError
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.rpc import number_of
-from specsplit.sessions import DecodeRequest, Refuse
+from specsplit.sessions import DecodeRequest
 from specsplit.v1 import drafter_pb2
 from specsplit.values import Endpoint, Plan, Stopping, Vocabulary
 from specsplit.wire import drafter as wire

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specsplit.draft_events import Refuse
 from specsplit.errors import SpecsplitError
 from specsplit.features import FeatureFormat, FeatureNeed, Features
 from specsplit.model.feature_codec import encode
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.rpc import number_of
-from specsplit.sessions import DecodeRequest, Refuse
+from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Draft
 from specsplit.v1 import drafter_pb2
 from specsplit.values import Endpoint, Plan, Stopping

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from specsplit.draft_events import Close, FeaturesRead, Open, ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest
 from specsplit.features import LAST, FeatureLayout, FeatureNeed, Features
 from specsplit.model.feature_codec import decode
-from specsplit.sessions import Close, FeaturesRead, Open
 from specsplit.speculation import Commit, Grow, NewNode, Original
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
 from specsplit.values import Endpoint
@@ -91,7 +91,7 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
         self, request_iterator: AsyncIterator[drafter_pb2.DraftRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[drafter_pb2.DraftResponse]:
         async for message in request_iterator:
-            answers: list[tuple[int, wire.ToVerifier]] = []
+            answers: list[tuple[int, ToVerifier]] = []
             touched: dict[int, None] = {}
             for session, event in wire.draft_request_events(message):
                 assert not isinstance(event, InvalidRequest), event
@@ -111,7 +111,7 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
     def open(self, session: int) -> bool:
         return session in self.sessions and not self.sessions[session].closed
 
-    def hear(self, session: int, event: wire.ToDrafter) -> list[wire.ToVerifier]:
+    def hear(self, session: int, event: ToDrafter) -> list[ToVerifier]:
         if isinstance(event, Open):
             root = len(event.tokens) - 1
             original = Original(session, event.tokens[-1], root, event.max_nodes)
@@ -132,7 +132,7 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
                 pass
         return []
 
-    def read(self, reading: Reading, features: Features) -> list[wire.ToVerifier]:
+    def read(self, reading: Reading, features: Features) -> list[ToVerifier]:
         assert features.first == len(reading.rows), "gapless and in order"
         assert features.end <= len(reading.tokens) - 1, "of tokens before the root only"
         reading.rows += decode(features, reading.layout, dtype=torch.float32).split(1)

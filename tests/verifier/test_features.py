@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from specsplit.draft_events import FeaturesRead
 from specsplit.features import LAST, FeatureFormat, FeatureNeed
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.heads import projection_of
-from specsplit.sessions import DecodeRequest, FeaturesRead
+from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
 from specsplit_verifier.events import Roster
 from specsplit_verifier.extraction import Extractor, Projection

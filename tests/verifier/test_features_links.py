@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specsplit.draft_events import Close, FeaturesRead, Open
 from specsplit.features import FeatureLayout, Features
-from specsplit.sessions import Close, FeaturesRead, Open
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit.wire.packing import packed

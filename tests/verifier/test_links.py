@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.clock import SystemClock
+from specsplit.draft_events import Close, Open
 from specsplit.features import Features
 from specsplit.rpc import DRAFTER_SERVICE
-from specsplit.sessions import Close, Open
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Commit, Grow
 from specsplit.v1 import drafter_pb2

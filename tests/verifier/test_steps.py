@@ -10,13 +10,14 @@ from pathlib import Path
 import torch
 
 from specsplit.clock import ManualClock, SystemClock
+from specsplit.draft_events import ToDrafter
 from specsplit.model import CostCurve, Paced
 from specsplit.model.capture import decoder_layers
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import VerifierSettings
 from specsplit.values import Stopping
 from specsplit_verifier.engine import Engine
-from specsplit_verifier.events import DraftEvent, Inbound, Output, Submit
+from specsplit_verifier.events import Inbound, Output, Submit
 from specsplit_verifier.service import load_target
 from specsplit_verifier.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target_runner import TargetRunner
@@ -71,7 +72,7 @@ class Collected:
     def deliver(
         self,
         outputs: Sequence[tuple[int, Output]],
-        drafts: Sequence[tuple[str, int, DraftEvent]],
+        drafts: Sequence[tuple[str, int, ToDrafter]],
         result: StepResult | None,
     ) -> None:
         self.outputs += [output for _, output in outputs]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from specsplit.draft_events import FeaturesRead
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, FeatureNeed, Features
-from specsplit.sessions import FeaturesRead
 
 U32_MAX = 2**32 - 1
 DIGESTS = st.sampled_from(["0f" * 32, "ab" * 32])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
+from specsplit.draft_events import FeaturesRead, Open
 from specsplit.errors import InvalidRequest
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, FeatureNeed, Features
-from specsplit.sessions import FeaturesRead, Open
 from specsplit.v1 import common_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Plan, Sampling, Vocabulary
 from specsplit.wire import common, drafter, verifier

@@ -14,11 +14,11 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specsplit.draft_events import Open
 from specsplit.errors import Incompatible, InvalidRequest
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed
 from specsplit.membership import Cluster, Member, Roster
 from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest
-from specsplit.sessions import Open
 from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import MAX_BIASES, Endpoint, Load, ModelInfo, Plan, Sampling, Vocabulary
 from specsplit.wire import cluster, coordinator, drafter, verifier, watching

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specsplit.draft_events import Close, Open, Refuse, ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureNeed
-from specsplit.sessions import Close, DecodeRequest, Finished, Open, Refuse, Tokens
+from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.speculation import Commit, Grow
 from specsplit.v1 import common_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import (
@@ -120,13 +121,13 @@ def test_infos_round_trip(
 
 
 @given(st.lists(st.tuples(u32, opens | commits | features() | plans | st.just(Close()))))
-def test_draft_requests_round_trip(events: list[tuple[int, drafter.ToDrafter]]) -> None:
+def test_draft_requests_round_trip(events: list[tuple[int, ToDrafter]]) -> None:
     data = drafter.draft_request(events).SerializeToString()
     assert list(drafter.draft_request_events(drafter_pb2.DraftRequest.FromString(data))) == events
 
 
 @given(st.lists(st.tuples(u32, grows() | reads | st.builds(Refuse, st.integers(1, 16), st.text(max_size=9)))))
-def test_draft_responses_round_trip(events: list[tuple[int, drafter.ToVerifier]]) -> None:
+def test_draft_responses_round_trip(events: list[tuple[int, ToVerifier]]) -> None:
     data = drafter.draft_response(events).SerializeToString()
     assert list(drafter.draft_response_events(drafter_pb2.DraftResponse.FromString(data))) == events
 

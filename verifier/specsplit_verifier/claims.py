@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specsplit.draft_events import Close, FeaturesRead, Open, ToDrafter
 from specsplit.features import Features
-from specsplit.sessions import Close, FeaturesRead, Open
-from specsplit_verifier.events import DraftEvent
 
 READING_S = 0.005  # a drafter may be silent for so much longer per token that it has to read first
 
@@ -27,7 +26,7 @@ class Claims:
         """The silence that counts began here."""
         self._due_at = 0.0
 
-    def told(self, session: int, event: DraftEvent, now: float) -> None:
+    def told(self, session: int, event: ToDrafter, now: float) -> None:
         """The drafter is sent an event. A close takes the claim back."""
         if isinstance(event, Close):
             self._unanswered.discard(session)

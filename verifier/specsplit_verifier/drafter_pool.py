@@ -9,9 +9,9 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from specsplit.draft_events import Close, FeaturesRead, Open, Refuse
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, FeatureNeed, Features
-from specsplit.sessions import Close, FeaturesRead, Open, Refuse
 from specsplit.speculation import Grow, Mirror
 from specsplit.values import Endpoint, Plan, Vocabulary
 from specsplit_verifier.draft_session import DraftCounters, DraftSession, NoDrafter

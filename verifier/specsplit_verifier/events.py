@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from specsplit.draft_events import FeaturesRead, Refuse, ToDrafter
 from specsplit.errors import InvalidRequest, SpecsplitError
-from specsplit.features import Features
-from specsplit.sessions import Close, DecodeRequest, FeaturesRead, Finished, Open, Refuse, Tokens
-from specsplit.speculation import Commit, Grow
+from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.speculation import Grow
 from specsplit.values import Endpoint, Plan
 from specsplit_verifier.step import StepOutput, StepResult
 
 Output = Tokens | Finished | SpecsplitError
 """What a caller of Decode gets: any number of Tokens, then Finished or an error."""
-DraftEvent = Open | Commit | Features | Plan | Close
-"""What a drafter is told about a session."""
-Sends = list[tuple[str, int, DraftEvent]]
+Sends = list[tuple[str, int, ToDrafter]]
 """(drafter address, session, what it is told), in order."""
 
 
@@ -117,7 +115,7 @@ class Outbox(Protocol):
     def deliver(
         self,
         outputs: Sequence[tuple[int, Output]],
-        drafts: Sequence[tuple[str, int, DraftEvent]],
+        drafts: Sequence[tuple[str, int, ToDrafter]],
         result: StepResult | None,
     ) -> None:
         """`outputs` are (session, what its caller gets); `drafts` are (drafter address, session, what it is told), in order.

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 import grpc
 
 from specsplit.clock import Clock
+from specsplit.draft_events import Open, ToDrafter
 from specsplit.errors import SpecsplitError, shortened
 from specsplit.features import Features
 from specsplit.records import LinkStatistics
 from specsplit.rpc import dial
-from specsplit.sessions import Open
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Grow
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit.wire import drafter as wire
 from specsplit.wire.packing import packed
 from specsplit_verifier.claims import Claims
-from specsplit_verifier.events import DrafterLost, DraftEvent, FromDrafter
+from specsplit_verifier.events import DrafterLost, FromDrafter
 
 _log = logging.getLogger(__name__)
 _SAID = 300
@@ -46,7 +46,7 @@ class DrafterStream:
     channel: grpc.aio.Channel
     statistics: LinkStatistics
     claims: Claims
-    unsent: list[tuple[int, DraftEvent]] = field(default_factory=list[tuple[int, DraftEvent]])
+    unsent: list[tuple[int, ToDrafter]] = field(default_factory=list[tuple[int, ToDrafter]])
     more: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -64,7 +64,7 @@ class Links:
         self.statistics: dict[str, LinkStatistics] = {}
         """By drafter address."""
 
-    def send(self, events: Iterable[tuple[str, int, DraftEvent]]) -> None:
+    def send(self, events: Iterable[tuple[str, int, ToDrafter]]) -> None:
         """Queue (drafter address, session, event)s. What is queued together leaves as one message per drafter.
 
         Only an open dials. Anything else for a drafter without a stream belongs to one that was lost, and goes with it.
@@ -171,12 +171,12 @@ class Links:
         await asyncio.gather(*(link.channel.close() for link in links))
 
 
-def _count(statistics: LinkStatistics, message_bytes: int, events: Sequence[tuple[int, DraftEvent]]) -> None:
+def _count(statistics: LinkStatistics, message_bytes: int, events: Sequence[tuple[int, ToDrafter]]) -> None:
     statistics.messages_sent += 1
     statistics.bytes_sent += message_bytes
     statistics.feature_tokens_sent += sum(event.count for _, event in events if isinstance(event, Features))
     statistics.feature_bytes_sent += sum(_feature_bytes(event) for _, event in events)
 
 
-def _feature_bytes(event: DraftEvent) -> int:
+def _feature_bytes(event: ToDrafter) -> int:
     return len(event.data) + len(event.scales) if isinstance(event, Features) else 0

@@ -77,11 +77,9 @@ class StaticPlanner:
         self._budget = step_token_budget
 
     def replan(self, default: Plan) -> None:
-        """See Planner."""
         self.default = default
 
     def plan_of(self, wishes: PlanChanges) -> Plan:
-        """See Planner."""
         return wishes.over(self.default)
 
     def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
@@ -108,7 +106,6 @@ class StaticPlanner:
         return self._batch(running, ready, [])
 
     def observe(self, result: StepResult) -> None:
-        """See Planner."""
         self.cost.observe(result.costs.tokens, result.costs.forward_us * 1e-6)
 
     def _batch(

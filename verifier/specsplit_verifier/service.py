@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from specsplit.clock import Clock, SystemClock
+from specsplit.draft_events import ToDrafter
 from specsplit.errors import SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.membership import Register
@@ -28,7 +29,7 @@ from specsplit.wire import verifier as wire
 from specsplit.wire.watching import Watched, watch_from_wire, watch_response
 from specsplit_verifier.callers import Callers
 from specsplit_verifier.engine import Engine
-from specsplit_verifier.events import Cancel, DrafterLost, DraftEvent, FromDrafter, NewPlan, Output, Roster, Submit
+from specsplit_verifier.events import Cancel, DrafterLost, FromDrafter, NewPlan, Output, Roster, Submit
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.links import Links
 from specsplit_verifier.step import StepResult
@@ -143,7 +144,7 @@ class Verifier:
     def deliver(
         self,
         outputs: Sequence[tuple[int, Output]],
-        drafts: Sequence[tuple[str, int, DraftEvent]],
+        drafts: Sequence[tuple[str, int, ToDrafter]],
         result: StepResult | None,
     ) -> None:
         """The engine thread's hand-over: one hop to the event loop, whatever the batch."""
@@ -164,7 +165,7 @@ class Verifier:
     def _hand_out(
         self,
         outputs: Sequence[tuple[int, Output]],
-        drafts: Sequence[tuple[str, int, DraftEvent]],
+        drafts: Sequence[tuple[str, int, ToDrafter]],
         result: StepResult | None,
     ) -> None:
         self.links.send(drafts)  # first: it is what the next step may wait for

@@ -48,11 +48,9 @@ class EagleHead(Head):
 
     @property
     def config(self) -> PretrainedConfig:
-        """See Head."""
         return self.layer.config
 
     def draft_logits(self, step: int, hidden: Tensor) -> Tensor:
-        """See Head."""
         return self.target.logits(hidden)
 
     def _advance(

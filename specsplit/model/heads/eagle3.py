@@ -83,11 +83,9 @@ class Eagle3Head(Head):
 
     @property
     def config(self) -> PretrainedConfig:
-        """See Head."""
         return self.layer.config
 
     def draft_logits(self, step: int, hidden: Tensor) -> Tensor:
-        """See Head."""
         normed = self.norm(hidden)
         return self.target.logits(normed) if self.lm_head is None else self.lm_head(normed)
 

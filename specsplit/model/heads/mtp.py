@@ -52,11 +52,9 @@ class MtpHead(Head):
 
     @property
     def config(self) -> PretrainedConfig:
-        """See Head."""
         return self._step(0).layer.config
 
     def draft_logits(self, step: int, hidden: Tensor) -> Tensor:
-        """See Head."""
         normed = hidden if self.normed_states else self._step(step).final_norm(hidden)
         return self.target.logits(normed)
 

@@ -1,0 +1,58 @@
+"""What verifier and drafter say to each other about one session, on the Draft stream.
+
+`Commit` and `Grow` are the protocol of the speculation (specsplit/speculation/events.py), `Features` are in specsplit/features.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from specsplit.features import FeatureLayout, Features
+from specsplit.speculation import Commit, Grow
+from specsplit.values import Plan, Sampling, Vocabulary
+
+
+@dataclass(frozen=True)
+class Open:
+    """A session begins at a drafter. The last token is the root."""
+
+    tokens: Sequence[int]
+    """Every committed token from position 0; at least one."""
+    sampling: Sampling
+    plan: Plan
+    vocabulary: Vocabulary
+    max_nodes: int
+    traceparent: str = ""
+    features: FeatureLayout = field(default_factory=FeatureLayout)
+    """How the verifier sends features; width 0: it sends none."""
+    prompt_tokens: int = 0
+    """How many of the tokens, from the front, are the prompt's, and were not generated. 0: all of them."""
+
+
+@dataclass(frozen=True)
+class Close:
+    """A session ends at a drafter."""
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """The drafter ends a session on its side."""
+
+    code: int
+    """A gRPC status code, as a number."""
+    message: str
+
+
+@dataclass(frozen=True)
+class FeaturesRead:
+    """The drafter has read the features of every position below `position`: the verifier may send as many more."""
+
+    position: int
+
+
+ToDrafter: TypeAlias = Open | Commit | Features | Plan | Close
+"""What a verifier tells a drafter of a session. A plan: how much to speculate from now on."""
+ToVerifier: TypeAlias = Grow | FeaturesRead | Refuse
+"""What a drafter tells a verifier of a session."""
