@@ -34,7 +34,7 @@ class OwnedRows:
         return self._starts + tokens[self._owners]
 
     def cell(self, row: int, token: int) -> int:
-        """The same for one token in one of the P rows."""
+        """Where one of the P rows has the logit of one token, an index into all logits end to end."""
         return self.places[row] * self._vocab_size + token
 
     def each(self, columns: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class TreeLimits(NamedTuple):
     num_steps: int
 
     def within(self, room: int) -> TreeLimits:
-        """The same for a session that has slots for so many tokens."""
+        """Cap num_draft_tokens at the slots that a session has."""
         return self if room >= self.num_draft_tokens else self._replace(num_draft_tokens=room)
 
 
