@@ -143,7 +143,7 @@ async def start_cluster() -> AsyncGenerator[StartCluster, None]:
                 "lost_after_ms": 3000,
             } | settings
             coordinator = Coordinator(CoordinatorSettings(**values), Draws(seed=lambda: 77, request_id=lambda: "drawn"))
-            address = await coordinator.start()
+            address = await coordinator.service.start()
             stack.push_async_callback(coordinator.stop)
             client = await stack.enter_async_context(AsyncClient(address))
             return Cluster(coordinator, address, client, Tokenizer.load(POCKET), stack)

@@ -18,8 +18,8 @@ from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.planner import StaticPlanner
-from specsplit_verifier.service import Verifier
 from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.verifier import Verifier
 from tests.drafter.service_toys import drafter
 from tests.support.toys import alphabet_target
 from tests.verifier.conftest import decode, recorded, verifier_over

@@ -24,8 +24,9 @@ from specsplit.wire import drafter as wire
 from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.prefix_cache import PrefixCache
 from specsplit_verifier.scheduler import Scheduler
-from specsplit_verifier.service import Verifier, load_target
+from specsplit_verifier.service import load_target
 from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.verifier import Verifier
 from tests.drafter.service_toys import drafter
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
