@@ -27,7 +27,7 @@ from specsplit_coordinator.output import Output
 from specsplit_coordinator.placement import check_wish, choose_drafter, has_other
 from specsplit_coordinator.prompt import PromptReader
 from specsplit_coordinator.registry import Registry, Seat, endpoint_of
-from specsplit_coordinator.request_log import LoggedChoice, LoggedRequest, Remaining, RequestLog
+from specsplit_coordinator.request_log import LoggedChoice, LoggedRequest, Particulars, Remaining, RequestLog
 
 _log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Generator:
         prepared = _Prepared(
             request, target.model, tokens, self._seeded(request), self._stopping(request, len(tokens), target)
         )
-        logged.prepared(request.request_id, prepared.model, prepared.sampling, len(tokens))
+        logged.particulars = Particulars(request.request_id, prepared.model, prepared.sampling.seed, len(tokens))
         return prepared
 
     def _seeded(self, request: GenerateRequest) -> Sampling:

@@ -122,7 +122,7 @@ REQUESTS_FINISHED = Metric(
     "specsplit_requests_finished",
     Kind.COUNTER,
     _COORDINATOR,
-    "Requests that ended with a text, by finish reason.",
+    "Requests that ended with a text, by finish reason; one of several choices is length if any of them is.",
     (REASON,),
 )
 REQUESTS_FAILED = Metric(

@@ -207,7 +207,7 @@ class Watch:
 
     async def _read(self) -> None:
         while self._request.state != RUNNING:
-            if self._request.ended_at is not None:
+            if self._request.ending is not None:
                 return
             await asyncio.sleep(LOOK_S)
         assert self._request.verifier is not None
