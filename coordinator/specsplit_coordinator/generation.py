@@ -60,7 +60,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _EngineRequest:
     """A request with everything decided that does not depend on where it runs."""
 
     request: GenerateRequest
@@ -69,7 +69,7 @@ class _Prepared:
     sampling: Sampling
     stopping: Stopping
 
-    def choice(self, index: int) -> _Prepared:
+    def choice(self, index: int) -> _EngineRequest:
         """What one of its choices is decoded with."""
         return replace(self, sampling=replace(self.sampling, seed=choice_seed(self.sampling.seed, index)))
 
@@ -127,7 +127,7 @@ class Generator:
                 yield event
 
     async def _choice(
-        self, prepared: _Prepared, remaining_s: Remaining, logged: LoggedChoice
+        self, prepared: _EngineRequest, remaining_s: Remaining, logged: LoggedChoice
     ) -> AsyncGenerator[Delta | Done, None]:
         """One choice, from its place on a verifier on. If that fails before its first event, it goes to another, if there is one."""
         for attempt in range(1, MAX_PLACEMENTS + 1):
@@ -161,7 +161,7 @@ class Generator:
         return others
 
     async def _decode(
-        self, prepared: _Prepared, lease: Lease, remaining_s: Remaining, logged: LoggedChoice
+        self, prepared: _EngineRequest, lease: Lease, remaining_s: Remaining, logged: LoggedChoice
     ) -> AsyncGenerator[Delta | Done, None]:
         """The session on the verifier of `lease`. Raises _Unanswered if the verifier fails before its first event."""
         self._place_drafter(lease, prepared.request.drafter)
@@ -193,13 +193,13 @@ class Generator:
             with logged.trace.stage("queue"):  # that is where it ended
                 raise
 
-    async def _prepare(self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest) -> _Prepared:
+    async def _prepare(self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest) -> _EngineRequest:
         """Name, seed and tokens."""
         request = replace(request, request_id=request.request_id or self._draws.request_id())
         with logged.trace.stage("tokenize") as note:
             tokens = await self._reader.read(request.prompt, target.max_context)
             note("tokens", len(tokens))
-        prepared = _Prepared(
+        prepared = _EngineRequest(
             request, target.model, tokens, self._seeded(request), self._stopping(request, len(tokens), target)
         )
         logged.particulars = Particulars(request.request_id, prepared.model, prepared.sampling.seed, len(tokens))
@@ -290,7 +290,7 @@ async def _stream(
     raise SpecsplitError("the verifier ended the session without saying why")
 
 
-def _decode_request(prepared: _Prepared, lease: Lease) -> DecodeRequest:
+def _decode_request(prepared: _EngineRequest, lease: Lease) -> DecodeRequest:
     request = prepared.request
     return DecodeRequest(
         request_id=request.request_id,
@@ -303,7 +303,7 @@ def _decode_request(prepared: _Prepared, lease: Lease) -> DecodeRequest:
     )
 
 
-def _done(prepared: _Prepared, lease: Lease, output: Output, end: _End) -> Done:
+def _done(prepared: _EngineRequest, lease: Lease, output: Output, end: _End) -> Done:
     return Done(
         request_id=prepared.request.request_id,
         reason=end.reason,

@@ -301,8 +301,8 @@ PREFILL_TOKENS = Metric(
     _VERIFIER,
     "Tokens that forward passes have read before they decode: of prompts, and of what preempted sessions had written.",
 )
-REPREFILL_TOKENS = Metric(
-    "specsplit_reprefill_tokens",
+RECOMPUTED_TOKENS = Metric(
+    "specsplit_recomputed_tokens",
     Kind.COUNTER,
     _VERIFIER,
     "Committed tokens that were read once more, for features that a drafter lacked.",

@@ -314,10 +314,10 @@ async def test_a_folder_that_cannot_be_loaded_ends_it_with_the_reason(tmp_path: 
 
 def test_a_paced_expansion_takes_its_time() -> None:
     settings = DrafterSettings(kind=DrafterKind.NGRAM, paced_expansion_base_ms=30)
-    board = load_table(settings)
-    board.handle((1, 1), open_event([1, 2, 1]))
+    table = load_table(settings)
+    table.handle((1, 1), open_event([1, 2, 1]))
     began = time.monotonic()
-    assert board.step() == 1
+    assert table.step() == 1
     assert time.monotonic() - began >= 0.03
 
 

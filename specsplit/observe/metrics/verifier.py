@@ -41,7 +41,7 @@ class _Costs:
         self._steps = made.counter(table.STEPS)
         self._batch_tokens = made.counter(table.BATCH_TOKENS)
         self._prefill_tokens = made.counter(table.PREFILL_TOKENS)
-        self._reprefill_tokens = made.counter(table.REPREFILL_TOKENS)
+        self._recomputed_tokens = made.counter(table.RECOMPUTED_TOKENS)
         self._cached_tokens = made.counter(table.CACHED_TOKENS)
         self._step_time = made.histogram(table.STEP_TIME)
         self._parts = [made.histogram(part) for part in (table.WAIT_TIME, table.VERIFY_TIME, table.HOST_TIME)]
@@ -55,7 +55,7 @@ class _Costs:
         self._steps.add()
         self._batch_tokens.add(costs.tokens)
         self._prefill_tokens.add(costs.prefill_tokens)
-        self._reprefill_tokens.add(costs.reprefill_tokens)
+        self._recomputed_tokens.add(costs.recomputed_tokens)
         self._cached_tokens.add(costs.cached_tokens)
         parts_us = (costs.waited_us, costs.forward_us, costs.host_us)
         self._step_time.observe(sum(parts_us) * 1e-6)
