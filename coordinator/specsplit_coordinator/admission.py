@@ -30,22 +30,21 @@ class Lease:
 
     @property
     def drafter(self) -> Seat | None:
-        """The drafter chosen at the start."""
         return self._drafter
 
     def take_drafter(self, seat: Seat | None) -> None:
-        """Count the session on a drafter; once."""
+        """Count the session on a drafter. To be called once."""
         self._drafter = seat
         if seat is not None:
             seat.running += 1
 
     def succeeded(self) -> None:
-        """The verifier has answered; again has no effect."""
+        """Note that the verifier has answered. A second call does nothing."""
         self._end_trial()
         self.verifier.breaker.succeeded()
 
     def release(self) -> None:
-        """Give the places back; again has no effect."""
+        """Give the places back. A second call does nothing."""
         if self._released:
             return
         self._released = True
@@ -82,7 +81,7 @@ class Admission:
 
     @property
     def running(self) -> int:
-        """Leases held."""
+        """Leases that are held now."""
         return self._running
 
     def ticket(self, places: int = 1) -> AbstractContextManager[None]:
@@ -139,7 +138,7 @@ class Admission:
             await self._idle.wait()
 
     def released(self) -> None:
-        """A lease was given back (called by it)."""
+        """Note that a lease was given back; the lease calls this."""
         self._running -= 1
         self.serve_waiting()
 

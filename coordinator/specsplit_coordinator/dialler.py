@@ -136,7 +136,7 @@ def _require_alive(seat: Seat) -> None:
 
 
 def lost(seat: Seat) -> SpecsplitError:
-    """What the sessions of a lost verifier end with."""
+    """Make the error with which the sessions of a lost verifier end."""
     return Unavailable(f"verifier {seat.member_id} was lost: {seat.lost_because}; send the request again")
 
 

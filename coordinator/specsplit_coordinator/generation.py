@@ -36,7 +36,7 @@ MAX_PLACEMENTS = 3
 
 
 class Decoder(Protocol):
-    """What runs a session on a verifier."""
+    """Runs a session on a verifier."""
 
     def decode(
         self,
@@ -51,7 +51,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True)
 class Draws:
-    """Where chance comes from."""
+    """The sources of chance."""
 
     seed: Callable[[], int]
     """A fresh seed, 64 bits unsigned."""
@@ -70,12 +70,12 @@ class _EngineRequest:
     stopping: Stopping
 
     def choice(self, index: int) -> _EngineRequest:
-        """What one of its choices is decoded with."""
+        """Return the request as one of its choices is decoded: with the seed of that choice."""
         return replace(self, sampling=replace(self.sampling, seed=choice_seed(self.sampling.seed, index)))
 
 
 class Generator:
-    """Runs requests."""
+    """Runs requests, from the check at a glance to the last message."""
 
     def __init__(
         self,
@@ -107,17 +107,17 @@ class Generator:
                     yield event
 
     def refused(self, error: SpecsplitError) -> None:
-        """A request could not even be read."""
+        """Note a request that could not even be read."""
         self._requests.refused(error)
 
     def close(self) -> None:
-        """No more requests will come."""
+        """End the threads that read prompts; no more requests may come."""
         self._reader.close()
 
     async def _run(
         self, request: GenerateRequest, remaining_s: Remaining, logged: LoggedRequest
     ) -> AsyncGenerator[Delta | Done, None]:
-        """Every step of it."""
+        """Check and prepare the request, and run its choices."""
         target = self._check(request)
         with self._ticket(logged):
             prepared = await self._prepare(request, target, logged)
@@ -194,7 +194,7 @@ class Generator:
                 raise
 
     async def _prepare(self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest) -> _EngineRequest:
-        """Name, seed and tokens."""
+        """Give the request its name, its seed and its tokens."""
         request = replace(request, request_id=request.request_id or self._draws.request_id())
         with logged.trace.stage("tokenize") as note:
             tokens = await self._reader.read(request.prompt, target.max_context)

@@ -52,7 +52,7 @@ class LoggedChoice:
     """The last message, if the choice finished."""
 
     def placed(self, lease: Lease) -> None:
-        """Note where it runs."""
+        """Note where the choice runs."""
         first = self.request.verifier is None
         self.verifier, self.drafter = lease.verifier, lease.drafter
         if first:
@@ -129,22 +129,22 @@ class LoggedRequest:
 
     @property
     def verifier(self) -> Seat | None:
-        """Where the first choice runs that has a place."""
+        """The verifier of the first choice that has one."""
         return next((choice.verifier for choice in self.choices if choice.verifier is not None), None)
 
     @property
     def drafter(self) -> Seat | None:
-        """The first that a choice has."""
+        """The drafter of the first choice that has one."""
         return next((choice.drafter for choice in self.choices if choice.drafter is not None), None)
 
     @property
     def tokens(self) -> int:
-        """Received from the verifiers, for all choices."""
+        """Tokens received from the verifiers, for all choices."""
         return sum(choice.tokens for choice in self.choices)
 
     @property
     def speculation(self) -> SpeculationStatistics:
-        """Sums over all choices."""
+        """The statistics of all choices, added up."""
         return SpeculationStatistics.sum([choice.speculation for choice in self.choices])
 
     @property
@@ -174,7 +174,7 @@ class LoggedRequest:
             hear(self, self.ending)
 
     def tell(self, whom: list[Heard]) -> None:
-        """Tell them that something has happened to it."""
+        """Tell subscribers that something has happened to the request."""
         after_s = self.log.clock.now() - self.arrived_at
         for hear in whom:
             hear(self, after_s)
@@ -217,11 +217,11 @@ class RequestLog:
         return (*self._open.values(), *self._ended)
 
     def find(self, number: int) -> LoggedRequest | None:
-        """The request with this number, if it is still known."""
+        """Look up the request with this number; None if it is not known any more."""
         return next((request for request in self.requests if request.number == number), None)
 
     def refused(self, error: SpecsplitError) -> None:
-        """A request came that could not even be read."""
+        """Note a request that could not even be read."""
         for hear in self.on_refused:
             hear(error)
 

@@ -80,7 +80,7 @@ class Coordinator:
         self._wire()
 
     def _wire(self) -> None:
-        """Let the parts hear of one another."""
+        """Connect the parts: who is told of what."""
         tracing, orders = self.service.server.tracing, self.orders
         orders.watch(lambda: tracing.apply(orders.tracing))
         tell(self.requests, self.metrics)

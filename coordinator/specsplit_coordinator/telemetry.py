@@ -100,7 +100,7 @@ def _answered(request: LoggedRequest) -> dict[str, Value]:
 
 
 def _each_once(names: Iterable[str]) -> str:
-    """Those of all choices in one text."""
+    """Join the names of all choices into one text, each name once."""
     return ", ".join(dict.fromkeys(names))
 
 

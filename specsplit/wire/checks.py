@@ -31,7 +31,7 @@ def _walk(message: Message, path: str) -> None:
 
 @cache
 def _checks_of(descriptor: Descriptor) -> tuple[_Check, ...]:
-    """One for every field that has a limit or holds messages."""
+    """Make the checks of a message: one for every field that has a limit or holds messages."""
     return tuple(check for field in descriptor.fields if (check := _check_of(field)) is not None)
 
 

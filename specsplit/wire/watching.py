@@ -22,12 +22,11 @@ Watched: TypeAlias = Grow | WatchedStep
 
 
 def watch_to_wire(request_id: str) -> pb.WatchRequest:
-    """The question."""
     return pb.WatchRequest(request_id=request_id)
 
 
 def watch_from_wire(message: pb.WatchRequest) -> str:
-    """The request id. Raises InvalidRequest if it is too long."""
+    """Read the request id. Raises InvalidRequest if it is too long."""
     check(message)
     return message.request_id
 

@@ -47,7 +47,7 @@ class Telemetry:
         self._readers.append(reader)
 
     def step(self, result: StepResult) -> None:
-        """A step is over."""
+        """Make metrics, spans and what watchers see of a step that is over."""
         if self.metrics.on:
             self.metrics.step(result.costs, [session.numbers for session in result.sessions])
         self._spans.step(result)
@@ -56,14 +56,14 @@ class Telemetry:
             reader(result)
 
     def ended(self, session: int, error: SpecsplitError | None) -> None:
-        """A session is over; `error` says why it failed, if it did."""
+        """Note that a session is over; `error` says why it failed, if it did."""
         self._spans.ended(session, error)
         self.watching.ended(session)
 
     def plan_switched(self) -> None:
-        """Sessions step under another default plan."""
+        """Count a change of the default plan."""
         self.metrics.plan_switched()
 
     def drafter_lost(self) -> None:
-        """The stream to a drafter is gone."""
+        """Count a drafter whose stream is gone."""
         self.metrics.drafter_lost()

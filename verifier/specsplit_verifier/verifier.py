@@ -96,7 +96,7 @@ class Verifier:
 
     @property
     def plan(self) -> Plan:
-        """What it steps under where a request does not say otherwise."""
+        """The plan that sessions step under where a request does not say otherwise."""
         return self._default_plan
 
     def watch(self, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
@@ -146,7 +146,7 @@ class Verifier:
             self.on_lost(event.address)
 
     def load(self) -> Load:
-        """For heartbeats."""
+        """Tell how busy the verifier is, for heartbeats."""
         now = self.engine.statistics()
         return Load(now.running + now.waiting, now.waiting, now.free_pages, now.total_pages, now.steps, now.step_ms)
 
@@ -162,4 +162,4 @@ class Verifier:
 
 
 def _ignore(address: str) -> None:
-    """Nobody wants to hear of lost drafters."""
+    """Stands for `on_lost` where nobody wants to hear of lost drafters."""

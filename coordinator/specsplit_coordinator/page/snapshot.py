@@ -18,7 +18,7 @@ GONE_KEPT = 8
 
 
 class ClusterSnapshot:
-    """Looks the cluster up when asked."""
+    """Describes the cluster as it is whenever it is asked."""
 
     def __init__(
         self, model: str, registry: Registry, admission: Admission, requests: RequestLog, orders: Orders, clock: Clock
