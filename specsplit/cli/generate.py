@@ -89,7 +89,7 @@ def _sum_up(result: Result, *, logprobs: bool) -> None:
 
 
 def as_object(result: Result) -> dict[str, object]:
-    """What --json prints."""
+    """Make the object that --json prints."""
     made = _choice_object(result)
     return made | {"choices": [_choice_object(choice) for choice in result.choices]} if result.others else made
 

@@ -69,7 +69,7 @@ def _packed_logits(lm: CausalLM, tables: Sequence[PageTable]) -> Tensor:
 
 
 def _own_logits(model: PreTrainedModel, vocab_size: int) -> Tensor:
-    """The same logits from the model's plain attention, one path at a time."""
+    """Compute the same logits with the model's plain attention, one path at a time."""
     model.set_attn_implementation("eager")
     try:
         with torch.inference_mode():
@@ -90,7 +90,7 @@ def _last_logits(model: PreTrainedModel, tokens: list[int]) -> Tensor:
 
 
 def _path(parents: Sequence[int], node: int) -> list[int]:
-    """Indices from the root to `node`."""
+    """List the indices from the root to `node`."""
     return [*(_path(parents, parents[node]) if parents[node] >= 0 else ()), node]
 
 

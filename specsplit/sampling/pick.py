@@ -45,7 +45,7 @@ def pick(
 
 
 def likeliest_tokens(perturbed: Tensor) -> list[int | None]:
-    """The argmax of each row [R, V]; None for a row that has no pick."""
+    """Find the argmax of each row [R, V]; None for a row that has no pick."""
     return _listed(_likeliest(perturbed))
 
 
@@ -59,7 +59,7 @@ def has_pick(best: Tensor) -> Tensor:
 
 
 def _changed(logits: Tensor, rows: SamplingRows, positions: Sequence[int], paths: Paths, noise: Noise) -> Tensor:
-    """The rows [C, V] whose pick is not the argmax of their logits."""
+    """Compute the rows [C, V] whose pick is not the argmax of their logits."""
     processed = _processed(logits if rows.changed_at is None else logits[rows.changed_at], rows, paths)
     if not rows.sampled:
         return processed
@@ -82,7 +82,7 @@ def _processed(changed: Tensor, rows: SamplingRows, paths: Paths) -> Tensor:
 
 
 def _likeliest(perturbed: Tensor) -> Tensor:
-    """The argmax of each row, int64 [R]; -1 for a row that has no pick."""
+    """Find the argmax of each row, int64 [R]; -1 for a row that has no pick."""
     likeliest = perturbed.argmax(dim=-1, keepdim=True)
     return likeliest.where(has_pick(perturbed.gather(-1, likeliest)), -1).squeeze(-1)
 

@@ -10,7 +10,7 @@ from specsplit.values.checks import require
 MAX_TEMPERATURE: Final = 10_000.0
 """Logits that lie 1,000 apart are all but equally likely at it; a bound keeps logits divided by it within float32."""
 MAX_REPETITION_PENALTY: Final = 1e6
-"""So it is to the other side: logits divided by its inverse are still within float32."""
+"""Logits divided by its inverse are still within float32."""
 MAX_BIAS: Final = 100.0
 MAX_BIASES: Final = 1_024
 """Tokens that one request may bias."""
