@@ -26,6 +26,8 @@ from specsplit_verifier.service import Verifier, load_target
 from specsplit_verifier.watchdog import Watchdog
 from tests.verifier.conftest import decode, recorded
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 POISON = ord("#")
 
 
