@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
 from types import TracebackType
 from typing import Self
 
@@ -40,11 +40,11 @@ class Child:
         self._listening = threading.Event()
         self._killed = False
         command = [sys.executable, "-m", "specsplit.cli.child", "serve", service, *_arguments(options)]
-        self.process = subprocess.Popen(
+        self.process = Popen(
             command,
-            stdin=subprocess.PIPE,  # nothing is written: the child leaves when it ends, and with that when this process does
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdin=PIPE,  # nothing is written: the child leaves when it ends, and with that when this process does
+            stdout=PIPE,
+            stderr=STDOUT,
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C reaches the parent alone, which then takes the children down in order
@@ -123,7 +123,7 @@ class Child:
         """Wait for its exit status; None if it still runs after `timeout_s`."""
         try:
             status = self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             return None
         self._reader.join(1)
         return status

@@ -90,6 +90,10 @@ class Cluster:
     client: AsyncClient
     tokenizer: Tokenizer
     stack: AsyncExitStack
+    joined: dict[str, tuple[Membership, asyncio.Task[None]]] = field(
+        default_factory=dict[str, tuple[Membership, asyncio.Task[None]]]
+    )
+    """Every member's own side of Join, by name; it leaves when the task is cancelled."""
 
     async def add_verifier(self, script: Script, name: str = "v1", max_sessions: int = 4) -> Verifier:
         """Start a verifier and let it join."""
@@ -114,6 +118,7 @@ class Cluster:
         channel = await self.stack.enter_async_context(dial(self.address))
         membership = Membership(channel, Register(name, address, role, max_sessions), Load)
         task = asyncio.create_task(membership.run())
+        self.joined[name] = membership, task
 
         async def leave() -> None:
             task.cancel()

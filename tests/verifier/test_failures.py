@@ -27,6 +27,8 @@ from specsplit_verifier.verifier import Verifier
 from specsplit_verifier.watchdog import Watchdog
 from tests.verifier.conftest import decode, recorded
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 POISON = ord("#")
 
 

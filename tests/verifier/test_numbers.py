@@ -17,6 +17,8 @@ from specsplit_verifier.verifier import Verifier
 from tests.support.toys import alphabet_target
 from tests.verifier.conftest import decode, verifier_over
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 
 async def until_it_fails(verifier: Verifier, request: DecodeRequest) -> tuple[bytes, SpecsplitError]:
     """What a session got to see, and what ended it."""
