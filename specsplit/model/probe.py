@@ -38,7 +38,9 @@ def probe(lm: CausalLM) -> None:
     except OutOfPages as error:
         raise LoadError(f"{lm.pool.num_slots} KV tokens are too few to serve anything") from error
     finally:
-        for table in tables:
+        for table in reversed(
+            tables
+        ):  # so that the pool hands pages out in their order, and KV can be read where it is
             table.release()
     with refusing(f"{name} fails with its own attention, so ours cannot be compared with it"):
         own = _own_logits(lm.model, lm.info.vocabulary.size)

@@ -64,7 +64,8 @@ def _changed(logits: Tensor, rows: SamplingRows, positions: Sequence[int], paths
     if not rows.sampled:
         return processed
     scaled = (processed if rows.sampled_at is None else processed[rows.sampled_at]) / rows.temperatures
-    noisy = restrict(scaled, rows.filters).add_(_noise_rows(noise, rows.seeds, rows.of_sampled(positions), scaled))
+    noisy = restrict(scaled, rows.filters)
+    noisy += noise(rows.seeds, rows.of_sampled(positions), scaled.shape[1], scaled.device)
     return noisy if rows.sampled_at is None else processed.float().index_put((rows.sampled_at,), noisy)
 
 
@@ -90,11 +91,3 @@ def _likeliest(perturbed: Tensor) -> Tensor:
 def _listed(likeliest: Tensor) -> list[int | None]:
     tokens: list[int] = likeliest.tolist()
     return [token if token >= 0 else None for token in tokens]
-
-
-def _noise_rows(noise: Noise, seeds: Sequence[int], positions: Sequence[int], like: Tensor) -> Tensor:
-    """Noise [R, V] for each row; nodes of one session at one depth share theirs, which is computed once."""
-    where: dict[tuple[int, int], int] = {}
-    rows = [where.setdefault(key, len(where)) for key in zip(seeds, positions, strict=True)]
-    distinct = noise([seed for seed, _ in where], [position for _, position in where], like.shape[1], like.device)
-    return distinct if len(where) == len(rows) else distinct[torch.tensor(rows, device=like.device)]
