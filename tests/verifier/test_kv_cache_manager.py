@@ -6,12 +6,14 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from specsplit.errors import InvalidRequest
-from specsplit.model.pages import PagePool, Slots
+from specsplit.model.page_tables import RowPages, Slots
+from specsplit.model.pages import PagePool
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
 from specsplit.values import Endpoint, ModelInfo, Plan, Sampling, Stopping, Vocabulary
@@ -81,15 +83,19 @@ class Pages(RuleBasedStateMachine):
         assert scheduler.running or not scheduler.waiting
         decoding, everyone = self.decoding(), list(scheduler.running.values())
         wanted = [(session, range(session.kv_length)) for session in everyone if again]
-        for session, positions, slots in self.kv.scratch(wanted):
-            assert len(slots) == positions.stop <= session.kv_length
-            self.write(session, positions, slots)
+        for session, positions, pages in self.kv.scratch(wanted):
+            assert pages.length == positions.stop <= session.kv_length
+            self.write(session, positions, self.slots_of(pages))
         for session in everyone:
             if session in decoding:
                 self.decode(session, accepted)
             else:
                 self.compute(session, min(chunk, len(session.tokens) - 1 - session.kv_length))
         self.kv.end_step()
+
+    def slots_of(self, pages: RowPages) -> Slots:
+        size = self.kv.pool.page_size
+        return np.add.outer(self.kv.pool.tables.listed(pages) * size, np.arange(size)).reshape(-1)[: pages.length]
 
     def decode(self, session: Session, accepted: int) -> None:
         assert session.room >= 1

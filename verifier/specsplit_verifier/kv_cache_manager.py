@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import numpy as np
-
-from specsplit.model.pages import PagePool, PageTable, Slots
+from specsplit.model.page_tables import RowPages
+from specsplit.model.pages import PagePool, PageTable
 from specsplit_verifier.prefix_cache import PrefixCache
 from specsplit_verifier.session import Session
 
@@ -120,20 +119,23 @@ class KVCacheManager:
             self._reserve_most(session.table, session.kv_length + session.width)
         return True
 
-    def scratch(self, chunks: Iterable[tuple[Session, range]]) -> list[tuple[Session, range, Slots]]:
-        """Where positions of sessions are recomputed in this step: slots from position 0 to the chunk's end, its own on scratch pages.
+    def scratch(self, chunks: Iterable[tuple[Session, range]]) -> list[tuple[Session, range, RowPages]]:
+        """Where positions of sessions are recomputed in this step: pages from position 0 to the chunk's end, its own from scratch.
 
-        A chunk is shorter, or not there, where pages are short. `end_step` takes the scratch pages back.
+        A page is one or the other, so a chunk begins where its first page does. It is shorter, or not there, where pages are short.
+        `end_step` takes the scratch pages back.
         """
-        placed: list[tuple[Session, range, Slots]] = []
-        taken = 0
+        placed: list[tuple[Session, range, RowPages]] = []
+        size, taken = self.pool.page_size, 0
         for session, positions in chunks:
-            self._reserve_most(self._scratch, taken + len(positions))
-            part = positions[: len(self._scratch) - taken]
-            if part:
-                own = self._scratch.slots(taken, taken + len(part))
-                placed.append((session, part, np.concatenate([session.table.slots(0, part.start), own])))
-                taken += len(part)
+            start = positions.start // size * size
+            self._reserve_most(self._scratch, taken * size + positions.stop - start)
+            stop = min(positions.stop, start + len(self._scratch) - taken * size)
+            if stop > positions.start:
+                count = self.pool.pages_for(stop - start)
+                own = self._scratch.pages(taken, taken + count)
+                placed.append((session, range(start, stop), session.table.upto(stop, own)))
+                taken += count
         return placed
 
     def end_step(self) -> None:

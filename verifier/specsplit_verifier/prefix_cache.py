@@ -16,7 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from specsplit.model.pages import PagePool, Slots
+from specsplit.model.page_tables import Slots
+from specsplit.model.pages import PagePool
 
 
 class PrefixCache:
