@@ -201,6 +201,19 @@ def test_drafts_are_fewer_where_pages_are_few_and_make_room_for_a_root() -> None
     assert (older.room, younger.room) == (4, 4)
 
 
+def test_what_is_recomputed_begins_where_a_page_does_and_writes_on_no_page_of_the_session() -> None:
+    kv = manager(8)
+    session = session_of(1, [1] * 13, 5, Plan(num_draft_tokens=1), kv)
+    assert kv.admit(session, 0)
+    session.kv_length = 12
+    ((_, positions, pages),) = kv.scratch([(session, range(6, 11))])
+    assert (positions, pages.length) == (range(4, 11), 11)
+    own, first = session.table.pages(0, 4).tolist(), kv.pool.tables.listed(pages).tolist()
+    assert first[0] == own[0] and not {*first[1:]} & {*own}
+    kv.end_step()
+    assert kv.pool.free_pages == 4
+
+
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random target."""
