@@ -56,6 +56,8 @@ class PagedRows:
     @cached_property
     def pages(self) -> Tensor:
         """int32 [B, P]; what is behind a row's own pages means nothing."""
+        if len(self._rows) == 1:
+            return self._alone
         counts = self._page_counts
         most = int(counts.max())
         tables = self._tensor(np.array([row.table for row in self._rows]))
@@ -70,12 +72,22 @@ class PagedRows:
             pages.view(-1).index_copy_(0, new[0], new[1].to(torch.int32))
         return pages
 
+    @property
+    def _alone(self) -> Tensor:
+        """The pages of the only row: plain decoding without others, so that every operation counts."""
+        row, own = self._rows[0], self._rows[0].own
+        held = int(self._page_counts[0]) - (0 if own is None else len(own))
+        pages = self._tables.on(self._device)[row.table, :held]
+        return (pages if own is None else torch.cat((pages, self._tensor(own.astype(np.int32))))).unsqueeze(0)
+
     @cached_property
     def write_slots(self) -> Tensor:
         """[T] where the KV of the new tokens goes: the last of what their rows see."""
         if self.run is not None:
             stop = self.run.stop
-            return torch.arange(stop - int(self._batch.lengths[0]), stop, device=self._device)
+            return torch.arange(stop - self._batch.rows[0].num_tokens, stop, device=self._device)
+        if len(self._rows) == 1:
+            return self._whole[0, -self._batch.rows[0].num_tokens :]
         new, size = self._batch.lengths, self._tables.page_size
         rows = np.arange(len(new)).repeat(new)
         local = np.arange(len(rows)) + (self.lengths - new - self._batch.starts).take(rows)
@@ -84,16 +96,20 @@ class PagedRows:
 
     def slots(self, rows: Sequence[int]) -> Tensor:
         """[len(rows), most L] the slots of rows; behind those of a shorter one its first, since others' KV may hold NaN."""
-        size, whole = self._tables.page_size, len(rows) == len(self._rows)
-        lengths = self.lengths if whole else self.lengths.take(rows)
-        most = int(lengths.max())
-        pages = (self.pages if whole else self.pages.index_select(0, self._tensor(np.array(rows))))[
-            :, : -(-most // size)
-        ]
-        slots = pages.long()
+        if len(rows) == len(self._rows):
+            return self._whole
+        return self._slots(self.pages.index_select(0, self._tensor(np.array(rows))), self.lengths.take(rows))
+
+    @cached_property
+    def _whole(self) -> Tensor:
+        return self._slots(self.pages, self.lengths)
+
+    def _slots(self, pages: Tensor, lengths: Ints) -> Tensor:
+        size, most = self._tables.page_size, int(lengths.max())
+        slots = pages[:, : -(-most // size)].long()
         if size > 1:
             within = torch.arange(size, device=self._device)
-            slots = (slots.unsqueeze(2) * size + within).view(len(rows), -1)[:, :most]
+            slots = (slots.unsqueeze(2) * size + within).view(len(lengths), -1)[:, :most]
         if int(lengths.min()) == most:
             return slots
         real = torch.arange(most, device=self._device) < self._tensor(lengths).unsqueeze(1)
