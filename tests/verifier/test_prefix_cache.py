@@ -257,7 +257,7 @@ async def test_features_of_a_shared_beginning_are_kept_and_not_computed_again(tm
         second, (end,) = await write_all(verifier, prompts[1:], Sampling(), endpoint, new=100)
         await reader.all_closed()
     assert first + second == truth and end.usage.cached_prompt_tokens == 80
-    assert (sum(step.costs.reprefill_tokens for step in steps) == 0) == (kept_tokens > 80)
+    assert (sum(step.costs.recomputed_tokens for step in steps) == 0) == (kept_tokens > 80)
     for session, text in zip(sorted(reader.sessions), texts, strict=True):
         reader.check(session, text, features_of(folder, text, need))
 
@@ -275,7 +275,7 @@ async def test_a_head_on_a_shared_beginning_is_accepted_as_often_as_on_its_own(k
             await write_all(verifier, [prompt], Sampling(), endpoint, new=60)
             ((text,), (end,)) = await write_all(verifier, [prompt], Sampling(), endpoint, new=60)
             found.append((text, end))
-            assert sum(step.costs.reprefill_tokens for step in steps) == 0
+            assert sum(step.costs.recomputed_tokens for step in steps) == 0
     (alone_text, alone), (shared_text, shared) = found
     assert shared_text == alone_text and shared.usage.cached_prompt_tokens == 96
     assert shared.speculation.accept_length == pytest.approx(alone.speculation.accept_length, rel=0.05)
