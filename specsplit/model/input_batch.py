@@ -41,8 +41,7 @@ class InputBatch:
     ) -> None:
         """Pack at least one row. `in_numpy`: where indices are computed; by default in numpy if the device is the CPU."""
         self._in_numpy: Final = device.type == "cpu" if in_numpy is None else in_numpy
-        self._tables: Final[_Array] = tables.matrix if self._in_numpy else tables.on(device)
-        self._page_size: Final = tables.page_size
+        self._pool: Final = tables
         self.rows: Final = rows
         queries = [row.num_tokens for row in rows]
         starts = [0, *accumulate(queries[:-1])]
@@ -60,58 +59,89 @@ class InputBatch:
         self.write_slots: Final = self._tensor(self._write_slots())
         """[T] where the KV of the new tokens goes: the last of what their rows see."""
 
+    @property
+    def _size(self) -> int:
+        """Tokens to a page. In numpy a slot is a page: the host's tables say it of every token."""
+        return 1 if self._in_numpy else self._pool.page_size
+
     @cached_property
     def _pages(self) -> _Array:
-        """int32 [B, P]; what is behind a row's own pages means nothing."""
-        counts = self._page_counts
-        most = int(counts.max())
-        pages = self._tables[self._array(np.array([row.pages.table for row in self.rows])), :most]
+        """[B, P]; what is behind a row's own pages means nothing."""
+        size = self._size
+        counts = [-(-row.pages.length // size) for row in self.rows]
+        most = max(counts)
+        tables: _Array = self._pool.slots if self._in_numpy else self._pool.on(self.tokens.device)
+        if len(self.rows) == 1 and self.rows[0].pages.own is None:
+            return tables[self.rows[0].pages.table, :most][None]
+        pages = tables[self._array(np.array([row.pages.table for row in self.rows])), :most]
         if pages.shape[1] < most:
-            concat, expand = (np.concat, np.broadcast_to) if self._in_numpy else (torch.concat, torch.broadcast_to)
-            pages = concat((pages, expand(pages[:, :1], (len(pages), most - pages.shape[1]))), 1)
-        own = [(i, row.pages.own) for i, row in enumerate(self.rows) if row.pages.own is not None]
+            concat = np.concat if self._in_numpy else torch.concat
+            pages = concat((pages, pages[:, [0] * (most - pages.shape[1])]), 1)
+        own = [(i, self._own(row)) for i, row in enumerate(self.rows) if row.pages.own is not None]
         if own:
             at = [(np.full(len(new), i), np.arange(counts[i] - len(new), counts[i]), new) for i, new in own]
-            row, column, page = self._array(np.concatenate(at, axis=1, dtype=np.int32, casting="same_kind"))
-            pages[row, column] = page
+            row, column, page = self._array(np.concatenate(at, axis=1))
+            pages[row, column] = page if self._in_numpy else page.int()
         return pages
 
-    def _write_slots(self) -> _Array:
-        new, size = self.queries, self._page_size
-        if self.run is not None:
-            return self._arange(int(new[0])) + (self.run.stop - int(new[0]))
-        rows = np.arange(len(new)).repeat(new)
-        local = np.arange(len(rows)) + (self.lengths - new - self.starts).take(rows)
-        row, page, within = self._array(np.stack((rows, local // size, local % size)))
-        return self._pages[row, page] * size + within
+    def _own(self, row: Row) -> Ints:
+        own, size = row.pages.own, self._pool.page_size
+        assert own is not None, "the row has pages of its own"
+        if not self._in_numpy:
+            return own
+        unused = -row.pages.length % size  # at the end of the last page
+        return self._pool.slots_of(own)[: len(own) * size - unused]
+
+    @cached_property
+    def _slots(self) -> _Array:
+        return self._slots_of(self._pages, self.lengths)
+
+    def _slots_of(self, pages: _Array, lengths: Ints) -> _Array:
+        size, listed = self._size, lengths.tolist()
+        most = max(listed)
+        slots = pages[:, : -(-most // size)]
+        if not self._in_numpy:
+            slots = (slots[..., None] * size + self._arange(size)).reshape(len(lengths), -1)[:, :most]
+        if min(listed) == most:
+            return slots
+        if not self._in_numpy:
+            real = self._arange(most) < self._array(lengths[:, None])
+            return torch.where(real, slots, slots[:, :1])
+        for row, length in zip(slots, listed, strict=True):
+            row[length:] = row[0]
+        return slots
 
     def slots(self, rows: Sequence[int]) -> Tensor:
-        """[len(rows), most L] the slots of rows; behind those of a shorter one its first, since others' KV may hold NaN."""
-        pages, lengths, size = self._pages, self.lengths, self._page_size
-        if len(rows) < len(self.rows):
-            at = np.array(rows)
-            pages, lengths = pages[self._array(at)], lengths[at]
-        most = int(lengths.max())
-        slots = pages[:, : -(-most // size), None] * size + self._arange(size)
-        slots = slots.reshape(len(lengths), -1)[:, :most]
-        if int(lengths.min()) < most:
-            where = np.where if self._in_numpy else torch.where
-            slots = where(self._arange(most) < self._array(lengths[:, None]), slots, slots[:, :1])
-        return self._tensor(slots)
+        """int64 [len(rows), most L] slots of rows; behind those of a shorter one its first, since others' KV may hold NaN."""
+        if len(rows) == len(self.rows):
+            return self._tensor(self._slots)
+        at = np.array(rows)
+        return self._tensor(self._slots_of(self._pages[self._array(at)], self.lengths[at]))
+
+    def _write_slots(self) -> _Array:
+        if self.run is not None:
+            return self._arange(len(self.tokens)) + (self.run.stop - len(self.tokens))
+        if len(self.rows) == 1:
+            return self._slots[0, -len(self.tokens) :]
+        rows = np.arange(len(self.rows)).repeat(self.queries)
+        local = np.arange(len(rows)) + (self.lengths - self.queries - self.starts).take(rows)
+        if self._in_numpy:
+            return self._pages[rows, local]
+        size = self._size
+        row, page, within = self._array(np.array((rows, *np.divmod(local, size))))
+        return self._pages[row, page] * size + within
 
     def indices(self) -> PagedIndices:
         """The pages of the rows end to end."""
-        counts, pages, device = self._page_counts, self._tensor(self._pages), self.tokens.device
+        size, device = self._pool.page_size, self.tokens.device
+        pages = self._tensor(self._pages[:, ::size] // size).int() if self._in_numpy else self._pages
+        counts = -(-self.lengths // size)
         total = int(counts.sum())
         indptr = _on(device, np.concatenate(([0], counts.cumsum())))
         rows = torch.repeat_interleave(_on(device, counts), output_size=total)
         within = torch.arange(total, device=device) - indptr.index_select(0, rows)
-        last = (self.lengths - 1) % self._page_size + 1
+        last = (self.lengths - 1) % size + 1
         return PagedIndices(indptr.int(), pages[rows, within], _on(device, last).int())
-
-    @property
-    def _page_counts(self) -> Ints:
-        return -(-self.lengths // self._page_size)
 
     def _array(self, array: NDArray[Any]) -> _Array:
         return array if self._in_numpy else _on(self.tokens.device, array)
@@ -128,13 +158,14 @@ def _joined(parts: Sequence[ArrayLike]) -> Ints:
 
 
 def _on(device: torch.device, array: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(array).to(device, non_blocking=True)
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
 
 def _run(row: Row, tables: PageTables) -> slice | None:
     pages = tables.listed(row.pages)
     first, steps = int(pages[0]), len(pages) - 1
-    if int(pages[-1]) - first != steps or (steps > 1 and bool((np.diff(pages) != 1).any())):
+    if int(pages[-1]) - first != steps or (steps > 1 and bool((pages[1:] - pages[:-1] != 1).any())):
         return None
     start = first * tables.page_size
     return slice(start, start + row.pages.length)

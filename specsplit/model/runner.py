@@ -56,10 +56,10 @@ class ModelRunner:
 
     def compact(self, kept: Sequence[tuple[Row, Sequence[int]]]) -> None:
         """Move the KV of some of a row's new tokens, in order of their indices, to the front of them; the others' is lost."""
-        tables = self.pool.tables
+        slots = self.pool.tables.slots
         places = [(row.pages.table, row.pages.length - row.num_tokens, np.array(path)) for row, path in kept]
-        sources = [tables.slots(table, first + path) for table, first, path in places]
-        targets = [tables.slots(table, first + np.arange(len(path))) for table, first, path in places]
+        sources = [slots[table].take(first + path) for table, first, path in places]
+        targets = [slots[table, first : first + len(path)] for table, first, path in places]
         self.move(np.concatenate(sources), np.concatenate(targets))
 
     @torch.inference_mode()
