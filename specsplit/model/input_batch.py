@@ -34,14 +34,14 @@ class PagedIndices(NamedTuple):
 
 
 class InputBatch:
-    """Rows of one forward in the page tables as they are now."""
+    """Rows of one forward, to be planned and run before the page tables change again."""
 
     def __init__(
         self, rows: Sequence[Row], tables: PageTables, device: torch.device, *, in_numpy: bool | None = None
     ) -> None:
         """Pack at least one row. `in_numpy`: where indices are computed; by default in numpy if the device is the CPU."""
         self._in_numpy: Final = device.type == "cpu" if in_numpy is None else in_numpy
-        self._pool: Final = tables
+        self._tables: Final = tables
         self.rows: Final = rows
         queries = [row.num_tokens for row in rows]
         starts = [0, *accumulate(queries[:-1])]
@@ -61,16 +61,16 @@ class InputBatch:
 
     @property
     def _size(self) -> int:
-        """Tokens to a page. In numpy a slot is a page: the host's tables say it of every token."""
-        return 1 if self._in_numpy else self._pool.page_size
+        """Tokens to a page of `_pages`. In numpy those are slots, since the host's tables say the slot of every token."""
+        return 1 if self._in_numpy else self._tables.page_size
 
     @cached_property
     def _pages(self) -> _Array:
-        """[B, P]; what is behind a row's own pages means nothing."""
+        """[B, P]; what is behind the pages of a row means nothing."""
         size = self._size
         counts = [-(-row.pages.length // size) for row in self.rows]
         most = max(counts)
-        tables: _Array = self._pool.slots if self._in_numpy else self._pool.on(self.tokens.device)
+        tables: _Array = self._tables.slots if self._in_numpy else self._tables.on(self.tokens.device)
         if len(self.rows) == 1 and self.rows[0].pages.own is None:
             return tables[self.rows[0].pages.table, :most][None]
         pages = tables[self._array(np.array([row.pages.table for row in self.rows])), :most]
@@ -85,12 +85,13 @@ class InputBatch:
         return pages
 
     def _own(self, row: Row) -> Ints:
-        own, size = row.pages.own, self._pool.page_size
+        """The last of the row's pages, which are in no table; in numpy the slots of them that it sees."""
+        own, size = row.pages.own, self._tables.page_size
         assert own is not None, "the row has pages of its own"
         if not self._in_numpy:
             return own
         unused = -row.pages.length % size  # at the end of the last page
-        return self._pool.slots_of(own)[: len(own) * size - unused]
+        return self._tables.slots_of(own)[: len(own) * size - unused]
 
     @cached_property
     def _slots(self) -> _Array:
@@ -133,7 +134,7 @@ class InputBatch:
 
     def indices(self) -> PagedIndices:
         """The pages of the rows end to end."""
-        size, device = self._pool.page_size, self.tokens.device
+        size, device = self._tables.page_size, self.tokens.device
         pages = self._tensor(self._pages[:, ::size] // size).int() if self._in_numpy else self._pages
         counts = -(-self.lengths // size)
         total = int(counts.sum())
