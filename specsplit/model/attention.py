@@ -16,9 +16,8 @@ from torch.nn.functional import pad
 from transformers import AttentionInterface
 
 from specsplit.errors import LoadError
-from specsplit.model.batch import PackedBatch
+from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import KVCache
-from specsplit.model.paged_rows import PagedRows
 
 NAME: Final = "specsplit"
 
@@ -49,8 +48,8 @@ class IdleForward:
 class AttentionBackend(Protocol):
     """A way to attend over paged KV. No policy: batch in, numbers out."""
 
-    def plan(self, batch: PackedBatch, paged: PagedRows) -> ForwardBatch:
-        """Lay a batch out, once per forward: everything that is the same in all layers. `paged`: where its KV lies."""
+    def plan(self, batch: InputBatch) -> ForwardBatch:
+        """Lay a batch out, once per forward: everything that is the same in all layers."""
         ...
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -106,49 +105,3 @@ class Row:
         positions += length - count - 1
         wanted = range(count) if logits_at is None else logits_at
         return cls(tokens, positions, pages, mask, wanted)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedBatch:
-    """Rows end to end. `logits_at` [n] are indices into the T packed tokens, row by row in the order each row asked."""
-
-    rows: tuple[Row, ...]
-    starts: Ints
-    """[len(rows)] index of each row's first token."""
-    lengths: Ints
-    """[len(rows)] Q of each row."""
-    input_ids: Ints
-    """[T]"""
-    positions: Ints
-    """[T]"""
-    logits_at: Ints
-    """[n]"""
-
-    @classmethod
-    def pack(cls, rows: Sequence[Row]) -> PackedBatch:
-        """Put rows (at least one) end to end."""
-        if len(rows) == 1:
-            return cls._of(rows[0])
-        lengths = [row.num_tokens for row in rows]
-        starts = [0, *accumulate(lengths[:-1])]
-        wanted = [start + index for row, start in zip(rows, starts, strict=True) for index in row.logits_at]
-        return cls(
-            rows=tuple(rows),
-            starts=np.array(starts, dtype=np.int64),
-            lengths=np.array(lengths, dtype=np.int64),
-            input_ids=np.concatenate([np.asarray(row.tokens, dtype=np.int64) for row in rows]),
-            positions=np.concatenate([row.positions for row in rows]),
-            logits_at=np.array(wanted, dtype=np.int64),
-        )
-
-    @classmethod
-    def _of(cls, row: Row) -> PackedBatch:
-        """One row is a batch as it is."""
-        return cls(
-            rows=(row,),
-            starts=np.zeros(1, dtype=np.int64),
-            lengths=np.array([row.num_tokens], dtype=np.int64),
-            input_ids=np.asarray(row.tokens, dtype=np.int64),
-            positions=row.positions,
-            logits_at=np.array(row.logits_at, dtype=np.int64),
-        )

@@ -96,12 +96,12 @@ class CausalLM(ModelRunner):
 
     @torch.inference_mode()
     def _run(self, rows: Sequence[Row]) -> Tensor:
-        inputs = self.inputs(rows)
+        batch = self.inputs(rows)
         output = self.model(
-            input_ids=inputs.tokens.unsqueeze(0),
-            position_ids=inputs.positions.unsqueeze(0),
+            input_ids=batch.tokens.unsqueeze(0),
+            position_ids=batch.positions.unsqueeze(0),
             use_cache=False,
-            logits_to_keep=inputs.logits_at,
-            forward_batch=inputs.forward_batch,
+            logits_to_keep=batch.logits_at,
+            forward_batch=self.backend.plan(batch),
         )
         return output.logits[0]

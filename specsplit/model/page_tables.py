@@ -1,4 +1,4 @@
-"""Which page holds which tokens of which sequence: one matrix on the host, and the same on the device where a model runs.
+"""Which page holds which tokens of which sequence: a matrix on the host, and the same on the device where a model runs.
 
     table   one sequence's row of the matrix: pages of its tokens, from local index 0, `page_size` tokens each
     slot    page * page_size + local index % page_size
@@ -77,6 +77,8 @@ class PageTables:
     def __init__(self, page_size: int) -> None:
         self.page_size: Final = page_size
         self._matrix: Pages = np.zeros((_MIN_TABLES, _MIN_WIDTH), dtype=np.int32)
+        self.slots: Slots = np.zeros((_MIN_TABLES, _MIN_WIDTH * page_size), dtype=np.int64)
+        """[tables, tokens] the slots of all tables, for who computes on the host; only `write` changes them."""
         self._free = list(range(_MIN_TABLES - 1, -1, -1))
         self._copy: TablesCopy | None = None
 
@@ -98,6 +100,7 @@ class PageTables:
         if stop > self._matrix.shape[1]:
             self._grow(len(self._matrix), max(stop, 2 * self._matrix.shape[1]))
         self._matrix[table, start:stop] = pages
+        self.slots[table, start * self.page_size : stop * self.page_size] = self.slots_of(pages)
         if self._copy is not None:
             self._copy.note(table, start, stop)
 
@@ -113,21 +116,17 @@ class PageTables:
         held = self._matrix[row.table, : count - len(row.own)]
         return np.concatenate((held, row.own), dtype=np.int32, casting="same_kind")
 
-    def slots(self, table: int, indices: Slots) -> Slots:
-        """Slots of local indices [n] of a table, on the host."""
-        if self.page_size == 1:
-            return self._matrix[table].take(indices).astype(np.int64)
-        return self._matrix[table].take(indices // self.page_size) * np.int64(self.page_size) + indices % self.page_size
+    def slots_of(self, pages: Slots) -> Slots:
+        """All slots of pages [n], int64 [n * page_size]."""
+        return np.add.outer(pages * self.page_size, np.arange(self.page_size)).reshape(-1)
 
     def on(self, device: torch.device) -> Tensor:
-        """All tables, int32 [tables, pages], as they are now, on a device, which is the same every time."""
-        if device.type == "cpu":
-            return torch.from_numpy(self._matrix)
+        """The pages of all tables, int32 [tables, pages], as they are now, on a device, which is the same every time."""
         if self._copy is None:
             self._copy = TablesCopy(device)
         return self._copy.updated(self._matrix)
 
     def _grow(self, count: int, width: int) -> None:
-        grown = np.zeros((count, width), dtype=np.int32)
-        grown[: self._matrix.shape[0], : self._matrix.shape[1]] = self._matrix
-        self._matrix = grown
+        more = count - self._matrix.shape[0], width - self._matrix.shape[1]
+        self._matrix = np.pad(self._matrix, ((0, more[0]), (0, more[1])))
+        self.slots = np.pad(self.slots, ((0, more[0]), (0, more[1] * self.page_size)))

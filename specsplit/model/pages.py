@@ -112,7 +112,7 @@ class PageTable:
         """Slots of local indices start <= i < stop, int64 [stop - start]."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"slots {start}:{stop} of a table of {len(self)}")
-        return self._pool.tables.slots(self._number, np.arange(start, stop))
+        return self._pool.tables.slots[self._number, start:stop].copy()
 
     def upto(self, length: int, own: Slots | None = None) -> RowPages:
         """What a row sees of the first `length` tokens; its last pages are those of the row's `own`, where it has some.

@@ -8,6 +8,7 @@ Rows of similar size are padded into a bucket; per layer each bucket costs one g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from specsplit.model.batch import Ints, PackedBatch, Row
+from specsplit.model.batch import Ints, Row
+from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import KVCache
-from specsplit.model.paged_rows import PagedRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,40 +69,39 @@ class TorchAttention:
         self._group = group
         self._device = kv.data.device
 
-    def plan(self, batch: PackedBatch, paged: PagedRows) -> TorchForward:
+    def plan(self, batch: InputBatch) -> TorchForward:
         if len(batch.rows) == 1:
-            return TorchForward(self._kv, paged.write_slots, (self._single(batch.rows[0], paged),), None)
+            return TorchForward(self._kv, batch.write_slots, (self._single(batch.rows[0], batch),), None)
         members: dict[tuple[int, int], list[int]] = {}
         for index, row in enumerate(batch.rows):
             members.setdefault(_bucket_key(row), []).append(index)
         buckets: list[_Bucket] = []
-        restore = np.empty(len(batch.input_ids), dtype=np.int64)
+        restore = np.empty(len(batch.tokens), dtype=np.int64)
         offset = 0
         for indices in members.values():
-            queries, real = _query_index(batch.starts[indices], batch.lengths[indices])
+            queries, real = _query_index(batch.starts[indices], batch.queries[indices])
+            if queries.size == restore.size and len(members) == 1:
+                return TorchForward(self._kv, batch.write_slots, (self._bucket(batch, indices, None),), None)
             restore[queries[real]] = offset + np.flatnonzero(real)
             offset += queries.size
-            whole = len(members) == 1 and queries.size == restore.size
-            rows = [batch.rows[index] for index in indices]
-            buckets.append(self._bucket(rows, paged.slots(indices), None if whole else queries))
-        in_order = buckets[0].queries is None
-        return TorchForward(self._kv, paged.write_slots, tuple(buckets), None if in_order else self._tensor(restore))
+            buckets.append(self._bucket(batch, indices, queries))
+        return TorchForward(self._kv, batch.write_slots, tuple(buckets), self._tensor(restore))
 
-    def _single(self, row: Row, paged: PagedRows) -> _Bucket:
+    def _single(self, row: Row, batch: InputBatch) -> _Bucket:
         """A row by itself: nothing is padded, and where its pages are a run its KV is read in place."""
         hidden = None
-        if not row.tail_mask.all():
+        if row.tail_mask.size > 1 and not row.tail_mask.all():
             hidden = np.zeros((1, row.num_tokens, row.pages.length), dtype=np.bool_)
             np.logical_not(row.tail_mask, out=hidden[0, :, row.pages.length - row.tail_mask.shape[1] :])
         return _Bucket(
             size=1,
             queries=None,
-            slots=paged.run if paged.run is not None else paged.slots([0]).reshape(-1),
+            slots=batch.run if batch.run is not None else batch.slots([0]).reshape(-1),
             bias=None if hidden is None else self._bias(hidden),
         )
 
-    def _bucket(self, rows: list[Row], slots: Tensor, queries: Ints | None) -> _Bucket:
-        """slots [B, L]"""
+    def _bucket(self, batch: InputBatch, indices: Sequence[int], queries: Ints | None) -> _Bucket:
+        slots, rows = batch.slots(indices), [batch.rows[index] for index in indices]
         hidden = np.ones((len(rows), max(row.num_tokens for row in rows), slots.shape[1]), dtype=np.bool_)
         for row, unseen in zip(rows, hidden, strict=True):
             _show(row, unseen)

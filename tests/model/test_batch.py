@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.model import Row, RowPages, ancestor_mask, causal_mask
-from specsplit.model.batch import PackedBatch
 
 T, F = True, False
 
@@ -63,20 +62,6 @@ def test_a_chunk_continues_where_the_sequence_stands() -> None:
     row = Row.chunk([7, 8], RowPages(0, 5), logits_at=[1])
     assert row.positions.tolist() == [3, 4]
     assert row.tail_mask.tolist() == [[T, F], [T, T]]
-
-
-def test_packing_puts_rows_end_to_end_and_shifts_the_logit_indices() -> None:
-    batch = PackedBatch.pack(
-        [
-            Row.chunk([1, 2, 3], RowPages(0, 3)),
-            Row.tree([4, 5], [-1, 0], RowPages(1, 4)),
-            Row.chunk([6, 7], RowPages(2, 6), logits_at=[1, 0]),
-        ]
-    )
-    assert batch.input_ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert batch.positions.tolist() == [0, 1, 2, 2, 3, 4, 5]
-    assert batch.starts.tolist() == [0, 3, 5]
-    assert batch.logits_at.tolist() == [3, 4, 6, 5]
 
 
 def test_a_row_whose_parts_do_not_fit_together_is_refused() -> None:

@@ -40,12 +40,12 @@ class HeadRunner(ModelRunner):
         if not rows:
             return self._empty(self.head.hidden_size), self._empty(self.head.shape.state_width)
         with torch.inference_mode():
-            inputs = self.inputs(rows)
+            batch = self.inputs(rows)
             hidden, left = self.head(
-                self.step, inputs.tokens, states, inputs.positions, forward_batch=inputs.forward_batch
+                self.step, batch.tokens, states, batch.positions, forward_batch=self.backend.plan(batch)
             )
             if into is not None:
-                into.index_copy_(0, inputs.write_slots, left)
+                into.index_copy_(0, batch.write_slots, left)
             return hidden, left
 
     def _empty(self, width: int) -> Tensor:

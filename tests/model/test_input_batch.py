@@ -9,15 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.model import PagePool, PageTable, Row, RowPages
-from specsplit.model.batch import PackedBatch
+from specsplit.model.input_batch import InputBatch
 from specsplit.model.page_tables import TablesCopy
-from specsplit.model.paged_rows import PagedRows
 
 CPU = torch.device("cpu")
 
 
-def paged(pool: PagePool, rows: list[Row]) -> PagedRows:
-    return PagedRows(PackedBatch.pack(rows), pool.tables, CPU)
+def packed(pool: PagePool, rows: list[Row], *, in_numpy: bool = True) -> InputBatch:
+    return InputBatch(rows, pool.tables, CPU, in_numpy=in_numpy)
 
 
 @pytest.fixture
@@ -36,17 +35,32 @@ def example() -> tuple[PagePool, list[Row]]:
     return pool, rows
 
 
+def test_packing_puts_rows_end_to_end_and_shifts_the_logit_indices() -> None:
+    batch = packed(
+        PagePool(1, 1),
+        [
+            Row.chunk([1, 2, 3], RowPages(0, 3)),
+            Row.tree([4, 5], [-1, 0], RowPages(1, 4)),
+            Row.chunk([6, 7], RowPages(2, 6), logits_at=[1, 0]),
+        ],
+    )
+    assert batch.tokens.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert batch.positions.tolist() == [0, 1, 2, 2, 3, 4, 5]
+    assert batch.starts.tolist() == [0, 3, 5]
+    assert batch.logits_at.tolist() == [3, 4, 6, 5]
+
+
 def test_new_tokens_are_written_behind_what_their_rows_see(example: tuple[PagePool, list[Row]]) -> None:
-    assert paged(*example).write_slots.tolist() == [10, 11, 12, 5, 6, 7, 20, 21, 24, 25, 26, 27, 28]
+    assert packed(*example).write_slots.tolist() == [10, 11, 12, 5, 6, 7, 20, 21, 24, 25, 26, 27, 28]
 
 
 def test_shorter_rows_are_padded_with_their_own_first_slot(example: tuple[PagePool, list[Row]]) -> None:
-    assert paged(*example).slots([1, 2]).tolist() == [[4, 5, 6, 7, 4, 4], [16, 17, 18, 19, 20, 21]]
-    assert paged(*example).slots([0, 3]).tolist() == [[0, 1, 2, 3, 8, 9, 10, 11, 12], [0, 1, 2, 3, 24, 25, 26, 27, 28]]
+    assert packed(*example).slots([1, 2]).tolist() == [[4, 5, 6, 7, 4, 4], [16, 17, 18, 19, 20, 21]]
+    assert packed(*example).slots([0, 3]).tolist() == [[0, 1, 2, 3, 8, 9, 10, 11, 12], [0, 1, 2, 3, 24, 25, 26, 27, 28]]
 
 
 def test_the_indices_of_flashinfer_are_the_pages_end_to_end(example: tuple[PagePool, list[Row]]) -> None:
-    found = paged(*example).indices()
+    found = packed(*example).indices()
     assert found.indptr.tolist() == [0, 3, 4, 6, 9]
     assert found.indices.tolist() == [0, 2, 3, 1, 4, 5, 0, 6, 7]
     assert found.last_page_len.tolist() == [1, 4, 2, 1]
@@ -55,13 +69,13 @@ def test_the_indices_of_flashinfer_are_the_pages_end_to_end(example: tuple[PageP
 
 def test_one_row_whose_pages_lie_side_by_side_is_a_run_and_no_other_is(example: tuple[PagePool, list[Row]]) -> None:
     pool, rows = example
-    assert [paged(pool, [row]).run for row in rows] == [None, slice(4, 8), slice(16, 22), None]
-    assert paged(pool, rows[1:3]).run is None
-    assert paged(pool, rows[2:3]).write_slots.tolist() == [20, 21]
+    assert [packed(pool, [row]).run for row in rows] == [None, slice(4, 8), slice(16, 22), None]
+    assert packed(pool, rows[1:3]).run is None
+    assert packed(pool, rows[2:3]).write_slots.tolist() == [20, 21]
 
 
 @given(st.data())
-def test_slots_are_those_of_the_table_whatever_the_page_size(data: st.DataObject) -> None:
+def test_slots_are_those_of_the_table_whatever_the_page_size_in_numpy_and_in_torch(data: st.DataObject) -> None:
     size = data.draw(st.sampled_from([1, 4, 16]))
     pool = PagePool(64, size)
     tables = [PageTable(pool) for _ in range(data.draw(st.integers(1, 9)))]
@@ -76,11 +90,17 @@ def test_slots_are_those_of_the_table_whatever_the_page_size(data: st.DataObject
         rows.append(Row.chunk([7] * data.draw(st.integers(1, length)), pages))
         listed = [*table.pages(0, pool.pages_for(length) - len(own)).tolist(), *own.tolist()]
         expected.append([page * size + at for page in listed for at in range(size)][:length])
-    found = paged(pool, rows)
-    slots = found.slots(range(len(rows)))
-    assert [row[: len(seen)].tolist() for row, seen in zip(slots, expected, strict=True)] == expected
+    most = max(map(len, expected))
+    filled = [seen + seen[:1] * (most - len(seen)) for seen in expected]
     written = [slot for row, seen in zip(rows, expected, strict=True) for slot in seen[-row.num_tokens :]]
-    assert found.write_slots.tolist() == written
+    some = data.draw(st.lists(st.sampled_from(range(len(rows))), min_size=1, unique=True))
+    in_numpy, in_torch = packed(pool, rows), packed(pool, rows, in_numpy=False)
+    for found in (in_numpy, in_torch):
+        assert found.slots(range(len(rows))).tolist() == filled
+        assert found.write_slots.tolist() == written
+        assert found.write_slots.dtype == found.slots(some).dtype == torch.int64
+    assert in_numpy.slots(some).equal(in_torch.slots(some))
+    assert all(one.equal(other) for one, other in zip(in_numpy.indices(), in_torch.indices(), strict=True))
 
 
 @given(st.data())
