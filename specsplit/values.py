@@ -164,6 +164,15 @@ class PlanChanges:
         return replace(earlier, **_said(self))
 
 
+class Adaptive(StrEnum):
+    """Who decides how much is speculated where nobody else says."""
+
+    STATIC = "static"
+    """Nobody: it stays at the default plan."""
+    EMA = "ema"
+    """SGLang's tiers of num_steps, moved by an average of accepted drafts."""
+
+
 SERVICES = ("coordinator", "verifier", "drafter")
 """The kinds of process, in the order in which a request meets them."""
 

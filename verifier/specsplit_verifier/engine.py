@@ -17,13 +17,14 @@ import threading
 
 from specsplit.clock import Clock
 from specsplit.settings import VerifierSettings
+from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.core import EngineCore, EngineStatistics
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import DrafterLost, FromDrafter, Inbound, Inbox, Outbox, Ran, Stop
 from specsplit_verifier.feed import FeatureSource, FeedLimits
 from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.model_thread import ModelThread
-from specsplit_verifier.planner import Pause, StaticPlanner
+from specsplit_verifier.planner import CyclePlanner, Pause
 from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target_runner import TargetRunner
@@ -149,7 +150,7 @@ def _core_of(runner: TargetRunner, settings: VerifierSettings, clock: Clock) -> 
     target = runner.target
     kv = KVCacheManager(target.pool, prefix_cache=settings.prefix_cache)
     scheduler = Scheduler(target.info, kv, max_sessions=settings.max_sessions)
-    planner = StaticPlanner(settings.plan, settings.step_token_budget)
+    planner = CyclePlanner(settings.plan, settings.step_token_budget, controller_for(settings))
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
     source = FeatureSource(runner.extractor.recipe, limits)

@@ -43,6 +43,10 @@ class Telemetry:
         self._metrics.watch(load)
         self._metrics.watch_links(links)
 
+    def watch_plan(self, switches: Callable[[], int]) -> None:
+        """Where it is looked up, before every scrape, how often the default plan has changed."""
+        self._metrics.watch_plan(switches)
+
     def submitted(self, session: int, request: DecodeRequest) -> str:
         """A session begins, in the task of its call: the `traceparent` for its drafters."""
         self._metrics.session(len(request.tokens))
@@ -66,10 +70,6 @@ class Telemetry:
         """A session is over; `error` says why it failed, if it did."""
         self._spans.ended(session, error)
         self.watching.ended(session)
-
-    def plan_switched(self) -> None:
-        """Sessions step under another default plan."""
-        self._metrics.plan_switched()
 
     def drafter_lost(self) -> None:
         """The stream to a drafter is gone."""
