@@ -87,7 +87,7 @@ def _attention(
     if missing > 0:  # multi-head latent attention: its values are stored as wide as its keys, with zeros behind
         value = pad(value, (0, missing))
     out = forward_batch.attend(module.layer_idx, query, key, value, scaling, extras)
-    return out[..., :width].unsqueeze(0), None
+    return (out if missing <= 0 else out[..., :width]).unsqueeze(0), None
 
 
 AttentionInterface.register(NAME, _attention)

@@ -157,6 +157,6 @@ def _attend_bucket(bucket: _Bucket, query: Tensor, pair: Tensor, scaling: float 
     # Heads that share a KV head become further queries of it: no copy of the KV per head, and every SDPA kernel takes it.
     folded = query.reshape(size, -1, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(size, kv_heads, -1, dim)
     seen = pair[:, bucket.slots] if isinstance(bucket.slots, slice) else pair.index_select(1, bucket.slots)
-    gathered = seen.view(2, size, -1, kv_heads, dim).transpose(2, 3)
-    out = scaled_dot_product_attention(folded, gathered[0], gathered[1], attn_mask=bucket.bias, scale=scaling)
+    keys, values = seen.view(2, size, -1, kv_heads, dim).transpose(2, 3).unbind()
+    out = scaled_dot_product_attention(folded, keys, values, attn_mask=bucket.bias, scale=scaling)
     return out.view(size, kv_heads, group, -1, dim).permute(0, 3, 1, 2, 4).reshape(-1, kv_heads * group, dim)

@@ -14,7 +14,7 @@ from specsplit.values import Adaptive, Plan
 
 
 class VerifierSettings(EngineSettings):
-    """One verifier rank."""
+    """The settings of one verifier rank."""
 
     model_config = SettingsConfigDict(env_prefix="SPECSPLIT_VERIFIER_")
     page_size: ClassVar[int] = 16

@@ -25,6 +25,12 @@ def test_generation_config_may_name_several_end_tokens(folders: dict[str, Path],
     assert CausalLM.load(folder, num_pages=16, page_size=4).info.eos_token_ids == (2, 7)
 
 
+def test_a_loaded_model_hands_its_pages_out_side_by_side(folders: dict[str, Path]) -> None:
+    """A row whose slots are one run reads its KV in place; what the probe had taken must not lie crosswise."""
+    lm = CausalLM.load(folders["llama"], num_pages=16, page_size=4)
+    assert lm.pool.allocate(16).tolist() == list(range(16))
+
+
 def test_no_rows_give_no_logits(llama: CausalLM) -> None:
     assert llama.forward([]).shape == (0, 97)
 

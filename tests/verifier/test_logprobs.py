@@ -19,8 +19,8 @@ from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.speculation import Draft
 from specsplit.values import MAX_LOGPROBS, Sampling, Stopping, TokenLogprob
 from specsplit_verifier.logprobs import logprobs_of, with_logprobs
-from specsplit_verifier.service import Verifier
 from specsplit_verifier.step import Accepted, TreeInput
+from specsplit_verifier.verifier import Verifier
 from tests.support.toys import random_target
 from tests.verifier.conftest import verifier_over
 

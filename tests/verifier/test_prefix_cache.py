@@ -24,8 +24,9 @@ from specsplit.wire import drafter as wire
 from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.prefix_cache import PrefixCache
 from specsplit_verifier.scheduler import Scheduler
-from specsplit_verifier.service import Verifier, load_target
+from specsplit_verifier.service import load_target
 from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.verifier import Verifier
 from tests.drafter.service_toys import drafter
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
@@ -210,7 +211,7 @@ async def test_a_head_gets_the_features_of_a_cached_beginning_and_nobody_who_sha
         await reader.all_closed()
     assert written == truth[:1] and again == truth
     assert [end.usage.cached_prompt_tokens for end in ends] == [80, 80, 80]
-    assert sum(step.costs.reprefill_tokens for step in steps) >= 3 * 80
+    assert sum(step.costs.recomputed_tokens for step in steps) >= 3 * 80
     for session, text in zip(sorted(reader.sessions), texts, strict=True):
         reader.check(session, text, features_of(folder, text, need))
 

@@ -200,7 +200,7 @@ class EngineCore:
         return StepCosts(
             tokens=step.tokens,
             prefill_tokens=sum(chunk.tokens for chunk in step.chunks) - recomputed,
-            reprefill_tokens=recomputed,
+            recomputed_tokens=recomputed,
             began=step.planned_at,
             started=output.started,
             ended=lap.ended,

@@ -91,7 +91,7 @@ class Scheduler:
         return session
 
     def find(self, session_id: int) -> Session | None:
-        """A waiting or running session."""
+        """Look up a waiting or running session."""
         return self.running.get(session_id) or next((s for s in self.waiting if s.id == session_id), None)
 
     def remove(self, session: Session, *, sound: bool = True) -> None:
