@@ -64,8 +64,8 @@ def _packed_logits(lm: CausalLM, tables: Sequence[PageTable]) -> Tensor:
         length = prefix + len(parents)
         table.reserve(length)
         tokens = _tokens(which, length, lm.info.vocabulary.size)
-        prefills.append(Row.chunk(tokens[:prefix], table.slots(0, prefix)))
-        trees.append(Row.tree(tokens[prefix:], parents, table.slots(0, length)))
+        prefills.append(Row.chunk(tokens[:prefix], table.upto(prefix)))
+        trees.append(Row.tree(tokens[prefix:], parents, table.upto(length)))
     lm.forward(prefills)
     return lm.forward(trees).float()
 

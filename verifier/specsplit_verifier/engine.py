@@ -148,11 +148,11 @@ class Engine:
 
 def _core_of(runner: TargetRunner, settings: VerifierSettings, clock: Clock) -> EngineCore:
     target = runner.target
-    kv = KVCacheManager(target.pool, prefix_cache=settings.prefix_cache)
+    kv = KVCacheManager(target.pool, prefix_cache=settings.prefix_cache, feature_bytes=settings.prefix_features_bytes)
     scheduler = Scheduler(target.info, kv, max_sessions=settings.max_sessions)
     planner = CyclePlanner(settings.plan, settings.step_token_budget, controller_for(settings))
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
-    source = FeatureSource(runner.extractor.recipe, limits)
+    source = FeatureSource(runner.extractor.recipe, limits, kv.features)
     drafters = DrafterPool(target.info.vocabulary, settings.max_nodes, source)
     return EngineCore(target.info, scheduler, planner, drafters, clock)
