@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 SOURCES := specsplit drafter verifier coordinator scripts benchmarks tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types floors drift unit format bench protos clean
+.PHONY: help setup demo test lint types floors drift unit format bench lab protos clean
 
 help: ## what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ format: $(STAMP) ## let ruff put imports and layout right
 
 bench: $(STAMP) ## the benchmarks: a table, a JSON file and a plot each
 	@$(BIN)/python -m benchmarks
+
+lab: $(STAMP) ## policies in virtual time: the same digits every time, in a few minutes
+	@$(BIN)/python -m benchmarks lab
 
 protos: $(STAMP) ## write specsplit/v1 from protos/specsplit/v1
 	@$(BIN)/python scripts/generate_protos.py
