@@ -44,7 +44,8 @@ def main(words: Sequence[str]) -> None:
     context = Context(options.models, not options.docs, describe(["python -m benchmarks lab", *words]), console)
     if options.record is not None:
         spec = DrafterSpec(DrafterKind(options.kind))
-        scenario = Scenario("recorded", (spec,), temperature=options.temperature)
+        first = GROUPS[(options.scenario or DEFAULT)[0]][0]
+        scenario = replace(first, drafters=(spec,), temperature=options.temperature)
         record(ModelSource(options.models), scenario, options.record)
         console.print(f"wrote {options.record}", highlight=False)
         return
@@ -73,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks lab", description=__doc__)
     parser.add_argument("--scenario", action="append", choices=tuple(GROUPS), help="a group; may be said several times")
     parser.add_argument("--replay", type=Path, help="a trace in the place of models")
-    parser.add_argument("--record", type=Path, help="write a trace of the models here, and run nothing")
+    parser.add_argument(
+        "--record", type=Path, help="write a trace here, of the first scenario's requests, and run nothing"
+    )
     parser.add_argument(
         "--kind", default="standalone", choices=[kind.value for kind in DrafterKind], help="record: of whom"
     )

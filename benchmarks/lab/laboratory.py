@@ -52,10 +52,12 @@ class Laboratory:
             self._join(verifier)
 
     def run(self) -> Ledger:
-        """Answer every request. Raises what one of them fails with, or RuntimeError if one is never answered."""
+        """Answer every request. Raises what one of them, or its drafter, fails with, or RuntimeError if one is never answered."""
         for _, moment in zip(self._requests, self._scenario.arrivals.moments(), strict=False):
             self.timeline.at(moment, self._arrive)
         self.timeline.run()
+        for refusal in (refusal for drafter in self.drafters for refusal in drafter.refusals):
+            raise refusal
         unanswered = [entry.request.request_id for entry in self.ledger.entries if entry.ended_at is None]
         if unanswered:
             raise RuntimeError(f"nothing happens any more, and requests {', '.join(unanswered)} are not answered")
@@ -71,7 +73,12 @@ class Laboratory:
     def _verifier(self, source: Source) -> Verifier:
         scenario, clock = self._scenario, self.timeline.clock
         target = source.target(clock)
-        settings = VerifierSettings(model=Path(), max_sessions=MAX_SESSIONS, max_nodes=scenario.max_nodes)
+        settings = VerifierSettings(
+            model=Path(),
+            max_sessions=MAX_SESSIONS,
+            max_nodes=scenario.max_nodes,
+            prefix_cache=False,  # replayed prompts are all alike, and would be read once
+        )
         planner = planner_of(scenario, settings, self._texts)
         core = core_of(target.info, target.pool, target.recipe, settings, clock, planner)
         return Verifier(self.timeline, core, target, scenario.step, self._tell, self.ledger.steps.append)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from benchmarks.lab.chat import chats
 from benchmarks.lab.clock import VirtualClock
 from benchmarks.lab.scenario import DrafterSpec, Scenario
 from benchmarks.prompts import held_out
@@ -50,13 +51,13 @@ class ModelTarget:
 
 
 class ModelSource:
-    """Models in a folder like models/pocket, and prompts that they were never trained on."""
+    """Models in a folder like models/pocket: `target`, and drafts beside it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / TARGET
         self._drafts = drafts_beside(self._folder)
         self._truths: dict[tuple[Sequence[int], Sampling, Stopping], list[int]] = {}
-        self._prompts = cache(lambda width, count: held_out(self._folder, width, count).tolist())
+        self._held_out = cache(lambda width, count: held_out(self._folder, width, count).tolist())
 
     def target(self, clock: Clock) -> ModelTarget:
         """The target, loaded afresh."""
@@ -69,8 +70,9 @@ class ModelSource:
         return load_proposer(DrafterSettings(kind=spec.kind, model=model, target=target, children=spec.children))
 
     def requests(self, scenario: Scenario) -> list[DecodeRequest]:
-        """Held-out prompts; a request's seed is its number."""
-        prompts = self._prompts(scenario.prompt, scenario.requests)
+        """Held-out prompts, or messages; a request's seed is its number."""
+        count = scenario.requests
+        prompts = chats(self._folder, count) if scenario.prompt is None else self._held_out(scenario.prompt, count)
         return [
             DecodeRequest(
                 str(number),

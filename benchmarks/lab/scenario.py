@@ -58,8 +58,8 @@ class Scenario:
     max_nodes: int = 512
     arrivals: Arrivals = ONE_CALLER
     requests: int = 4
-    prompt: int = 64
-    """Tokens."""
+    prompt: int | None = 64
+    """Tokens of a held-out text; None: messages of a chat."""
     new: int = 96
     """Tokens that each request asks for."""
     warm: bool = False

@@ -12,6 +12,7 @@ from specsplit.values import DrafterKind
 
 NEAR, FAR = Link(0.0), Link(5.0)
 STANDALONE, EAGLE3 = DrafterSpec(), DrafterSpec(DrafterKind.EAGLE3)
+NGRAM = DrafterSpec(DrafterKind.NGRAM, ExpansionCurve(0.2))
 FREE = replace(STANDALONE, cost=ExpansionCurve(0.0))
 LOOSE = replace(STANDALONE, expand_survival=0.0001, push_survival=0.0001)
 BATCHES = (1, 8, 32)
@@ -54,6 +55,11 @@ GROUPS: dict[str, list[Scenario]] = {
     "cluster": [
         Scenario("two verifiers, two drafters, Poisson", (STANDALONE, EAGLE3), 2, arrivals=Poisson(2.0), requests=8),
         Scenario("two verifiers, two drafters, bursts", (STANDALONE, EAGLE3), 2, arrivals=Burst(4, 2.0), requests=8),
+    ],
+    "chat": [
+        Scenario("chat", drafters, temperature=temperature, prompt=None)
+        for temperature in (0.0, 1.0)
+        for drafters in ((NGRAM,), ())
     ],
     "8b": [replace(_batch(size), policy=policy) for size in BATCHES for policy in Policy],
 }
