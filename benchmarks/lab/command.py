@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from benchmarks.context import Context
-from benchmarks.lab.figures import COLUMNS, measured
+from benchmarks.lab.figures import COLUMNS, Earlier, measured
 from benchmarks.lab.models import ModelSource
 from benchmarks.lab.recorder import record
 from benchmarks.lab.replay import ReplaySource
@@ -89,9 +89,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _rows(context: Context, source: Source, scenarios: Sequence[Scenario]) -> list[Row]:
     rows: list[Row] = []
+    earlier: Earlier = {}
     with context.progress("lab", len(scenarios)) as advance:
         for scenario in scenarios:
-            rows.append(measured(scenario, source))
+            rows.append(measured(scenario, source, earlier))
             advance(scenario.name)
     return rows
 

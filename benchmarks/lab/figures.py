@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -20,16 +20,27 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def measured(scenario: Scenario, source: Source) -> Row:
-    """Run a scenario; a warm one twice, so that drafters know what the first run has shown."""
-    known: Sequence[Calibrations] = ()
-    if scenario.warm:
-        earlier = Laboratory(replace(scenario, policy=Policy.STATIC), source)
-        earlier.run()
-        known = [drafter.table.calibrations for drafter in earlier.drafters]
-    laboratory = Laboratory(scenario, source, known)
+Earlier = dict[Scenario, list[Calibrations]]
+"""What drafters knew at the end of a run, by scenario."""
+
+
+def measured(scenario: Scenario, source: Source, earlier: Earlier | None = None) -> Row:
+    """Run a scenario; a warm one twice, so that drafters know what the first run has shown.
+
+    That first run is the same for all planners: its outcome is kept in, and taken from, `earlier`.
+    """
+    laboratory = Laboratory(scenario, source, _known(scenario, source, earlier) if scenario.warm else ())
     laboratory.run()
     return figures(scenario, laboratory)
+
+
+def _known(scenario: Scenario, source: Source, earlier: Earlier | None) -> list[Calibrations]:
+    first, kept = replace(scenario, policy=Policy.STATIC), {} if earlier is None else earlier
+    if first not in kept:
+        laboratory = Laboratory(first, source)
+        laboratory.run()
+        kept[first] = [drafter.table.calibrations for drafter in laboratory.drafters]
+    return deepcopy(kept[first])
 
 
 def figures(scenario: Scenario, laboratory: Laboratory) -> Row:
