@@ -100,9 +100,13 @@ def _rows(context: Context, source: Source, scenarios: Sequence[Scenario]) -> li
 def _finish(context: Context, rows: list[Row], settings: dict[str, object]) -> None:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        names = [f"{r['name']}, {r['policy']}, T={r['temperature']:g}, {r['delay_ms']:g} ms" for r in rows]
-        axes.barh(names[::-1], [float(str(row["rate"])) for row in rows][::-1])
+        names = [
+            f"{row['name']}, {row['drafter']}, {row['policy']}, T={row['temperature']:g}, {row['delay_ms']:g} ms"
+            for row in rows
+        ]
+        axes.barh(range(len(rows)), [float(str(row["rate"])) for row in rows])
+        axes.set_yticks(range(len(rows)), names, fontsize=5)
+        axes.invert_yaxis()
         axes.set_xlabel("committed tokens/s, virtual time")
-        axes.tick_params(axis="y", labelsize=6)
 
     context.finish("lab", "The laboratory: virtual time, no noise", COLUMNS, rows, settings, NOTES, draw)

@@ -1,9 +1,9 @@
-"""Planners that know more than any policy can: bounds for every table.
+"""Planners that know more than any policy can, to show how much there is to gain.
 
 All of them choose, before every step, how many of each session's best nodes it takes, so that the step commits the most per second of
 its true cost. One knows how often nodes of such a survival are accepted. One knows what the target will say: it takes what will be
 accepted and what stands before that, and does not wait where no grow can bring anything. To both what drafters grow is given, and they wait
-as the product does. The third has drafters that know the text too: nobody who drafts with these models, a level at a time, does better.
+as the product does. The third has drafters that know the text too.
 """
 
 from __future__ import annotations
