@@ -20,8 +20,8 @@ from benchmarks.report import Row
 from benchmarks.spread import percentile, spread
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.values import DrafterKind, PlanChanges, Sampling
-from specsplit_verifier.service import Verifier
 from specsplit_verifier.step import StepResult
+from specsplit_verifier.verifier import Verifier
 
 MODES = ("ahead", "serial")
 DELAYS_MS = (0.0, 0.5, 2.5, 5.0)

@@ -12,8 +12,9 @@ from specsplit.clock import SystemClock
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, PlanChanges, Sampling, SpeculationStatistics, Stopping
-from specsplit_verifier.service import Verifier, load_target
+from specsplit_verifier.service import load_target
 from specsplit_verifier.step import StepResult
+from specsplit_verifier.verifier import Verifier
 
 
 @dataclass(frozen=True)

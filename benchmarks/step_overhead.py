@@ -15,8 +15,8 @@ from benchmarks.report import Row
 from benchmarks.spread import percentile
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.values import DrafterKind, Sampling
-from specsplit_verifier.service import Verifier
 from specsplit_verifier.step import StepResult
+from specsplit_verifier.verifier import Verifier
 
 PROMPT, NEW = 64, 128
 AIMS_MS = {1: 1.0, 16: 3.0}

@@ -30,7 +30,7 @@ A setting comes from, weakest first: its default, a TOML file (`specsplit serve 
 `SPECSPLIT_VERIFIER_MAX_SESSIONS`, its option `--max-sessions`. `--no-` before the name of a flag switches it off. A name that no
 setting has is an error in all three places. The settings that result are logged once at start.
 
-`num_steps`, `topk`, `num_draft_tokens` and `wait_budget_us` have the bounds of `Plan` in `specsplit/values.py`.
+`num_steps`, `topk`, `num_draft_tokens` and `wait_budget_us` have the bounds of `Plan` in `specsplit/values/plan.py`.
 
 One example file per service, with every setting in it: [`coordinator/coordinator.toml`](../coordinator/coordinator.toml),
 [`verifier/verifier.toml`](../verifier/verifier.toml), [`drafter/drafter.toml`](../drafter/drafter.toml).

@@ -20,7 +20,7 @@ SCALE_BYTES: Final = 4
 
 
 class FeatureFormat(StrEnum):
-    """The numbers that travel."""
+    """The formats in which features travel."""
 
     TARGET = "target"
     """As the target computes them; in a layout, always one of the others."""

@@ -113,7 +113,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Everyone, and how many requests wait and run."""
+    """All members, and how many requests wait and run."""
 
     members: tuple[Member, ...] = ()
     queued: int = 0

@@ -15,7 +15,7 @@ class StepCosts:
     tokens: int
     """In the forward."""
     prefill_tokens: int
-    reprefill_tokens: int
+    recomputed_tokens: int
     """Committed tokens run once more, for features that a drafter lacks."""
     began: float
     """When it was chosen what to step."""

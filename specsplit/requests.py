@@ -93,7 +93,7 @@ def choice_seed(seed: int, index: int) -> int:
 
 @dataclass(frozen=True)
 class Delta:
-    """More output."""
+    """Some more output of one choice."""
 
     text: str
     """Final text: whole characters, nothing that may begin a stop string; may be empty."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No deadline: a busy machine is no reason to fail.
 settings.register_profile("specsplit", deadline=None, print_blob=True)
 settings.load_profile("specsplit")
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[None]:
+    """The services that a module starts are forked from one process that has imported everything."""
+    from tests.support.forked import forking
+
+    with forking():
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ class StepCurve:
 
     def of(self, step: StepInput) -> float:
         """Time of this step."""
-        return self.seconds(step.tokens, sum(len(row.kv_slots) for row in step.rows))
+        return self.seconds(step.tokens, sum(row.pages.length for row in step.rows))
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _features(source: ModelSource, proposer: Proposer, text: Sequence[int]) -> t
     recipe = target.recipe(proposer.info.features)
     table = PageTable(target.pool)
     table.reserve(len(text))
-    chunk = ChunkInput(0, 0, Row.chunk(text, table.slots(0, len(text))), recipe)
+    chunk = ChunkInput(0, 0, Row.chunk(text, table.upto(len(text))), recipe)
     rows = Rows(recipe.layout, 0)
     for _, _, features in target.run(StepInput(chunks=[chunk])).features:
         rows.append(features)

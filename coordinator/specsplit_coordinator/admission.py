@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 
-from specsplit.errors import Exhausted, SpecsplitError
+from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError
 from specsplit_coordinator.placement import candidates, choose_verifier
 from specsplit_coordinator.registry import Registry, Seat
 
@@ -30,22 +30,21 @@ class Lease:
 
     @property
     def drafter(self) -> Seat | None:
-        """The drafter chosen at the start."""
         return self._drafter
 
     def take_drafter(self, seat: Seat | None) -> None:
-        """Count the session on a drafter; once."""
+        """Count the session on a drafter. To be called once."""
         self._drafter = seat
         if seat is not None:
             seat.running += 1
 
     def succeeded(self) -> None:
-        """The verifier has answered; again has no effect."""
+        """Note that the verifier has answered. A second call does nothing."""
         self._end_trial()
         self.verifier.breaker.succeeded()
 
     def release(self) -> None:
-        """Give the places back; again has no effect."""
+        """Give the places back. A second call does nothing."""
         if self._released:
             return
         self._released = True
@@ -82,18 +81,20 @@ class Admission:
 
     @property
     def running(self) -> int:
-        """Leases held."""
+        """Leases that are held now."""
         return self._running
 
     def ticket(self, places: int = 1) -> AbstractContextManager[None]:
         """While a request is prepared it counts as waiting, for so many places. To be taken before its prompt is looked at, and left before
         `enter`.
 
-        Raises Exhausted, with a hint when to retry, if as many requests wait as may; Unavailable if no verifier takes sessions.
+        Raises Exhausted, with a hint when to retry, if as many requests wait as may; Unavailable if no verifier takes sessions;
+        InvalidRequest for more places than there are when nobody else runs or waits.
         """
         free = sum(seat.free_places for seat in candidates(self._registry.verifiers))
         ahead = len(self._waiting) + self._preparing
         if ahead + places > self._max_queue + free:
+            self._check_can_ever_fit(places)
             asked = f" beside one for {places} choices" if places > 1 else ""
             raise Exhausted(
                 f"{self._running} requests run and {ahead} wait, which is all there is room for{asked}; "
@@ -101,6 +102,15 @@ class Admission:
                 self._retry_after_s,
             )
         return self._prepared(places)
+
+    def _check_can_ever_fit(self, places: int) -> None:
+        most = sum(seat.who.max_sessions for seat in self._registry.verifiers if not seat.draining)
+        if places > self._max_queue + most:
+            raise InvalidRequest(
+                "n",
+                f"is {places}, but this cluster has {most} places for sessions and lets {self._max_queue} more wait; "
+                f"ask for {self._max_queue + most} choices at most",
+            )
 
     @contextmanager
     def _prepared(self, places: int) -> Generator[None]:
@@ -128,7 +138,7 @@ class Admission:
             await self._idle.wait()
 
     def released(self) -> None:
-        """A lease was given back (called by it)."""
+        """Note that a lease was given back; the lease calls this."""
         self._running -= 1
         self.serve_waiting()
 

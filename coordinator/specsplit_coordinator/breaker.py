@@ -56,5 +56,5 @@ class Breaker:
         self._until = self._clock.now() + min(FIRST_COOL_DOWN_S * 2**doublings, LAST_COOL_DOWN_S)
 
     def succeeded(self) -> None:
-        """A session got its first event: the verifier is well."""
+        """Note that a session got its first event, so that the verifier is well."""
         self._failures, self._until = 0, -math.inf

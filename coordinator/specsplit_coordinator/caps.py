@@ -25,7 +25,7 @@ class Caps:
 
     @classmethod
     def of(cls, settings: CoordinatorSettings) -> Caps:
-        """The caps that the settings give."""
+        """Read the caps from the settings."""
         plan = PlanChanges(
             settings.max_num_steps, settings.max_topk, settings.max_num_draft_tokens, settings.max_wait_budget_us
         )

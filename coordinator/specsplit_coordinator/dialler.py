@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 import grpc
@@ -21,6 +21,9 @@ from specsplit_coordinator.registry import Seat
 
 _NOT_A_VERIFIER = frozenset({grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 """How a call ends that reaches somebody else's server, for instance because a verifier advertises a wrong address."""
+LAST_WORDS_S = 5.0
+"""How long the calls to a verifier that drained may go on once it has left: the end of a session and that of its membership come over
+different connections, and a busy coordinator may read them in either order."""
 
 
 class Dialler:
@@ -31,6 +34,7 @@ class Dialler:
         self._tracing = tracing
         self._channels: dict[Seat, grpc.aio.Channel] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._over = asyncio.Event()
 
     async def decode(
         self,
@@ -72,6 +76,7 @@ class Dialler:
 
     async def close(self) -> None:
         """Close every channel."""
+        self._over.set()
         for seat in [*self._channels]:
             self._forget(seat)
         await asyncio.gather(*self._closing)
@@ -86,9 +91,15 @@ class Dialler:
     def _forget(self, seat: Seat) -> None:
         channel = self._channels.pop(seat, None)
         if channel is not None:
-            task = asyncio.get_running_loop().create_task(channel.close())
+            task = asyncio.get_running_loop().create_task(self._close(channel, LAST_WORDS_S if seat.draining else 0.0))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+    async def _close(self, channel: grpc.aio.Channel, after_s: float) -> None:
+        """Close a channel, and with it the calls on it, after so many seconds, or when the coordinator ends."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), after_s)
+        await channel.close()
 
 
 class _Call(Protocol):
@@ -97,8 +108,13 @@ class _Call(Protocol):
 
 @contextmanager
 def _bound(seat: Seat, call: _Call) -> Generator[None]:
-    """The call ends with the block, and with the verifier; what it fails with is told as `Dialler.decode` says."""
-    seat.on_lost.append(call.cancel)
+    """The call ends with the block, and with the verifier, unless that has drained; what it fails with is told as `Dialler.decode` says."""
+
+    def cut() -> None:
+        if not seat.draining:
+            call.cancel()
+
+    seat.on_lost.append(cut)
     try:
         yield
     except grpc.aio.AioRpcError as error:
@@ -109,7 +125,7 @@ def _bound(seat: Seat, call: _Call) -> Generator[None]:
             _require_alive(seat)
         raise
     finally:
-        seat.on_lost.remove(call.cancel)
+        seat.on_lost.remove(cut)
         call.cancel()
 
 
@@ -136,7 +152,7 @@ def _require_alive(seat: Seat) -> None:
 
 
 def lost(seat: Seat) -> SpecsplitError:
-    """What the sessions of a lost verifier end with."""
+    """Make the error with which the sessions of a lost verifier end."""
     return Unavailable(f"verifier {seat.member_id} was lost: {seat.lost_because}; send the request again")
 
 

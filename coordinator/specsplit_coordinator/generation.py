@@ -27,7 +27,7 @@ from specsplit_coordinator.output import Output
 from specsplit_coordinator.placement import check_wish, choose_drafter, has_other
 from specsplit_coordinator.prompt import PromptReader
 from specsplit_coordinator.registry import Registry, Seat, endpoint_of
-from specsplit_coordinator.request_log import LoggedChoice, LoggedRequest, Remaining, RequestLog
+from specsplit_coordinator.request_log import LoggedChoice, LoggedRequest, Particulars, Remaining, RequestLog
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ MAX_PLACEMENTS = 3
 
 
 class Decoder(Protocol):
-    """What runs a session on a verifier."""
+    """Runs a session on a verifier."""
 
     def decode(
         self,
@@ -51,7 +51,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True)
 class Draws:
-    """Where chance comes from."""
+    """The sources of chance."""
 
     seed: Callable[[], int]
     """A fresh seed, 64 bits unsigned."""
@@ -60,7 +60,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _EngineRequest:
     """A request with everything decided that does not depend on where it runs."""
 
     request: GenerateRequest
@@ -69,13 +69,13 @@ class _Prepared:
     sampling: Sampling
     stopping: Stopping
 
-    def choice(self, index: int) -> _Prepared:
-        """What one of its choices is decoded with."""
+    def choice(self, index: int) -> _EngineRequest:
+        """Return the request as one of its choices is decoded: with the seed of that choice."""
         return replace(self, sampling=replace(self.sampling, seed=choice_seed(self.sampling.seed, index)))
 
 
 class Generator:
-    """Runs requests."""
+    """Runs requests, from the check at a glance to the last message."""
 
     def __init__(
         self,
@@ -107,17 +107,17 @@ class Generator:
                     yield event
 
     def refused(self, error: SpecsplitError) -> None:
-        """A request could not even be read."""
+        """Note a request that could not even be read."""
         self._requests.refused(error)
 
     def close(self) -> None:
-        """No more requests will come."""
+        """End the threads that read prompts; no more requests may come."""
         self._reader.close()
 
     async def _run(
         self, request: GenerateRequest, remaining_s: Remaining, logged: LoggedRequest
     ) -> AsyncGenerator[Delta | Done, None]:
-        """Every step of it."""
+        """Check and prepare the request, and run its choices."""
         target = self._check(request)
         with self._ticket(logged):
             prepared = await self._prepare(request, target, logged)
@@ -127,7 +127,7 @@ class Generator:
                 yield event
 
     async def _choice(
-        self, prepared: _Prepared, remaining_s: Remaining, logged: LoggedChoice
+        self, prepared: _EngineRequest, remaining_s: Remaining, logged: LoggedChoice
     ) -> AsyncGenerator[Delta | Done, None]:
         """One choice, from its place on a verifier on. If that fails before its first event, it goes to another, if there is one."""
         for attempt in range(1, MAX_PLACEMENTS + 1):
@@ -161,7 +161,7 @@ class Generator:
         return others
 
     async def _decode(
-        self, prepared: _Prepared, lease: Lease, remaining_s: Remaining, logged: LoggedChoice
+        self, prepared: _EngineRequest, lease: Lease, remaining_s: Remaining, logged: LoggedChoice
     ) -> AsyncGenerator[Delta | Done, None]:
         """The session on the verifier of `lease`. Raises _Unanswered if the verifier fails before its first event."""
         self._place_drafter(lease, prepared.request.drafter)
@@ -193,16 +193,16 @@ class Generator:
             with logged.trace.stage("queue"):  # that is where it ended
                 raise
 
-    async def _prepare(self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest) -> _Prepared:
-        """Name, seed and tokens."""
+    async def _prepare(self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest) -> _EngineRequest:
+        """Give the request its name, its seed and its tokens."""
         request = replace(request, request_id=request.request_id or self._draws.request_id())
         with logged.trace.stage("tokenize") as note:
             tokens = await self._reader.read(request.prompt, target.max_context)
             note("tokens", len(tokens))
-        prepared = _Prepared(
+        prepared = _EngineRequest(
             request, target.model, tokens, self._seeded(request), self._stopping(request, len(tokens), target)
         )
-        logged.prepared(request.request_id, prepared.model, prepared.sampling, len(tokens))
+        logged.particulars = Particulars(request.request_id, prepared.model, prepared.sampling.seed, len(tokens))
         return prepared
 
     def _seeded(self, request: GenerateRequest) -> Sampling:
@@ -290,7 +290,7 @@ async def _stream(
     raise SpecsplitError("the verifier ended the session without saying why")
 
 
-def _decode_request(prepared: _Prepared, lease: Lease) -> DecodeRequest:
+def _decode_request(prepared: _EngineRequest, lease: Lease) -> DecodeRequest:
     request = prepared.request
     return DecodeRequest(
         request_id=request.request_id,
@@ -303,7 +303,7 @@ def _decode_request(prepared: _Prepared, lease: Lease) -> DecodeRequest:
     )
 
 
-def _done(prepared: _Prepared, lease: Lease, output: Output, end: _End) -> Done:
+def _done(prepared: _EngineRequest, lease: Lease, output: Output, end: _End) -> Done:
     return Done(
         request_id=prepared.request.request_id,
         reason=end.reason,

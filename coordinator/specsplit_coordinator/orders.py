@@ -17,12 +17,12 @@ class Orders:
 
     @property
     def plan(self) -> PlanChanges:
-        """What differs from the verifiers' own defaults."""
+        """The changes to the verifiers' own default plans."""
         return self._plan
 
     @property
     def tracing(self) -> TraceChanges:
-        """What differs from everybody's own settings."""
+        """The changes to what everybody's own settings trace."""
         return self._tracing
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:

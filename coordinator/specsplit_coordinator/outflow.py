@@ -55,7 +55,7 @@ class Outflow:
         self._pump.result()
 
     def close(self) -> None:
-        """The call is over, however it ended."""
+        """End the outflow; the call is over, however it ended."""
         self._unwatch()
         self._pump.cancel()
 

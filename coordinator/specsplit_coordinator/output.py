@@ -19,7 +19,7 @@ UNFINISHED = "\ufffd"
 
 
 class Output:
-    """One generation's output so far."""
+    """The output of one generation so far."""
 
     def __init__(self, detokenizer: Detokenizer, scanner: StopScanner, piece: Callable[[int], str]) -> None:
         """`piece` gives the text of a token by itself, for people to read."""
@@ -50,7 +50,7 @@ class Output:
         return tuple(delta for delta in (drafts, rest) if delta.tokens)
 
     def _take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob]) -> Delta:
-        """What is kept of these, one token at a time."""
+        """Keep of these tokens what belongs to the output, one at a time."""
         text: list[str] = []
         kept: list[int] = []
         for token in tokens:
@@ -62,7 +62,7 @@ class Output:
         return Delta("".join(text), tuple(kept), logprobs=tuple(map(self._spelled, logprobs[: len(kept)])))
 
     def _spelled(self, logprob: TokenLogprob) -> TokenLogprob:
-        """The same, with texts."""
+        """Return the same log-probabilities with their texts."""
         return replace(logprob, text=self._piece(logprob.token), top=tuple(map(self._spelled, logprob.top)))
 
     def finish(self) -> str:

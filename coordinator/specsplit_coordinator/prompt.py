@@ -49,7 +49,7 @@ class PromptReader:
         return tokens
 
     def close(self) -> None:
-        """Let the threads go; what they have begun they finish."""
+        """End the threads, which finish what they have begun."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _tokens_of(self, prompt: Prompt, max_context: int) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ class PromptReader:
 
 
 def field_of(prompt: Prompt) -> str:
-    """The request's field that holds the prompt."""
+    """Name the field of the request that holds the prompt."""
     match prompt:
         case TextPrompt():
             return "text"
@@ -104,7 +104,7 @@ def _check_tokens(field: str, tokens: Sequence[int], vocab_size: int, max_contex
 
 
 def _length(prompt: Prompt) -> int:
-    """Characters."""
+    """Count the characters of a prompt."""
     match prompt:
         case TextPrompt():
             return len(prompt.text)

@@ -107,7 +107,7 @@ class Registry:
         self._changed()
 
     def remove(self, seat: Seat, why: str) -> None:
-        """Let a member go; again has no effect."""
+        """Let a member go. A second call does nothing."""
         if seat.lost_because is not None:
             return
         seat.lost_because = why
@@ -191,7 +191,6 @@ class Registry:
 
 
 def endpoint_of(seat: Seat) -> Endpoint:
-    """How others reach it."""
     role = seat.who.role
     if isinstance(role, DrafterInfo):
         return Endpoint(seat.member_id, seat.who.address, role.features)

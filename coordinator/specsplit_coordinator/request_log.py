@@ -20,7 +20,7 @@ from specsplit.observe import Tracing
 from specsplit.requests import Done, GenerateRequest
 from specsplit.rpc import code_of
 from specsplit.sessions import Finished, Tokens
-from specsplit.values import Sampling, SpeculationStatistics
+from specsplit.values import FinishReason, SpeculationStatistics
 from specsplit_coordinator.admission import Lease
 from specsplit_coordinator.registry import Seat
 from specsplit_coordinator.request_trace import RequestTrace
@@ -52,7 +52,7 @@ class LoggedChoice:
     """The last message, if the choice finished."""
 
     def placed(self, lease: Lease) -> None:
-        """Note where it runs."""
+        """Note where the choice runs."""
         first = self.request.verifier is None
         self.verifier, self.drafter = lease.verifier, lease.drafter
         if first:
@@ -79,6 +79,29 @@ class LoggedChoice:
             self.request.tell(self.request.log.on_first_tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class Particulars:
+    """What is known of a request; most of it from its preparation on."""
+
+    request_id: str
+    model: str = ""
+    """Empty until the request is prepared."""
+    seed: int = 0
+    prompt_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a request ended."""
+
+    after_s: float
+    """Since it arrived."""
+    code: grpc.StatusCode
+    """The caller sees this unless it is gone."""
+    failure: Exception | None
+    """What the request ended with, if it failed."""
+
+
 @dataclass(eq=False)
 class LoggedRequest:
     """One request as far as it has come. Times are seconds of the coordinator's clock."""
@@ -89,41 +112,39 @@ class LoggedRequest:
     asked: GenerateRequest
     arrived_at: float
     trace: RequestTrace
-    request_id: str
-    model: str = ""
-    """Empty until the request is prepared."""
-    seed: int = 0
-    prompt_tokens: int = 0
+    particulars: Particulars
     first_tokens_at: float | None = None
     """Of any choice."""
-    failure: Exception | None = None
-    """What the request ended with, if it failed."""
-    code: grpc.StatusCode = grpc.StatusCode.OK
-    """How it ended; the caller sees this unless it is gone."""
-    ended_at: float | None = None
+    ending: Ending | None = None
+    """None: it has not ended."""
     choices: tuple[LoggedChoice, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.choices = tuple(LoggedChoice(self, index) for index in range(self.asked.n))
 
     @property
+    def request_id(self) -> str:
+        """The name that the caller gave, or that it got."""
+        return self.particulars.request_id
+
+    @property
     def verifier(self) -> Seat | None:
-        """Where the first choice runs that has a place."""
+        """The verifier of the first choice that has one."""
         return next((choice.verifier for choice in self.choices if choice.verifier is not None), None)
 
     @property
     def drafter(self) -> Seat | None:
-        """The first that a choice has."""
+        """The drafter of the first choice that has one."""
         return next((choice.drafter for choice in self.choices if choice.drafter is not None), None)
 
     @property
     def tokens(self) -> int:
-        """Received from the verifiers, for all choices."""
+        """Tokens received from the verifiers, for all choices."""
         return sum(choice.tokens for choice in self.choices)
 
     @property
     def speculation(self) -> SpeculationStatistics:
-        """Sums over all choices."""
+        """The statistics of all choices, added up."""
         return SpeculationStatistics.sum([choice.speculation for choice in self.choices])
 
     @property
@@ -133,25 +154,27 @@ class LoggedRequest:
         return dones if len(dones) == len(self.choices) else ()
 
     @property
+    def reason(self) -> FinishReason | None:
+        """Why a finished request ended: LENGTH if any of its choices was cut off, else STOP. None if it has not finished."""
+        reasons = {done.reason for done in self.dones}
+        return FinishReason.LENGTH if FinishReason.LENGTH in reasons else next(iter(reasons), None)
+
+    @property
     def state(self) -> str:
-        """QUEUED or RUNNING; of an ended request the finish reason of its first choice, or the gRPC status in small letters."""
-        if self.ended_at is None:
+        """QUEUED or RUNNING; of an ended request its finish reason, or the gRPC status in small letters."""
+        if self.ending is None:
             return QUEUED if self.verifier is None else RUNNING
-        return self.dones[0].reason.value if self.dones else self.code.name.lower()
+        return self.ending.code.name.lower() if self.reason is None else self.reason.value
 
-    def prepared(self, request_id: str, model: str, sampling: Sampling, prompt_tokens: int) -> None:
-        """Note its name, model, seed and length."""
-        self.request_id, self.model, self.seed, self.prompt_tokens = request_id, model, sampling.seed, prompt_tokens
-
-    def end(self, remaining_s: float | None) -> None:
+    def end(self, failure: Exception | None, remaining_s: float | None) -> None:
         """Note that it is over: finished, failed, or left by the caller, who had so much time left."""
-        self.ended_at = self.log.clock.now()
-        if not self.dones:
-            self.code = _code(self.failure, remaining_s)
-        self.tell(self.log.on_ended)
+        code = grpc.StatusCode.OK if self.dones else _code(failure, remaining_s)
+        self.ending = Ending(self.log.clock.now() - self.arrived_at, code, failure)
+        for hear in self.log.on_ended:
+            hear(self, self.ending)
 
     def tell(self, whom: list[Heard]) -> None:
-        """Tell them that something has happened to it."""
+        """Tell subscribers that something has happened to the request."""
         after_s = self.log.clock.now() - self.arrived_at
         for hear in whom:
             hear(self, after_s)
@@ -183,7 +206,7 @@ class RequestLog:
         self.on_first_tokens: list[Heard] = []
         self.on_tokens: list[Callable[[LoggedRequest, int, float], None]] = []
         """Called with how many more tokens came, and how many seconds after those before."""
-        self.on_ended: list[Heard] = []
+        self.on_ended: list[Callable[[LoggedRequest, Ending], None]] = []
         self._open: dict[int, LoggedRequest] = {}
         self._ended: deque[LoggedRequest] = deque(maxlen=ENDED_KEPT)
         self.totals = Totals()
@@ -194,11 +217,11 @@ class RequestLog:
         return (*self._open.values(), *self._ended)
 
     def find(self, number: int) -> LoggedRequest | None:
-        """The request with this number, if it is still known."""
+        """Look up the request with this number; None if it is not known any more."""
         return next((request for request in self.requests if request.number == number), None)
 
     def refused(self, error: SpecsplitError) -> None:
-        """A request came that could not even be read."""
+        """Note a request that could not even be read."""
         for hear in self.on_refused:
             hear(error)
 
@@ -206,18 +229,19 @@ class RequestLog:
     def follow(self, asked: GenerateRequest, remaining_s: Remaining) -> Generator[LoggedRequest]:
         """A request that has arrived, and ends with the block. To be entered in the task of its call."""
         self.totals.arrived += 1
-        trace = RequestTrace(self._tracing, self.clock)
-        request = LoggedRequest(self, self.totals.arrived, asked, self.clock.now(), trace, asked.request_id)
+        trace, particulars = RequestTrace(self._tracing, self.clock), Particulars(asked.request_id)
+        request = LoggedRequest(self, self.totals.arrived, asked, self.clock.now(), trace, particulars)
         self._open[request.number] = request
+        failure: Exception | None = None
         try:
             yield request
         except Exception as error:
-            request.failure = error
+            failure = error
             raise
         finally:
             del self._open[request.number]
             self._ended.appendleft(request)
-            request.end(remaining_s())
+            request.end(failure, remaining_s())
 
 
 def _code(failure: Exception | None, remaining_s: float | None) -> grpc.StatusCode:

@@ -37,7 +37,7 @@ class RequestTrace:
 
     @contextmanager
     def stage(self, name: str) -> Generator[Note]:
-        """The time in here is a span of this name."""
+        """Make a span of this name of the time spent inside."""
         attributes: dict[str, Value] = {}
         began, failure = self._clock.now(), None
         try:

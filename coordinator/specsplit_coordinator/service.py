@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from functools import partial
 
 from specsplit.clock import SystemClock
 from specsplit.interpreter import freeze_heap
 from specsplit.membership import Cluster
-from specsplit.observe import announce, set_up
-from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import CoordinatorMetrics
-from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, Phase, Server
+from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, Phase, Server, Service, run_service
 from specsplit.settings import CoordinatorSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
@@ -37,38 +35,26 @@ _SEED_BITS = 53
 
 
 def main(settings: CoordinatorSettings) -> int:
-    """Run until SIGTERM; the exit status. Raises SpecsplitError if it cannot start."""
-    set_up("coordinator", settings.log_level, settings.log_format)
-    announce("coordinator", settings)
-    return asyncio.run(_run(settings))
-
-
-async def _run(settings: CoordinatorSettings) -> int:
-    return await Coordinator(settings).run()
+    """Run the coordinator in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
+    return run_service("coordinator", settings, lambda settings: Coordinator(settings).service)
 
 
 class Coordinator:
-    """The parts and their wiring. To be made on the event loop that it lives on; then `start`, then `serve` or `stop`."""
+    """The parts and their wiring. To be made on the event loop that it lives on; `service` is its life."""
 
     def __init__(self, settings: CoordinatorSettings, draws: Draws | None = None) -> None:
         """Reads the tokenizer. Raises LoadError, and Unavailable as `Server` does."""
         tokenizer, clock = Tokenizer.load(settings.model), SystemClock()
         draws = draws or Draws(lambda: secrets.randbits(_SEED_BITS), lambda: uuid.uuid4().hex)
         self._settings = settings
-        self._server = Server(
-            settings,
-            "coordinator",
-            services=(COORDINATOR_SERVICE, CLUSTER_SERVICE),
-            session_methods=("Generate", "Join"),
-        )
-        tracing = self._server.tracing
+        services = (COORDINATOR_SERVICE, CLUSTER_SERVICE)
+        server = Server(settings, "coordinator", services=services, session_methods=("Generate", "Join"))
+        tracing = server.tracing
         self.registry = Registry(tokenizer.vocabulary, clock, settings.lost_after_ms / 1000)
         self.admission = Admission(self.registry, settings.max_queue, settings.retry_after_s)
         self.orders = Orders()
         self.requests = RequestLog(clock, tracing)
         self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen))
-        self.metrics_address = ""
-        """host:port of the metrics as bound; empty if nobody can scrape them."""
         dialler = Dialler(settings, tracing)
         generator = Generator(
             tokenizer, self.registry, self.admission, dialler, draws, self.requests, Caps.of(settings)
@@ -84,60 +70,40 @@ class Coordinator:
         self._members = ClusterServicer(self.registry, self.orders, settings.heartbeat_ms)
         snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
         self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, dialler, self.requests))
+        self.failed = asyncio.Event()
+        """Never set: nothing of it runs on a thread that could die."""
         self._open = AsyncExitStack()
         """What has to be closed at the end."""
         self._open.callback(generator.close)
         self._open.push_async_callback(dialler.close)
+        self.service = Service(settings, server, self.metrics, self._load)
         self._wire()
 
     def _wire(self) -> None:
-        """Let the parts hear of one another."""
-        tracing, orders = self._server.tracing, self.orders
+        """Connect the parts: who is told of what."""
+        tracing, orders = self.service.server.tracing, self.orders
         orders.watch(lambda: tracing.apply(orders.tracing))
         tell(self.requests, self.metrics)
         self.metrics.watch(self._cluster)
         self.registry.on_gone.append(self._gone)
-        coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(self._programs, self._server.grpc)
-        cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, self._server.grpc)
+        coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(self._programs, self.service.server.grpc)
+        cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, self.service.server.grpc)
 
-    async def start(self) -> str:
-        """Listen and take calls; return host:port."""
-        exposed = ExitStack()
-        self.metrics_address = exposed.enter_context(expose(self.metrics, self._settings.metrics_listen))
-        self._open.push_async_callback(asyncio.to_thread, exposed.close)
+    async def _load(self) -> Coordinator:
         await self.page.start()
         self._open.push_async_callback(self.page.stop)
-        address = await self._server.start()
         lost_after_s = self._settings.lost_after_ms / 1000
         sweeper = asyncio.create_task(sweep(self.registry, self.admission, SystemClock(), lost_after_s))
         self._open.callback(sweeper.cancel)
         freeze_heap()
-        self._server.ready()
-        return address
-
-    async def run(self) -> int:
-        """Start, then serve until SIGTERM. The exit status."""
-        await self.start()
-        return await self.serve()
-
-    async def serve(self, *, signals: bool = True) -> int:
-        """After `start`: serve until SIGTERM or `leave`, then drain (waiting and running requests finish). The exit status."""
-        try:
-            return await self._server.run(self._drain, signals=signals)
-        finally:
-            await self._open.aclose()
-
-    def leave(self) -> None:
-        """Begin to drain, as SIGTERM does."""
-        self._server.leave()
+        return self
 
     async def stop(self) -> None:
         """End every call at once."""
         self._members.dismiss()
-        await self._server.stop()
-        await self._open.aclose()
+        await self.service.stop()
 
-    async def _drain(self) -> None:
+    async def drained(self) -> None:
         """Waiting and running requests finish, and their answers are read; then the members are told."""
         try:
             await self.admission.idle()
@@ -145,10 +111,14 @@ class Coordinator:
         finally:
             self._members.dismiss()
 
+    async def close(self) -> None:
+        """End what runs beside the server."""
+        await self._open.aclose()
+
     def _cluster(self) -> Cluster:
         return Cluster(self.registry.members, self.admission.queued, self.admission.running)
 
     def _gone(self, seat: Seat) -> None:
         """A member that went without a word is lost, unless it is this process that leaves."""
-        if not seat.draining and self._server.phase is Phase.SERVING:
+        if not seat.draining and self.service.server.phase is Phase.SERVING:
             self.metrics.member_lost(seat.who.role)

@@ -44,7 +44,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
-    """For programs."""
+    """Serves programs: requests, and what an operator asks for."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def Generate(  # noqa: N802 (the name is the protocol's)
         self, request: wire.GenerateMessage, context: Context
     ) -> AsyncGenerator[wire.GenerateEventMessage, None]:
-        """Deltas, then the end."""
+        """Stream the deltas of every choice, and then its end."""
         events = self._generator.generate(self._asked(request), context.time_remaining)
         outflow = Outflow(events, self._max_unread_bytes, self._unread_s, _cutting(asyncio.current_task()))
         self._unread.add(outflow)
@@ -102,13 +102,13 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def GetModelInfo(  # noqa: N802
         self, request: wire.ModelInfoQuestion, context: Context
     ) -> wire.ModelInfoMessage:
-        """What the verifiers serve."""
+        """Tell what the verifiers serve."""
         return wire.model_info_to_wire(self._registry.model())
 
     async def GetCluster(  # noqa: N802
         self, request: wire.ClusterQuestion, context: Context
     ) -> wire.ClusterMessage:
-        """Who is there, and how many requests wait and run."""
+        """Tell who is there, and how many requests wait and run."""
         members = self._registry.members
         return wire.cluster_to_wire(Cluster(members, self._admission.queued, self._admission.running))
 
@@ -134,7 +134,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
 
 class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
-    """For members."""
+    """Serves members: their Join streams."""
 
     def __init__(self, registry: Registry, orders: Orders, heartbeat_ms: int) -> None:
         self._registry = registry
@@ -150,7 +150,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     async def Join(  # noqa: N802
         self, request_iterator: AsyncIterator[cluster_wire.ReportMessage], context: Context
     ) -> AsyncGenerator[cluster_wire.DirectiveMessage, None]:
-        """Directives, for as long as the member is there."""
+        """Stream directives for as long as the member is there."""
         reports = (cluster_wire.report_from_wire(message) async for message in request_iterator)
         seat = self._registry.register(self._admitted(await _registration(reports)))
         _log.info("member joined", extra=fields(member_id=seat.member_id, address=seat.who.address))
@@ -175,7 +175,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
 
 
 def _said(changes: PlanChanges | TraceChanges) -> dict[str, object]:
-    """What differs, for the log."""
+    """List what differs, for the log."""
     return {name: value for name, value in vars(changes).items() if value is not None}
 
 
@@ -237,7 +237,7 @@ class _Membership:
         self._reader.result()
 
     def _present(self) -> Iterator[Directive]:
-        """What the member should know now."""
+        """Yield what the member should know now."""
         if isinstance(self._seat.who.role, ModelInfo):
             yield self._registry.roster(self._seat)
             yield PlanOrder(self._orders.plan)
@@ -249,7 +249,7 @@ class _Membership:
         self._news.set()
 
     def close(self, why: str) -> None:
-        """The stream is over, so the member is; again has no effect."""
+        """Let the member go, since its stream is over. A second call does nothing."""
         self._reader.cancel()
         while self._unwatch:
             self._unwatch.pop()()

@@ -10,7 +10,7 @@ from specsplit.observe.metrics import CoordinatorMetrics
 from specsplit.requests import ChatPrompt, GenerateRequest
 from specsplit.rpc import code_of
 from specsplit.values import SpeculationStatistics
-from specsplit_coordinator.request_log import LoggedRequest, RequestLog
+from specsplit_coordinator.request_log import Ending, LoggedRequest, RequestLog
 from specsplit_coordinator.request_trace import Value
 
 _log = logging.getLogger(__name__)
@@ -23,24 +23,24 @@ def tell(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
         _count(requests, metrics)
 
 
-def _write(request: LoggedRequest, after_s: float) -> None:
+def _write(request: LoggedRequest, ending: Ending) -> None:
     if request.dones:
         reasons, verifiers = (done.reason.value for done in request.dones), (done.verifier for done in request.dones)
         told = fields(request=request.request_id, reason=_each_once(reasons), verifier=_each_once(verifiers))
         _log.info("request done", extra=told)
-    elif request.failure is not None:
-        told = fields(request=request.request_id, code=request.code.name, why=str(request.failure))
+    elif ending.failure is not None:
+        told = fields(request=request.request_id, code=ending.code.name, why=str(ending.failure))
         _log.info("request failed", extra=told)
     else:
         _log.info("request left by its caller", extra=fields(request=request.request_id))
 
 
 def _count(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
-    def ended(request: LoggedRequest, after_s: float) -> None:
-        if request.dones:
-            metrics.finished(request.dones[0].reason, after_s, request.trace.exemplar)
+    def ended(request: LoggedRequest, ending: Ending) -> None:
+        if request.reason is None:
+            metrics.failed(ending.code.name)
         else:
-            metrics.failed(request.code.name)
+            metrics.finished(request.reason, ending.after_s, request.trace.exemplar)
 
     requests.on_refused.append(lambda error: metrics.failed(code_of(error).name))
     requests.on_placed.append(lambda request, after_s: metrics.placed(after_s, request.trace.exemplar))
@@ -49,20 +49,20 @@ def _count(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
     requests.on_ended.append(ended)
 
 
-def _trace(request: LoggedRequest, after_s: float) -> None:
-    began, error = request.arrived_at, None if request.failure is None else str(request.failure)
-    request.trace.whole(began, began + after_s, lambda: _attributes(request), error)
+def _trace(request: LoggedRequest, ending: Ending) -> None:
+    began, error = request.arrived_at, None if ending.failure is None else str(ending.failure)
+    request.trace.whole(began, began + ending.after_s, lambda: _attributes(request, ending), error)
 
 
-def _attributes(request: LoggedRequest) -> dict[str, Value]:
-    attributes = _asked(request.asked)
-    if request.model:
-        attributes |= {"gen_ai.request.model": request.model, "gen_ai.request.seed": _wire_int(request.seed)}
+def _attributes(request: LoggedRequest, ending: Ending) -> dict[str, Value]:
+    attributes, known = _asked(request.asked), request.particulars
+    if known.model:
+        attributes |= {"gen_ai.request.model": known.model, "gen_ai.request.seed": _wire_int(known.seed)}
     if request.first_tokens_at is not None:
         attributes["gen_ai.response.time_to_first_chunk"] = request.first_tokens_at - request.arrived_at
     if request.dones:
         return attributes | _answered(request)
-    return attributes | {"error.type": request.code.name}
+    return attributes | {"error.type": ending.code.name}
 
 
 def _asked(request: GenerateRequest) -> dict[str, Value]:
@@ -84,8 +84,8 @@ def _answered(request: LoggedRequest) -> dict[str, Value]:
     answered: dict[str, Value] = {
         "gen_ai.response.finish_reasons": [done.reason.value for done in dones],
         "gen_ai.response.id": request.request_id,
-        "gen_ai.response.model": request.model,
-        "gen_ai.usage.input_tokens": request.prompt_tokens,
+        "gen_ai.response.model": request.particulars.model,
+        "gen_ai.usage.input_tokens": request.particulars.prompt_tokens,
         "gen_ai.usage.output_tokens": sum(done.usage.completion_tokens for done in dones),
         "specsplit.verifier": _each_once(done.verifier for done in dones),
         "specsplit.steps": speculation.steps,
@@ -100,7 +100,7 @@ def _answered(request: LoggedRequest) -> dict[str, Value]:
 
 
 def _each_once(names: Iterable[str]) -> str:
-    """Those of all choices in one text."""
+    """Join the names of all choices into one text, each name once."""
     return ", ".join(dict.fromkeys(names))
 
 

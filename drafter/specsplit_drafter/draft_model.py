@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from specsplit.model.batch import Ints, Row
-from specsplit.model.pages import PagePool, Slots
+from specsplit.model.page_tables import Slots
+from specsplit.model.pages import PagePool
 from specsplit.values import DrafterInfo
 
 _NONE: Final[Ints] = np.empty(0, dtype=np.int64)
@@ -43,11 +44,6 @@ class StepInput:
             whole.drawn += part.drawn
             whole.wanted += part.wanted
         return whole
-
-    @property
-    def write_slots(self) -> Slots:
-        """Where the KV and the states of the rows' tokens go [num_tokens]."""
-        return np.concatenate([_NONE, *(row.write_slots for row in self.rows)])
 
     @property
     def source_slots(self) -> Slots:

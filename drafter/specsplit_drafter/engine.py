@@ -18,6 +18,7 @@ from specsplit.clock import Clock
 from specsplit.errors import Unavailable
 from specsplit.records import DrafterStatistics
 from specsplit.values import DrafterInfo, Load
+from specsplit_drafter.events import Drain, HandBack, Inbound, Received, Stop, StreamClosed, StreamOpened
 from specsplit_drafter.record import Expansion, Turn
 from specsplit_drafter.session_table import Outgoing, SessionEvent, SessionTable
 
@@ -59,7 +60,7 @@ class Engine:
         self._clock = clock
         self._outbox = outbox
         self._on_failure = on_failure
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._inbox: SimpleQueue[Inbound] = SimpleQueue()
         self._streams: set[int] = set()
         self._numbers = count(1)
         self._when_idle: Callable[[], None] | None = None
@@ -78,31 +79,30 @@ class Engine:
 
     def stop(self) -> None:
         """End after what has arrived, and wait for the end. A second call does nothing."""
-        self._inbox.put(self._stop)
+        self._inbox.put(Stop())
         self._thread.join()
 
     def open_stream(self) -> int:
         """Give the stream of a verifier that has come its number."""
         stream = next(self._numbers)
-        self._inbox.put(lambda: self._streams.add(stream))
+        self._inbox.put(StreamOpened(stream))
         return stream
 
     def receive(self, stream: int, events: Iterable[tuple[int, SessionEvent]]) -> None:
         """Take in events of a stream, in order."""
-        arrived = list(events)
-        self._inbox.put(lambda: self._handle(stream, arrived))
+        self._inbox.put(Received(stream, list(events)))
 
     def close_stream(self, stream: int) -> None:
         """Forget a verifier that is gone, and its sessions."""
-        self._inbox.put(lambda: self._lose(stream))
+        self._inbox.put(StreamClosed(stream))
 
     def drain(self, when_idle: Callable[[], None]) -> None:
         """Take no new sessions; `when_idle` is called, once, on the engine's thread when none is left."""
-        self._inbox.put(lambda: self._drain(when_idle))
+        self._inbox.put(Drain(when_idle))
 
     def hand_back(self) -> None:
         """End every session: its verifier may find another drafter."""
-        self._inbox.put(lambda: self._table.refuse_all(Unavailable("the drafter is going away")))
+        self._inbox.put(HandBack())
 
     def statistics(self) -> DrafterStatistics:
         """Tell what the drafter has done and holds, for its metrics."""
@@ -146,11 +146,11 @@ class Engine:
         self._end_rounds("the drafter has stopped")
 
     def _take(self, wait: bool) -> None:
-        """Do everything that has arrived; wait for one thing at least if `wait`."""
+        """Handle everything that has arrived; wait for one event at least if `wait`."""
         try:
-            self._inbox.get(block=wait)()
+            self._handle(self._inbox.get(block=wait))
             while True:
-                self._inbox.get_nowait()()
+                self._handle(self._inbox.get_nowait())
         except Empty:
             return
 
@@ -182,22 +182,25 @@ class Engine:
         rounds.stamp(self._clock.now())
         self._tell({}, self._told_of(None))
 
-    def _handle(self, stream: int, events: list[tuple[int, SessionEvent]]) -> None:
-        for session, event in events:
-            self._table.handle((stream, session), event)
-
-    def _lose(self, stream: int) -> None:
-        self._streams.discard(stream)
-        self._table.lose(stream)
-
-    def _drain(self, when_idle: Callable[[], None]) -> None:
-        self._table.draining = True
-        self._when_idle = when_idle
+    def _handle(self, event: Inbound) -> None:
+        match event:
+            case StreamOpened(stream):
+                self._streams.add(stream)
+            case Received(stream, events):
+                for session, each in events:
+                    self._table.handle((stream, session), each)
+            case StreamClosed(stream):
+                self._streams.discard(stream)
+                self._table.lose(stream)
+            case Drain(when_idle):
+                self._table.draining = True
+                self._when_idle = when_idle
+            case HandBack():
+                self._table.refuse_all(Unavailable("the drafter is going away"))
+            case Stop():
+                self._stopping = True
 
     def _tell_if_idle(self) -> None:
         if self._when_idle is not None and self._table.num_sessions == 0:
             self._when_idle()
             self._when_idle = None
-
-    def _stop(self) -> None:
-        self._stopping = True

@@ -58,9 +58,8 @@ class HeadModel:
     @torch.inference_mode()
     def run(self, step: int, work: StepInput) -> Tensor:
         """Run one forward of the step's layer, and the LM head where logits are wanted."""
-        hidden, states = self.runners[step].forward(work.rows, self._inputs(step, work))
-        if step < len(self.states):
-            self.states[step].index_copy_(0, self._tensor(work.write_slots), states)
+        kept = self.states[step] if step < len(self.states) else None
+        hidden, _ = self.runners[step].forward(work.rows, self._inputs(step, work), kept)
         return self._head.logits(step, hidden[self._tensor(work.logits_at)])
 
     def _inputs(self, step: int, work: StepInput) -> Tensor:

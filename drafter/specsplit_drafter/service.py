@@ -1,23 +1,20 @@
-"""A drafter as a process: loads its model, listens, joins the cluster, drains on SIGTERM."""
+"""A drafter as a process: it loads its model, and joins the cluster."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+
+import grpc
 
 from specsplit.clock import SystemClock
 from specsplit.errors import LoadError
 from specsplit.interpreter import freeze_heap, switch_often
-from specsplit.membership import Register
-from specsplit.observe import announce, set_up
-from specsplit.rpc import DRAFTER_SERVICE, Membership, Server, dial, member_id_of
+from specsplit.rpc import DRAFTER_SERVICE, Membership, Server, Service, registration, run_service
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
-from specsplit_drafter.engine import Engine
+from specsplit_drafter.engine import Engine, Outbox
 from specsplit_drafter.expandable import GrowthLimits
 from specsplit_drafter.ngram import NgramProposer
 from specsplit_drafter.proposer import Proposer
@@ -25,55 +22,67 @@ from specsplit_drafter.servicer import DrafterServicer
 from specsplit_drafter.session_table import Pace, SessionTable, unpaced
 from specsplit_drafter.telemetry import Telemetry
 
-_log = logging.getLogger(__name__)
-
 
 def main(settings: DrafterSettings) -> int:
-    """Run one drafter until SIGTERM and return the exit status. Raises SpecsplitError if it cannot start."""
+    """Run one drafter in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
     switch_often()  # two threads hand each other small things all the time
-    set_up("drafter", settings.log_level, settings.log_format)
-    announce("drafter", settings)
-    return asyncio.run(serve(settings))
+    return run_service("drafter", settings, service_of)
 
 
-async def serve(
-    settings: DrafterSettings, *, signals: bool = True, on_server: Callable[[Server], None] | None = None
-) -> int:
-    """Run one drafter and return the exit status: 1 if its engine failed, else 0.
-
-    `on_server` is given the server as soon as it listens; with `signals` False only its `leave` ends it.
-    """
+def service_of(settings: DrafterSettings) -> Service[Drafter]:
+    """The drafter's process, put together."""
     server = Server(settings, "drafter", services=[DRAFTER_SERVICE], session_methods=["Draft"])
     telemetry = Telemetry(settings, server.tracing)
     servicer = DrafterServicer(telemetry, settings.max_message_bytes)
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
-    await server.start(signals=signals)
-    if on_server is not None:
-        on_server(server)
-    with ExitStack() as exposed:
-        try:
-            exposed.enter_context(telemetry.expose())
-            table = await asyncio.to_thread(load_table, settings)
-        except BaseException:
-            await server.stop()
-            raise
+
+    async def load() -> Drafter:
+        table = await asyncio.to_thread(load_table, settings)
         table.rounds = telemetry.rounds()
-        failures: list[str] = []
-        engine = servicer.engine = Engine(table, SystemClock(), servicer, _leaver(server, failures))
-        telemetry.watch(engine.statistics)
-        await _run(settings, server, engine, signals=signals)
-        return 1 if failures else 0
+        drafter = Drafter(table, servicer)
+        servicer.engine = drafter.engine
+        telemetry.watch(drafter.engine.statistics)
+        return drafter
+
+    def join(drafter: Drafter, channel: grpc.aio.Channel) -> Membership:
+        register = registration(settings, "drafter", server, drafter.engine.info)
+        apply = server.tracing.apply
+        return Membership(channel, register, drafter.engine.load, on_drain=server.leave, on_tracing=apply)
+
+    return Service(settings, server, telemetry.metrics, load, join)
 
 
-async def _run(settings: DrafterSettings, server: Server, engine: Engine, *, signals: bool) -> None:
-    """Serve from the moment when the drafter is ready until it has left."""
-    engine.start()
-    try:
-        server.ready()
-        async with _membership(settings, server, engine) as membership:
-            await server.run(lambda: _drain(engine, membership), signals=signals)
-    finally:
-        await asyncio.to_thread(engine.stop)
+class Drafter:
+    """The engine thread, as the event loop sees it."""
+
+    def __init__(self, table: SessionTable, outbox: Outbox) -> None:
+        """Starts the thread."""
+        self.failed = asyncio.Event()
+        """Set if the engine thread died: a drafter without one must not go on saying SERVING."""
+        self._loop = asyncio.get_running_loop()
+        self.engine = Engine(table, SystemClock(), outbox, lambda: self._set(self.failed))
+        self.engine.start()
+
+    async def drained(self) -> None:
+        """Take no new sessions, and wait for the running ones; those that are left when the time is up are handed back."""
+        if self.failed.is_set():
+            return
+        idle = asyncio.Event()
+        self.engine.drain(lambda: self._set(idle))
+        try:
+            await idle.wait()
+        except asyncio.CancelledError:
+            self.engine.hand_back()
+            await self.close()  # their verifiers are told, and their spans made, before the server ends
+            raise
+
+    async def close(self) -> None:
+        """End the engine thread. A second call does nothing."""
+        await asyncio.to_thread(self.engine.stop)
+
+    def _set(self, event: asyncio.Event) -> None:
+        """Set an event of the loop from another thread."""
+        self._loop.call_soon_threadsafe(event.set)
 
 
 def load_table(settings: DrafterSettings) -> SessionTable:
@@ -129,52 +138,3 @@ def _pace(settings: DrafterSettings) -> Pace:
 
     curve = CostCurve(settings.paced_expansion_base_ms, settings.paced_expansion_per_token_us)
     return Paced(curve, SystemClock()).step
-
-
-def _leaver(server: Server, failures: list[str]) -> Callable[[], None]:
-    """Make what the engine's thread calls when it fails: a drafter without an engine must not go on saying SERVING."""
-    loop = asyncio.get_running_loop()
-
-    def leave() -> None:
-        failures.append("engine")
-        loop.call_soon_threadsafe(server.leave)
-        loop.call_soon_threadsafe(server.leave)  # at once: there is nothing to wait for
-
-    return leave
-
-
-@asynccontextmanager
-async def _membership(settings: DrafterSettings, server: Server, engine: Engine) -> AsyncIterator[Membership | None]:
-    if not settings.coordinator:
-        yield None
-        return
-    member_id = member_id_of(settings, "drafter", server.address)
-    async with dial(settings.coordinator, settings) as channel:
-        register = Register(member_id, server.address, engine.info, settings.max_sessions)
-        membership = Membership(channel, register, engine.load, on_drain=server.leave, on_tracing=server.tracing.apply)
-        task = asyncio.create_task(membership.run())
-        try:
-            yield membership
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-
-async def _drain(engine: Engine, membership: Membership | None) -> None:
-    """Take no new sessions, and wait for the running ones; those that are left when the time is up are handed back."""
-    if membership is not None:
-        membership.report_draining()
-    loop, idle = asyncio.get_running_loop(), asyncio.Event()
-    engine.drain(lambda: _set_soon(loop, idle))
-    try:
-        await idle.wait()
-    except asyncio.CancelledError:
-        engine.hand_back()
-        await asyncio.to_thread(engine.stop)  # their verifiers are told, and their spans made, before the server ends
-        raise
-
-
-def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    """Set the event from another thread."""
-    loop.call_soon_threadsafe(event.set)

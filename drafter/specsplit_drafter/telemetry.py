@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from specsplit.errors import SpecsplitError
 from specsplit.observe import TraceContext, Tracing
-from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import DrafterMetrics
 from specsplit.records import DrafterStatistics
 from specsplit.rpc import code_of
@@ -23,18 +21,13 @@ class Telemetry:
     def __init__(self, settings: DrafterSettings, tracing: Tracing) -> None:
         self._kind = settings.kind.value
         self._tracing = tracing
-        self._listen = settings.metrics_listen
-        self._metrics = DrafterMetrics(settings.kind, on=bool(settings.metrics_listen))
+        self.metrics = DrafterMetrics(settings.kind, on=bool(settings.metrics_listen))
         self._contexts: dict[SessionKey, TraceContext] = {}
         """Of rounds whose spans are yet to be made and have children."""
 
-    def expose(self) -> AbstractContextManager[str]:
-        """Serve the metrics, if the settings say where. Raises InvalidRequest if that cannot be bound."""
-        return expose(self._metrics, self._listen)
-
     def watch(self, read: Callable[[], DrafterStatistics]) -> None:
         """Look the engine's totals up with `read` before every scrape."""
-        self._metrics.watch(read)
+        self.metrics.watch(read)
 
     def rounds(self) -> Rounds:
         """Make the Rounds of the session table, which follow what is traced now, if anything can ever be."""
@@ -42,14 +35,14 @@ class Telemetry:
 
     def refused(self, error: SpecsplitError) -> None:
         """Count a session that was ended on this side."""
-        self._metrics.refused(code_of(error).name)
+        self.metrics.refused(code_of(error).name)
 
     def tell(self, turn: Turn) -> None:
         """Make metrics and spans of a turn of the engine that is over."""
         for round_ in turn.rounds:
             self._round(round_)
         if turn.expansion is not None:
-            self._metrics.expansion(turn.expansion.ended - turn.expansion.began)
+            self.metrics.expansion(turn.expansion.ended - turn.expansion.began)
             if turn.expansion.shares:
                 self._expansion(turn.expansion)
 

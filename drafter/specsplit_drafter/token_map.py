@@ -20,7 +20,8 @@ from typing import Final
 import numpy as np
 
 from specsplit.model.batch import Mask, Row
-from specsplit.model.pages import PagePool, PageTable, Slots
+from specsplit.model.page_tables import Slots
+from specsplit.model.pages import PagePool, PageTable
 from specsplit.tree import ROOT, Flags, Ints, TokenTree
 from specsplit_drafter.proposer import Advance
 
@@ -81,7 +82,7 @@ class TokenMap:
     def read(self, tokens: Sequence[int], stop: int, logits_at: Sequence[int] = ()) -> Row:
         """Make the row of the pending tokens before position `stop`, which count as computed then; `tokens` are all committed ones."""
         done = stop - self.first
-        row = Row.chunk(tokens[self.first + self.computed : stop], self._table.slots(0, done), logits_at)
+        row = Row.chunk(tokens[self.first + self.computed : stop], self._table.upto(done), logits_at)
         self.computed = done
         return row
 
@@ -96,18 +97,17 @@ class TokenMap:
         The whole context must be read before them, or in the same forward.
         """
         nodes, self.missing = self.missing, _NO_NODES
-        seen, mask = self._paths(nodes.tolist())
+        seen, mask = self._paths(nodes)
         return Row(
             tokens=self._tree.tokens.take(nodes),
             positions=self._tree.positions.take(nodes) - self.first,
-            write_slots=self._slots.data.take(nodes),
-            kv_slots=np.concatenate((self._table.slots(0, len(self._table)), self._slots.data.take(seen))),
+            pages=self._table.upto(len(self._table) + len(seen), self._slots.data.take(seen)),
             tail_mask=mask,
             logits_at=logits_at,
         )
 
     def context_slots(self, start: int, stop: int) -> Slots:
-        """Look up the slots of rows start <= i < stop of the context, [stop - start]: a view, to be read before the next change."""
+        """Look up the slots of rows start <= i < stop of the context, [stop - start]."""
         return self._table.slots(start, stop)
 
     def slots_above(self, nodes: Ints) -> Slots:
@@ -118,18 +118,21 @@ class TokenMap:
         slots[parents == ROOT] = self._table.slots(last - 1, last) if last else 0
         return slots
 
-    def _paths(self, nodes: Sequence[int]) -> tuple[Ints, Mask]:
-        """List the nodes [E] on the paths of these that have a row here, and tell which of them each one sees [n, E]."""
-        paths = [self._tree.path(node) for node in nodes]
+    def _paths(self, nodes: Ints) -> tuple[Ints, Mask]:
+        """List the nodes [E] on the paths of these that have a row here, these last, and tell which of them each one sees [n, E]."""
+        paths = [self._tree.path(node) for node in nodes.tolist()]
         whose = np.arange(len(paths)).repeat([len(path) for path in paths])
         above = np.fromiter(chain.from_iterable(paths), np.int64, len(whose))
         held = self._slots.data.take(above) != _NO_SLOT
         whose, above = whose.compress(held), above.compress(held)
         flags = np.zeros(len(self._tree) + 1, dtype=np.bool_)
         flags[above] = True
-        seen = flags.nonzero()[0]
+        flags[nodes] = False
+        seen = np.concatenate((flags.nonzero()[0], nodes))
+        columns = np.empty(len(flags), dtype=np.int64)
+        columns[seen] = np.arange(len(seen))
         mask = np.zeros((len(paths), len(seen)), dtype=np.bool_)
-        mask[whose, seen.searchsorted(above)] = True
+        mask[whose, columns.take(above)] = True
         return seen, mask
 
     def release(self) -> None:

@@ -246,6 +246,6 @@ def _drafting() -> Row:
             "Read once more",
             "Committed tokens that the target read again, for features that a new drafter lacked.",
             "suffix: tok/s",
-            [Query(CHOICE.rate(table.REPREFILL_TOKENS, "instance"), "{{instance}}")],
+            [Query(CHOICE.rate(table.RECOMPUTED_TOKENS, "instance"), "{{instance}}")],
         ),
     ]

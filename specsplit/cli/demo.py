@@ -50,7 +50,7 @@ class _Run:
 
     @property
     def rate(self) -> float:
-        """Tokens per second, prefill included."""
+        """Compute tokens per second, prefill included."""
         return len(self.result.tokens) / self.seconds
 
 
@@ -106,7 +106,7 @@ def demo(
 
 @contextmanager
 def _stopping(cluster: LocalCluster) -> Iterator[None]:
-    """At the end, however it comes, everyone is down."""
+    """Stop everyone at the end, however it comes."""
     try:
         yield
     finally:

@@ -20,10 +20,10 @@ CHOICES = f"{', '.join(KINDS)} or {NONE}"
 
 @dataclass(frozen=True)
 class Drafters:
-    """What to start."""
+    """The drafters to start."""
 
     kinds: tuple[DrafterKind, ...]
-    """As asked for; a kind may stand there more than once."""
+    """The kinds that were asked for; a kind may stand there more than once."""
     models: Mapping[DrafterKind, Path]
     """The folder of every kind above that needs one."""
 
@@ -50,7 +50,7 @@ def choose_drafters(kinds: Sequence[str], models: Sequence[str], target: Path) -
 
 
 def check_folder(option: str, folder: Path) -> Path:
-    """The folder. Raises InvalidRequest, naming the option, if there is none."""
+    """Return the folder. Raises InvalidRequest, naming the option, if there is none."""
     if not folder.is_dir():
         raise InvalidRequest(option, f"there is no folder {folder}")
     return folder
@@ -68,7 +68,7 @@ def _wished(kinds: Sequence[str]) -> tuple[DrafterKind, ...]:
 
 
 def _split(models: Sequence[str]) -> tuple[list[Path], dict[DrafterKind, Path]]:
-    """Folders given without a kind, and those with one."""
+    """Split what was given into folders without a kind and those with one."""
     bare: list[Path] = []
     named: dict[DrafterKind, Path] = {}
     for model in models:
@@ -83,7 +83,7 @@ def _split(models: Sequence[str]) -> tuple[list[Path], dict[DrafterKind, Path]]:
 
 
 def _assigned(bare: Sequence[Path], left: Sequence[DrafterKind]) -> dict[DrafterKind, Path]:
-    """A folder without a kind is for the one kind that is left without a folder."""
+    """Give a folder without a kind to the one kind that is left without a folder."""
     if not bare:
         return {}
     if not left:

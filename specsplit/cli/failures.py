@@ -53,13 +53,13 @@ def leave(error: SpecsplitError) -> NoReturn:
 
 
 def fail(sentence: str, status: int) -> NoReturn:
-    """One line on stderr, then exit."""
+    """Print one line on stderr, then exit."""
     typer.echo(f"specsplit: {' '.join(sentence.split())}", err=True)
     sys.exit(status)
 
 
 def _sentence(error: Exception) -> str:
-    """What click says, with the command that would help."""
+    """Make a sentence of what click says, with the command that would help."""
     context: Any = vars(error).get("ctx")
     message = str(error) if not hasattr(error, "format_message") else error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
     command = context.command_path if context is not None else "specsplit"

@@ -6,11 +6,10 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 
-from specsplit.cli.drafters import CHOICES
+from specsplit.cli import request_options as options
 from specsplit.cli.logprobs import as_objects, show
 from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
 from specsplit.cli.paint import ChoicesPainter, Painter, summary
@@ -22,55 +21,25 @@ from specsplit.requests import GenerateRequest
 
 def generate(
     *,
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", "-p", metavar="TEXT", help="What to continue; from stdin if left out.")
-    ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Send the prompt as a user's chat message.")] = False,
-    max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", help="Generated tokens at most; left out: as the coordinator has it.")
-    ] = None,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 picks the likeliest token.")] = 0.0,
-    top_k: Annotated[int, typer.Option("--top-k", help="Keep this many of the likeliest tokens; 0 keeps all.")] = 0,
-    top_p: Annotated[float, typer.Option("--top-p", help="Keep the likeliest tokens up to this probability.")] = 1.0,
-    min_p: Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the likeliest.")] = 0.0,
-    seed: Annotated[int | None, typer.Option("--seed", help="The same seed gives the same text.")] = None,
-    logit_bias: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--logit-bias",
-            metavar="TOKEN=BIAS",
-            help="Add this to the logit of a token id, from -100 (all but never) to 100; may be given repeatedly.",
-        ),
-    ] = None,
-    repetition_penalty: Annotated[
-        float, typer.Option("--repetition-penalty", help="Above 1: fewer tokens that the text has had; 1 is none.")
-    ] = 1.0,
-    frequency_penalty: Annotated[
-        float, typer.Option("--frequency-penalty", help="Taken off a logit for every time its token was generated.")
-    ] = 0.0,
-    presence_penalty: Annotated[
-        float, typer.Option("--presence-penalty", help="Taken off a logit once if its token was generated.")
-    ] = 0.0,
-    stop: Annotated[
-        list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be given repeatedly.")
-    ] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's own end token.")] = False,
-    timeout_s: Annotated[
-        float | None, typer.Option("--timeout-s", min=0, help="Give up after this many seconds; never if left out.")
-    ] = None,
-    drafter: Annotated[
-        str | None, typer.Option("--drafter", metavar="KIND", help=f"{CHOICES}; the best there is if left out.")
-    ] = None,
-    n: Annotated[int, typer.Option("--n", help="Write so many continuations, at most 16.")] = 1,
-    logprobs: Annotated[
-        int | None,
-        typer.Option(
-            "--logprobs", help="Print the log-probability of every token, and of so many likeliest ones, at most 20."
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")
-    ] = False,
+    prompt: options.PromptOption = None,
+    chat: options.ChatOption = False,
+    max_tokens: options.MaxTokensOption = None,
+    temperature: options.TemperatureOption = 0.0,
+    top_k: options.TopKOption = 0,
+    top_p: options.TopPOption = 1.0,
+    min_p: options.MinPOption = 0.0,
+    seed: options.SeedOption = None,
+    logit_bias: options.LogitBiasOption = None,
+    repetition_penalty: options.RepetitionPenaltyOption = 1.0,
+    frequency_penalty: options.FrequencyPenaltyOption = 0.0,
+    presence_penalty: options.PresencePenaltyOption = 0.0,
+    stop: options.StopOption = None,
+    ignore_eos: options.IgnoreEosOption = False,
+    timeout_s: options.TimeoutOption = None,
+    drafter: options.DrafterOption = None,
+    n: options.ChoicesOption = 1,
+    logprobs: options.LogprobsOption = None,
+    as_json: options.JsonOption = False,
     address: AddressOption = ADDRESS,
     tls_ca: TlsCaOption = None,
 ) -> None:
@@ -97,11 +66,8 @@ def generate(
         result = run(client, request, None if as_json else Painter(), timeout_s)
     if as_json:
         typer.echo(json.dumps(as_object(result)))
-        return
-    for choice in result.choices:
-        if logprobs is not None:
-            show(choice.logprobs)
-        typer.echo(summary(choice), err=True)
+    else:
+        _sum_up(result, logprobs=logprobs is not None)
 
 
 def run(client: Client, request: GenerateRequest, painter: Painter | None, timeout_s: float | None = None) -> Result:
@@ -114,8 +80,16 @@ def run(client: Client, request: GenerateRequest, painter: Painter | None, timeo
     return gatherer.result()
 
 
+def _sum_up(result: Result, *, logprobs: bool) -> None:
+    """Print what is to be said below the text of each choice."""
+    for choice in result.choices:
+        if logprobs:
+            show(choice.logprobs)
+        typer.echo(summary(choice), err=True)
+
+
 def as_object(result: Result) -> dict[str, object]:
-    """What --json prints."""
+    """Make the object that --json prints."""
     made = _choice_object(result)
     return made | {"choices": [_choice_object(choice) for choice in result.choices]} if result.others else made
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
 from types import TracebackType
 from typing import Self
 
@@ -40,11 +40,11 @@ class Child:
         self._listening = threading.Event()
         self._killed = False
         command = [sys.executable, "-m", "specsplit.cli.child", "serve", service, *_arguments(options)]
-        self.process = subprocess.Popen(
+        self.process = Popen(
             command,
-            stdin=subprocess.PIPE,  # nothing is written: the child leaves when it ends, and with that when this process does
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdin=PIPE,  # nothing is written: the child leaves when it ends, and with that when this process does
+            stdout=PIPE,
+            stderr=STDOUT,
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C reaches the parent alone, which then takes the children down in order
@@ -54,7 +54,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self.process.pid
 
     @property
@@ -74,7 +73,6 @@ class Child:
 
     @property
     def tail(self) -> str:
-        """The last lines of its output."""
         return "\n".join(self._tail)
 
     @property
@@ -102,30 +100,30 @@ class Child:
             )
 
     def terminate(self) -> None:
-        """SIGTERM: it drains and exits."""
+        """Send SIGTERM, upon which it drains and exits."""
         if self.alive:
             self.process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until the process is gone."""
         self._killed = True
         if self.alive:
             self.process.kill()
         self.wait(10)
 
     def suspend(self) -> None:
-        """SIGSTOP: it is there and says nothing."""
+        """Send SIGSTOP: the process is there and says nothing."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Its exit status; None if it still runs after `timeout_s`."""
+        """Wait for its exit status; None if it still runs after `timeout_s`."""
         try:
             status = self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             return None
         self._reader.join(1)
         return status
@@ -214,11 +212,11 @@ class LocalCluster:
         return is_down(self.coordinator.alive, [child.alive for child in self.verifiers])
 
     def client(self) -> Client:
-        """A client of the coordinator; the caller closes it."""
+        """Make a client of the coordinator, which the caller closes."""
         return Client(self.address)
 
     def async_client(self) -> AsyncClient:
-        """A client of the coordinator; the caller closes it."""
+        """Make a client of the coordinator, which the caller closes."""
         return AsyncClient(self.address)
 
     def start(self) -> None:
@@ -239,7 +237,7 @@ class LocalCluster:
             raise
 
     def spawn_verifier(self, **settings: object) -> Child:
-        """One more verifier; it joins by itself (see `wait_joined`)."""
+        """Start one more verifier, which joins by itself (`wait_joined`)."""
         name = f"verifier-{len(self.verifiers)}"
         child = self._spawn(name, "verifier", {**self._options["verifier"], **settings})
         self.verifiers.append(child)
@@ -279,7 +277,7 @@ class LocalCluster:
             raise
 
     def kill(self) -> None:
-        """SIGKILL to everyone."""
+        """Send SIGKILL to everyone."""
         for child in self.children:
             child.kill()
 
@@ -302,7 +300,7 @@ class LocalCluster:
         await asyncio.to_thread(self.stop)
 
     def _options_of(self, kind: DrafterKind) -> dict[str, object]:
-        """What makes a drafter one of this kind."""
+        """List the options that make a drafter one of this kind."""
         target = self._model if kind.is_head else None
         return {"kind": kind.value, "model": self._draft_models.get(kind), "target": target}
 
@@ -343,7 +341,7 @@ def _by_kind(
 
 
 def _arguments(options: Mapping[str, object]) -> list[str]:
-    """Settings as command-line options; None is left out."""
+    """Make command-line options of settings; None is left out."""
     arguments: list[str] = []
     for name, value in options.items():
         option = "--" + name.replace("_", "-")

@@ -23,5 +23,5 @@ TlsCaOption = Annotated[
 
 
 def transport(tls_ca: Path | None) -> TransportSettings:
-    """The settings of a client that was given these options."""
+    """Make the settings of a client that was given these options."""
     return TransportSettings(tls_ca=tls_ca)

@@ -39,7 +39,7 @@ class Painter:
         self._ends_line = True
 
     def end(self) -> None:
-        """The output is complete: leave a terminal at the start of a line."""
+        """End the output: leave a terminal at the start of a line."""
         if self._console.is_terminal and not self._ends_line:
             sys.stdout.write("\n")
             sys.stdout.flush()
@@ -76,12 +76,12 @@ class ChoicesPainter:
 
 
 def legend() -> Text:
-    """Which colour is what."""
+    """Say which colour is what."""
     return Text.assemble(("accepted drafts", DRAFT_STYLE), " · ", ("the target's own tokens", BONUS_STYLE))
 
 
 def summary(result: Result) -> str:
-    """One line on what happened."""
+    """Sum up in one line what happened."""
     done, did, usage = result.done, result.speculation, result.usage
     cached = f", {usage.cached_prompt_tokens} of {usage.prompt_tokens} prompt tokens cached"
     return (

@@ -42,6 +42,6 @@ def plan(
 
 
 def sentence(told: PlanTold) -> str:
-    """What is changed now, and for whom."""
+    """Say what is changed now, and for whom."""
     changed = " ".join(f"{name}={value}" for name, value in vars(told.changes).items() if value is not None)
     return f"plan: {changed or 'as each verifier is set'}; verifiers: {told.members}"

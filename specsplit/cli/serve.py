@@ -32,12 +32,12 @@ serve_app = typer.Typer(help="Run one service in this process until SIGTERM or C
 
 
 def option_of(field: str) -> str:
-    """The command line's name of a setting."""
+    """Return the name of a setting on the command line."""
     return "--" + field.replace("_", "-")
 
 
 def load_settings(settings_class: type[Settings], config: Path | None = None, **overrides: object) -> Settings:
-    """As `Settings.load`, but the InvalidRequest names the option."""
+    """Load settings as `Settings.load` does; the InvalidRequest names the option."""
     try:
         return settings_class.load(config, **overrides)
     except InvalidRequest as error:
@@ -59,7 +59,7 @@ def run_service(service: str, settings: Settings) -> int:
 
 
 def _command(service: str, settings_class: type[Settings]) -> Callable[..., None]:
-    """A function whose keyword parameters are --config and every setting."""
+    """Make a function whose keyword parameters are --config and every setting."""
 
     def serve(config: Path | None = None, **given: Any) -> None:
         overrides = {field: value for field, value in given.items() if value is not None}
@@ -79,7 +79,7 @@ def _config_parameter() -> inspect.Parameter:
 
 
 def _parameter(entry: tuple[str, Any]) -> inspect.Parameter:
-    """One option. Its text goes to the settings class as it is, which checks it."""
+    """Make one option. Its text goes unchanged to the settings class, which checks it."""
     name, field = entry
     is_flag = field.annotation is bool
     declaration = f"{option_of(name)}/{option_of('no_' + name)}" if is_flag else option_of(name)

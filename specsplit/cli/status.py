@@ -41,7 +41,7 @@ def status(
 
 
 def table(cluster: Cluster, address: str) -> Table:
-    """The cluster as a table."""
+    """Make a table of the cluster."""
     title = f"{address}: {cluster.running} running, {cluster.queued} queued"
     drawn = Table(title=title, title_justify="left")
     for heading in ("member", "is", "model", "reads", "address"):
@@ -75,7 +75,7 @@ def _cells(member: Member) -> list[str]:
 
 
 def _reads(role: Role) -> str:
-    """Which hidden states of the target a head reads."""
+    """Say which hidden states of the target a head reads."""
     if isinstance(role, ModelInfo) or not role.features:
         return "-"
     return f"layers {role.features.layer_names}"

@@ -43,7 +43,7 @@ def trace(
 
 
 def sentence(told: TracingTold) -> str:
-    """What is changed now, and for whom."""
+    """Say what is changed now, and for whom."""
     changes = told.changes
     said = {"level": changes.level, "ratio": changes.ratio, "modules": changes.modules and ",".join(changes.modules)}
     changed = " ".join(f"{name}={value}" for name, value in said.items() if value is not None)

@@ -100,7 +100,7 @@ def _obituary(child: Child) -> str:
 
 
 def forward(name: str, line: str) -> None:
-    """One line of a child's output, with its name before it, to stderr."""
+    """Write one line of a child's output to stderr, with its name before it."""
     sys.stderr.write(f"{name} | {line}\n")
     sys.stderr.flush()
 

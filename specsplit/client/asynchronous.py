@@ -36,7 +36,7 @@ class AsyncClient:
     async def generate(
         self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]
     ) -> Result:
-        """Generate, and return the whole."""
+        """Generate, and return the whole result."""
         request = make_request(prompt, **options)
         gatherer = Gatherer(request.n)
         async with aclosing(self.send(request, timeout_s)) as events:
@@ -53,7 +53,7 @@ class AsyncClient:
     async def send(
         self, request: GenerateRequest, timeout_s: float | None = None
     ) -> AsyncGenerator[Delta | Done, None]:
-        """Like `stream`, for a request that is there already."""
+        """Stream the events of a request that is made already."""
         self._require_open()
         message = wire.generate_to_wire(request)
         call = self._stub.Generate(message, timeout=check_timeout(timeout_s), metadata=trace_metadata())
@@ -65,14 +65,14 @@ class AsyncClient:
             call.cancel()
 
     async def model_info(self, timeout_s: float | None = None) -> ModelInfo:
-        """What the cluster's target model is."""
+        """Ask which target model the cluster serves."""
         self._require_open()
         with self._typed_failures():
             call = self._stub.GetModelInfo(wire.model_info_request(), timeout=check_timeout(timeout_s))
             return wire.model_info_from_wire(await call)
 
     async def cluster(self, timeout_s: float | None = None) -> Cluster:
-        """Who is in the cluster and how busy."""
+        """Ask who is in the cluster and how busy each member is."""
         self._require_open()
         with self._typed_failures():
             call = self._stub.GetCluster(wire.cluster_request(), timeout=check_timeout(timeout_s))

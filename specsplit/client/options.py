@@ -16,7 +16,7 @@ Promptable: TypeAlias = str | Sequence[int] | TextPrompt | ChatPrompt | TokenPro
 
 
 class Options(TypedDict, total=False):
-    """Every one may be left out."""
+    """The options of a request; each may be left out."""
 
     max_tokens: int | None
     """Generated tokens at most; None: as many as the context holds."""

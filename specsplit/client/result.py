@@ -28,17 +28,14 @@ class Result:
 
     @property
     def reason(self) -> FinishReason:
-        """Why it ended."""
         return self.done.reason
 
     @property
     def usage(self) -> Usage:
-        """Tokens in and out."""
         return self.done.usage
 
     @property
     def speculation(self) -> SpeculationStatistics:
-        """What speculation did."""
         return self.done.speculation
 
     @property
@@ -61,7 +58,7 @@ class Gatherer:
         self._choices[event.index].add(event)
 
     def result(self) -> Result:
-        """The whole. Raises Unavailable if the stream ended early."""
+        """Return the whole result. Raises Unavailable if the stream ended early."""
         first, *others = [choice.result() for choice in self._choices]
         return replace(first, others=tuple(others))
 

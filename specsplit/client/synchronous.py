@@ -36,7 +36,7 @@ class Client:
         self._closed = False
 
     def generate(self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Result:
-        """Generate, and return the whole."""
+        """Generate, and return the whole result."""
         request = make_request(prompt, **options)
         gatherer = Gatherer(request.n)
         with closing(self.send(request, timeout_s)) as events:
@@ -51,7 +51,7 @@ class Client:
         return self.send(make_request(prompt, **options), timeout_s)
 
     def send(self, request: GenerateRequest, timeout_s: float | None = None) -> Generator[Delta | Done, None, None]:
-        """Like `stream`, for a request that is there already."""
+        """Stream the events of a request that is made already."""
         self._require_open()
         message = wire.generate_to_wire(request)
         call = self._stub.Generate(message, timeout=check_timeout(timeout_s), metadata=trace_metadata())
@@ -64,7 +64,7 @@ class Client:
             call.cancel()
 
     def model_info(self, timeout_s: float | None = None) -> ModelInfo:
-        """What the cluster's target model is."""
+        """Ask which target model the cluster serves."""
         self._require_open()
         timeout_s = check_timeout(timeout_s)
         try:
@@ -73,7 +73,7 @@ class Client:
             raise from_rpc_error(error, self._peer) from error
 
     def cluster(self, timeout_s: float | None = None) -> Cluster:
-        """Who is in the cluster and how busy."""
+        """Ask who is in the cluster and how busy each member is."""
         self._require_open()
         timeout_s = check_timeout(timeout_s)
         try:

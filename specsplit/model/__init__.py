@@ -9,6 +9,7 @@ from specsplit.model.batch import Row, ancestor_mask, causal_mask
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.kv import Geometry, KVCache
 from specsplit.model.paced import CostCurve, Paced
+from specsplit.model.page_tables import RowPages
 from specsplit.model.pages import OutOfPages, PagePool, PageTable
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "PagePool",
     "PageTable",
     "Row",
+    "RowPages",
     "ancestor_mask",
     "causal_mask",
 ]

@@ -18,6 +18,7 @@ from transformers import AttentionInterface
 from specsplit.errors import LoadError
 from specsplit.model.batch import PackedBatch
 from specsplit.model.kv import KVCache
+from specsplit.model.paged_rows import PagedRows
 
 NAME: Final = "specsplit"
 
@@ -48,8 +49,8 @@ class IdleForward:
 class AttentionBackend(Protocol):
     """A way to attend over paged KV. No policy: batch in, numbers out."""
 
-    def plan(self, batch: PackedBatch) -> ForwardBatch:
-        """Lay a batch out, once per forward: everything that is the same in all layers."""
+    def plan(self, batch: PackedBatch, paged: PagedRows) -> ForwardBatch:
+        """Lay a batch out, once per forward: everything that is the same in all layers. `paged`: where its KV lies."""
         ...
 
 
@@ -87,7 +88,7 @@ def _attention(
     if missing > 0:  # multi-head latent attention: its values are stored as wide as its keys, with zeros behind
         value = pad(value, (0, missing))
     out = forward_batch.attend(module.layer_idx, query, key, value, scaling, extras)
-    return out[..., :width].unsqueeze(0), None
+    return (out if missing <= 0 else out[..., :width]).unsqueeze(0), None
 
 
 AttentionInterface.register(NAME, _attention)

@@ -1,7 +1,7 @@
 """One forward's worth of work: ragged rows of prefill chunks and token trees, packed end to end.
 
     T   tokens in the batch            Q   new tokens of one row
-    L   slots a row can see            E   the last of those L, which not every token of the row sees
+    L   tokens a row can see           E   the last of those L, which not every token of the row sees; Q <= E
 
 The worked example as a row: `cat` (position 1) and nodes 1 sat, 3 on, 2 is, 5 the, behind the one committed token `the`:
 
@@ -11,7 +11,7 @@ The worked example as a row: `cat` (position 1) and nodes 1 sat, 3 on, 2 is, 5 t
                             on          T    T    T    F    F
                             is          T    F    F    T    F
                             the         T    T    T    F    T
-    positions = [1, 2, 3, 2, 4]        kv_slots = slots of local indices 0..5 (L = 6, E = 5)
+    positions = [1, 2, 3, 2, 4]        pages = those of local indices 0..5 (L = 6, E = 5)
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from specsplit.model.page_tables import RowPages
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -58,22 +60,18 @@ class Row:
     """[Q] vocabulary ids, Q >= 1."""
     positions: Ints
     """[Q] absolute positions; two nodes of one depth share theirs."""
-    write_slots: Ints
-    """[Q] where the KV of the new tokens goes."""
-    kv_slots: Ints
-    """[L] every slot that any of the new tokens sees. The first L - E are seen by all of them."""
+    pages: RowPages
+    """Of all L tokens that any of the new ones sees: the first L - E are seen by all of them, the last Q are the new ones."""
     tail_mask: Mask
-    """[Q, E] which of the last E slots each token sees, its own included."""
+    """[Q, E] which of the last E tokens each new one sees, itself included."""
     logits_at: Sequence[int] = ()
     """[n] indices (< Q) of the tokens whose logits are wanted; may be empty."""
 
     def __post_init__(self) -> None:
         queries, tail = self.tail_mask.shape
-        if queries < 1 or not queries == len(self.positions) == len(self.write_slots) or tail > len(self.kv_slots):
-            shapes = (
-                f"{len(self.positions)} positions, {len(self.write_slots)} write slots, {len(self.kv_slots)} KV slots"
-            )
-            raise ValueError(f"a row with {shapes} and a tail mask of {queries} x {tail}")
+        if not 1 <= queries == len(self.positions) <= tail <= self.pages.length:
+            sizes = f"{len(self.positions)} positions, {self.pages.length} tokens to see"
+            raise ValueError(f"a row with {sizes} and a tail mask of {queries} x {tail}")
 
     @property
     def num_tokens(self) -> int:
@@ -81,29 +79,33 @@ class Row:
         return len(self.positions)
 
     @classmethod
-    def chunk(cls, tokens: Sequence[int] | Ints, slots: Ints, logits_at: Sequence[int] = ()) -> Row:
-        """A stretch of committed tokens; `slots` [L] are those of the sequence from local index 0 to the chunk's end."""
-        count, length = len(tokens), len(slots)
+    def chunk(cls, tokens: Sequence[int] | Ints, pages: RowPages, logits_at: Sequence[int] = ()) -> Row:
+        """A stretch of committed tokens; `pages` are those of the sequence up to the chunk's end."""
+        count, length = len(tokens), pages.length
         positions = np.arange(length - count, length, dtype=np.int64)
-        return cls(tokens, positions, slots[length - count :], slots, causal_mask(count), logits_at)
+        return cls(tokens, positions, pages, causal_mask(count), logits_at)
 
     @classmethod
     def tree(
-        cls, tokens: Sequence[int] | Ints, parents: Sequence[int], slots: Ints, logits_at: Sequence[int] | None = None
+        cls,
+        tokens: Sequence[int] | Ints,
+        parents: Sequence[int],
+        pages: RowPages,
+        logits_at: Sequence[int] | None = None,
     ) -> Row:
         """A root (index 0, parent -1) and nodes below it, logits wanted at all of them unless `logits_at` says less.
 
-        `slots` [L] are those of the sequence from local index 0: L - n committed tokens, whose KV is there, then one per node.
+        `pages` are those of L - n committed tokens, whose KV is there, and of the n tokens of the tree.
         """
-        count, length = len(tokens), len(slots)
+        count, length = len(tokens), pages.length
         if count == 1:  # plain decoding: by far the most rows there are
             position = np.array([length - 1], dtype=np.int64)
-            return cls(tokens, position, slots[-1:], slots, _ALONE, (0,) if logits_at is None else logits_at)
+            return cls(tokens, position, pages, _ALONE, (0,) if logits_at is None else logits_at)
         mask = ancestor_mask(parents)
         positions = mask.sum(axis=1, dtype=np.int64)
         positions += length - count - 1
         wanted = range(count) if logits_at is None else logits_at
-        return cls(tokens, positions, slots[length - count :], slots, mask, wanted)
+        return cls(tokens, positions, pages, mask, wanted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,8 +120,6 @@ class PackedBatch:
     input_ids: Ints
     """[T]"""
     positions: Ints
-    """[T]"""
-    write_slots: Ints
     """[T]"""
     logits_at: Ints
     """[n]"""
@@ -138,7 +138,6 @@ class PackedBatch:
             lengths=np.array(lengths, dtype=np.int64),
             input_ids=np.concatenate([np.asarray(row.tokens, dtype=np.int64) for row in rows]),
             positions=np.concatenate([row.positions for row in rows]),
-            write_slots=np.concatenate([row.write_slots for row in rows]),
             logits_at=np.array(wanted, dtype=np.int64),
         )
 
@@ -151,6 +150,5 @@ class PackedBatch:
             lengths=np.array([row.num_tokens], dtype=np.int64),
             input_ids=np.asarray(row.tokens, dtype=np.int64),
             positions=row.positions,
-            write_slots=row.write_slots,
             logits_at=np.array(row.logits_at, dtype=np.int64),
         )

@@ -67,7 +67,7 @@ def _scaled(rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def saturated(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """As `dtype`; what that cannot hold becomes its largest number of that sign."""
+    """Convert rows to `dtype`; what that cannot hold becomes its largest number of that sign."""
     largest = torch.finfo(dtype).max
     return rows.to(dtype) if torch.finfo(rows.dtype).max <= largest else rows.clamp(-largest, largest).to(dtype)
 

@@ -1,7 +1,6 @@
 """Who holds which KV slot: a pool of equal pages, and the page table of one sequence.
 
-A slot holds the keys and values of one token; page p covers slots p * page_size .. (p + 1) * page_size - 1. Everything is numpy
-on the host and works on whole ranges, because tables are read in every step.
+A slot holds the keys and values of one token; page p covers slots p * page_size .. (p + 1) * page_size - 1.
 """
 
 from __future__ import annotations
@@ -9,13 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specsplit.errors import Exhausted
-
-Slots = NDArray[np.int64]
-
-_MIN_CAPACITY: Final = 64
+from specsplit.model.page_tables import PageTables, RowPages, Slots
 
 
 class OutOfPages(Exhausted):
@@ -30,6 +25,7 @@ class PagePool:
             raise ValueError(f"num_pages is {num_pages} and page_size is {page_size}, expected at least 1 each")
         self.page_size: Final = page_size
         self.total_pages: Final = num_pages
+        self.tables: Final = PageTables(page_size)
         self._free_stack: Slots = np.arange(num_pages - 1, -1, -1, dtype=np.int64)
         self._num_free = num_pages
         self._holders = np.zeros(num_pages, dtype=np.int32)
@@ -81,55 +77,63 @@ class PagePool:
 
 
 class PageTable:
-    """Local index (0, 1, 2 ... of one sequence) to slot."""
+    """The pages of one sequence, in the pool's tables while there are any. Local indices are 0, 1, 2 ... of that sequence."""
 
     def __init__(self, pool: PagePool) -> None:
         self._pool = pool
-        self._slots: Slots = np.empty(_MIN_CAPACITY, dtype=np.int64)
-        self._length = 0
+        self._number = 0
+        self._count = 0
 
     def __len__(self) -> int:
         """Local indices that have a slot: a whole number of pages."""
-        return self._length
+        return self._count * self._pool.page_size
 
     def reserve(self, length: int) -> None:
         """Make sure that local indices below `length` have slots. Raises OutOfPages and changes nothing if they cannot."""
-        if length > self._length:
-            self._append(self._pool.allocate(self._pool.pages_for(length - self._length)))
+        if length > len(self):
+            self.adopt(self._pool.allocate(self._pool.pages_for(length - len(self))))
 
     def adopt(self, pages: Slots) -> None:
         """Append pages [n] that the caller holds; the table releases them from now on."""
-        self._append(pages)
+        if not len(pages):
+            return
+        if not self._count:
+            self._number = self._pool.tables.open()
+        self._pool.tables.write(self._number, self._count, pages)
+        self._count += len(pages)
 
     def pages(self, start: int, stop: int) -> Slots:
         """The table's pages number start <= i < stop, int64 [stop - start]."""
-        size = self._pool.page_size
-        return self.slots(start * size, stop * size)[::size] // size
+        if not 0 <= start <= stop <= self._count:
+            raise IndexError(f"pages {start}:{stop} of a table of {self._count}")
+        return self._pool.tables.read(self._number, start, stop).astype(np.int64)
 
     def slots(self, start: int, stop: int) -> Slots:
-        """Slots of local indices start <= i < stop, int64 [stop - start]: a view, to be read before the next change."""
-        if not 0 <= start <= stop <= self._length:
-            raise IndexError(f"slots {start}:{stop} of a table of {self._length}")
-        return self._slots[start:stop]
+        """Slots of local indices start <= i < stop, int64 [stop - start]."""
+        if not 0 <= start <= stop <= len(self):
+            raise IndexError(f"slots {start}:{stop} of a table of {len(self)}")
+        return self._pool.tables.slots(self._number, np.arange(start, stop))
+
+    def upto(self, length: int, own: Slots | None = None) -> RowPages:
+        """What a row sees of the first `length` tokens; its last pages are those of the row's `own`, where it has some.
+
+        It is to be used before the next change.
+        """
+        room = len(self) + (0 if own is None else len(own) * self._pool.page_size)
+        if not 0 < length <= room:
+            raise IndexError(f"{length} tokens of pages for {room}")
+        return RowPages(self._number, length, own)
 
     def shrink(self, length: int) -> None:
         """Release the pages that no local index below `length` needs."""
         keep = self._pool.pages_for(length)
-        size = self._pool.page_size
-        if keep * size < self._length:
-            self._pool.release(self.pages(keep, self._length // size))
-            self._length = keep * size
+        if keep < self._count:
+            self._pool.release(self.pages(keep, self._count))
+            self._count = keep
+            if not keep:
+                self._pool.tables.close(self._number)
+                self._number = 0
 
     def release(self) -> None:
         """Release every page."""
         self.shrink(0)
-
-    def _append(self, pages: Slots) -> None:
-        size = self._pool.page_size
-        end = self._length + len(pages) * size
-        if end > len(self._slots):
-            grown = np.empty(max(end, 2 * len(self._slots)), dtype=np.int64)
-            grown[: self._length] = self._slots[: self._length]
-            self._slots = grown
-        np.add.outer(pages * size, np.arange(size), out=self._slots[self._length : end].reshape(-1, size))
-        self._length = end

@@ -38,7 +38,9 @@ def probe(lm: CausalLM) -> None:
     except OutOfPages as error:
         raise LoadError(f"{lm.pool.num_slots} KV tokens are too few to serve anything") from error
     finally:
-        for table in tables:
+        for table in reversed(
+            tables
+        ):  # so that the pool hands pages out in their order, and KV can be read where it is
             table.release()
     with refusing(f"{name} fails with its own attention, so ours cannot be compared with it"):
         own = _own_logits(lm.model, lm.info.vocabulary.size)
@@ -62,14 +64,14 @@ def _packed_logits(lm: CausalLM, tables: Sequence[PageTable]) -> Tensor:
         length = prefix + len(parents)
         table.reserve(length)
         tokens = _tokens(which, length, lm.info.vocabulary.size)
-        prefills.append(Row.chunk(tokens[:prefix], table.slots(0, prefix)))
-        trees.append(Row.tree(tokens[prefix:], parents, table.slots(0, length)))
+        prefills.append(Row.chunk(tokens[:prefix], table.upto(prefix)))
+        trees.append(Row.tree(tokens[prefix:], parents, table.upto(length)))
     lm.forward(prefills)
     return lm.forward(trees).float()
 
 
 def _own_logits(model: PreTrainedModel, vocab_size: int) -> Tensor:
-    """The same logits from the model's plain attention, one path at a time."""
+    """Compute the same logits with the model's plain attention, one path at a time."""
     model.set_attn_implementation("eager")
     try:
         with torch.inference_mode():
@@ -90,7 +92,7 @@ def _last_logits(model: PreTrainedModel, tokens: list[int]) -> Tensor:
 
 
 def _path(parents: Sequence[int], node: int) -> list[int]:
-    """Indices from the root to `node`."""
+    """List the indices from the root to `node`."""
     return [*(_path(parents, parents[node]) if parents[node] >= 0 else ()), node]
 
 

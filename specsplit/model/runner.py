@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,9 @@ from specsplit.errors import LoadError
 from specsplit.model.attention import BackendFactory, ForwardBatch
 from specsplit.model.batch import PackedBatch, Row
 from specsplit.model.kv import Geometry, KVCache
-from specsplit.model.pages import PagePool, Slots
+from specsplit.model.page_tables import Slots
+from specsplit.model.paged_rows import PagedRows
+from specsplit.model.pages import PagePool
 from specsplit.model.torch_attention import TorchAttention
 
 BACKENDS: Final[dict[str, BackendFactory]] = {"torch": TorchAttention}
@@ -36,6 +39,8 @@ class ForwardInputs:
     """[T]"""
     logits_at: Tensor
     """[n] indices into T."""
+    write_slots: Tensor
+    """[T] where the KV of the tokens goes."""
     forward_batch: ForwardBatch
 
 
@@ -69,7 +74,16 @@ class ModelRunner:
             torch.from_numpy(array).to(self.device, non_blocking=True)
             for array in (batch.input_ids, batch.positions, batch.logits_at)
         )
-        return ForwardInputs(tokens, positions, logits_at, self.backend.plan(batch))
+        paged = PagedRows(batch, self.pool.tables, self.device)
+        return ForwardInputs(tokens, positions, logits_at, paged.write_slots, self.backend.plan(batch, paged))
+
+    def compact(self, kept: Sequence[tuple[Row, Sequence[int]]]) -> None:
+        """Move the KV of some of a row's new tokens, in order of their indices, to the front of them; the others' is lost."""
+        tables = self.pool.tables
+        places = [(row.pages.table, row.pages.length - row.num_tokens, np.array(path)) for row, path in kept]
+        sources = [tables.slots(table, first + path) for table, first, path in places]
+        targets = [tables.slots(table, first + np.arange(len(path))) for table, first, path in places]
+        self.move(np.concatenate(sources), np.concatenate(targets))
 
     @torch.inference_mode()
     def move(self, source: Slots, target: Slots) -> None:

@@ -45,7 +45,7 @@ def refusing(what: str) -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises LoadError unless `folder` looks like a model folder."""
+    """Raise LoadError unless `folder` looks like a model folder."""
     if not folder.is_dir():
         raise LoadError(f"model folder {folder} does not exist or is no folder")
     if not (folder / "config.json").is_file():
@@ -53,7 +53,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_config(config: PretrainedConfig) -> None:
-    """Raises LoadError for what can be told from config.json."""
+    """Raise LoadError for what can be told from config.json."""
     facts = config.to_dict()
     if config.is_encoder_decoder:
         raise LoadError(f"{config.model_type} is an encoder-decoder; specsplit serves decoder-only language models")

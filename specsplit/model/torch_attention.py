@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from specsplit.model.batch import Ints, PackedBatch, Row
 from specsplit.model.kv import KVCache
+from specsplit.model.paged_rows import PagedRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,10 +68,9 @@ class TorchAttention:
         self._group = group
         self._device = kv.data.device
 
-    def plan(self, batch: PackedBatch) -> TorchForward:
-        write_slots = self._tensor(batch.write_slots)
+    def plan(self, batch: PackedBatch, paged: PagedRows) -> TorchForward:
         if len(batch.rows) == 1:
-            return TorchForward(self._kv, write_slots, (self._single(batch.rows[0]),), None)
+            return TorchForward(self._kv, paged.write_slots, (self._single(batch.rows[0], paged),), None)
         members: dict[tuple[int, int], list[int]] = {}
         for index, row in enumerate(batch.rows):
             members.setdefault(_bucket_key(row), []).append(index)
@@ -82,36 +82,33 @@ class TorchAttention:
             restore[queries[real]] = offset + np.flatnonzero(real)
             offset += queries.size
             whole = len(members) == 1 and queries.size == restore.size
-            buckets.append(self._bucket([batch.rows[index] for index in indices], None if whole else queries))
+            rows = [batch.rows[index] for index in indices]
+            buckets.append(self._bucket(rows, paged.slots(indices), None if whole else queries))
         in_order = buckets[0].queries is None
-        return TorchForward(self._kv, write_slots, tuple(buckets), None if in_order else self._tensor(restore))
+        return TorchForward(self._kv, paged.write_slots, tuple(buckets), None if in_order else self._tensor(restore))
 
-    def _single(self, row: Row) -> _Bucket:
-        """A row by itself: nothing is padded, and where its slots are a run its KV is read in place."""
-        slots = row.kv_slots
-        run = slice(int(slots[0]), int(slots[-1]) + 1) if bool((np.diff(slots) == 1).all()) else None
+    def _single(self, row: Row, paged: PagedRows) -> _Bucket:
+        """A row by itself: nothing is padded, and where its pages are a run its KV is read in place."""
         hidden = None
         if not row.tail_mask.all():
-            hidden = np.zeros((1, row.num_tokens, len(slots)), dtype=np.bool_)
-            np.logical_not(row.tail_mask, out=hidden[0, :, len(slots) - row.tail_mask.shape[1] :])
+            hidden = np.zeros((1, row.num_tokens, row.pages.length), dtype=np.bool_)
+            np.logical_not(row.tail_mask, out=hidden[0, :, row.pages.length - row.tail_mask.shape[1] :])
         return _Bucket(
             size=1,
             queries=None,
-            slots=run if run is not None else self._tensor(slots),
+            slots=paged.run if paged.run is not None else paged.slots([0]).reshape(-1),
             bias=None if hidden is None else self._bias(hidden),
         )
 
-    def _bucket(self, rows: list[Row], queries: Ints | None) -> _Bucket:
-        most_queries = max(row.num_tokens for row in rows)
-        most_slots = max(len(row.kv_slots) for row in rows)
-        slots = np.empty((len(rows), most_slots), dtype=np.int64)
-        hidden = np.ones((len(rows), most_queries, most_slots), dtype=np.bool_)
-        for index, row in enumerate(rows):
-            _place(row, slots[index], hidden[index])
+    def _bucket(self, rows: list[Row], slots: Tensor, queries: Ints | None) -> _Bucket:
+        """slots [B, L]"""
+        hidden = np.ones((len(rows), max(row.num_tokens for row in rows), slots.shape[1]), dtype=np.bool_)
+        for row, unseen in zip(rows, hidden, strict=True):
+            _show(row, unseen)
         return _Bucket(
             size=len(rows),
             queries=None if queries is None else self._tensor(queries.reshape(-1)),
-            slots=self._tensor(slots.reshape(-1)),
+            slots=slots.reshape(-1),
             bias=self._bias(hidden) if hidden.any() else None,
         )
 
@@ -127,8 +124,8 @@ class TorchAttention:
 
 
 def _bucket_key(row: Row) -> tuple[int, int]:
-    """Rows that may share padding: new tokens within a factor of 2, visible slots within a factor of 4 (all up to 1,024 alike)."""
-    return (row.num_tokens - 1).bit_length(), ((len(row.kv_slots) - 1) >> 10).bit_length() // 2
+    """Rows that may share padding: new tokens within a factor of 2, visible tokens within a factor of 4 (all up to 1,024 alike)."""
+    return (row.num_tokens - 1).bit_length(), ((row.pages.length - 1) >> 10).bit_length() // 2
 
 
 def _query_index(starts: Ints, lengths: Ints) -> tuple[Ints, NDArray[np.bool_]]:
@@ -138,12 +135,10 @@ def _query_index(starts: Ints, lengths: Ints) -> tuple[Ints, NDArray[np.bool_]]:
     return starts[:, None] + np.where(real, steps, 0), real
 
 
-def _place(row: Row, slots: Ints, hidden: NDArray[np.bool_]) -> None:
-    """Write one row's slots [L], padded, and into ones what each of its queries sees of them [Q, L]."""
+def _show(row: Row, hidden: NDArray[np.bool_]) -> None:
+    """Write into ones [Q, L] what each query of a row sees."""
     queries, tail = row.tail_mask.shape
-    length = len(row.kv_slots)
-    slots[:length] = row.kv_slots
-    slots[length:] = row.kv_slots[0]
+    length = row.pages.length
     hidden[:queries, : length - tail] = False
     np.logical_not(row.tail_mask, out=hidden[:queries, length - tail : length])
 
@@ -157,6 +152,6 @@ def _attend_bucket(bucket: _Bucket, query: Tensor, pair: Tensor, scaling: float 
     # Heads that share a KV head become further queries of it: no copy of the KV per head, and every SDPA kernel takes it.
     folded = query.reshape(size, -1, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(size, kv_heads, -1, dim)
     seen = pair[:, bucket.slots] if isinstance(bucket.slots, slice) else pair.index_select(1, bucket.slots)
-    gathered = seen.view(2, size, -1, kv_heads, dim).transpose(2, 3)
-    out = scaled_dot_product_attention(folded, gathered[0], gathered[1], attn_mask=bucket.bias, scale=scaling)
+    keys, values = seen.view(2, size, -1, kv_heads, dim).transpose(2, 3).unbind()
+    out = scaled_dot_product_attention(folded, keys, values, attn_mask=bucket.bias, scale=scaling)
     return out.view(size, kv_heads, group, -1, dim).permute(0, 3, 1, 2, 4).reshape(-1, kv_heads * group, dim)

@@ -62,7 +62,7 @@ class _Refreshed(Collector):
         return ()
 
     def collect(self) -> Iterable[Family]:
-        """Every family."""
+        """Collect every family."""
         done = threading.Event()
         self._loop.call_soon_threadsafe(self._refresh, done)
         done.wait(REFRESH_S)

@@ -29,7 +29,6 @@ class Counter:
         self.value = 0
 
     def add(self, count: int = 1) -> None:
-        """Go up by `count` (>= 0)."""
         self.value += count
 
     def stand_at(self, total: int) -> None:
@@ -46,7 +45,6 @@ class Gauge:
         self.value = 0.0
 
     def set(self, value: float) -> None:
-        """It stands at `value` now."""
         self.value = value
 
 
@@ -111,7 +109,7 @@ class Instruments(Collector):
         return _expected(self._series[metric][labels], Histogram)
 
     def collect(self) -> Iterable[Family]:
-        """What prometheus-client renders."""
+        """Collect the families that prometheus-client renders."""
         for metric, series in self._series.items():
             yield _family(metric, series)
 

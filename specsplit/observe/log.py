@@ -50,7 +50,7 @@ def announce(service: str, settings: Settings) -> None:
 
 
 class _Formatter(ProcessorFormatter):
-    """structlog's, for records of the standard library."""
+    """Formats records of the standard library with structlog."""
 
     def __init__(self, service: str, as_text: bool) -> None:
         self._service = service
@@ -58,7 +58,7 @@ class _Formatter(ProcessorFormatter):
         super().__init__(processors=[self._line, structlog.processors.format_exc_info, render])
 
     def _line(self, _logger: object, _method: str, event: _Line) -> _Line:
-        """What the line says, in order."""
+        """Collect what the line says, in order."""
         record: logging.LogRecord = event["_record"]
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: _Line = {
@@ -81,7 +81,7 @@ def _short(value: object) -> object:
 
 
 def _as_text(_logger: object, _method: str, line: _Line) -> str:
-    """One line, and the traceback below it if there is one."""
+    """Render one line, and the traceback below it if there is one."""
     traceback = line.pop("exception", None)
     head = [str(line.pop(key)) for key in ("time", "level", "service", "logger", "message")]
     text = " ".join(head + [f"{key}={_quoted(value)}" for key, value in line.items()])

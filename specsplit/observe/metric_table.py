@@ -17,7 +17,7 @@ from specsplit.values import DrafterKind, FinishReason, Miss
 
 
 class Service(StrEnum):
-    """Who exposes a metric."""
+    """The services that expose metrics."""
 
     COORDINATOR = "coordinator"
     VERIFIER = "verifier"
@@ -25,7 +25,7 @@ class Service(StrEnum):
 
 
 class Kind(StrEnum):
-    """How a metric moves."""
+    """The kinds of metrics, by how their values move."""
 
     COUNTER = "counter"
     """Only up, from 0 at the start of the process."""
@@ -37,7 +37,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Label:
-    """What tells the series of one metric apart."""
+    """A label, which tells the series of one metric apart."""
 
     name: str
     values: tuple[str, ...]
@@ -67,7 +67,7 @@ class Metric:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """Names as queries use them."""
+        """The names of its series, as queries use them."""
         suffixes = {Kind.COUNTER: ("_total",), Kind.GAUGE: ("",), Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
         return tuple(self.name + suffix for suffix in suffixes[self.kind])
 
@@ -122,7 +122,7 @@ REQUESTS_FINISHED = Metric(
     "specsplit_requests_finished",
     Kind.COUNTER,
     _COORDINATOR,
-    "Requests that ended with a text, by finish reason.",
+    "Requests that ended with a text, by finish reason; one of several choices is length if any of them is.",
     (REASON,),
 )
 REQUESTS_FAILED = Metric(
@@ -301,8 +301,8 @@ PREFILL_TOKENS = Metric(
     _VERIFIER,
     "Tokens that forward passes have read before they decode: of prompts, and of what preempted sessions had written.",
 )
-REPREFILL_TOKENS = Metric(
-    "specsplit_reprefill_tokens",
+RECOMPUTED_TOKENS = Metric(
+    "specsplit_recomputed_tokens",
     Kind.COUNTER,
     _VERIFIER,
     "Committed tokens that were read once more, for features that a drafter lacked.",
@@ -388,5 +388,5 @@ TABLE: tuple[Metric, ...] = tuple(each for each in list(globals().values()) if i
 
 
 def metrics_of(service: Service) -> tuple[Metric, ...]:
-    """What the processes of one service expose."""
+    """List the metrics that the processes of one service expose."""
     return tuple(metric for metric in TABLE if service in metric.services)

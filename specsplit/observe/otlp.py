@@ -54,7 +54,7 @@ class _Ids(IdGenerator):
 
 
 class _Ratio(Sampler):
-    """TraceIdRatioBased, with a ratio that may change."""
+    """Samples as TraceIdRatioBased does, with a ratio that may change."""
 
     def __init__(self) -> None:
         self.ratio: Callable[[], float] = lambda: 1.0
@@ -93,11 +93,11 @@ class OtlpSink:
         self._ratio.ratio = ratio
 
     def new_trace_id(self) -> int:
-        """A random 128-bit number."""
+        """Draw a random 128-bit number."""
         return self._ids.generate_trace_id()
 
     def new_span_id(self) -> int:
-        """A random 64-bit number."""
+        """Draw a random 64-bit number."""
         return self._ids.generate_span_id()
 
     def emit(
@@ -165,7 +165,7 @@ def _credentials(settings: ServiceSettings) -> grpc.ChannelCredentials:
 
 
 def _resource(service: str, settings: ServiceSettings) -> dict[str, str]:
-    """Who makes the spans, in OpenTelemetry's words."""
+    """Describe who makes the spans in OpenTelemetry's words."""
     name = settings.member_id if isinstance(settings, MemberSettings) else ""
     return {
         "service.name": f"specsplit-{service}",

@@ -22,7 +22,7 @@ class SpanAttribute:
 
 @dataclass(frozen=True)
 class SpanRow:
-    """One name of spans."""
+    """One row of the table: a name of spans, and what is true of them."""
 
     name: str
     service: str
@@ -43,7 +43,7 @@ class SpanRow:
 
     @property
     def place(self) -> str:
-        """What tells it from every other row: service, kind and name."""
+        """The key of the row: service, kind and name."""
         return f"{self.service} {self.kind} {self.name}"
 
 

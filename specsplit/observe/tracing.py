@@ -26,7 +26,7 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})(
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """Which span something belongs to, wherever that span is made."""
+    """The ids of the span that something belongs to, wherever that span is made."""
 
     trace_id: int
     """128 bits, not 0."""
@@ -48,17 +48,17 @@ class TraceContext:
 
 
 class SpanSink(Protocol):
-    """Where finished spans go; may be called from any thread."""
+    """Takes finished spans, from any thread."""
 
     tracer: Any
     """OpenTelemetry's, for instrumentation that makes its spans itself."""
 
     def new_trace_id(self) -> int:
-        """A random 128-bit number."""
+        """Draw a random 128-bit number."""
         ...
 
     def new_span_id(self) -> int:
-        """A random 64-bit number."""
+        """Draw a random 64-bit number."""
         ...
 
     def emit(
@@ -103,7 +103,6 @@ class Tracing:
 
     @property
     def scope(self) -> TraceScope:
-        """What is traced now."""
         return self._scope
 
     def apply(self, changes: TraceChanges) -> None:
@@ -225,7 +224,7 @@ def trace_metadata() -> tuple[tuple[str, str], ...] | None:
 
 
 def wall_ns(monotonic_s: float) -> int:
-    """Nanoseconds since 1970 of a moment of the monotonic clock."""
+    """Convert a moment of the monotonic clock to nanoseconds since 1970."""
     return wall_offset_ns() + round(monotonic_s * 1e9)
 
 

@@ -18,6 +18,7 @@ from specsplit.rpc.health import health_of_blocking, wait_until_serving, wait_un
 from specsplit.rpc.member import Membership, member_id_of
 from specsplit.rpc.names import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
 from specsplit.rpc.server import Phase, Server
+from specsplit.rpc.service import Service, registration, run_service
 
 __all__ = [
     "CLUSTER_SERVICE",
@@ -29,6 +30,7 @@ __all__ = [
     "Membership",
     "Phase",
     "Server",
+    "Service",
     "abort",
     "code_of",
     "dial",
@@ -38,6 +40,8 @@ __all__ = [
     "is_from_peer",
     "member_id_of",
     "number_of",
+    "registration",
+    "run_service",
     "sentence_of",
     "to_error",
     "to_status",

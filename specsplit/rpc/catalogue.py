@@ -65,7 +65,7 @@ _ILLEGAL = re.compile(r"session (\d+): (.+?) in state (\w+): (.*)", re.DOTALL)
 
 
 class _Failure(Protocol):
-    """What a failed call, sync or async, can tell."""
+    """The fields that a failed call has, sync or async."""
 
     def code(self) -> grpc.StatusCode: ...
     def details(self) -> str | None: ...
@@ -73,7 +73,7 @@ class _Failure(Protocol):
 
 
 def code_of(error: SpecsplitError) -> grpc.StatusCode:
-    """The status code of `error`."""
+    """Look up the status code of an error."""
     return next(CODES[ancestor] for ancestor in type(error).__mro__ if ancestor in CODES)
 
 
@@ -89,7 +89,7 @@ def to_status(error: SpecsplitError) -> grpc.Status:
 
 
 def sentence_of(error: SpecsplitError) -> str:
-    """What a status, or a RefuseEvent, says of `error`."""
+    """Make the sentence that a status, or a RefuseEvent, has for an error."""
     return shortened(str(error), _MOST_BYTES)
 
 

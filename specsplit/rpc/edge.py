@@ -67,7 +67,7 @@ class Edge(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The handler of this call, wrapped."""
+        """Wrap the handler of this call."""
         handler: _Handler | None = await continuation(handler_call_details)
         service, _, method = str(handler_call_details.method).removeprefix("/").rpartition("/")
         gate = self._gate if service.startswith("specsplit.") else _always_open
@@ -153,7 +153,7 @@ def _refusal_of(refusal: SpecsplitError | None) -> Any:
 
 
 def _rebuilt(handler: _Handler, guard: Callable[[_Behaviour], _Behaviour]) -> Any:
-    """The same handler around another behaviour."""
+    """Build the same kind of handler around another behaviour."""
     shapes = {
         "unary_unary": handler.unary_unary,
         "unary_stream": handler.unary_stream,

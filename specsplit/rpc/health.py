@@ -33,14 +33,14 @@ class Health(health_pb2_grpc.HealthServicer):
     """One status for the whole server, given for the empty name and for every service it has."""
 
     def __init__(self, services: Iterable[str]) -> None:
-        """Not serving until told so."""
+        """The status is NOT_SERVING until `set_serving`."""
         self._services = frozenset({"", *services})
         self._status: Status = NOT_SERVING
         self._closed = False
         self._changed = asyncio.Event()
 
     def set_serving(self, serving: bool) -> None:
-        """Tell everyone who watches."""
+        """Change the status, and tell everyone who watches."""
         self._status = SERVING if serving else NOT_SERVING
         self._wake()
 
@@ -52,7 +52,7 @@ class Health(health_pb2_grpc.HealthServicer):
     async def Check(  # noqa: N802 (the name is the protocol's)
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
-        """The status now; NOT_FOUND for a service that is not here."""
+        """Answer with the status now; NOT_FOUND for a service that is not here."""
         status = self._status_of(request.service)
         if status == SERVICE_UNKNOWN:
             await abort(context, NotFound(f"there is no service {quoted(request.service)} here"))
@@ -61,7 +61,7 @@ class Health(health_pb2_grpc.HealthServicer):
     async def Watch(  # noqa: N802 (the name is the protocol's)
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
-        """The status now and at every change, until the server stops."""
+        """Stream the status now and at every change, until the server stops."""
         told: Status | None = None
         while not self._closed:
             changed, status = self._changed, self._status_of(request.service)

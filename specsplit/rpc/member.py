@@ -47,7 +47,7 @@ def member_id_of(settings: MemberSettings, service: str, address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Orders:
-    """Who carries out what the coordinator says."""
+    """The callbacks for what the coordinator says; None for what does not concern this member."""
 
     roster: Callable[[Roster], None] | None
     plan: Callable[[PlanChanges], None] | None
@@ -55,7 +55,7 @@ class _Orders:
     drain: Callable[[], None] | None
 
     def carry_out(self, directive: Roster | PlanOrder | TracingOrder | Drain) -> None:
-        """Call whoever is there for it."""
+        """Call the callback for this directive, if there is one."""
         match directive:
             case Roster() if self.roster is not None:
                 self.roster(directive)

@@ -8,7 +8,7 @@ Options = list[tuple[str, int]]
 
 
 def shared_options(settings: TransportSettings) -> Options:
-    """Message cap and keepalive."""
+    """Make the options that client and server share: message cap and keepalive."""
     keepalive_ms = round(settings.keepalive_s * 1000)
     return [
         ("grpc.max_send_message_length", settings.max_message_bytes),

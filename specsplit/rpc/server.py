@@ -29,7 +29,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Phase(Enum):
-    """Where a server is in its life."""
+    """A phase in the life of a server."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -70,7 +70,6 @@ class Server:
 
     @property
     def phase(self) -> Phase:
-        """Loading, serving or draining."""
         return self._phase
 
     @property
@@ -100,7 +99,7 @@ class Server:
         return self.bound
 
     def ready(self) -> None:
-        """Everything is loaded: take calls."""
+        """Take calls from now on; everything is loaded."""
         if self._phase is Phase.LOADING:
             self._phase = Phase.SERVING
             self._health.set_serving(True)

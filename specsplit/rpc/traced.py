@@ -52,7 +52,7 @@ _OWN_FAULTS = frozenset(
 
 
 class _Details(Protocol):
-    """What an interceptor is told of a call."""
+    """The fields of what an interceptor is told of a call."""
 
     method: str | bytes
 
@@ -88,12 +88,12 @@ def _sink(tracing: Tracing) -> SpanSink:
 
 
 def _now_ns() -> int:
-    """By the clock of all other spans of this process."""
+    """Read the clock that all other spans of this process use."""
     return wall_ns(SystemClock().now())
 
 
 class _Tracer:
-    """What the client's instrumentation asks for spans."""
+    """A tracer as the instrumentation of the client uses it."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
@@ -114,7 +114,7 @@ class _Starter:
         self._tracer = _sink(tracing).tracer
 
     def start_as_current_span(self, name: str, kind: SpanKind, attributes: dict[str, Any], **_: object) -> Span:
-        """A new span; the caller's if none is wanted."""
+        """Start a span; give the caller's own if none is wanted."""
         if not self._tracing.wants(1):
             return trace.get_current_span()
         return self._tracer.start_span(name, kind=kind, attributes=attributes, start_time=_now_ns())
@@ -151,7 +151,7 @@ class _Served:
         """The handler came to its end."""
 
     def over(self, context: _ServerContext) -> None:
-        """The call is over, however it ended."""
+        """Make the span of the call, which is over, however it ended."""
         code = context.code() or self._unsaid(context)
         self._span.set_attribute(_STATUS, _number(code))
         if code in _OWN_FAULTS:
@@ -159,7 +159,7 @@ class _Served:
         self._span.end(_now_ns())
 
     def _unsaid(self, context: _ServerContext) -> grpc.StatusCode:
-        """How a call ended that this side gave no status."""
+        """Tell how a call ended that this side gave no status."""
         if self.answered:
             return grpc.StatusCode.OK
         return grpc.StatusCode.DEADLINE_EXCEEDED if context.time_remaining() == 0 else grpc.StatusCode.CANCELLED
@@ -174,7 +174,7 @@ class _ClientInterceptor(UnaryStreamAioClientInterceptor):
 
 
 def _asked(span: Span, call: grpc.aio.Call) -> None:
-    """A call that this process made is over."""
+    """Make the span of a call that this process made, which is over."""
     code, details = _now(call.code()), _now(call.details())
     span.set_attribute(_STATUS, _number(code))
     if code is not grpc.StatusCode.OK:

@@ -22,7 +22,7 @@ _COLDEST: Final = 1e-20
 
 
 class SamplingBatch:
-    """Sessions whose rows come in one forward."""
+    """How the sessions pick whose rows come in one forward."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class SamplingBatch:
         self._penalties = Penalties(samplings, counts, device) if any(s.penalised for s in samplings) else None
 
     def rows(self, owners: Sequence[int]) -> SamplingRows:
-        """Rows of a forward, of which number r is of the session owners[r]."""
+        """Index the rows of a forward, of which number r is of the session owners[r]."""
         changed = [row for row, owner in enumerate(owners) if not self._samplings[owner].plain]
         of_changed = [owners[row] for row in changed]
         sampled = [place for place, owner in enumerate(of_changed) if not self._samplings[owner].greedy]
@@ -61,7 +61,7 @@ class SamplingBatch:
         )
 
     def _owned(self, owners: Sequence[int], concerned: Callable[[Sampling], bool]) -> OwnedRows:
-        """Of rows of these sessions, those that are concerned."""
+        """Find those rows that are of the sessions concerned."""
         places = [place for place, owner in enumerate(owners) if concerned(self._samplings[owner])]
         return OwnedRows(places, [owners[place] for place in places], self._vocab_size, self._device)
 
@@ -98,5 +98,5 @@ class SamplingRows:
         return not self.changed
 
     def of_sampled(self, values: Sequence[int]) -> list[int]:
-        """values [R] of every row -> [N] those of the sampled ones."""
+        """Take from the values [R] of every row those [N] of the sampled ones."""
         return [values[self.changed[place]] for place in self.sampled]

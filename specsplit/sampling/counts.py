@@ -40,7 +40,7 @@ class TokenCounts:
             self._changed.add(place)
 
     def generated(self, token: int) -> int:
-        """How often it was."""
+        """Tell how often a token was generated."""
         place = self._places.get(token)
         return 0 if place is None else self._times[place]
 

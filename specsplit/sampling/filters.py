@@ -23,7 +23,7 @@ _FIRST_LOOK: Final = 128
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filters:
-    """What restricts R rows, or the rows of R sessions."""
+    """The filters of R rows, or of the rows of R sessions."""
 
     counts: Tensor | None
     """[R, 1] top_k; V for all. None: no row has a top_k or a top_p."""
@@ -36,7 +36,7 @@ class Filters:
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], vocab_size: int, device: torch.device) -> Filters:
-        """A row each."""
+        """Make the filters of these sessions, a row each."""
         counts = [min(s.top_k or vocab_size, vocab_size) for s in samplings]
         masses = [s.top_p for s in samplings]
         margins = [math.log(s.min_p) if s.min_p else -math.inf for s in samplings]
@@ -51,7 +51,7 @@ class Filters:
         )
 
     def take(self, rows: Tensor) -> Filters:
-        """Those of some rows, or of the rows of some sessions."""
+        """Take the filters of some rows, or of the rows of some sessions."""
         columns = (self.counts, self.masses, self.margins)
         counts, masses, margins = (None if column is None else column[rows] for column in columns)
         return Filters(counts, masses, margins, self.depth)

@@ -21,10 +21,10 @@ _CPU_BLOCK: Final = 2**15
 
 
 class Noise(Protocol):
-    """Where noise comes from: `gumbel`, or a NoiseCache over it."""
+    """A source of noise: `gumbel`, or a NoiseCache over it."""
 
     def __call__(self, seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
-        """See `gumbel`."""
+        """Draw noise as `gumbel` does."""
         ...
 
 
@@ -54,7 +54,7 @@ class NoiseCache:
         self._kind: tuple[int, torch.device] | None = None
 
     def __call__(self, seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
-        """See `gumbel`; the same numbers."""
+        """Give the numbers of `gumbel`. Rows that are asked for several times (nodes of one depth) are made once."""
         keys = list(zip(seeds, positions, strict=True))
         self.warm(seeds, positions, vocab_size, device)
         noise = torch.stack([self._rows[key] for key in keys]) if keys else torch.empty(0, vocab_size, device=device)

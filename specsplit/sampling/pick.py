@@ -45,7 +45,7 @@ def pick(
 
 
 def likeliest_tokens(perturbed: Tensor) -> list[int | None]:
-    """The argmax of each row [R, V]; None for a row that has no pick."""
+    """Find the argmax of each row [R, V]; None for a row that has no pick."""
     return _listed(_likeliest(perturbed))
 
 
@@ -59,12 +59,13 @@ def has_pick(best: Tensor) -> Tensor:
 
 
 def _changed(logits: Tensor, rows: SamplingRows, positions: Sequence[int], paths: Paths, noise: Noise) -> Tensor:
-    """The rows [C, V] whose pick is not the argmax of their logits."""
+    """Compute the rows [C, V] whose pick is not the argmax of their logits."""
     processed = _processed(logits if rows.changed_at is None else logits[rows.changed_at], rows, paths)
     if not rows.sampled:
         return processed
     scaled = (processed if rows.sampled_at is None else processed[rows.sampled_at]) / rows.temperatures
-    noisy = restrict(scaled, rows.filters).add_(_noise_rows(noise, rows.seeds, rows.of_sampled(positions), scaled))
+    noisy = restrict(scaled, rows.filters)
+    noisy += noise(rows.seeds, rows.of_sampled(positions), scaled.shape[1], scaled.device)
     return noisy if rows.sampled_at is None else processed.float().index_put((rows.sampled_at,), noisy)
 
 
@@ -82,7 +83,7 @@ def _processed(changed: Tensor, rows: SamplingRows, paths: Paths) -> Tensor:
 
 
 def _likeliest(perturbed: Tensor) -> Tensor:
-    """The argmax of each row, int64 [R]; -1 for a row that has no pick."""
+    """Find the argmax of each row, int64 [R]; -1 for a row that has no pick."""
     likeliest = perturbed.argmax(dim=-1, keepdim=True)
     return likeliest.where(has_pick(perturbed.gather(-1, likeliest)), -1).squeeze(-1)
 
@@ -90,11 +91,3 @@ def _likeliest(perturbed: Tensor) -> Tensor:
 def _listed(likeliest: Tensor) -> list[int | None]:
     tokens: list[int] = likeliest.tolist()
     return [token if token >= 0 else None for token in tokens]
-
-
-def _noise_rows(noise: Noise, seeds: Sequence[int], positions: Sequence[int], like: Tensor) -> Tensor:
-    """Noise [R, V] for each row; nodes of one session at one depth share theirs, which is computed once."""
-    where: dict[tuple[int, int], int] = {}
-    rows = [where.setdefault(key, len(where)) for key in zip(seeds, positions, strict=True)]
-    distinct = noise([seed for seed, _ in where], [position for _, position in where], like.shape[1], like.device)
-    return distinct if len(where) == len(rows) else distinct[torch.tensor(rows, device=like.device)]

@@ -38,7 +38,7 @@ class OwnedRows:
         return self.places[row] * self._vocab_size + token
 
     def each(self, columns: Tensor) -> Tensor:
-        """What is [S, K] of each session, of each row [P, K]."""
+        """Spread what is [S, K] of each session to its rows [P, K]."""
         return columns[self._owners]
 
 

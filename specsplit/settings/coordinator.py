@@ -13,7 +13,7 @@ from specsplit.settings.service import ServiceSettings
 
 
 class CoordinatorSettings(ServiceSettings):
-    """The coordinator."""
+    """The settings of a coordinator."""
 
     model_config = SettingsConfigDict(env_prefix="SPECSPLIT_COORDINATOR_")
 

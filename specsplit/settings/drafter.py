@@ -15,7 +15,7 @@ from specsplit.values import DrafterKind
 
 
 class DrafterSettings(EngineSettings):
-    """One drafter."""
+    """The settings of one drafter."""
 
     model_config = SettingsConfigDict(env_prefix="SPECSPLIT_DRAFTER_")
 

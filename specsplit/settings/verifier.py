@@ -14,7 +14,7 @@ from specsplit.values import Plan
 
 
 class VerifierSettings(EngineSettings):
-    """One verifier rank."""
+    """The settings of one verifier rank."""
 
     model_config = SettingsConfigDict(env_prefix="SPECSPLIT_VERIFIER_")
     page_size: ClassVar[int] = 16
@@ -26,6 +26,8 @@ class VerifierSettings(EngineSettings):
     """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used."""
     prefix_cache: bool = True
     """Sessions whose texts begin alike share the KV of whole pages, of sessions that have ended too until their pages are needed."""
+    prefix_features_bytes: int = Field(default=1 << 30, ge=0)
+    """Host memory for features of shared pages, so that a head on them gets those without computing; 0 has them computed again."""
     step_token_budget: int = Field(default=512, ge=1)
     """Prompt tokens that one step prefills at most, all sessions together."""
     num_steps: int = 5

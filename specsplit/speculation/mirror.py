@@ -124,8 +124,9 @@ class Mirror:
                 self._refuse_node(parent, token, score)
             room -= 1
             edges.add(new)
-            slot = slots[node_id] = tree.add(parent, node_id, token, min(score, most))
-            highest[slot] = min(score, most)
+            lowered = score if score < most else most  # `min` costs five times as much
+            slot = slots[node_id] = tree.add(parent, node_id, token, lowered)
+            highest[slot] = lowered
 
     def _slot(self, parent_id: int) -> int | None:
         """Look up the slot of a parent by id; None if it is neither live nor the root."""
@@ -139,6 +140,8 @@ class Mirror:
         index = 0 if parent_id == 0 else self._trail.ids[parent_id]
         if self._trail.tokens[index + 1] != token:
             return None  # it left the committed path
+        if not math.isfinite(score):
+            self._protocol.refuse(Event.GROW, f"scores: {score} is not a finite number")
         if not self._trail.name(index + 1, node_id):
             self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
         if index + 1 < self._trail.last:

@@ -13,14 +13,14 @@ from specsplit.errors import IllegalEvent
 
 
 class Side(StrEnum):
-    """Who holds this copy."""
+    """The side that holds a copy."""
 
     ORIGINAL = "original"
     MIRROR = "mirror"
 
 
 class State(StrEnum):
-    """Where a copy stands."""
+    """The states of a copy."""
 
     GROWING = "growing"
     """Original: there is room for nodes."""
@@ -35,7 +35,7 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """What can happen to a copy."""
+    """The events that can happen to a copy."""
 
     GROW = "grow"
     """Nodes are added: by the drafter itself, or as they arrive at the verifier."""

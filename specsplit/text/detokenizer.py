@@ -32,18 +32,16 @@ class Detokenizer(Protocol):
 
 
 class ByteDetokenizer:
-    """For byte-level tokenizers."""
+    """Turns tokens of byte-level tokenizers into text."""
 
     def __init__(self, bytes_of: Callable[[int], bytes]) -> None:
         self._bytes_of = bytes_of
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, token: int) -> str:
-        """As Detokenizer.feed."""
         return self._decoder.decode(self._bytes_of(token))
 
     def flush(self) -> str:
-        """As Detokenizer.flush."""
         text = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return text
@@ -61,7 +59,6 @@ class WindowDetokenizer:
         """How many tokens in a row ended inside a character."""
 
     def feed(self, token: int) -> str:
-        """As Detokenizer.feed."""
         self._window.append(token)
         text = self._pending()
         self._inside = self._inside + 1 if text.endswith(_REPLACEMENT) else 0
@@ -71,7 +68,6 @@ class WindowDetokenizer:
         return text
 
     def flush(self) -> str:
-        """As Detokenizer.flush."""
         text = self._pending()
         self._slide()
         return text

@@ -14,7 +14,7 @@ from specsplit.errors import InvalidRequest
 
 @dataclass(frozen=True)
 class Scanned:
-    """What came of one piece of text."""
+    """The result of scanning one piece of text."""
 
     text: str
     """Final: it neither belongs to a stop string nor may turn out to."""

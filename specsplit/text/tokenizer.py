@@ -17,7 +17,7 @@ from specsplit.values import Vocabulary
 
 
 class Tokenizer:
-    """Text to token ids and back for one model."""
+    """Turns text into token ids and back, for one model."""
 
     def __init__(
         self,
@@ -50,7 +50,6 @@ class Tokenizer:
 
     @property
     def model(self) -> str:
-        """Name of the model folder."""
         return self._model
 
     @property
@@ -91,7 +90,7 @@ class Tokenizer:
         return tuple(encoding.ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids; special tokens are left out."""
+        """Turn token ids into text; special tokens are left out."""
         return self._inner.decode(list(tokens), skip_special_tokens=True)
 
     def piece(self, token: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, TypeAlias
 
@@ -21,7 +21,27 @@ def check(message: Message) -> None:
 
     Raises what is wrong with it if it stands for a message that could not be read.
     """
-    _walk(intact(message), "")
+    if intact(message).ByteSize() > _lowest_limit(message.DESCRIPTOR):
+        _walk(message, "")
+
+
+@cache
+def _lowest_limit(descriptor: Descriptor) -> int:
+    """A message of no more bytes than this is within every limit: each entry and each character takes at least a byte."""
+    limits = (limit_of(field.full_name) for field in _fields_within(descriptor, set()))
+    own = [
+        bound for limit in limits if limit is not None for bound in (limit.entries, limit.length) if bound is not None
+    ]
+    return min(own, default=0)
+
+
+def _fields_within(descriptor: Descriptor, seen: set[str]) -> Iterator[FieldDescriptor]:
+    """The fields of a message, and of those inside it."""
+    seen.add(descriptor.full_name)
+    for field in descriptor.fields:
+        yield field
+        if field.message_type is not None and field.message_type.full_name not in seen:
+            yield from _fields_within(field.message_type, seen)
 
 
 def _walk(message: Message, path: str) -> None:
@@ -31,7 +51,7 @@ def _walk(message: Message, path: str) -> None:
 
 @cache
 def _checks_of(descriptor: Descriptor) -> tuple[_Check, ...]:
-    """One for every field that has a limit or holds messages."""
+    """Make the checks of a message: one for every field that has a limit or holds messages."""
     return tuple(check for field in descriptor.fields if (check := _check_of(field)) is not None)
 
 

@@ -29,7 +29,7 @@ DirectiveMessage: TypeAlias = pb.JoinResponse
 
 
 def report_to_wire(report: Report) -> pb.JoinRequest:
-    """One report as one message."""
+    """Write one report as one message."""
     match report:
         case Register():
             return pb.JoinRequest(register=_register_to_wire(report))
@@ -54,7 +54,7 @@ def report_from_wire(message: pb.JoinRequest) -> Report:
 
 
 def directive_to_wire(directive: Directive) -> pb.JoinResponse:
-    """One directive as one message."""
+    """Write one directive as one message."""
     match directive:
         case Registered():
             registered = pb.RegisteredDirective(heartbeat_interval_ms=directive.heartbeat_interval_ms)

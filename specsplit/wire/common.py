@@ -54,7 +54,7 @@ def check_tokens(field: str, tokens: Sequence[int], vocab_size: int) -> None:
 
 
 def sampling_to_wire(sampling: Sampling) -> pb.Sampling:
-    """Every field set."""
+    """Write every field."""
     return pb.Sampling(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
@@ -210,7 +210,7 @@ def usage_from_wire(message: pb.Usage) -> Usage:
 
 
 def speculation_to_wire(statistics: SpeculationStatistics) -> pb.SpeculationStatistics:
-    """The sums, and what follows from them."""
+    """Write the sums, and what follows from them."""
     return pb.SpeculationStatistics(
         steps=statistics.steps,
         drafted=statistics.drafted,
@@ -222,7 +222,7 @@ def speculation_to_wire(statistics: SpeculationStatistics) -> pb.SpeculationStat
 
 
 def speculation_from_wire(message: pb.SpeculationStatistics) -> SpeculationStatistics:
-    """The sums; `accept_length` follows from them and is not read."""
+    """Read the sums; `accept_length` follows from them and is not read."""
     return SpeculationStatistics(message.steps, message.drafted, message.accepted, message.hits, message.misses)
 
 

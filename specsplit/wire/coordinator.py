@@ -105,7 +105,7 @@ def _prompt_from_wire(message: pb.GenerateRequest) -> Prompt:
 
 
 def generate_response(event: Delta | Done) -> pb.GenerateResponse:
-    """One event as one message."""
+    """Write one event as one message."""
     if isinstance(event, Done):
         return pb.GenerateResponse(done=_done_to_wire(event))
     return pb.GenerateResponse(
@@ -168,12 +168,10 @@ def _done_from_wire(message: pb.DoneEvent) -> Done:
 
 
 def model_info_request() -> pb.GetModelInfoRequest:
-    """The empty question."""
     return pb.GetModelInfoRequest()
 
 
 def model_info_to_wire(info: ModelInfo) -> pb.GetModelInfoResponse:
-    """The answer."""
     return pb.GetModelInfoResponse(model=common.model_to_wire(info))
 
 
@@ -184,12 +182,10 @@ def model_info_from_wire(message: pb.GetModelInfoResponse) -> ModelInfo:
 
 
 def cluster_request() -> pb.GetClusterRequest:
-    """The empty question."""
     return pb.GetClusterRequest()
 
 
 def cluster_to_wire(cluster: Cluster) -> pb.GetClusterResponse:
-    """The answer."""
     members = [_member_to_wire(member) for member in cluster.members]
     return pb.GetClusterResponse(members=members, queued=cluster.queued, running=cluster.running)
 
@@ -216,7 +212,6 @@ def set_plan_from_wire(message: pb.SetPlanRequest) -> tuple[PlanChanges, bool]:
 
 
 def plan_told_to_wire(told: PlanTold) -> pb.SetPlanResponse:
-    """The answer."""
     return pb.SetPlanResponse(told=told.members, plan=common.plan_to_wire(told.changes))
 
 
@@ -242,7 +237,6 @@ def set_tracing_from_wire(message: pb.SetTracingRequest) -> tuple[TraceChanges, 
 
 
 def tracing_told_to_wire(told: TracingTold) -> pb.SetTracingResponse:
-    """The answer."""
     return pb.SetTracingResponse(told=told.members, tracing=common.tracing_to_wire(told.changes))
 
 

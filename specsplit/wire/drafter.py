@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from operator import ge, lt
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NoReturn, TypeVar
 
 from specsplit.draft_events import Close, FeaturesRead, Open, Refuse, ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest
@@ -209,40 +207,17 @@ def grow_to_wire(event: Grow) -> pb.GrowEvent:
 
 
 def grow_from_wire(message: pb.GrowEvent) -> Grow:
-    """Raises InvalidRequest for arrays of unequal length, ids not ascending, parents out of range, scores not finite."""
-    arrays: dict[str, Sequence[object]] = {
-        "ids": message.ids,
-        "parents": message.parents,
-        "token_ids": message.token_ids,
-        "scores": message.scores,
-    }
-    expected = len(message.ids)
-    for name, array in arrays.items():
-        if len(array) != expected:
-            raise InvalidRequest(f"grow.{name}", f"has {len(array)} entries, expected {expected} as in grow.ids")
-    grow = Grow(
-        message.commits,
-        tuple(message.ids),
-        tuple(message.parents),
-        tuple(message.token_ids),
-        tuple(message.scores),
-        message.resting,
-    )
-    _check_shape(grow)
-    return grow
+    """Raises InvalidRequest for arrays of unequal length; whether they are a tree is for the mirror that they are meant for."""
+    columns = (message.ids, message.parents, message.token_ids, message.scores)
+    ids, parents, tokens, scores = (tuple(column[:]) for column in columns)  # a slice is copied twice as fast
+    if not len(ids) == len(parents) == len(tokens) == len(scores):
+        _refuse_lengths(len(ids), {"parents": len(parents), "token_ids": len(tokens), "scores": len(scores)})
+    return Grow(message.commits, ids, parents, tokens, scores, message.resting)
 
 
-def _check_shape(grow: Grow) -> None:
-    if grow.ids and grow.ids[0] < 1:
-        raise InvalidRequest("grow.ids[0]", f"is {grow.ids[0]}, expected at least 1")
-    if not all(map(lt, grow.ids, grow.ids[1:])):
-        raise InvalidRequest("grow.ids", "do not ascend")
-    wrong = tuple(map(ge, grow.parents, grow.ids))
-    if any(wrong):
-        i = wrong.index(True)
-        raise InvalidRequest(f"grow.parents[{i}]", f"is {grow.parents[i]}, expected 0 or an id below {grow.ids[i]}")
-    if not all(map(math.isfinite, grow.scores)):
-        raise InvalidRequest("grow.scores", "holds NaN or infinity, expected finite numbers")
+def _refuse_lengths(expected: int, counts: Mapping[str, int]) -> NoReturn:
+    name, count = next((name, count) for name, count in counts.items() if count != expected)
+    raise InvalidRequest(f"grow.{name}", f"has {count} entries, expected {expected} as in grow.ids")
 
 
 def refuse_to_wire(event: Refuse) -> pb.RefuseEvent:

@@ -52,7 +52,7 @@ MAX_SENTENCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Of one field."""
+    """The limit of one field."""
 
     entries: int | None = None
     """Of a repeated field; None: it is not repeated."""

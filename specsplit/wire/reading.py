@@ -29,7 +29,7 @@ class Malformed:
 
 
 class _OfType(Protocol):
-    """A class method, which knows its class."""
+    """A bound class method, which knows its class."""
 
     __self__: type[Message]
 

@@ -35,7 +35,7 @@ _FIXED_WIDTH = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
 
 
 class NotAMessage(Exception):
-    """The bytes are none of protobuf's."""
+    """The bytes are no message of protobuf."""
 
 
 def scan(data: bytes, descriptor: Descriptor) -> None:
@@ -54,7 +54,7 @@ def look(data: bytes, descriptor: Descriptor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """What the scan wants to know of one."""
+    """What the scan wants to know of a field."""
 
     name: str
     limit: Limit
@@ -74,7 +74,7 @@ class _Scan:
         self._left = MAX_RECORDS
 
     def message(self, begin: int, end: int, descriptor: Descriptor, path: str) -> None:
-        """The records from `begin` to `end`, which make a message."""
+        """Scan the records from `begin` to `end`, which make a message."""
         fields, counts = _fields_of(descriptor), dict[str, int]()
         for number, kind, at, after in _records(self._data, begin, end):
             self._left -= 1
@@ -122,7 +122,7 @@ def _records(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, in
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The number at `at`, and where it ends."""
+    """Read the number at `at`; return it and where it ends."""
     value = shift = 0
     while at < end and shift < _LONGEST_VARINT:
         byte = data[at]

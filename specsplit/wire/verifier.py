@@ -63,7 +63,7 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
 
 
 def decode_response(event: Tokens | Finished) -> pb.DecodeResponse:
-    """One event as one message."""
+    """Write one event as one message."""
     if isinstance(event, Tokens):
         return pb.DecodeResponse(
             tokens=pb.TokensEvent(

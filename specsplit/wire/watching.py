@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from operator import ge, lt
 from typing import TypeAlias
 
 from specsplit.errors import InvalidRequest
@@ -22,12 +23,11 @@ Watched: TypeAlias = Grow | WatchedStep
 
 
 def watch_to_wire(request_id: str) -> pb.WatchRequest:
-    """The question."""
     return pb.WatchRequest(request_id=request_id)
 
 
 def watch_from_wire(message: pb.WatchRequest) -> str:
-    """The request id. Raises InvalidRequest if it is too long."""
+    """Read the request id. Raises InvalidRequest if it is too long."""
     check(message)
     return message.request_id
 
@@ -47,11 +47,26 @@ def watch_event(message: pb.WatchResponse) -> tuple[Watched, int]:
     check(message)
     match message.WhichOneof("event"):
         case "grown":
-            return grow_from_wire(message.grown), message.missed
+            return _shapely(grow_from_wire(message.grown)), message.missed
         case "step":
             return _step_from_wire(message.step), message.missed
         case _:
             raise InvalidRequest("event", "is absent, expected grown or step")
+
+
+def _shapely(grow: Grow) -> Grow:
+    """Hold a grow that no mirror looks at to the shape of a tree."""
+    if grow.ids and grow.ids[0] < 1:
+        raise InvalidRequest("grow.ids[0]", f"is {grow.ids[0]}, expected at least 1")
+    if not all(map(lt, grow.ids, grow.ids[1:])):
+        raise InvalidRequest("grow.ids", "do not ascend")
+    wrong = tuple(map(ge, grow.parents, grow.ids))
+    if any(wrong):
+        i = wrong.index(True)
+        raise InvalidRequest(f"grow.parents[{i}]", f"is {grow.parents[i]}, expected 0 or an id below {grow.ids[i]}")
+    if not all(map(math.isfinite, grow.scores)):
+        raise InvalidRequest("grow.scores", "holds NaN or infinity, expected finite numbers")
+    return grow
 
 
 def _step_to_wire(step: WatchedStep) -> pb.WatchedStep:

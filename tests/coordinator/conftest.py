@@ -90,6 +90,10 @@ class Cluster:
     client: AsyncClient
     tokenizer: Tokenizer
     stack: AsyncExitStack
+    joined: dict[str, tuple[Membership, asyncio.Task[None]]] = field(
+        default_factory=dict[str, tuple[Membership, asyncio.Task[None]]]
+    )
+    """Every member's own side of Join, by name; it leaves when the task is cancelled."""
 
     async def add_verifier(self, script: Script, name: str = "v1", max_sessions: int = 4) -> Verifier:
         """Start a verifier and let it join."""
@@ -114,6 +118,7 @@ class Cluster:
         channel = await self.stack.enter_async_context(dial(self.address))
         membership = Membership(channel, Register(name, address, role, max_sessions), Load)
         task = asyncio.create_task(membership.run())
+        self.joined[name] = membership, task
 
         async def leave() -> None:
             task.cancel()
@@ -143,7 +148,7 @@ async def start_cluster() -> AsyncGenerator[StartCluster, None]:
                 "lost_after_ms": 3000,
             } | settings
             coordinator = Coordinator(CoordinatorSettings(**values), Draws(seed=lambda: 77, request_id=lambda: "drawn"))
-            address = await coordinator.start()
+            address = await coordinator.service.start()
             stack.push_async_callback(coordinator.stop)
             client = await stack.enter_async_context(AsyncClient(address))
             return Cluster(coordinator, address, client, Tokenizer.load(POCKET), stack)

@@ -95,11 +95,25 @@ async def test_a_request_counts_as_many_as_it_has_choices(start_cluster: StartCl
     cluster = await start_cluster(max_queue=1)
     verifier = await cluster.add_verifier(say((5,)), max_sessions=2)
     assert len((await cluster.client.generate("x", n=3)).choices) == 3
+    lease = await cluster.coordinator.admission.enter()
     with pytest.raises(
-        Exhausted, match="0 requests run and 0 wait, which is all there is room for beside one for 4 ch"
+        Exhausted, match="1 requests run and 0 wait, which is all there is room for beside one for 3 ch"
     ):
-        await cluster.client.generate("x", n=4)
+        await cluster.client.generate("x", n=3)
+    lease.release()
     assert len(verifier.asked) == 3
+
+
+async def test_more_choices_than_the_whole_cluster_has_places_for_are_no_matter_of_waiting(
+    start_cluster: StartCluster, say: Say
+) -> None:
+    cluster = await start_cluster(max_queue=1)
+    verifier = await cluster.add_verifier(say((5,)), max_sessions=2)
+    with pytest.raises(InvalidRequest) as caught:
+        await cluster.client.generate("x", n=4)
+    problem = "is 4, but this cluster has 2 places for sessions and lets 1 more wait; ask for 3 choices at most"
+    assert (caught.value.field, caught.value.problem) == ("n", problem)
+    assert verifier.asked == []
 
 
 async def test_more_choices_than_the_operator_allows_are_refused_with_the_setting(

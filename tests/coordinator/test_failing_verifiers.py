@@ -121,3 +121,29 @@ async def test_what_is_wrong_with_the_request_is_not_held_against_the_verifier(c
         await cluster.client.generate("x")
     assert good.asked == []
     assert cluster.coordinator.registry.verifiers[0].breaker.admits
+
+
+async def test_what_a_drained_verifier_said_last_is_read_though_it_has_left_the_cluster(
+    cluster: Cluster, say: Say
+) -> None:
+    left = asyncio.Event()
+
+    async def lingers(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+        async for event in say((5,), (6,), (7,))(request):
+            yield event
+            await left.wait()
+
+    verifier = await cluster.add_verifier(lingers, "leaving")
+    asked = asyncio.create_task(cluster.client.generate("x"))
+    membership, joined = cluster.joined["leaving"]
+    async with asyncio.timeout(10):
+        while not verifier.open:
+            await asyncio.sleep(0.01)
+        membership.report_draining()
+        while not cluster.coordinator.registry.verifiers[0].draining:
+            await asyncio.sleep(0.01)
+        joined.cancel()
+        while cluster.coordinator.registry.members:
+            await asyncio.sleep(0.01)
+        left.set()
+        assert (await asked).tokens == (5, 6, 7)

@@ -327,9 +327,9 @@ async def test_draining_finishes_what_runs_and_refuses_what_is_new(start_cluster
     await cluster.add_verifier(patient)
     running = asyncio.create_task(cluster.client.generate("x"))
     await eventually(lambda: cluster.coordinator.admission.running == 1)
-    draining = asyncio.create_task(cluster.coordinator.serve(signals=False))
+    draining = asyncio.create_task(cluster.coordinator.service.serve(signals=False))
     await asyncio.sleep(0)
-    cluster.coordinator.leave()
+    cluster.coordinator.service.leave()
     await asyncio.sleep(0.05)
     with pytest.raises(Unavailable, match="draining"):
         await cluster.client.generate("x")

@@ -34,7 +34,9 @@ class Scrape(dict[str, float]):
 
 async def scrape(cluster: Cluster, exemplars: dict[str, str] | None = None) -> Scrape:
     """What /metrics says now; the trace ids of the exemplars go into `exemplars`, by sample name."""
-    return await asyncio.to_thread(_scrape, cluster.coordinator.metrics_address, {} if exemplars is None else exemplars)
+    return await asyncio.to_thread(
+        _scrape, cluster.coordinator.service.metrics_address, {} if exemplars is None else exemplars
+    )
 
 
 def _scrape(address: str, exemplars: dict[str, str]) -> Scrape:
@@ -178,4 +180,4 @@ async def test_exemplars_lead_to_the_traces_of_the_requests(start: Callable[...,
 async def test_nobody_serves_metrics_unless_told_where(cluster: Cluster, say: Say) -> None:
     await cluster.add_verifier(say((5,)))
     await cluster.client.generate("x")
-    assert cluster.coordinator.metrics_address == ""
+    assert cluster.coordinator.service.metrics_address == ""

@@ -21,6 +21,7 @@ from specsplit_coordinator.request_log import ENDED_KEPT, QUEUED, LoggedRequest,
 
 ASKED = GenerateRequest(TextPrompt("x"), "mine")
 USAGE = Usage(1, 6)
+STOP = FinishReason.STOP
 
 
 class Heard:
@@ -34,7 +35,7 @@ class Heard:
         self.ends: list[tuple[str, float]] = []
         self.log.on_first_tokens.append(lambda request, after_s: self.first.append(after_s))
         self.log.on_tokens.append(lambda request, number, after_s: self.bursts.append((number, after_s)))
-        self.log.on_ended.append(lambda request, after_s: self.ends.append((request.state, after_s)))
+        self.log.on_ended.append(lambda request, ending: self.ends.append((request.state, ending.after_s)))
 
     def receive(self, request: LoggedRequest, tokens: int, seconds: float, steps: int = 1, choice: int = 0) -> None:
         """`tokens` of a choice come `seconds` later, after so many `steps` of its own."""
@@ -88,7 +89,8 @@ def test_what_does_not_finish_ends_with_the_status_that_its_caller_sees(
     heard = Heard()
     with pytest.raises(type(failure)), heard.log.follow(ASKED, lambda: remaining_s) as request:
         raise failure
-    assert (request.code, request.dones) == (code, ())
+    assert request.ending is not None
+    assert (request.ending.code, request.dones) == (code, ())
     assert heard.ends == [(code.name.lower(), 0.0)]
 
 
@@ -116,6 +118,15 @@ def test_the_choices_of_a_request_are_one_request_whose_tokens_add_up() -> None:
     assert (request.tokens, heard.log.totals.arrived, heard.log.totals.tokens, heard.log.totals.steps) == (9, 1, 9, 3)
     assert request.speculation == SpeculationStatistics(steps=3, accepted=5)
     assert [done.index for done in request.dones] == [0, 1]
+
+
+def test_a_request_of_which_one_choice_was_cut_off_was_cut_off() -> None:
+    heard = Heard()
+    with heard.log.follow(replace(ASKED, n=3), lambda: None) as request:
+        assert request.reason is None
+        for choice, reason in zip(request.choices, (STOP, FinishReason.LENGTH, STOP), strict=True):
+            choice.done = Done("mine", reason, 0, USAGE, choice.speculation, 0, "v1", index=choice.index)
+    assert heard.ends == [("length", 0.0)]
 
 
 def test_a_request_of_which_one_choice_is_missing_has_not_finished() -> None:

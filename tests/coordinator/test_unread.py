@@ -87,9 +87,9 @@ async def test_a_call_of_which_nothing_is_read_for_long_ends(
     async with asyncio.timeout(20):
         while "a caller has stopped reading its answer" not in caplog.text:
             await asyncio.sleep(0.02)
-    leaving = asyncio.create_task(cluster.coordinator.serve(signals=False))
+    leaving = asyncio.create_task(cluster.coordinator.service.serve(signals=False))
     await asyncio.sleep(0)
-    cluster.coordinator.leave()
+    cluster.coordinator.service.leave()
     assert await asyncio.wait_for(leaving, 10) == 0, "nothing waits for that caller any more"
     with pytest.raises(grpc.aio.AioRpcError):
         await idler.read()
@@ -113,9 +113,9 @@ async def test_draining_waits_for_answers_that_are_being_read(start_cluster: Sta
     await cluster.add_verifier(long_winded(200, 1000))
     idler = Idler(cluster.address)
     await eventually(lambda: cluster.coordinator.requests.requests != () and cluster.coordinator.admission.running == 0)
-    leaving = asyncio.create_task(cluster.coordinator.serve(signals=False))
+    leaving = asyncio.create_task(cluster.coordinator.service.serve(signals=False))
     await asyncio.sleep(0)
-    cluster.coordinator.leave()
+    cluster.coordinator.service.leave()
     await asyncio.sleep(0.3)
     assert not leaving.done()
     assert await idler.read() == 200_000

@@ -132,7 +132,7 @@ class HeadVerifier(Verifier):
 
     def __init__(
         self,
-        board: SessionTable,
+        table: SessionTable,
         session: SessionKey,
         prompt: Sequence[int],
         head: Head,
@@ -143,7 +143,7 @@ class HeadVerifier(Verifier):
     ) -> None:
         layout = layout_of(head)
         super().__init__(
-            board, session, prompt, self._pick, plan=plan, sampling=sampling, max_nodes=max_nodes, vocabulary=VOCABULARY,
+            table, session, prompt, self._pick, plan=plan, sampling=sampling, max_nodes=max_nodes, vocabulary=VOCABULARY,
             features=layout,
         )  # fmt: skip
         self.sent = 0
@@ -161,7 +161,7 @@ class HeadVerifier(Verifier):
         if count:
             event = event_of(self._head, self.committed, self.sent, count)
             self.sent += count
-            self._board.handle(self._session, event)
+            self._table.handle(self._session, event)
 
     def _pick(self, sequence: Sequence[int]) -> int:
         node = self.mirror.tree.root

@@ -16,7 +16,7 @@ from specsplit.speculation import Grow
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
 from specsplit.values import DrafterKind
 from specsplit.wire import drafter as wire
-from specsplit_drafter.service import serve
+from specsplit_drafter.service import service_of
 
 NGRAM = DrafterSettings(kind=DrafterKind.NGRAM)
 WAIT_S = 20.0
@@ -90,9 +90,9 @@ async def drafter(
     settings: DrafterSettings = NGRAM,
 ) -> AsyncIterator[tuple[Server, grpc.aio.Channel, asyncio.Task[int]]]:
     """A drafter that serves, and a channel to it."""
-    listening: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(serve(settings, signals=False, on_server=listening.set_result))
-    server = await listening
+    service = service_of(settings)
+    await service.start()
+    server, task = service.server, asyncio.create_task(service.serve(signals=False))
     try:
         async with dial(server.bound) as channel:
             await wait_until_serving(channel, WAIT_S)

@@ -22,7 +22,7 @@ from specsplit_drafter.proposer import Children, Frontier, Proposer
 from specsplit_drafter.record import Turn
 from specsplit_drafter.session_table import Answer, Outgoing
 from tests.drafter.head_toys import VOCABULARY, event_of, head_of, layout_of
-from tests.drafter.toys import TableProposer, board_of, open_event
+from tests.drafter.toys import TableProposer, open_event, table_of
 
 WAIT_S = 20.0
 
@@ -37,7 +37,7 @@ class Messages(SimpleQueue[Sequence[tuple[int, Answer]]]):
 
 def start(proposer: Proposer, failed: threading.Event | None = None) -> tuple[Engine, Messages]:
     messages = Messages()
-    engine = Engine(board_of(proposer, survival=0.2), SystemClock(), messages, (failed or threading.Event()).set)
+    engine = Engine(table_of(proposer, survival=0.2), SystemClock(), messages, (failed or threading.Event()).set)
     engine.start()
     return engine, messages
 

@@ -33,7 +33,7 @@ from tests.drafter.head_toys import (
     layout_of,
     reference_of,
 )
-from tests.drafter.toys import Handled, board_of, deliver, open_event, run_until_all_rest
+from tests.drafter.toys import Handled, deliver, open_event, run_until_all_rest, table_of
 from tests.support.sampling import expected as perturbed
 
 CHILDREN = 6
@@ -106,16 +106,16 @@ def run(
     between: Callable[[int], None] = lambda _: None,
 ) -> list[HeadVerifier]:
     """Four sessions, of which one ends early, in a run of expansions, commits and features that come when they like."""
-    board = board_of(proposer, width=12, survival=0.006)
+    table = table_of(proposer, width=12, survival=0.006)
     verifiers = [
-        HeadVerifier(board, (1, number), list(range(1, length)), head, plan=PLAN, sampling=sampling)
+        HeadVerifier(table, (1, number), list(range(1, length)), head, plan=PLAN, sampling=sampling)
         for number, length in ((1, 14), (2, 5), (3, 3), (4, 2))
     ]
     timing = random.Random(1)
     for number in range(steps):
         for _ in range(timing.randrange(9)):
-            board.step()
-        deliver(board, *verifiers)
+            table.step()
+        deliver(table, *verifiers)
         for verifier in verifiers:
             if timing.random() < 0.7:
                 verifier.step()
@@ -126,7 +126,7 @@ def run(
         between(number)
     for verifier in verifiers:
         verifier.feed()
-    run_until_all_rest(board, *verifiers)
+    run_until_all_rest(table, *verifiers)
     for verifier in verifiers:
         assert verifier.read == sorted(set(verifier.read))
         assert verifier.read[-1] == len(verifier.committed) - 1
@@ -294,57 +294,57 @@ def test_pools_of_two_steps_that_are_swapped_are_noticed(swap: Callable[[Swapped
         run(proposer, head_of("mimo"), between=between)
 
 
-def answers(board: SessionTable) -> list[Answer]:
-    """What the one session of a board is told."""
-    return [answer for _, answer in board.outgoing().get(1, [])]
+def answers(table: SessionTable) -> list[Answer]:
+    """What the one session of a table is told."""
+    return [answer for _, answer in table.outgoing().get(1, [])]
 
 
 def test_a_session_without_features_rests_and_stirs_when_they_arrive() -> None:
     head = head_of("eagle")
-    board = board_of(proposer_of(head, 256), survival=0.05)
-    verifier = HeadVerifier(board, KEY, PROMPT, head, plan=Plan(num_steps=2))
-    assert board.step() == 0
-    assert answers(board) == [Grow(0, resting=True)]
+    table = table_of(proposer_of(head, 256), survival=0.05)
+    verifier = HeadVerifier(table, KEY, PROMPT, head, plan=Plan(num_steps=2))
+    assert table.step() == 0
+    assert answers(table) == [Grow(0, resting=True)]
     verifier.feed(4)
-    assert board.step() == 1  # the first part of the prompt is read
-    assert answers(board) == [FeaturesRead(4)]
-    assert board.step() == 0  # and nothing is tried again before more arrives
-    assert answers(board) == []
+    assert table.step() == 1  # the first part of the prompt is read
+    assert answers(table) == [FeaturesRead(4)]
+    assert table.step() == 0  # and nothing is tried again before more arrives
+    assert answers(table) == []
     verifier.feed()
-    assert board.step() == 1
-    read, grow = answers(board)
+    assert table.step() == 1
+    read, grow = answers(table)
     assert read == FeaturesRead(10)
     assert isinstance(grow, Grow)
     assert grow.ids
     assert not grow.resting
     verifier.mirror.grow(grow)
-    while board.step():
+    while table.step():
         pass
-    for answer in answers(board):
+    for answer in answers(table):
         assert isinstance(answer, Grow)
         verifier.mirror.grow(answer)
     assert verifier.mirror.resting
     verifier.step()  # its features are withheld
-    assert board.step() == 0
-    (grow,) = answers(board)
+    assert table.step() == 0
+    (grow,) = answers(table)
     assert isinstance(grow, Grow)
     assert (grow.commits, grow.resting) == (1, True)
     verifier.feed()
-    assert board.step() == 1
-    assert answers(board)[0] == FeaturesRead(len(verifier.committed) - 1)
+    assert table.step() == 1
+    assert answers(table)[0] == FeaturesRead(len(verifier.committed) - 1)
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_a_prompt_of_one_token_is_drafted_for_after_the_first_commit(name: str) -> None:
     head = head_of(name)
-    board = board_of(Checked(name), survival=0.05)
-    verifier = HeadVerifier(board, KEY, [5], head, plan=PLAN)
-    assert run_until_all_rest(board, verifier) == 0
+    table = table_of(Checked(name), survival=0.05)
+    verifier = HeadVerifier(table, KEY, [5], head, plan=PLAN)
+    assert run_until_all_rest(table, verifier) == 0
     assert verifier.mirror.resting
     for _ in range(6):
         verifier.step()
         verifier.feed()
-        assert run_until_all_rest(board, verifier) > 0
+        assert run_until_all_rest(table, verifier) > 0
     assert len(verifier.mirror.tree) > 0
 
 
@@ -387,37 +387,37 @@ def test_features_that_are_not_the_next_ones_end_their_session_and_no_other(
     features: Sequence[Features], words: str
 ) -> None:
     proposer = proposer_of(head_of("eagle"), 256)
-    board = board_of(proposer)
+    table = table_of(proposer)
     for session in (1, 2):
-        board.handle((1, session), open_event(PROMPT, vocabulary=VOCABULARY, features=FeatureLayout(32)))
-    board.outgoing()
+        table.handle((1, session), open_event(PROMPT, vocabulary=VOCABULARY, features=FeatureLayout(32)))
+    table.outgoing()
     for each in features:
-        board.handle(KEY, each)
-        board.step()
-    told = [answer for answer in answers(board) if not isinstance(answer, FeaturesRead)]
+        table.handle(KEY, each)
+        table.step()
+    told = [answer for answer in answers(table) if not isinstance(answer, FeaturesRead)]
     assert [type(answer) for answer in told] == [InvalidRequest]
     assert words in str(told[0])
-    assert board.num_sessions == 1
-    board.handle(KEY, event(0, 1))  # on its way when the session ended
-    assert answers(board) == []
-    board.handle((1, 2), Close())
+    assert table.num_sessions == 1
+    table.handle(KEY, event(0, 1))  # on its way when the session ended
+    assert answers(table) == []
+    table.handle((1, 2), Close())
     assert proposer.pages.used == 0
 
 
-def refusal(board: SessionTable) -> SpecsplitError:
-    (told,) = answers(board)
+def refusal(table: SessionTable) -> SpecsplitError:
+    (told,) = answers(table)
     assert isinstance(told, SpecsplitError)
     return told
 
 
 def test_features_of_a_session_never_opened_or_for_a_drafter_that_reads_none_are_refused() -> None:
-    board = board_of(NgramProposer(children=4))
-    board.handle(KEY, event(0, 1))
-    assert isinstance(refusal(board), IllegalEvent)
-    board.handle((1, 2), open_event([1, 2, 1]))
-    board.outgoing()
-    board.handle((1, 2), event(0, 1))
-    assert "reads none" in str(refusal(board))
+    table = table_of(NgramProposer(children=4))
+    table.handle(KEY, event(0, 1))
+    assert isinstance(refusal(table), IllegalEvent)
+    table.handle((1, 2), open_event([1, 2, 1]))
+    table.outgoing()
+    table.handle((1, 2), event(0, 1))
+    assert "reads none" in str(refusal(table))
 
 
 @pytest.mark.parametrize(
@@ -436,16 +436,16 @@ def test_features_that_do_not_fit_are_refused_naming_both_sides(
     need: FeatureFormat | None, offered: FeatureLayout, words: Sequence[str]
 ) -> None:
     head = head_of("eagle3")
-    board = board_of(proposer_of(head, 64, need=replace(head.shape.need, format=need) if need else head.shape.need))
-    board.handle(KEY, open_event(PROMPT, vocabulary=VOCABULARY, features=offered))
-    error = refusal(board)
+    table = table_of(proposer_of(head, 64, need=replace(head.shape.need, format=need) if need else head.shape.need))
+    table.handle(KEY, open_event(PROMPT, vocabulary=VOCABULARY, features=offered))
+    error = refusal(table)
     assert isinstance(error, Incompatible)
     assert all(word in str(error) for word in words), error
-    board.handle((1, 2), open_event(PROMPT, features=layout_of(head)))
-    assert "vocabulary mismatch" in str(refusal(board))
-    board = board_of(NgramProposer(children=4))
-    board.handle(KEY, open_event(PROMPT, features=FeatureLayout(48)))
-    assert "reads 0 numbers per token (none)" in str(refusal(board))
+    table.handle((1, 2), open_event(PROMPT, features=layout_of(head)))
+    assert "vocabulary mismatch" in str(refusal(table))
+    table = table_of(NgramProposer(children=4))
+    table.handle(KEY, open_event(PROMPT, features=FeatureLayout(48)))
+    assert "reads 0 numbers per token (none)" in str(refusal(table))
 
 
 def test_features_that_the_verifier_projected_are_not_fused_again() -> None:
@@ -476,10 +476,10 @@ def test_a_context_that_does_not_fit_is_refused_and_takes_nothing(name: str) -> 
 def test_a_full_pool_stops_growing_and_not_the_session() -> None:
     head = head_of("mimo")
     proposer = proposer_of(head, 64)
-    board = board_of(proposer, survival=0.0001)
-    verifier = HeadVerifier(board, KEY, [1] * 57, head, plan=Plan(num_steps=5), max_nodes=500)
+    table = table_of(proposer, survival=0.0001)
+    verifier = HeadVerifier(table, KEY, [1] * 57, head, plan=Plan(num_steps=5), max_nodes=500)
     verifier.feed()
-    run_until_all_rest(board, verifier)
+    run_until_all_rest(table, verifier)
     assert proposer.room == 0
     assert verifier.mirror.resting
     verifier.close()
@@ -496,10 +496,10 @@ def test_a_head_says_what_it_needs() -> None:
 def test_a_commit_of_a_session_that_fills_the_pool_is_refused_and_frees_everything() -> None:
     head = head_of("mimo")
     proposer = proposer_of(head, 64)
-    board = board_of(proposer, survival=0.0001)
-    board.handle(KEY, open_event([1] * 62, vocabulary=VOCABULARY, features=layout_of(head)))
-    board.outgoing()
+    table = table_of(proposer, survival=0.0001)
+    table.handle(KEY, open_event([1] * 62, vocabulary=VOCABULARY, features=layout_of(head)))
+    table.outgoing()
     for number in range(1, 9):
-        board.handle(KEY, Commit(number, 0, (3,)))
-    assert isinstance(answers(board)[-1], OutOfPages)
+        table.handle(KEY, Commit(number, 0, (3,)))
+    assert isinstance(answers(table)[-1], OutOfPages)
     assert proposer.pages.used == 0

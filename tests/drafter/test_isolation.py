@@ -23,7 +23,7 @@ from specsplit_drafter.proposer import Proposer
 from specsplit_drafter.session_table import Answer, SessionTable
 from specsplit_drafter.standalone import StandaloneModel
 from tests.drafter.head_toys import HEADS, VOCABULARY, event_of, head_of, layout_of
-from tests.drafter.toys import TableProposer, board_of, open_event, tiny_lm
+from tests.drafter.toys import TableProposer, open_event, table_of, tiny_lm
 
 NAN = 31
 """A token whose embedding is NaN in the drafter."""
@@ -54,22 +54,22 @@ def with_head(name: str) -> Callable[[], tuple[Proposer, Head]]:
 KINDS = {"standalone": standalone, **{name: with_head(name) for name in HEADS}}
 
 
-def opened(board: SessionTable, head: Head | None, session: int, prompt: Sequence[int], sampling: Sampling) -> None:
+def opened(table: SessionTable, head: Head | None, session: int, prompt: Sequence[int], sampling: Sampling) -> None:
     """Open a session; a head gets all of its features, which are the target's and know nothing of what breaks here."""
     layout = FeatureLayout() if head is None else layout_of(head)
-    board.handle((1, session), Open(tuple(prompt), sampling, PLAN, VOCABULARY, 64, features=layout))
+    table.handle((1, session), Open(tuple(prompt), sampling, PLAN, VOCABULARY, 64, features=layout))
     if head is not None:
-        board.handle((1, session), event_of(head, [min(token, NAN) for token in prompt], 0, len(prompt) - 1))
+        table.handle((1, session), event_of(head, [min(token, NAN) for token in prompt], 0, len(prompt) - 1))
 
 
-def answers(board: SessionTable, expansions: int = 1 << 30) -> dict[int, list[Answer]]:
+def answers(table: SessionTable, expansions: int = 1 << 30) -> dict[int, list[Answer]]:
     """By session: everything that is told until all rest."""
     told: dict[int, list[Answer]] = {}
-    while expansions and board.step():
+    while expansions and table.step():
         expansions -= 1
-        for session, answer in board.outgoing().get(1, ()):
+        for session, answer in table.outgoing().get(1, ()):
             told.setdefault(session, []).append(answer)
-    for session, answer in board.outgoing().get(1, ()):
+    for session, answer in table.outgoing().get(1, ()):
         told.setdefault(session, []).append(answer)
     return told
 
@@ -89,12 +89,12 @@ def ended(told: Sequence[Answer]) -> SpecsplitError:
 @pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
 def test_a_session_that_breaks_ends_alone(kind: str, token: int, words: str, sampling: Sampling) -> None:
     proposer, head = KINDS[kind]()
-    board, alone = board_of(proposer), board_of(KINDS[kind]()[0])
-    for other in (board, alone):
+    table, alone = table_of(proposer), table_of(KINDS[kind]()[0])
+    for other in (table, alone):
         opened(other, head, 1, [1, 2, 3, 4], sampling)
         opened(other, head, 3, [5, 6], sampling)
-    opened(board, head, 2, [1, 2, token, 4], sampling)
-    told, expected = answers(board), answers(alone)
+    opened(table, head, 2, [1, 2, token, 4], sampling)
+    told, expected = answers(table), answers(alone)
     error = ended(told[2])
     assert code_of(error).name == "INTERNAL"
     assert words in str(error)
@@ -103,26 +103,26 @@ def test_a_session_that_breaks_ends_alone(kind: str, token: int, words: str, sam
         assert ours.ids
         assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
         np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
-        board.handle((1, session), Commit(1, 0, (7,)))
-    assert board.num_sessions == 2
+        table.handle((1, session), Commit(1, 0, (7,)))
+    assert table.num_sessions == 2
     if head is None:
-        assert {session: grown(events).commits for session, events in answers(board).items()} == {1: 1, 3: 1}
-    board.lose(1)
+        assert {session: grown(events).commits for session, events in answers(table).items()} == {1: 1, 3: 1}
+    table.lose(1)
     assert proposer.pages.used == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_later_token_that_breaks_ends_its_session_alone(kind: str) -> None:
     proposer, head = KINDS[kind]()
-    board = board_of(proposer)
-    opened(board, head, 1, [1, 2, 3], Sampling())
-    opened(board, head, 2, [1, 2, 3], Sampling())
-    answers(board)
+    table = table_of(proposer)
+    opened(table, head, 1, [1, 2, 3], Sampling())
+    opened(table, head, 2, [1, 2, 3], Sampling())
+    answers(table)
     for session, bonus in ((1, 7), (2, NAN)):
-        board.handle((1, session), Commit(1, 0, (bonus,)))
+        table.handle((1, session), Commit(1, 0, (bonus,)))
         if head is not None:
-            board.handle((1, session), event_of(head, [1, 2, 3, bonus], 2, 1))
-    told = answers(board)
+            table.handle((1, session), event_of(head, [1, 2, 3, bonus], 2, 1))
+    told = answers(table)
     assert "NaN or infinite" in str(ended(told[2]))
     assert grown(told[1]).commits == 1
     assert grown(told[1]).ids
@@ -133,38 +133,38 @@ def test_what_breaks_for_all_of_several_sessions_is_the_drafters_end(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     proposer, head = KINDS[kind]()
-    board = board_of(proposer)
+    table = table_of(proposer)
     for session in (1, 2):
-        opened(board, head, session, [1, NOWHERE, 3], Sampling())
+        opened(table, head, session, [1, NOWHERE, 3], Sampling())
     with pytest.raises(IndexError):
-        board.step()
+        table.step()
     assert "an expansion of 2 sessions failed, trying each by itself" in caplog.text
 
 
 def test_what_breaks_for_one_session_after_another_is_the_drafters_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-    board = board_of(standalone()[0])
+    table = table_of(standalone()[0])
     for session in range(1, MOST_FAULTS):
-        opened(board, None, session, [1, NOWHERE], Sampling())
-        ended(answers(board)[session])
-    opened(board, None, 50, [1, 2], Sampling())
-    assert grown(answers(board)[50]).ids, "and what comes between makes it begin again"
-    board.lose(1)
+        opened(table, None, session, [1, NOWHERE], Sampling())
+        ended(answers(table)[session])
+    opened(table, None, 50, [1, 2], Sampling())
+    assert grown(answers(table)[50]).ids, "and what comes between makes it begin again"
+    table.lose(1)
     for session in range(101, 100 + MOST_FAULTS):
-        opened(board, None, session, [1, NOWHERE], Sampling())
-        ended(answers(board)[session])
-    opened(board, None, 200, [1, NOWHERE], Sampling())
+        opened(table, None, session, [1, NOWHERE], Sampling())
+        ended(answers(table)[session])
+    opened(table, None, 200, [1, NOWHERE], Sampling())
     with pytest.raises(IndexError):
-        board.step()
+        table.step()
 
 
 def test_an_event_that_fails_in_a_way_nobody_thought_of_ends_its_own_session(caplog: pytest.LogCaptureFixture) -> None:
     """An open without tokens: the wire lets none through."""
     proposer = TableProposer(lambda _: {0: 0.5})
-    board = board_of(proposer)
-    board.handle((1, 1), open_event([1, 2]))
-    board.handle((1, 2), open_event([]))
-    told = answers(board)
+    table = table_of(proposer)
+    table.handle((1, 1), open_event([1, 2]))
+    table.handle((1, 2), open_event([]))
+    told = answers(table)
     assert "IndexError" in str(ended(told[2]))
     assert "session 2 of stream 1: an event of it failed" in caplog.text
     assert grown(told[1]).ids

@@ -21,7 +21,7 @@ from specsplit.v1 import common_pb2, drafter_pb2, drafter_pb2_grpc
 from specsplit.values import DrafterKind, Plan, Sampling, Vocabulary
 from specsplit.wire import drafter as wire
 from specsplit.wire.limits import MAX_EVENTS
-from specsplit_drafter.service import load_table, serve
+from specsplit_drafter.service import load_table, service_of
 from tests.drafter.head_toys import VOCABULARY, ends, event_of, layout_of, saveable
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter, until
 from tests.drafter.toys import open_event, plain_model, tiny_config
@@ -309,15 +309,15 @@ def test_a_head_that_cannot_be_loaded_is_refused_with_the_reason(folder: Path, t
 
 async def test_a_folder_that_cannot_be_loaded_ends_it_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="does not exist"):
-        await serve(DrafterSettings(model=tmp_path / "nothing"), signals=False)
+        await service_of(DrafterSettings(model=tmp_path / "nothing")).start()
 
 
 def test_a_paced_expansion_takes_its_time() -> None:
     settings = DrafterSettings(kind=DrafterKind.NGRAM, paced_expansion_base_ms=30)
-    board = load_table(settings)
-    board.handle((1, 1), open_event([1, 2, 1]))
+    table = load_table(settings)
+    table.handle((1, 1), open_event([1, 2, 1]))
     began = time.monotonic()
-    assert board.step() == 1
+    assert table.step() == 1
     assert time.monotonic() - began >= 0.03
 
 

@@ -24,10 +24,10 @@ from tests.drafter.toys import (
     Distribution,
     TableProposer,
     Verifier,
-    board_of,
     deliver,
     open_event,
     run_until_all_rest,
+    table_of,
 )
 
 EXAMPLE: dict[tuple[int, ...], Distribution] = {
@@ -43,16 +43,16 @@ def example_table(sequence: Sequence[int]) -> Distribution:
     return EXAMPLE.get(tuple(sequence), {})
 
 
-def refusals(board: SessionTable) -> dict[tuple[int, int], SpecsplitError]:
-    out = board.outgoing()
+def refusals(table: SessionTable) -> dict[tuple[int, int], SpecsplitError]:
+    out = table.outgoing()
     return {(stream, s): e for stream, events in out.items() for s, e in events if isinstance(e, SpecsplitError)}
 
 
 def test_the_worked_example_is_grown_and_its_commit_is_a_hit() -> None:
-    board = board_of(TableProposer(example_table), survival=0.05)
+    table = table_of(TableProposer(example_table), survival=0.05)
     story = [THE, CAT, SAT, ON, THE, MAT]
-    verifier = Verifier(board, (1, 7), [THE, CAT], lambda seen: story[len(seen)] if len(seen) < 6 else RUG)
-    run_until_all_rest(board, verifier)
+    verifier = Verifier(table, (1, 7), [THE, CAT], lambda seen: story[len(seen)] if len(seen) < 6 else RUG)
+    run_until_all_rest(table, verifier)
     tokens = {node.token for node in verifier.mirror.tree.nodes.values()}
     assert tokens == {SAT, IS, ON, IN, THE, A, MAT}
     assert verifier.mirror.preview(5, 4, 5).tokens == [CAT, SAT, ON, IS, THE]
@@ -60,26 +60,26 @@ def test_the_worked_example_is_grown_and_its_commit_is_a_hit() -> None:
     verifier.step()
     assert verifier.hits == [True]
     assert verifier.committed == story
-    assert board.growth_of((1, 7)).original.tree.root.token == MAT
+    assert table.growth_of((1, 7)).original.tree.root.token == MAT
 
 
 def test_one_expansion_serves_every_session_and_each_stream_gets_one_message() -> None:
     proposer = TableProposer(lambda _: {0: 0.5, 1: 0.3})
-    board = board_of(proposer)
+    table = table_of(proposer)
     for stream in (1, 2):
         for session in (1, 2):
-            board.handle((stream, session), open_event([THE, CAT]))
-    assert board.step() == 4
+            table.handle((stream, session), open_event([THE, CAT]))
+    assert table.step() == 4
     assert {node.session for node in proposer.batches[0]} == {(1, 1), (1, 2), (2, 1), (2, 2)}
-    out = board.outgoing()
+    out = table.outgoing()
     assert {stream: [session for session, _ in events] for stream, events in out.items()} == {1: [1, 2], 2: [1, 2]}
 
 
 def test_an_expansion_is_no_wider_than_its_limit() -> None:
     proposer = TableProposer(lambda _: dict.fromkeys(range(5), 0.2))
-    board = board_of(proposer, width=4)
-    verifier = Verifier(board, (1, 1), [THE], lambda _: 0)
-    run_until_all_rest(board, verifier)
+    table = table_of(proposer, width=4)
+    verifier = Verifier(table, (1, 1), [THE], lambda _: 0)
+    run_until_all_rest(table, verifier)
     assert max(len(batch) for batch in proposer.batches) == 4
 
 
@@ -97,75 +97,75 @@ def test_an_expansion_is_no_wider_than_its_limit() -> None:
 def test_a_wrong_event_ends_its_own_session_and_no_other(
     event: SessionEvent, error: type[SpecsplitError], words: str
 ) -> None:
-    board = board_of(TableProposer(lambda _: {0: 0.5}))
+    table = table_of(TableProposer(lambda _: {0: 0.5}))
     for session in (1, 2):
-        board.handle((1, session), open_event([THE, CAT]))
-    board.step()
-    board.outgoing()
-    board.handle((1, 1), event)
-    found = refusals(board)
+        table.handle((1, session), open_event([THE, CAT]))
+    table.step()
+    table.outgoing()
+    table.handle((1, 1), event)
+    found = refusals(table)
     assert list(found) == [(1, 1)]
     assert type(found[1, 1]) is error
     assert words in str(found[1, 1])
-    assert board.num_sessions == 1
-    board.handle((1, 1), Commit(1, 0, (SAT,)))  # on its way when the session ended
-    board.handle((1, 1), Close())
-    assert refusals(board) == {}
+    assert table.num_sessions == 1
+    table.handle((1, 1), Commit(1, 0, (SAT,)))  # on its way when the session ended
+    table.handle((1, 1), Close())
+    assert refusals(table) == {}
 
 
 def test_a_commit_of_a_session_never_opened_is_refused() -> None:
-    board = board_of(TableProposer(lambda _: {}))
-    board.handle((1, 5), Commit(1, 0, (SAT,)))
-    assert isinstance(refusals(board)[1, 5], IllegalEvent)
+    table = table_of(TableProposer(lambda _: {}))
+    table.handle((1, 5), Commit(1, 0, (SAT,)))
+    assert isinstance(refusals(table)[1, 5], IllegalEvent)
 
 
 def test_a_vocabulary_that_does_not_fit_is_refused_naming_both_sides() -> None:
-    board = board_of(TableProposer(lambda _: {}, Vocabulary(9, "ab" * 32)))
-    board.handle((1, 1), open_event([THE], vocabulary=Vocabulary(9, "cd" * 32)))
-    error = refusals(board)[1, 1]
+    table = table_of(TableProposer(lambda _: {}, Vocabulary(9, "ab" * 32)))
+    table.handle((1, 1), open_event([THE], vocabulary=Vocabulary(9, "cd" * 32)))
+    error = refusals(table)[1, 1]
     assert isinstance(error, Incompatible)
     assert "abababab" in str(error)
     assert "cdcdcdcd" in str(error)
-    assert board.num_sessions == 0
+    assert table.num_sessions == 0
 
 
 def test_an_ngram_drafter_fits_any_vocabulary() -> None:
-    board = board_of(NgramProposer(children=4))
-    board.handle((1, 1), open_event([1, 2, 3, 1], vocabulary=Vocabulary(12345, "cd" * 32)))
-    board.step()
-    ((_, grow),) = board.outgoing()[1]
+    table = table_of(NgramProposer(children=4))
+    table.handle((1, 1), open_event([1, 2, 3, 1], vocabulary=Vocabulary(12345, "cd" * 32)))
+    table.step()
+    ((_, grow),) = table.outgoing()[1]
     assert isinstance(grow, Grow)
     assert list(grow.tokens) == [2]
 
 
 def test_no_more_sessions_are_taken_than_the_limit_nor_while_draining() -> None:
-    board = board_of(TableProposer(lambda _: {}), max_sessions=1)
-    board.handle((1, 1), open_event([THE]))
-    board.handle((1, 2), open_event([THE]))
-    assert isinstance(refusals(board)[1, 2], Exhausted)
-    board.draining = True
-    board.handle((1, 1), Close())
-    board.handle((1, 3), open_event([THE]))
-    assert isinstance(refusals(board)[1, 3], Unavailable)
+    table = table_of(TableProposer(lambda _: {}), max_sessions=1)
+    table.handle((1, 1), open_event([THE]))
+    table.handle((1, 2), open_event([THE]))
+    assert isinstance(refusals(table)[1, 2], Exhausted)
+    table.draining = True
+    table.handle((1, 1), Close())
+    table.handle((1, 3), open_event([THE]))
+    assert isinstance(refusals(table)[1, 3], Unavailable)
 
 
 def test_a_lost_stream_takes_its_sessions_and_leaves_those_of_others() -> None:
     proposer = TableProposer(lambda _: {0: 0.5})
-    board = board_of(proposer)
+    table = table_of(proposer)
     for key in ((1, 1), (1, 2), (2, 1)):
-        board.handle(key, open_event([THE]))
-    board.lose(1)
-    assert board.num_sessions == 1
+        table.handle(key, open_event([THE]))
+    table.lose(1)
+    assert table.num_sessions == 1
     assert list(proposer.sessions) == [(2, 1)]
-    assert list(board.outgoing()) in ([], [2])
+    assert list(table.outgoing()) in ([], [2])
 
 
 def test_sessions_can_be_handed_back() -> None:
-    board = board_of(TableProposer(lambda _: {0: 0.5}))
-    board.handle((1, 1), open_event([THE]))
-    board.refuse_all(Unavailable("going away"))
-    assert isinstance(refusals(board)[1, 1], Unavailable)
-    assert board.num_sessions == 0
+    table = table_of(TableProposer(lambda _: {0: 0.5}))
+    table.handle((1, 1), open_event([THE]))
+    table.refuse_all(Unavailable("going away"))
+    assert isinstance(refusals(table)[1, 1], Unavailable)
+    assert table.num_sessions == 0
 
 
 @pytest.mark.parametrize("draft_ahead", [True, False])
@@ -182,11 +182,11 @@ def test_scores_agree_with_what_is_accepted_over_a_run(draft_ahead: bool) -> Non
         choice = random.Random(repr((len(sequence), *sequence[-4:]))).choices(range(4), [0.6, 0.2, 0.15, 0.05])[0]
         return follow[sequence[-2], sequence[-1]][choice]
 
-    board = board_of(TableProposer(draft))
+    table = table_of(TableProposer(draft))
     plan = Plan(num_steps=3, num_draft_tokens=12, draft_ahead=draft_ahead)
-    verifier = Verifier(board, (1, 1), [THE, CAT], target, plan=plan, max_nodes=128)
+    verifier = Verifier(table, (1, 1), [THE, CAT], target, plan=plan, max_nodes=128)
     for _ in range(400):
-        run_until_all_rest(board, verifier)
+        run_until_all_rest(table, verifier)
         verifier.step()
     late = verifier.verified[len(verifier.verified) // 2 :]
     for low, high in ((-9.0, -1.6), (-1.6, -0.7), (-0.7, 0.0)):
@@ -203,11 +203,11 @@ def test_hits_are_common_when_breadth_is_drafted_ahead() -> None:
         return {first: 0.5, (first + 1) % 9: 0.3, (first + 2) % 9: 0.2}
 
     choices = random.Random(3)
-    board = board_of(TableProposer(draft))
-    verifier = Verifier(board, (1, 1), [THE], lambda seen: (seen[-1] + choices.choice([1, 1, 2, 3])) % 9, max_nodes=256)
+    table = table_of(TableProposer(draft))
+    verifier = Verifier(table, (1, 1), [THE], lambda seen: (seen[-1] + choices.choice([1, 1, 2, 3])) % 9, max_nodes=256)
     for _ in range(60):
         for _ in range(4):  # expansions that fit in a step
-            board.step()
-            deliver(board, verifier)
+            table.step()
+            deliver(table, verifier)
         verifier.step()
     assert sum(verifier.hits) / len(verifier.hits) > 0.75

@@ -23,11 +23,11 @@ from tests.drafter.toys import (
     Handled,
     TableProposer,
     Verifier,
-    board_of,
     deliver,
     open_event,
     plain_model,
     run_until_all_rest,
+    table_of,
     tiny_config,
     tiny_lm,
 )
@@ -127,12 +127,12 @@ def test_children_are_those_of_the_plain_model_on_every_path_after_hits_and_miss
     plain_logits: Callable[[Sequence[int]], torch.Tensor], sampling: Sampling, budget: int
 ) -> None:
     proposer = Checked(plain_logits, sampling, budget)
-    board = board_of(proposer, width=12, survival=0.03)
+    table = table_of(proposer, width=12, survival=0.03)
     vocabulary = proposer.info.vocabulary
     assert vocabulary is not None
     verifiers = [
         Verifier(
-            board, (1, number), list(range(1, length)), target_of(plain_logits, sampling),
+            table, (1, number), list(range(1, length)), target_of(plain_logits, sampling),
             plan=Plan(num_steps=3, num_draft_tokens=6), sampling=sampling, vocabulary=vocabulary, prompt_tokens=GIVEN,
         )
         for number, length in ((1, 14), (2, 5), (3, 2))
@@ -140,12 +140,12 @@ def test_children_are_those_of_the_plain_model_on_every_path_after_hits_and_miss
     timing = random.Random(1)
     for _ in range(16):
         for _ in range(timing.randrange(9)):
-            board.step()
-        deliver(board, *verifiers)
+            table.step()
+        deliver(table, *verifiers)
         for verifier in verifiers:
             if timing.random() < 0.7:
                 verifier.step()
-    run_until_all_rest(board, *verifiers)
+    run_until_all_rest(table, *verifiers)
     hits = [hit for verifier in verifiers for hit in verifier.hits]
     assert any(hits)
     assert not all(hits)
@@ -206,14 +206,14 @@ def test_a_context_that_does_not_fit_is_refused_and_takes_nothing() -> None:
 
 def test_a_session_whose_commit_does_not_fit_is_refused_and_the_others_go_on() -> None:
     proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
-    board = board_of(proposer, survival=0.3)
+    table = table_of(proposer, survival=0.3)
     vocabulary = proposer.info.vocabulary
     assert vocabulary is not None
-    verifiers = [Verifier(board, (1, n), [1] * 20, lambda seen: len(seen) % 32, vocabulary=vocabulary) for n in (1, 2)]
+    verifiers = [Verifier(table, (1, n), [1] * 20, lambda seen: len(seen) % 32, vocabulary=vocabulary) for n in (1, 2)]
     ended: list[object] = []
     for _ in range(40):
-        board.step()
-        for session, event in board.outgoing().get(1, []):
+        table.step()
+        for session, event in table.outgoing().get(1, []):
             if isinstance(event, Exhausted):
                 ended.append(session)
             elif session not in ended:
@@ -224,37 +224,37 @@ def test_a_session_whose_commit_does_not_fit_is_refused_and_the_others_go_on() -
         if ended:
             break
     assert len(ended) == 1
-    assert board.num_sessions == 1
+    assert table.num_sessions == 1
     assert proposer.pages.used < 40
 
 
 def test_a_full_pool_stops_growing_and_not_the_session() -> None:
     proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
-    board = board_of(proposer, survival=0.0001)
-    board.handle(KEY, open_event([1] * 60, vocabulary=Vocabulary(32), max_nodes=500))
-    while board.step():
+    table = table_of(proposer, survival=0.0001)
+    table.handle(KEY, open_event([1] * 60, vocabulary=Vocabulary(32), max_nodes=500))
+    while table.step():
         pass
     assert proposer.room == 0
-    ((_, grow),) = board.outgoing()[1]
+    ((_, grow),) = table.outgoing()[1]
     assert isinstance(grow, Grow)
     assert grow.resting
-    board.handle(KEY, Close())
+    table.handle(KEY, Close())
     assert proposer.pages.used == 0
 
 
 def test_a_session_that_reaches_the_drafters_context_is_handed_back() -> None:
     proposer = ModelProposer(StandaloneModel(tiny_lm(max_context=16)), CHILDREN)
-    board = board_of(proposer)
+    table = table_of(proposer)
     vocabulary = proposer.info.vocabulary
     assert vocabulary is not None
-    verifier = Verifier(board, KEY, [1] * 12, lambda _: 3, plan=Plan(num_steps=2), vocabulary=vocabulary)
-    while board.num_sessions:
-        run_until_all_rest(board, verifier)
+    verifier = Verifier(table, KEY, [1] * 12, lambda _: 3, plan=Plan(num_steps=2), vocabulary=vocabulary)
+    while table.num_sessions:
+        run_until_all_rest(table, verifier)
         assert all(node.position < 16 for node in verifier.mirror.tree.nodes.values())
         verifier.step()
-    ((_, refusal),) = board.outgoing()[1]
+    ((_, refusal),) = table.outgoing()[1]
     assert "context of 16" in str(refusal)
     assert proposer.pages.used == 0
-    board.handle((1, 2), open_event([1] * 17, vocabulary=vocabulary))
-    ((_, refusal),) = board.outgoing()[1]
+    table.handle((1, 2), open_event([1] * 17, vocabulary=vocabulary))
+    ((_, refusal),) = table.outgoing()[1]
     assert "has 17 tokens" in str(refusal)

@@ -31,7 +31,7 @@ from specsplit_drafter.rounds import Rounds
 from specsplit_drafter.session_table import Outgoing
 from tests.drafter.head_toys import VOCABULARY, event_of, layout_of, saveable
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter
-from tests.drafter.toys import TableProposer, board_of, open_event, plain_model, tiny_config
+from tests.drafter.toys import TableProposer, open_event, plain_model, table_of, tiny_config
 from tests.rpc.test_member import Script
 from tests.support.otlp import ReceivedSpan, Receiver, receiving
 
@@ -355,9 +355,9 @@ class Turns:
 
 
 def engine_over(proposer: TableProposer, rounds: Rounds, clock: Clock | None = None) -> tuple[Engine, list[Turn]]:
-    board, turns = board_of(proposer, survival=0.2, max_sessions=64), Turns()
-    board.rounds = rounds
-    return Engine(board, clock or ManualClock(), turns, lambda: None), turns.told
+    table, turns = table_of(proposer, survival=0.2, max_sessions=64), Turns()
+    table.rounds = rounds
+    return Engine(table, clock or ManualClock(), turns, lambda: None), turns.told
 
 
 def work(engine: Engine, sessions: int) -> None:

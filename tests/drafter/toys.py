@@ -136,11 +136,11 @@ class Handled:
 
 
 class Verifier:
-    """One session of a scripted verifier over a board, with nothing in between: the target is a function of the sequence."""
+    """One session of a scripted verifier over a table, with nothing in between: the target is a function of the sequence."""
 
     def __init__(
         self,
-        board: SessionTable,
+        table: SessionTable,
         session: SessionKey,
         prompt: Sequence[int],
         target: Callable[[Sequence[int]], int],
@@ -161,16 +161,16 @@ class Verifier:
         self.grows: list[Grow] = []
         self.read: list[int] = []
         """Positions up to which features were said to be read."""
-        self._board, self._session, self._target = board, session, target
+        self._table, self._session, self._target = table, session, target
         layout = features or FeatureLayout()
         opened = Open(
             tuple(prompt), sampling or Sampling(), self.plan, vocabulary, max_nodes,
             features=layout, prompt_tokens=prompt_tokens,
         )  # fmt: skip
-        board.handle(session, opened)
+        table.handle(session, opened)
 
     def receive(self, events: Sequence[tuple[int, object]]) -> None:
-        """What the board sent for this stream; a refusal is raised."""
+        """What the table sent for this stream; a refusal is raised."""
         for session, event in events:
             if session != self._session[1]:
                 continue
@@ -196,33 +196,33 @@ class Verifier:
         commit, hit = self.mirror.commit(draft, path, picks[path[-1]])
         self.hits.append(hit)
         self.committed += commit.tokens
-        self._board.handle(self._session, commit)
+        self._table.handle(self._session, commit)
 
     def close(self) -> None:
         """End the session."""
-        self._board.handle(self._session, Close())
+        self._table.handle(self._session, Close())
 
 
-def run_until_all_rest(board: SessionTable, *verifiers: Verifier) -> int:
+def run_until_all_rest(table: SessionTable, *verifiers: Verifier) -> int:
     """Expand and deliver until nothing is left to do; how many expansions it took."""
     expansions = 0
     while True:
-        count = board.step()
-        deliver(board, *verifiers)
+        count = table.step()
+        deliver(table, *verifiers)
         if not count:
             return expansions
         expansions += 1
 
 
-def deliver(board: SessionTable, *verifiers: Verifier) -> None:
-    """Everything the board has to say, to whom it concerns (one stream)."""
-    for events in board.outgoing().values():
+def deliver(table: SessionTable, *verifiers: Verifier) -> None:
+    """Everything the table has to say, to whom it concerns (one stream)."""
+    for events in table.outgoing().values():
         for verifier in verifiers:
             verifier.receive(events)
 
 
-def board_of(proposer: Proposer, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8) -> SessionTable:
-    """A board with these limits."""
+def table_of(proposer: Proposer, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8) -> SessionTable:
+    """A table with these limits."""
     return SessionTable(proposer, GrowthLimits(width, survival, survival), max_sessions)
 
 

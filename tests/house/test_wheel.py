@@ -35,9 +35,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin folder of a venv that holds the wheel without extras."""
     folder = tmp_path_factory.mktemp("bare")
-    venv.create(folder, with_pip=True)
-    pip = [folder / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", ROOT / "constraints.txt", wheel], check=True, cwd=folder)
+    venv.create(folder)
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "-c", ROOT / "constraints.txt", wheel], check=True, cwd=folder)
     return folder / "bin"
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit.model import Row, ancestor_mask, causal_mask
+from specsplit.model import Row, RowPages, ancestor_mask, causal_mask
 from specsplit.model.batch import PackedBatch
 
 T, F = True, False
@@ -29,7 +29,7 @@ def path_to(parents: list[int], node: int) -> list[int]:
 
 def test_the_worked_example_as_a_row() -> None:
     # cat, 1 sat, 3 on, 2 is, 5 the -- behind the committed token `the`
-    row = Row.tree([10, 11, 13, 12, 15], [-1, 0, 1, 0, 2], slots=np.array([40, 41, 42, 43, 44, 45]))
+    row = Row.tree([10, 11, 13, 12, 15], [-1, 0, 1, 0, 2], RowPages.alone(np.array([10, 11]), 6))
     assert row.tail_mask.tolist() == [
         [T, F, F, F, F],
         [T, T, F, F, F],
@@ -38,8 +38,6 @@ def test_the_worked_example_as_a_row() -> None:
         [T, T, T, F, T],
     ]
     assert row.positions.tolist() == [1, 2, 3, 2, 4]
-    assert row.write_slots.tolist() == [41, 42, 43, 44, 45]
-    assert row.kv_slots.tolist() == [40, 41, 42, 43, 44, 45]
     assert list(row.logits_at) == [0, 1, 2, 3, 4]
 
 
@@ -62,33 +60,33 @@ def test_a_parent_that_does_not_come_earlier_is_refused(parents: list[int]) -> N
 
 
 def test_a_chunk_continues_where_the_sequence_stands() -> None:
-    row = Row.chunk([7, 8], np.array([90, 91, 20, 21, 22]), logits_at=[1])
+    row = Row.chunk([7, 8], RowPages(0, 5), logits_at=[1])
     assert row.positions.tolist() == [3, 4]
-    assert row.write_slots.tolist() == [21, 22]
     assert row.tail_mask.tolist() == [[T, F], [T, T]]
 
 
 def test_packing_puts_rows_end_to_end_and_shifts_the_logit_indices() -> None:
-    slots = np.arange(10)
     batch = PackedBatch.pack(
         [
-            Row.chunk([1, 2, 3], slots[:3]),
-            Row.tree([4, 5], [-1, 0], slots[4:8]),
-            Row.chunk([6, 7], slots[:6], logits_at=[1, 0]),
+            Row.chunk([1, 2, 3], RowPages(0, 3)),
+            Row.tree([4, 5], [-1, 0], RowPages(1, 4)),
+            Row.chunk([6, 7], RowPages(2, 6), logits_at=[1, 0]),
         ]
     )
     assert batch.input_ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert batch.positions.tolist() == [0, 1, 2, 2, 3, 4, 5]
-    assert batch.write_slots.tolist() == [0, 1, 2, 6, 7, 4, 5]
     assert batch.starts.tolist() == [0, 3, 5]
     assert batch.logits_at.tolist() == [3, 4, 6, 5]
 
 
 def test_a_row_whose_parts_do_not_fit_together_is_refused() -> None:
-    slots = np.arange(4)
-    with pytest.raises(ValueError, match="tail mask of 2 x 5"):
-        Row([1, 2], slots[:2], slots[:2], slots, np.ones((2, 5), dtype=np.bool_))
+    four, positions = RowPages(0, 4), np.arange(4)
+    for tail in (1, 5):
+        with pytest.raises(ValueError, match=f"tail mask of 2 x {tail}"):
+            Row([1, 2], positions[:2], four, np.ones((2, tail), dtype=np.bool_))
     with pytest.raises(ValueError, match="3 positions"):
-        Row([1, 2], slots[:3], slots[:2], slots, causal_mask(2))
+        Row([1, 2], positions[:3], four, causal_mask(2))
     with pytest.raises(ValueError, match="tail mask of 0 x 0"):
-        Row.chunk([], slots)
+        Row.chunk([], four)
+    with pytest.raises(ValueError, match="a row of 0 tokens"):
+        RowPages(0, 0)

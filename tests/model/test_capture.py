@@ -30,7 +30,7 @@ def test_every_layer_of_a_chunk_is_what_transformers_computes(pair: tuple[Causal
     table.reserve(12)
     # In two forwards: the second chunk sees the first through the KV.
     parts = [
-        ours.forward_capturing([Row.chunk(TOKENS[a:b], table.slots(0, b))], tuple(expected))[1]
+        ours.forward_capturing([Row.chunk(TOKENS[a:b], table.upto(b))], tuple(expected))[1]
         for a, b in ((0, 7), (7, 12))
     ]
     table.release()
@@ -42,8 +42,8 @@ def test_nodes_of_a_tree_have_the_states_of_their_paths(pair: tuple[CausalLM, Pr
     ours, theirs = pair
     table = PageTable(ours.pool)
     table.reserve(12)
-    ours.forward([Row.chunk(TOKENS[:8], table.slots(0, 8))])
-    _, hidden = ours.forward_capturing([Row.tree(TOKENS[8:], PARENTS, table.slots(0, 12))], (1, LAST))
+    ours.forward([Row.chunk(TOKENS[:8], table.upto(8))])
+    _, hidden = ours.forward_capturing([Row.tree(TOKENS[8:], PARENTS, table.upto(12))], (1, LAST))
     table.release()
     for node, path in enumerate(([8], [8, 9], [8, 10], [8, 9, 11])):
         expected = own_states(theirs, [*TOKENS[:8], *(TOKENS[i] for i in path)])
@@ -54,7 +54,7 @@ def test_nodes_of_a_tree_have_the_states_of_their_paths(pair: tuple[CausalLM, Pr
 def test_the_last_layers_output_becomes_last_behind_the_final_norm(llama: CausalLM) -> None:
     table = PageTable(llama.pool)
     table.reserve(12)
-    _, hidden = llama.forward_capturing([Row.chunk(TOKENS, table.slots(0, 12))], (3, LAST))
+    _, hidden = llama.forward_capturing([Row.chunk(TOKENS, table.upto(12))], (3, LAST))
     with torch.inference_mode():
         torch.testing.assert_close(llama.model.model.norm(hidden[3]), hidden[LAST])
 
@@ -65,7 +65,7 @@ def test_an_inflated_model_has_the_same_states(folders: dict[str, Path]) -> None
     for lm in (plain, deep):
         table = PageTable(lm.pool)
         table.reserve(12)
-        states.append(lm.forward_capturing([Row.chunk(TOKENS, table.slots(0, 12))], (0, 2, 3, LAST))[1])
+        states.append(lm.forward_capturing([Row.chunk(TOKENS, table.upto(12))], (0, 2, 3, LAST))[1])
     assert states[0].keys() == states[1].keys()
     for layer, expected in states[0].items():
         assert torch.equal(states[1][layer], expected)
@@ -74,7 +74,7 @@ def test_an_inflated_model_has_the_same_states(folders: dict[str, Path]) -> None
 def test_only_what_was_asked_for_is_kept_and_no_hook_stays(llama: CausalLM) -> None:
     table = PageTable(llama.pool)
     table.reserve(12)
-    row = Row.chunk(TOKENS, table.slots(0, 12), logits_at=[11])
+    row = Row.chunk(TOKENS, table.upto(12), logits_at=[11])
     logits, hidden = llama.forward_capturing([row], (2,))
     assert set(hidden) == {2}
     hidden.clear()
@@ -99,4 +99,4 @@ def test_a_layer_that_is_not_there_is_refused(llama: CausalLM, layer: int) -> No
     with pytest.raises(
         Incompatible, match=rf"layer {layer} wanted; the target has 3 decoder layers: expected 0 .*1\.\.3"
     ):
-        llama.forward_capturing([Row.chunk(TOKENS, table.slots(0, 12))], (1, layer))
+        llama.forward_capturing([Row.chunk(TOKENS, table.upto(12))], (1, layer))

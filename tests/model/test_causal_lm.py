@@ -25,6 +25,12 @@ def test_generation_config_may_name_several_end_tokens(folders: dict[str, Path],
     assert CausalLM.load(folder, num_pages=16, page_size=4).info.eos_token_ids == (2, 7)
 
 
+def test_a_loaded_model_hands_its_pages_out_side_by_side(folders: dict[str, Path]) -> None:
+    """A row whose slots are one run reads its KV in place; what the probe had taken must not lie crosswise."""
+    lm = CausalLM.load(folders["llama"], num_pages=16, page_size=4)
+    assert lm.pool.allocate(16).tolist() == list(range(16))
+
+
 def test_no_rows_give_no_logits(llama: CausalLM) -> None:
     assert llama.forward([]).shape == (0, 97)
 
@@ -34,7 +40,7 @@ def test_a_row_that_asks_for_no_logits_gets_none_but_its_kv_is_stored(llama: Cau
     table.reserve(6)
     slots = table.slots(0, 6)
     llama.kv.data.zero_()
-    assert llama.forward([Row.chunk([1, 2, 3, 4, 5, 6], slots)]).shape == (0, 97)
+    assert llama.forward([Row.chunk([1, 2, 3, 4, 5, 6], table.upto(6))]).shape == (0, 97)
     assert llama.kv.data[:, :, torch.from_numpy(slots)].abs().sum(dim=(1, 3, 4)).all()
 
 
@@ -43,7 +49,7 @@ def test_logits_come_in_the_order_the_rows_ask(llama: CausalLM) -> None:
     for table in tables:
         table.reserve(40)
     sizes, wanted = (2, 33, 3), ([1], [32, 0], [2])
-    rows = [Row.chunk(range(n), t.slots(0, n), w) for n, t, w in zip(sizes, tables, wanted, strict=True)]
+    rows = [Row.chunk(range(n), t.upto(n), w) for n, t, w in zip(sizes, tables, wanted, strict=True)]
     together = llama.forward(rows)
     alone = torch.cat([llama.forward([row]) for row in rows])
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
@@ -56,7 +62,7 @@ def test_other_dtypes_load_and_answer_in_their_own(folders: dict[str, Path], dty
     assert lm.kv.data.dtype == expected
     table = PageTable(lm.pool)
     table.reserve(3)
-    logits = lm.forward([Row.chunk([1, 2, 3], table.slots(0, 3), logits_at=[2])])
+    logits = lm.forward([Row.chunk([1, 2, 3], table.upto(3), logits_at=[2])])
     assert logits.dtype == expected
     assert logits.isfinite().all()
 
@@ -73,7 +79,7 @@ def test_a_row_gives_the_same_logits_whether_its_pages_are_a_run_or_scattered(ll
     tokens, parents = [5, 9, 3, 7, 1, 2], [-1, 0, 0, 1, 1, 3]
     logits = []
     for table in (run, scattered):
-        llama.forward([Row.chunk(range(1, 11), table.slots(0, 10))])
-        alone = llama.forward([Row.tree([4], [-1], table.slots(0, 11))])
-        logits.append(torch.cat([alone, llama.forward([Row.tree(tokens, parents, table.slots(0, 16))])]))
+        llama.forward([Row.chunk(range(1, 11), table.upto(10))])
+        alone = llama.forward([Row.tree([4], [-1], table.upto(11))])
+        logits.append(torch.cat([alone, llama.forward([Row.tree(tokens, parents, table.upto(16))])]))
     torch.testing.assert_close(logits[0], logits[1], atol=1e-5, rtol=1e-5)

@@ -17,8 +17,8 @@ from specsplit.model import CausalLM, PageTable, Row
 def logits(lm: CausalLM) -> torch.Tensor:
     table = PageTable(lm.pool)
     table.reserve(20)
-    lm.forward([Row.chunk(range(5, 15), table.slots(0, 10))])
-    result = lm.forward([Row.tree([3, 1, 4, 1, 5], [-1, 0, 0, 1, 2], table.slots(0, 15))])
+    lm.forward([Row.chunk(range(5, 15), table.upto(10))])
+    result = lm.forward([Row.tree([3, 1, 4, 1, 5], [-1, 0, 0, 1, 2], table.upto(15))])
     table.release()
     return result
 

@@ -150,7 +150,7 @@ def test_a_model_that_never_says_some_tokens_is_served(saved: Saved, tiny_config
     lm = load(biased(saved, tiny_config, slice(0, 90), -torch.inf))
     table = PageTable(lm.pool)
     table.reserve(3)
-    logits = lm.forward([Row.chunk([1, 2, 3], table.slots(0, 3), [0, 1, 2])])
+    logits = lm.forward([Row.chunk([1, 2, 3], table.upto(3), [0, 1, 2])])
     samplings = [Sampling(), Sampling(1.0, top_p=0.9), Sampling(MAX_TEMPERATURE, top_k=20)]
     assert all(token is not None and token >= 90 for token in pick(logits, samplings, [1, 2, 3]))
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model import CausalLM, PageTable, Row, RowPages
 
 TOLERANCE = 1e-4
 
@@ -29,14 +29,14 @@ class Sequence:
         self.table.reserve(self.stored + count)
         tokens = self.tokens[self.stored : self.stored + count]
         self.stored += count
-        return Row.chunk(tokens, self.table.slots(0, self.stored), logits_at=[count - 1])
+        return Row.chunk(tokens, self.table.upto(self.stored), logits_at=[count - 1])
 
     def tree(self, tokens: list[int], parents: list[int]) -> Row:
         """Nodes under the root, which is the last committed token."""
         assert self.stored == len(self.tokens) - 1
         stop = self.stored + len(tokens)
         self.table.reserve(stop)
-        return Row.tree(tokens, parents, self.table.slots(0, stop))
+        return Row.tree(tokens, parents, self.table.upto(stop))
 
     def accept(self, path: list[int], tokens: list[int], bonus: int) -> None:
         """Commit the nodes on `path` (root first) and a bonus; compact their KV to the front."""
@@ -122,7 +122,7 @@ def test_prefill_chunks_and_trees_share_a_batch(pair: Pair) -> None:
             long.chunk(33),
             short.tree(draft, parents),
             late.tree(alone, [-1]),
-            Row.chunk(late.tokens[:20], late.table.slots(0, 20)),
+            Row.chunk(late.tokens[:20], late.table.upto(20)),
         ]
     )
     torch.testing.assert_close(logits[0], plain_logits(model, long.tokens[:53]), atol=TOLERANCE, rtol=TOLERANCE)
@@ -133,23 +133,26 @@ def test_prefill_chunks_and_trees_share_a_batch(pair: Pair) -> None:
 
 
 def test_a_tree_grown_by_expansions_matches_every_path(pair: Pair) -> None:
-    """As a drafter does it: scattered slots, each expansion adds nodes below any earlier ones."""
+    """As a drafter does it: scattered pages, each expansion adds nodes below any earlier ones."""
     lm, model = pair
     rng = np.random.default_rng(4)
     prompt = random_tokens(lm, rng, 12)
     table = PageTable(lm.pool)
     table.reserve(64)
-    slots = table.slots(0, 64)[rng.permutation(64)]
-    lm.forward([Row.chunk(prompt[:-1], slots[:11])])
+    scattered = table.pages(0, 16)[rng.permutation(16)]
+
+    def first(length: int) -> RowPages:
+        return RowPages.alone(scattered[: lm.pool.pages_for(length)], length)
+
+    lm.forward([Row.chunk(prompt[:-1], first(11))])
     parents, tokens = random_parents(rng, 14), [prompt[-1], *random_tokens(lm, rng, 13)]
-    mask = Row.tree(tokens, parents, slots[:25]).tail_mask
+    mask = Row.tree(tokens, parents, first(25)).tail_mask
     depth = mask.sum(axis=1)
     for start, stop in ((0, 1), (1, 6), (6, 14)):
         row = Row(
             tokens=tokens[start:stop],
             positions=10 + depth[start:stop],
-            write_slots=slots[11 + start : 11 + stop],
-            kv_slots=slots[: 11 + stop],
+            pages=first(11 + stop),
             tail_mask=mask[start:stop, :stop],
             logits_at=range(stop - start),
         )
@@ -163,10 +166,14 @@ def test_a_tree_grown_by_expansions_matches_every_path(pair: Pair) -> None:
 
 def test_nan_in_the_kv_of_others_does_not_reach_a_shorter_row(llama: CausalLM) -> None:
     rng = np.random.default_rng(6)
-    tokens, own = random_tokens(llama, rng, 36), np.arange(100, 136)
-    llama.forward([Row.chunk(tokens[6:30], own[6:30])])
-    rows = [Row.chunk(tokens[:6], own[:6], logits_at=[5]), Row.chunk(tokens[30:], own[6:], logits_at=[5])]
+    tokens, short, long = random_tokens(llama, rng, 36), np.array([25, 26]), np.arange(27, 35)
+    llama.forward([Row.chunk(tokens[6:30], RowPages.alone(long[:6], 24))])
+    rows = [
+        Row.chunk(tokens[:6], RowPages.alone(short, 6), logits_at=[5]),
+        Row.chunk(tokens[30:], RowPages.alone(long, 30), logits_at=[5]),
+    ]
     expected = llama.forward(rows)
+    own = [*range(100, 106), *range(108, 138)]
     llama.kv.data[:, :, np.setdiff1d(np.arange(llama.pool.num_slots), own)] = torch.nan
     torch.testing.assert_close(llama.forward(rows), expected)
 

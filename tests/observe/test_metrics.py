@@ -41,7 +41,7 @@ class Costs(StepCosts):
     host_us: float = 500.0
     tokens: int = 40
     prefill_tokens: int = 0
-    reprefill_tokens: int = 0
+    recomputed_tokens: int = 0
     unverified_nodes: int = 0
     late_nodes: int = 0
     failovers: int = 0
@@ -283,7 +283,7 @@ def test_a_step_worked_through_by_hand() -> None:
     ]
     costs = Costs(
         prefill_tokens=7,
-        reprefill_tokens=3,
+        recomputed_tokens=3,
         unverified_nodes=9,
         late_nodes=2,
         failovers=1,
@@ -302,7 +302,7 @@ def test_a_step_worked_through_by_hand() -> None:
         "bonus_tokens": 3,
         "generated_tokens": 8,
         "prefill_tokens": 7,
-        "reprefill_tokens": 3,
+        "recomputed_tokens": 3,
         "hits": 1,
         "failovers": 1,
         "cached_tokens": 64,

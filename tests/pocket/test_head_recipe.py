@@ -20,7 +20,7 @@ from scripts.pocket.rollout import rollout, rows_of
 from scripts.pocket.target import config, save_bf16
 from scripts.pocket.training import Schedule
 from specsplit.features import LAST
-from specsplit.model.batch import Row
+from specsplit.model import Row, RowPages
 from specsplit.model.heads import Head, HeadRunner, load_head, save_head
 from specsplit.values import DrafterKind
 
@@ -101,7 +101,9 @@ def served_by_itself(head: Head, tokens: Tensor, states: Tensor, row: int) -> li
     state, said = states[: row + 1].detach(), []
     for ahead in range(DEPTH):
         read = tokens[1 : row + 2] if ahead == 0 else tokens[row + 1 + ahead, None]
-        hidden, state = runner.forward([Row.chunk(read.numpy(), slots[: row + 1 + ahead])], state)
+        hidden, state = runner.forward(
+            [Row.chunk(read.numpy(), RowPages.alone(slots[: row + 1 + ahead], row + 1 + ahead))], state
+        )
         state = state[-1:]
         said.append(head.draft_logits(0, hidden[-1]).detach())
     return said
@@ -114,7 +116,10 @@ def served_by_layers(head: Head, tokens: Tensor, states: Tensor, row: int) -> li
         runner = HeadRunner(head, layer, 32)
         slots = runner.pool.allocate(row + 1)
         each = [
-            runner.forward([Row.chunk(tokens[1 + layer + i, None].numpy(), slots[: i + 1])], state[i : i + 1])
+            runner.forward(
+                [Row.chunk(tokens[1 + layer + i, None].numpy(), RowPages.alone(slots[: i + 1], i + 1))],
+                state[i : i + 1],
+            )
             for i in range(row + 1)
         ]
         state = torch.cat([next_state for _, next_state in each])

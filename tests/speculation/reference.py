@@ -239,6 +239,8 @@ class Mirror:
         follower = self._trail[index + 1]
         if follower.token != token:
             return None  # it left the committed path
+        if not math.isfinite(score):
+            self._protocol.refuse(Event.GROW, f"scores: {score} is not a finite number")
         if follower.id:
             self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
         follower.id, follower.score = node_id, score

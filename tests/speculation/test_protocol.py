@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -104,6 +105,15 @@ def test_a_late_grow_that_names_the_bonus_gives_the_root_its_id() -> None:
     mirror.grow(late)
     mirror.grow(later)
     assert mirror.tree.snapshot() == original.tree.snapshot() == (8, RUG, {9: (8, CAT, -1.0)})
+
+
+def test_a_late_grow_gives_the_root_no_score_that_is_no_number() -> None:
+    original, mirror = example()
+    draft = mirror.take(5, 4, 5)
+    mirror.commit(draft, [0], RUG)
+    late = original.grow([NewNode(0, RUG, -0.8)])
+    with pytest.raises(IllegalEvent, match="scores: nan is not a finite number"):
+        mirror.grow(replace(late, scores=(float("nan"),)))
 
 
 def test_commits_out_of_order_or_off_the_path_are_refused() -> None:

@@ -20,6 +20,11 @@ WAITING = PlanChanges(draft_ahead=False, wait_budget_us=500_000)
 ERRING = {"m": "x"}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def all_forked(forked: None) -> None:
+    """Every service of these clusters is forked."""
+
+
 @pytest.fixture(scope="session")
 def alphabet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the alphabet target."""
@@ -32,7 +37,7 @@ def erring(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return alphabet_target(tmp_path_factory.mktemp("erring"), wrong=ERRING)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def trio(alphabet: Path, erring: Path) -> Iterator[LocalCluster]:
     """Coordinator, verifier, and a standalone and an ngram drafter, shared by tests that leave it as they found it."""
     with LocalCluster(alphabet, erring, drafters=["standalone", "ngram"], verifier=PACED) as cluster:

@@ -67,7 +67,7 @@ class World:
         self.now = 0.0
         self.addresses: tuple[str, ...] = ("drafter:1", "drafter:2")
         self.drafters = DrafterPool(Vocabulary(VOCAB), MAX_NODES)
-        self.boards = {
+        self.tables = {
             address: SessionTable(TableProposer(draft, Vocabulary(VOCAB)), GrowthLimits(4), 16)
             for address in self.addresses
         }
@@ -106,12 +106,12 @@ class World:
         if self.to_drafter[address]:
             message = drafter_pb2.DraftRequest.FromString(self.to_drafter[address].popleft())
             for session, event in wire.draft_request_events(message):
-                self.boards[address].handle((self.streams[address], session), event)
+                self.tables[address].handle((self.streams[address], session), event)
 
     def expand(self, address: str) -> None:
-        board = self.boards[address]
-        board.step()
-        for stream, events in board.outgoing().items():
+        table = self.tables[address]
+        table.step()
+        for stream, events in table.outgoing().items():
             assert stream == self.streams[address]
             told = [(s, _refusal(e) if isinstance(e, SpecsplitError) else e) for s, e in events]
             self.to_verifier[address].append(wire.draft_response(told).SerializeToString())
@@ -124,7 +124,7 @@ class World:
 
     def drop(self, address: str) -> None:
         """The stream breaks with everything on it; a later open finds a new one."""
-        self.boards[address].lose(self.streams[address])
+        self.tables[address].lose(self.streams[address])
         self.streams[address] += 1
         self.to_drafter[address].clear()
         self.to_verifier[address].clear()
@@ -139,13 +139,13 @@ class World:
                 self.expand(address)
                 while self.to_verifier[address]:
                     self.deliver_to_verifier(address)
-            if all(growth_rests(self.boards[a]) for a in self.addresses) and not any(self.to_drafter.values()):
+            if all(growth_rests(self.tables[a]) for a in self.addresses) and not any(self.to_drafter.values()):
                 return
         raise AssertionError("the drafters never rest")
 
 
-def growth_rests(board: SessionTable) -> bool:
-    return not board.outgoing() and board.step() == 0
+def growth_rests(table: SessionTable) -> bool:
+    return not table.outgoing() and table.step() == 0
 
 
 def _refusal(error: SpecsplitError) -> Refuse:
@@ -182,8 +182,8 @@ def test_whatever_the_wire_does_the_text_is_the_targets_own(data: st.DataObject)
     for session in world.sessions.values():
         if isinstance(session.drafter, DraftSession):
             address, mirror = session.drafter.address, session.drafter.mirror
-            original = world.boards[address].growth_of((world.streams[address], session.id)).original
+            original = world.tables[address].growth_of((world.streams[address], session.id)).original
             assert mirror.tree.snapshot() == original.tree.snapshot()
             assert mirror.resting
-    open_sessions = sum(board.num_sessions for board in world.boards.values())
+    open_sessions = sum(table.num_sessions for table in world.tables.values())
     assert open_sessions == sum(session.drafter.attached for session in world.sessions.values())

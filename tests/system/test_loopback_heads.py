@@ -58,7 +58,7 @@ class World:
         ]
         self.drafters = DrafterPool(VOCABULARY, MAX_NODES, FeatureSource(recipe_of, limits))
         budget, pages = chance.choice([1, 3, 512]), PagePool(256, 4)
-        self.boards = {
+        self.tables = {
             address: SessionTable(Checked(name, budget, 1024), GrowthLimits(chance.choice([4, 32])), 16)
             for address, name in zip(ADDRESSES, heads, strict=True)
         }
@@ -129,11 +129,11 @@ class World:
         if self.to_drafter[address]:
             message = drafter_pb2.DraftRequest.FromString(self.to_drafter[address].popleft())
             for session, event in wire.draft_request_events(message):
-                self.boards[address].handle((self.streams[address], session), event)
+                self.tables[address].handle((self.streams[address], session), event)
 
     def expand(self, address: str) -> int:
-        expanded = self.boards[address].step()
-        for stream, events in self.boards[address].outgoing().items():
+        expanded = self.tables[address].step()
+        for stream, events in self.tables[address].outgoing().items():
             assert stream == self.streams[address]
             told = [(s, Refuse(number_of(e), str(e)) if isinstance(e, SpecsplitError) else e) for s, e in events]
             self.to_verifier[address].append(wire.draft_response(told).SerializeToString())
@@ -148,7 +148,7 @@ class World:
 
     def drop(self, address: str) -> None:
         """The stream breaks with everything on it; a later open finds a new one."""
-        self.boards[address].lose(self.streams[address])
+        self.tables[address].lose(self.streams[address])
         self.streams[address] += 1
         self.to_drafter[address].clear()
         self.to_verifier[address].clear()
@@ -192,14 +192,14 @@ class World:
             if not isinstance(drafter, DraftSession):
                 continue
             key = (self.streams[drafter.address], session.id)
-            original = self.boards[drafter.address].growth_of(key).original
+            original = self.tables[drafter.address].growth_of(key).original
             assert drafter.mirror.tree.snapshot() == original.tree.snapshot()
             assert drafter.mirror.resting
             assert drafter.feed is not None and drafter.feed.complete
             assert drafter.feed.read == len(session.tokens) - 1, "everything before the root"
             assert len(session.tokens) == 1 or len(drafter.mirror) > 0, "a head that has read everything drafts"
         drafted = sum(session.drafter.attached for session in self.sessions.values())
-        assert sum(board.num_sessions for board in self.boards.values()) == drafted
+        assert sum(table.num_sessions for table in self.tables.values()) == drafted
 
 
 @settings(max_examples=60, deadline=None)

@@ -133,9 +133,11 @@ def seeded(cluster: LocalCluster, prompts: list[list[int]]) -> list[tuple[int, .
 def test_greedy_text_is_what_transformers_writes(
     cluster: LocalCluster, prompts: list[list[int]], references: list[tuple[int, ...]], drafter: str
 ) -> None:
-    written, accepted = write_all(cluster, prompts, drafter, in_flight=2, plan=SERIAL)
-    assert written == references
-    assert accepted == 0 if drafter == "none" else accepted > PROMPTS
+    """One session at a time. Every prompt is written once, with one drafter or another."""
+    own = slice(KINDS.index(drafter), None, len(KINDS))
+    written, accepted = write_all(cluster, prompts[own], drafter, in_flight=2, plan=SERIAL)
+    assert written == references[own]
+    assert accepted == 0 if drafter == "none" else accepted > len(written)
 
 
 @pytest.mark.timeout(300)
@@ -152,8 +154,10 @@ def test_seeded_text_is_the_same_with_any_drafter(
 def test_greedy_text_is_the_same_in_a_batch_of_eight(
     wide: LocalCluster, prompts: list[list[int]], references: list[tuple[int, ...]], drafter: str
 ) -> None:
-    written, accepted = write_all(wide, prompts, drafter, in_flight=8, plan=AHEAD)
-    assert written == references
+    """Every prompt is written by half of the kinds."""
+    own = slice(KINDS.index(drafter) % 2, None, 2)
+    written, accepted = write_all(wide, prompts[own], drafter, in_flight=8, plan=AHEAD)
+    assert written == references[own]
     assert drafter != "none" or accepted == 0
 
 

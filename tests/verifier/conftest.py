@@ -12,8 +12,9 @@ import pytest
 from specsplit.clock import SystemClock
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
-from specsplit_verifier.service import Verifier, load_target
+from specsplit_verifier.service import load_target
 from specsplit_verifier.step import StepResult
+from specsplit_verifier.verifier import Verifier
 from tests.support.toys import alphabet_target
 
 Decode = Callable[[Verifier, DecodeRequest], Awaitable[tuple[list[int], Finished]]]

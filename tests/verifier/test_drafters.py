@@ -21,6 +21,8 @@ from specsplit_verifier.events import Roster
 from tests.support.toys import letter, random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 Answer: TypeAlias = Callable[[drafter_pb2.DraftRequestEvent], drafter_pb2.DraftResponseEvent | None]
 
 
@@ -95,19 +97,20 @@ async def test_a_malformed_grow_ends_drafting_for_its_own_session_only(alphabet:
             parents=[0, 1, 2, 3, 4, 5],
             token_ids=chain,
             scores=[-0.1 * i for i in range(1, 7)],
+            resting=True,
         )
 
     async with (
         scripted(answer) as (drafter, endpoint),
-        verifier_over(alphabet, max_nodes=32, draft_ahead=False, wait_budget_us=300_000) as verifier,
+        verifier_over(alphabet, max_nodes=32, draft_ahead=False, wait_budget_us=5_000_000) as verifier,
     ):
         broken, sound = await asyncio.gather(
             decode(verifier, DecodeRequest("broken", list(b"a"), stopping=Stopping(20), drafter=endpoint)),
-            decode(verifier, DecodeRequest("sound", list(b"m"), stopping=Stopping(12), drafter=endpoint)),
+            decode(verifier, DecodeRequest("sound", list(b"m"), stopping=Stopping(6), drafter=endpoint)),
         )
         await asyncio.sleep(0.1)
     assert bytes(broken[0]) == b"bcdefghijklmnopqrstu" and broken[1].speculation.accepted == 0
-    assert bytes(sound[0]) == b"nopqrstuvwxy" and sound[1].speculation.accepted >= 4
+    assert bytes(sound[0]) == b"nopqrs" and sound[1].speculation.accepted >= 4
     assert drafter.closed() == {1, 2}, "both were told that it is over"
 
 

@@ -22,9 +22,12 @@ from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import Stopping
 from specsplit.wire import verifier as wire
-from specsplit_verifier.service import Verifier, load_target
+from specsplit_verifier.service import load_target
+from specsplit_verifier.verifier import Verifier
 from specsplit_verifier.watchdog import Watchdog
 from tests.verifier.conftest import decode, recorded
+
+pytestmark = pytest.mark.usefixtures("forked")
 
 POISON = ord("#")
 

@@ -252,11 +252,13 @@ async def test_a_late_joiner_is_replayed_what_is_kept_in_messages_that_fit(
         verifier_over(target, max_message_bytes=small) as verifier,
     ):
         records = recorded(verifier)
-        verifier.on_lost = lambda _: verifier.engine.post(Roster([stayer]))  # nobody to turn to until then: an orphan
+        verifier.on_lost = lambda _: verifier.engine.post(
+            Roster([stayer])
+        )  # nobody to turn to until then: it needs a drafter
         tokens, end = await decode(verifier, request(truth[0][:150], leaver, tokens=40))
         sent = verifier.links.statistics[stayer.address]
     assert written(truth[0], tokens, 150)
-    assert not any(record.costs.reprefill_tokens for record in records)
+    assert not any(record.costs.recomputed_tokens for record in records)
     for reader in (first, second):
         reader.check(1, truth[0], features_of(target, truth[0], NEED))
     assert sent.feature_bytes_sent > small and end.speculation.accepted > 10
@@ -273,8 +275,8 @@ async def test_a_late_joiner_gets_what_is_gone_by_re_prefill(target: Path, truth
         verifier.engine.post(Roster([leaver, stayer]))
         tokens, end = await decode(verifier, request(PROMPTS[0], leaver))
     assert written(truth[0], tokens, 40)
-    gone = sum(record.costs.reprefill_tokens for record in records)
-    assert gone >= len(PROMPTS[0]) - 32 and max(record.costs.reprefill_tokens for record in records) <= 16
+    gone = sum(record.costs.recomputed_tokens for record in records)
+    assert gone >= len(PROMPTS[0]) - 32 and max(record.costs.recomputed_tokens for record in records) <= 16
     second.check(1, truth[0], features_of(target, truth[0], NEED))
     assert not second.sessions[1].blocked, "it has caught up"
     assert end.speculation.accepted > 10
@@ -296,9 +298,9 @@ async def test_a_drafter_of_another_need_gets_all_by_re_prefill_and_disturbs_nob
         )
     assert written(truth[0], drafted[0], 40)
     assert written(truth[1], plain[0], 43)
-    again = [record for record in records if record.costs.reprefill_tokens]
-    assert sum(record.costs.reprefill_tokens for record in again) >= len(PROMPTS[0])
-    assert max(record.costs.reprefill_tokens for record in again) <= 32, "few beside a session that lacks nothing"
+    again = [record for record in records if record.costs.recomputed_tokens]
+    assert sum(record.costs.recomputed_tokens for record in again) >= len(PROMPTS[0])
+    assert max(record.costs.recomputed_tokens for record in again) <= 32, "few beside a session that lacks nothing"
     assert all(record.sessions for record in again), "decoding goes on meanwhile"
     second.check(1, truth[0], features_of(target, truth[0], other))
 

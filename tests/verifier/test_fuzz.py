@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from specsplit.rpc import VERIFIER_SERVICE, Server, dial, wait_until_serving
+from specsplit.rpc import VERIFIER_SERVICE, dial, wait_until_serving
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
 from specsplit.wire.verifier import decode_event, decode_to_wire
 from specsplit.wire.watching import watch_to_wire
-from specsplit_verifier.service import serve
+from specsplit_verifier.service import service_of
 from tests.support.fuzz import HEALTH, REFLECTION, calls_of, check_no_tracebacks, fuzz
 from tests.support.toys import letter
 
@@ -29,9 +29,9 @@ EXAMPLES = (
 
 async def test_a_verifier_survives_messages_that_nobody_means(alphabet: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = VerifierSettings(model=alphabet, listen="127.0.0.1:0", drafter_connect_timeout_s=0.5)
-    listening: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(serve(settings, signals=False, on_server=listening.set_result))
-    server = await listening
+    service = service_of(settings)
+    await service.start()
+    server, running = service.server, asyncio.create_task(service.serve(signals=False))
     try:
         async with dial(server.bound) as channel:
             await wait_until_serving(channel, 60)

@@ -6,12 +6,14 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from specsplit.errors import InvalidRequest
-from specsplit.model.pages import PagePool, Slots
+from specsplit.model.page_tables import RowPages, Slots
+from specsplit.model.pages import PagePool
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
 from specsplit.values import Endpoint, ModelInfo, Plan, Sampling, Stopping, Vocabulary
@@ -81,15 +83,19 @@ class Pages(RuleBasedStateMachine):
         assert scheduler.running or not scheduler.waiting
         decoding, everyone = self.decoding(), list(scheduler.running.values())
         wanted = [(session, range(session.kv_length)) for session in everyone if again]
-        for session, positions, slots in self.kv.scratch(wanted):
-            assert len(slots) == positions.stop <= session.kv_length
-            self.write(session, positions, slots)
+        for session, positions, pages in self.kv.scratch(wanted):
+            assert pages.length == positions.stop <= session.kv_length
+            self.write(session, positions, self.slots_of(pages))
         for session in everyone:
             if session in decoding:
                 self.decode(session, accepted)
             else:
                 self.compute(session, min(chunk, len(session.tokens) - 1 - session.kv_length))
         self.kv.end_step()
+
+    def slots_of(self, pages: RowPages) -> Slots:
+        size = self.kv.pool.page_size
+        return np.add.outer(self.kv.pool.tables.listed(pages) * size, np.arange(size)).reshape(-1)[: pages.length]
 
     def decode(self, session: Session, accepted: int) -> None:
         assert session.room >= 1
@@ -195,6 +201,19 @@ def test_drafts_are_fewer_where_pages_are_few_and_make_room_for_a_root() -> None
     assert (older.room, younger.room) == (4, 4)
 
 
+def test_what_is_recomputed_begins_where_a_page_does_and_writes_on_no_page_of_the_session() -> None:
+    kv = manager(8)
+    session = session_of(1, [1] * 13, 5, Plan(num_draft_tokens=1), kv)
+    assert kv.admit(session, 0)
+    session.kv_length = 12
+    ((_, positions, pages),) = kv.scratch([(session, range(6, 11))])
+    assert (positions, pages.length) == (range(4, 11), 11)
+    own, first = session.table.pages(0, 4).tolist(), kv.pool.tables.listed(pages).tolist()
+    assert first[0] == own[0] and not {*first[1:]} & {*own}
+    kv.end_step()
+    assert kv.pool.free_pages == 4
+
+
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random target."""
@@ -219,7 +238,8 @@ async def test_preempted_sessions_write_what_they_would_have_written(
         wanted = requests([Endpoint("ngram", server.bound) if with_drafter else None], sampling)
         async with verifier_over(target) as verifier:
             truth = [(await decode(verifier, request))[0] for request in wanted]
-        async with verifier_over(target, kv_tokens=16 * 9) as verifier:
+        serial = {"draft_ahead": False, "wait_budget_us": 5_000_000}  # full trees, however busy the machine
+        async with verifier_over(target, kv_tokens=16 * 9, **serial) as verifier:
             steps = recorded(verifier)
             ends = await asyncio.gather(*(decode(verifier, request) for request in wanted))
     assert [tokens for tokens, _ in ends] == truth

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from specsplit.errors import InvalidRequest
-from specsplit.model.batch import Row
+from specsplit.model import Row, RowPages
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.speculation import Draft
 from specsplit.values import MAX_LOGPROBS, Sampling, Stopping, TokenLogprob
 from specsplit_verifier.logprobs import logprobs_of, with_logprobs
-from specsplit_verifier.service import Verifier
 from specsplit_verifier.step import Accepted, TreeInput
+from specsplit_verifier.verifier import Verifier
 from tests.support.toys import random_target
 from tests.verifier.conftest import verifier_over
 
@@ -99,9 +99,8 @@ def test_a_token_that_the_model_rules_out_is_told_with_minus_infinity() -> None:
 
 
 def tree(session: int, draft: Draft, wanted: int | None) -> TreeInput:
-    return TreeInput(
-        session, draft, Row.tree(draft.tokens, draft.parents, np.arange(len(draft.tokens))), Sampling(), None, wanted
-    )
+    pages = RowPages.alone(np.arange(len(draft.tokens)), len(draft.tokens))
+    return TreeInput(session, draft, Row.tree(draft.tokens, draft.parents, pages), Sampling(), None, wanted)
 
 
 @given(

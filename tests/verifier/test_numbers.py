@@ -13,9 +13,11 @@ from specsplit.errors import SpecsplitError
 from specsplit.rpc import code_of, dial, wait_until_serving
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.values import Endpoint, Sampling, Stopping
-from specsplit_verifier.service import Verifier
+from specsplit_verifier.verifier import Verifier
 from tests.support.toys import alphabet_target
 from tests.verifier.conftest import decode, verifier_over
+
+pytestmark = pytest.mark.usefixtures("forked")
 
 
 async def until_it_fails(verifier: Verifier, request: DecodeRequest) -> tuple[bytes, SpecsplitError]:

@@ -24,6 +24,8 @@ from tests.support.sampling import processors
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 VOCAB, NEW = 64, 40
 PROMPTS = [[3, 7, 1, 3, 7, 1, 3], [5], [9, 9, 9, 20, 41], [63, 0, 62]]
 ASKED = {

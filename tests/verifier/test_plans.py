@@ -18,8 +18,8 @@ from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.planner import StaticPlanner
-from specsplit_verifier.service import Verifier
 from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.verifier import Verifier
 from tests.drafter.service_toys import drafter
 from tests.support.toys import alphabet_target
 from tests.verifier.conftest import decode, recorded, verifier_over
@@ -148,7 +148,7 @@ async def test_a_head_is_not_opened_where_nothing_is_drafted_and_is_fed_all_it_m
         verifier.replan(PlanChanges(num_steps=0))
         running = Running(verifier, replace(request, drafter=endpoint))
         await running.until(0, 0)
-        assert not reader.sessions and not any(record.costs.reprefill_tokens for record in records)
+        assert not reader.sessions and not any(record.costs.recomputed_tokens for record in records)
         verifier.replan(PlanChanges())
         await running.until(5, 8)
         verifier.replan(PlanChanges(num_steps=0))

@@ -14,18 +14,20 @@ import torch
 
 from specsplit.clock import SystemClock
 from specsplit.errors import SpecsplitError
-from specsplit.features import LAST, FeatureNeed
+from specsplit.features import LAST, FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.model.pages import PagePool
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit.values import DrafterKind, Endpoint, ModelInfo, Plan, PlanChanges, Sampling, Stopping, Vocabulary
 from specsplit.wire import drafter as wire
+from specsplit_verifier.feed import Recipe
 from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.prefix_cache import PrefixCache
 from specsplit_verifier.scheduler import Scheduler
-from specsplit_verifier.service import Verifier, load_target
+from specsplit_verifier.service import load_target
 from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.verifier import Verifier
 from tests.drafter.service_toys import drafter
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
@@ -143,6 +145,21 @@ async def test_fifty_requests_that_share_a_beginning_prefill_it_once(target: Pat
     assert {end.usage.cached_prompt_tokens for end in plain} == {0}
 
 
+async def test_choices_of_one_request_read_its_prompt_once(target: Path) -> None:
+    """They are sessions of equal prompts and other seeds, and the second waits for the first."""
+    (prompt,) = prompts_of(1, 400)
+    async with verifier_over(target) as verifier:
+        steps = recorded(verifier)
+        ends = await asyncio.gather(
+            *(
+                decode(verifier, DecodeRequest("r", prompt, Sampling(temperature=1.0, seed=seed), Stopping(8)))
+                for seed in range(4)
+            )
+        )
+    assert sum(step.costs.prefill_tokens for step in steps) == 400
+    assert sorted(end.usage.cached_prompt_tokens for _, end in ends) == [0, 400, 400, 400]
+
+
 async def test_a_conversation_that_goes_on_finds_what_was_written_before(target: Path) -> None:
     (prompt,) = prompts_of(1, 50)
     async with verifier_over(target) as verifier:
@@ -197,22 +214,95 @@ async def test_text_is_the_same_with_the_cache_and_without(kind: DrafterKind | N
     assert all(end.usage.cached_prompt_tokens == 96 for end in ends)
 
 
-async def test_a_head_gets_the_features_of_a_cached_beginning_and_nobody_who_shares_it_notices(tmp_path: Path) -> None:
+@pytest.mark.parametrize("budget", [512, 37])
+async def test_a_head_gets_the_features_of_a_cached_beginning_and_nobody_who_shares_it_notices(
+    tmp_path: Path, budget: int
+) -> None:
+    """In chunks that begin on a page, and in such as do not."""
     folder, need = three_layers(tmp_path), FeatureNeed(layers=(1, LAST), hidden_size=32)
     prompts = [[(7 * i * i) % 16 for i in range(80)] + [number] for number in range(3)]
     async with verifier_over(folder, prefix_cache=False) as verifier:
         truth, _ = await write_all(verifier, prompts, Sampling(), new=100)
     texts = [prompt + text for prompt, text in zip(prompts, truth, strict=True)]
-    async with reading(need, texts) as (reader, endpoint), verifier_over(folder) as verifier:
+    async with (
+        reading(need, texts) as (reader, endpoint),
+        verifier_over(folder, step_token_budget=budget) as verifier,
+    ):
         steps = recorded(verifier)
         written, _ = await write_all(verifier, prompts[:1], Sampling(), new=100)
         again, ends = await write_all(verifier, prompts, Sampling(), endpoint, new=100)
         await reader.all_closed()
     assert written == truth[:1] and again == truth
     assert [end.usage.cached_prompt_tokens for end in ends] == [80, 80, 80]
-    assert sum(step.costs.reprefill_tokens for step in steps) >= 3 * 80
+    assert sum(step.costs.recomputed_tokens for step in steps) >= 3 * 80, "the first session had no head"
     for session, text in zip(sorted(reader.sessions), texts, strict=True):
         reader.check(session, text, features_of(folder, text, need))
+
+
+@pytest.mark.parametrize("kept_tokens", [1 << 20, 48])
+async def test_features_of_a_shared_beginning_are_kept_and_not_computed_again(tmp_path: Path, kept_tokens: int) -> None:
+    """The second request shares what was computed for the first. Where fewer are kept, the rest of them is computed again."""
+    folder, need = three_layers(tmp_path), FeatureNeed(layers=(1, LAST), hidden_size=32)
+    token_bytes = need.layout(32, FeatureFormat.FLOAT32).bytes_per_token
+    prompts = [[(7 * i * i) % 16 for i in range(80)] + [number] for number in range(2)]
+    async with verifier_over(folder, prefix_cache=False) as verifier:
+        truth, _ = await write_all(verifier, prompts, Sampling(), new=100)
+    texts = [prompt + text for prompt, text in zip(prompts, truth, strict=True)]
+    async with (
+        reading(need, texts) as (reader, endpoint),
+        verifier_over(folder, prefix_features_bytes=kept_tokens * token_bytes) as verifier,
+    ):
+        first, _ = await write_all(verifier, prompts[:1], Sampling(), endpoint, new=100)
+        steps = recorded(verifier)
+        second, (end,) = await write_all(verifier, prompts[1:], Sampling(), endpoint, new=100)
+        await reader.all_closed()
+    assert first + second == truth and end.usage.cached_prompt_tokens == 80
+    assert (sum(step.costs.recomputed_tokens for step in steps) == 0) == (kept_tokens > 80)
+    for session, text in zip(sorted(reader.sessions), texts, strict=True):
+        reader.check(session, text, features_of(folder, text, need))
+
+
+@pytest.mark.parametrize("kind", [DrafterKind.EAGLE, DrafterKind.EAGLE3])
+async def test_a_head_on_a_shared_beginning_is_accepted_as_often_as_on_its_own(kind: DrafterKind) -> None:
+    """Each time the second request of a drafter that knows nothing yet, since drafters learn from what was picked."""
+    prompt, found = [*SOURCE[:100], 7], list[tuple[list[int], Finished]]()
+    for prefix_cache in (False, True):
+        async with (
+            drafting(kind) as endpoint,
+            verifier_over(POCKET / "target", prefix_cache=prefix_cache) as verifier,
+        ):
+            steps = recorded(verifier)
+            await write_all(verifier, [prompt], Sampling(), endpoint, new=60)
+            ((text,), (end,)) = await write_all(verifier, [prompt], Sampling(), endpoint, new=60)
+            found.append((text, end))
+            assert sum(step.costs.recomputed_tokens for step in steps) == 0
+    (alone_text, alone), (shared_text, shared) = found
+    assert shared_text == alone_text and shared.usage.cached_prompt_tokens == 96
+    assert shared.speculation.accept_length == pytest.approx(alone.speculation.accept_length, rel=0.05)
+
+
+def features_at(page: int) -> Features:
+    return Features(4 * page, 4, bytes([page] * 32))
+
+
+def test_features_go_with_their_page_and_the_least_recently_used_first() -> None:
+    pool = PagePool(8, 4)
+    cache = PrefixCache(pool, feature_bytes=96)
+    recipe, other = (Recipe((layer,), "", FeatureLayout(2)) for layer in (1, 2))
+    digests = put(pool, cache, [1] * 16)
+    for page in range(4):
+        cache.keep(digests[page], recipe, features_at(page))
+    assert cache.features.nbytes == 96, "the first page's had to go"
+    assert cache.features.last(digests, recipe) == [features_at(page) for page in (1, 2, 3)]
+    assert cache.features.last(digests, other) == []
+    cache.keep(digests[2], other, features_at(2))
+    assert cache.features.last(digests, recipe) == [features_at(3)]
+    cache.evict(1)
+    assert cache.features.last(digests, recipe) == [] and cache.features.nbytes == 64
+    cache.keep(digests[3], recipe, features_at(3))
+    assert cache.features.nbytes == 64, "its page is not here"
+    cache.forget(digests)
+    assert cache.features.nbytes == 0
 
 
 async def test_kv_that_broke_is_found_by_nobody(target: Path) -> None:

@@ -21,6 +21,8 @@ from specsplit.values import Endpoint, Sampling, Stopping
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 VOCAB = 16
 SESSIONS = 900
 PROMPT = [3, 7, 1, 3, 7, 1, 3]

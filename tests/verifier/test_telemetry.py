@@ -38,9 +38,10 @@ from specsplit.wire import verifier as wire
 from specsplit_verifier.draft_session import DraftSession
 from specsplit_verifier.events import Roster
 from specsplit_verifier.patience import Patience
-from specsplit_verifier.service import Verifier, serve
+from specsplit_verifier.service import service_of
 from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import Accepted, StepResult
+from specsplit_verifier.verifier import Verifier
 from tests.drafter.service_toys import drafter
 from tests.rpc.test_member import Script
 from tests.support.otlp import ReceivedSpan, receiving
@@ -92,10 +93,9 @@ class Serving:
 
 @asynccontextmanager
 async def serving(folder: Path, **settings: Any) -> AsyncIterator[Serving]:
-    listening: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
-    resolved = VerifierSettings.load(model=folder, step_token_budget=16, **settings)
-    task = asyncio.create_task(serve(resolved, signals=False, on_server=listening.set_result))
-    server = await listening
+    service = service_of(VerifierSettings.load(model=folder, step_token_budget=16, **settings))
+    await service.start()
+    server, task = service.server, asyncio.create_task(service.serve(signals=False))
     try:
         async with drafter() as (drafting, _, _), dial(server.bound) as channel:
             await wait_until_serving(channel, WAIT_S)

@@ -15,8 +15,8 @@ from specsplit.speculation import Draft, Grow
 from specsplit.v1 import drafter_pb2
 from specsplit.values import Plan, PlanChanges, SpeculationStatistics, Stopping
 from specsplit.wire.watching import Watched
-from specsplit_verifier.service import Verifier
 from specsplit_verifier.step import SessionResult, TreeView
+from specsplit_verifier.verifier import Verifier
 from specsplit_verifier.watching import EVENTS_KEPT, Watching
 from tests.verifier.conftest import decode, verifier_over
 from tests.verifier.test_drafters import grow, scripted

@@ -64,7 +64,7 @@ class Shown:
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+def shown(forked: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     shown = Shown(tmp_path_factory.mktemp("models"))
     with shown.cluster:
         yield shown

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.draft_events import Close, Open, Refuse, ToDrafter, ToVerifier
-from specsplit.errors import InvalidRequest
+from specsplit.errors import IllegalEvent, InvalidRequest
 from specsplit.features import FeatureNeed
 from specsplit.sessions import DecodeRequest, Finished, Tokens
-from specsplit.speculation import Commit, Grow
+from specsplit.speculation import Commit, Grow, Mirror
 from specsplit.v1 import common_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import (
     DrafterInfo,
@@ -30,7 +30,7 @@ from specsplit.values import (
     Usage,
     Vocabulary,
 )
-from specsplit.wire import common, drafter, verifier
+from specsplit.wire import common, drafter, verifier, watching
 from tests.wire.strategies import features, layouts, needs, reads
 
 VOCAB = 50
@@ -172,11 +172,6 @@ GROW = {"commits": 0, "ids": [1, 2], "parents": [0, 1], "token_ids": [3, 4], "sc
         ({"parents": [0]}, "grow.parents"),
         ({"scores": [-1.0, -2.0, -3.0]}, "grow.scores"),
         ({"token_ids": []}, "grow.token_ids"),
-        ({"ids": [2, 1]}, "grow.ids"),
-        ({"ids": [2, 2]}, "grow.ids"),
-        ({"ids": [0, 2]}, r"grow.ids\[0\]"),
-        ({"parents": [0, 2]}, r"grow.parents\[1\]"),
-        ({"scores": [-1.0, float("nan")]}, "grow.scores"),
     ],
 )
 def test_a_malformed_grow_names_its_field_and_leaves_the_others_alone(broken: dict[str, Any], field: str) -> None:
@@ -195,6 +190,26 @@ def test_a_malformed_grow_names_its_field_and_leaves_the_others_alone(broken: di
         raise first
     assert isinstance(second, Grow)
     assert isinstance(third, InvalidRequest) and third.field == "event"
+
+
+@pytest.mark.parametrize(
+    ("broken", "field"),
+    [
+        ({"ids": [2, 1]}, "grow.ids"),
+        ({"ids": [2, 2]}, "grow.ids"),
+        ({"ids": [0, 2]}, r"grow.ids\[0\]"),
+        ({"parents": [0, 2]}, r"grow.parents\[1\]"),
+        ({"scores": [-1.0, float("nan")]}, "grow.scores"),
+    ],
+)
+def test_a_grow_that_is_no_tree_is_refused_where_it_is_watched_and_by_the_mirror_where_it_is_applied(
+    broken: dict[str, Any], field: str
+) -> None:
+    bad = drafter_pb2.GrowEvent(**{**GROW, **broken})
+    with pytest.raises(InvalidRequest, match=field):
+        watching.watch_event(verifier_pb2.WatchResponse(grown=bad))
+    with pytest.raises(IllegalEvent):
+        Mirror(1, 0, 0, max_nodes=8, vocab_size=VOCAB).grow(drafter.grow_from_wire(bad))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class Callers:
                 self._idle.set()
 
     def tell(self, session: int, output: Output) -> None:
-        """An output for whoever waits for a session; nobody may."""
+        """Give an output to whoever waits for a session, if somebody does."""
         queue = self._queues.get(session)
         if queue is not None:
             queue.put_nowait(output)

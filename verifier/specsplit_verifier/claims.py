@@ -27,7 +27,7 @@ class Claims:
         self._due_at = 0.0
 
     def told(self, session: int, event: ToDrafter, now: float) -> None:
-        """The drafter is sent an event. A close takes the claim back."""
+        """Note that the drafter is sent an event. A close takes the claim back."""
         if isinstance(event, Close):
             self._unanswered.discard(session)
             self._unread.pop(session, None)
@@ -43,7 +43,7 @@ class Claims:
         self._unanswered.add(session)
 
     def heard(self, events: Sequence[tuple[int, object]], now: float) -> None:
-        """A sign of life, with what it says of which sessions."""
+        """Note a sign of life, with what it says of which sessions."""
         for session, event in events:
             if not isinstance(event, FeaturesRead):
                 self._unanswered.discard(session)

@@ -181,6 +181,7 @@ class EngineCore:
         for number, recipe, features in made:
             session = self._scheduler.running.get(number)
             if session is not None and session.drafter.recipe == recipe:
+                self._scheduler.kv.recomputed(session, recipe, features)
                 self._sends += self._drafters.computed(session, features, now)
 
     def _costs(self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult]) -> StepCosts:
@@ -190,7 +191,7 @@ class EngineCore:
         return StepCosts(
             tokens=step.tokens,
             prefill_tokens=sum(chunk.tokens for chunk in step.chunks) - recomputed,
-            reprefill_tokens=recomputed,
+            recomputed_tokens=recomputed,
             began=step.planned_at,
             started=output.started,
             ended=lap.ended,
@@ -235,5 +236,5 @@ class EngineCore:
         _log.info("the default plan is now %s", plan)
 
     def _end(self, session: Session, *, sound: bool = True) -> None:
+        self._scheduler.remove(session, sound=sound)  # first: features of its pages are kept for others
         self._sends += self._drafters.close(session)
-        self._scheduler.remove(session, sound=sound)

@@ -13,7 +13,7 @@ class StepCost:
         self._w, self._t, self._s, self._tt, self._ts = 1.0, 0.0, guess_s, 0.0, 0.0
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """A step over `tokens` tokens took `seconds`."""
+        """Learn that a step over `tokens` tokens took `seconds`."""
         keep = FORGETTING
         self._w = keep * self._w + 1
         self._t = keep * self._t + tokens

@@ -107,7 +107,7 @@ class DrafterPool:
             return None
         if self._features is None:
             raise Incompatible(f"it needs features ({need}), and this verifier makes none")
-        return self._features.feed(need, session.drafter.feed, session.kv_length)
+        return self._features.feed(session.id, need, session.drafter.feed, session.kv_length)
 
     def _replace(self, session: Session, now: float) -> Sends:
         """Another drafter, if the session has use for one and one is there that has not refused it and was not lost a moment ago."""

@@ -158,10 +158,10 @@ def core_of(
     planner: Planner | None = None,
 ) -> EngineCore:
     """Put together all of an engine but its threads and its model, of which `info`, `pool` and `recipe` are. No planner: a static one."""
-    kv = KVCacheManager(pool, prefix_cache=settings.prefix_cache)
+    kv = KVCacheManager(pool, prefix_cache=settings.prefix_cache, feature_bytes=settings.prefix_features_bytes)
     scheduler = Scheduler(info, kv, max_sessions=settings.max_sessions)
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
-    drafters = DrafterPool(info.vocabulary, settings.max_nodes, FeatureSource(recipe, limits))
+    drafters = DrafterPool(info.vocabulary, settings.max_nodes, FeatureSource(recipe, limits, kv.features))
     planner = planner or StaticPlanner(settings.plan, settings.step_token_budget)
     return EngineCore(info, scheduler, planner, drafters, clock)

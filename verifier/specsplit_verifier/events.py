@@ -21,7 +21,7 @@ Sends = list[tuple[str, int, ToDrafter]]
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A new session."""
+    """A session is to be decoded."""
 
     session: int
     request: DecodeRequest

@@ -13,7 +13,7 @@ it is given up (Overrun).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specsplit.errors import InvalidRequest, SpecsplitError
@@ -115,6 +115,10 @@ class Feed:
         """Tokens kept."""
         return len(self._kept)
 
+    def kept(self, first: int, end: int) -> Features | None:
+        """A copy of positions first <= p < end, at least one; None if not all of them are kept."""
+        return self._kept.cut(first, end) if self._kept.first <= first and end <= self._kept.end else None
+
     @property
     def complete(self) -> bool:
         """True if the drafter was sent all that was computed."""
@@ -192,6 +196,10 @@ class Feed:
         return events
 
 
+def _nothing(session: int, recipe: Recipe, end: int) -> Sequence[Features]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class FeatureSource:
     """What a verifier can feed its drafters, and how much of it."""
@@ -199,11 +207,19 @@ class FeatureSource:
     recipe: Callable[[FeatureNeed], Recipe]
     """How a need is met. Raises Incompatible, saying why, where it cannot be."""
     limits: FeedLimits
+    stored: Callable[[int, Recipe, int], Sequence[Features]] = _nothing
+    """Features of a session (its number) before a position that were computed for others, without a gap."""
 
-    def feed(self, need: FeatureNeed, kept: Feed | None, first: int) -> Feed:
-        """The feed for a drafter with `need`: `kept`, if that is of the same recipe, else a new one that begins at `first`.
+    def feed(self, session: int, need: FeatureNeed, kept: Feed | None, first: int) -> Feed:
+        """The feed for a drafter with `need`: `kept`, if that is of the same recipe, else a new one of what is stored before `first`.
 
         Raises Incompatible if the need cannot be met.
         """
         recipe = self.recipe(need)
-        return kept if kept is not None and kept.recipe == recipe else Feed(recipe, first, self.limits)
+        if kept is not None and kept.recipe == recipe:
+            return kept
+        stored = self.stored(session, recipe, first)
+        feed = Feed(recipe, stored[0].first if stored else first, self.limits)
+        for features in stored:
+            feed.add(features)
+        return feed

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import numpy as np
-
-from specsplit.model.pages import PagePool, PageTable, Slots
+from specsplit.features import Features
+from specsplit.model.page_tables import RowPages
+from specsplit.model.pages import PagePool, PageTable
+from specsplit_verifier.feed import Feed, Recipe, Rows
 from specsplit_verifier.prefix_cache import PrefixCache
 from specsplit_verifier.session import Session
 
@@ -48,12 +49,12 @@ class Prefix:
 class KVCacheManager:
     """Gives pages to sessions, and takes them back."""
 
-    def __init__(self, pool: PagePool, *, prefix_cache: bool = True) -> None:
-        """Without `prefix_cache` no session finds what another has computed."""
+    def __init__(self, pool: PagePool, *, prefix_cache: bool = True, feature_bytes: int = 0) -> None:
+        """Without `prefix_cache` no session finds what another has computed. `feature_bytes`: for features of shared pages, at most."""
         self.pool: Final = pool
         self.counters: Final = KVCounters()
         self._sharing: Final = prefix_cache
-        self._cache: Final = PrefixCache(pool)
+        self._cache: Final = PrefixCache(pool, feature_bytes=feature_bytes)
         self._prefixes: dict[int, Prefix] = {}
         """By session."""
         self._scratch: Final = PageTable(pool)
@@ -74,7 +75,24 @@ class KVCacheManager:
             prefix = self._prefix(session, full)
             if prefix.shared < full:
                 self._cache.put(prefix.digests[prefix.shared : full], session.table.pages(prefix.shared, full))
+                self._keep_features(session.drafter.feed, prefix.digests, range(prefix.shared, full))
                 prefix.shared = full
+
+    def recomputed(self, session: Session, recipe: Recipe, features: Features) -> None:
+        """Features of a session were computed: those of whole shared pages are kept for whoever shares them next."""
+        size, prefix = self.pool.page_size, self._prefixes.get(session.id)
+        if prefix is not None and features.end <= prefix.shared * size:
+            made = Rows(recipe.layout, features.first)
+            made.append(features)
+            for page in range(self.pool.pages_for(features.first), features.end // size):
+                self._cache.keep(prefix.digests[page], recipe, made.cut(page * size, (page + 1) * size))
+
+    def features(self, session: int, recipe: Recipe, end: int) -> list[Features]:
+        """What is kept of the features of a session's shared pages before position `end`, without a gap."""
+        prefix = self._prefixes.get(session)
+        if prefix is None or end != prefix.shared * self.pool.page_size:
+            return []
+        return self._cache.features.last(prefix.digests[: prefix.shared], recipe)
 
     def awaits(self, session: Session, running: Iterable[Session]) -> bool:
         """True if the first page that a session lacks is just being computed for another, which is served no later than itself."""
@@ -120,20 +138,23 @@ class KVCacheManager:
             self._reserve_most(session.table, session.kv_length + session.width)
         return True
 
-    def scratch(self, chunks: Iterable[tuple[Session, range]]) -> list[tuple[Session, range, Slots]]:
-        """Where positions of sessions are recomputed in this step: slots from position 0 to the chunk's end, its own on scratch pages.
+    def scratch(self, chunks: Iterable[tuple[Session, range]]) -> list[tuple[Session, range, RowPages]]:
+        """Where positions of sessions are recomputed in this step: pages from position 0 to the chunk's end, its own from scratch.
 
-        A chunk is shorter, or not there, where pages are short. `end_step` takes the scratch pages back.
+        A page is one or the other, so a chunk begins where its first page does. It is shorter, or not there, where pages are short.
+        `end_step` takes the scratch pages back.
         """
-        placed: list[tuple[Session, range, Slots]] = []
-        taken = 0
+        placed: list[tuple[Session, range, RowPages]] = []
+        size, taken = self.pool.page_size, 0
         for session, positions in chunks:
-            self._reserve_most(self._scratch, taken + len(positions))
-            part = positions[: len(self._scratch) - taken]
-            if part:
-                own = self._scratch.slots(taken, taken + len(part))
-                placed.append((session, part, np.concatenate([session.table.slots(0, part.start), own])))
-                taken += len(part)
+            start = positions.start // size * size
+            self._reserve_most(self._scratch, taken * size + positions.stop - start)
+            stop = min(positions.stop, start + len(self._scratch) - taken * size)
+            if stop > positions.start:
+                count = self.pool.pages_for(stop - start)
+                own = self._scratch.pages(taken, taken + count)
+                placed.append((session, range(start, stop), session.table.upto(stop, own)))
+                taken += count
         return placed
 
     def end_step(self) -> None:
@@ -156,6 +177,14 @@ class KVCacheManager:
             self._cache.rest(prefix.digests)
         else:
             self._cache.forget(prefix.digests)
+
+    def _keep_features(self, feed: Feed | None, digests: Sequence[bytes], pages: range) -> None:
+        if feed is not None:
+            size = self.pool.page_size
+            for page in reversed(pages):  # the end of a text goes before its beginning
+                features = feed.kept(page * size, (page + 1) * size)
+                if features is not None:
+                    self._cache.keep(digests[page], feed.recipe, features)
 
     def _full(self, tokens: int) -> int:
         """Pages that so many tokens fill, of those that may be shared."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class DrafterStream:
-    """One stream."""
+    """One stream to a drafter."""
 
     address: str
     channel: grpc.aio.Channel

@@ -44,11 +44,11 @@ class Wait:
     """When each commit was made that the drafter has not answered yet, oldest first."""
 
     def begin(self, now: float) -> None:
-        """A drafter begins on the session."""
+        """Note that a drafter begins on the session."""
         self.since = self.last = now
 
     def restart(self, now: float, hit: bool) -> None:
-        """A commit was made."""
+        """Note that a commit was made."""
         self.since = self.last = now
         self.hit = hit
         self.before = None
@@ -90,7 +90,7 @@ class Patience:
         wait.last, wait.expected, wait.gained = now, expected, gain
 
     def later_grow(self, wait: Wait, now: float, expected: float) -> None:
-        """A further grow has come."""
+        """Note that a further grow has come."""
         self._more_s += SMOOTHING * (now - wait.last - self._more_s)
         wait.last, wait.gained, wait.expected = now, max(0.0, expected - wait.expected), expected
 

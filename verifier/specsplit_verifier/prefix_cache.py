@@ -16,14 +16,20 @@ from typing import Final
 
 import numpy as np
 
-from specsplit.model.pages import PagePool, Slots
+from specsplit.features import Features
+from specsplit.model.page_tables import Slots
+from specsplit.model.pages import PagePool
+from specsplit_verifier.feed import Recipe
+from specsplit_verifier.prefix_features import PrefixFeatures
 
 
 class PrefixCache:
     """Pages by digest. Those that a session takes or puts are held by that session too."""
 
-    def __init__(self, pool: PagePool, salt: bytes = b"") -> None:
+    def __init__(self, pool: PagePool, salt: bytes = b"", feature_bytes: int = 0) -> None:
+        """`feature_bytes`: host memory for features of the pages that are here, at most."""
         self._pool: Final = pool
+        self.features: Final = PrefixFeatures(feature_bytes)
         self._salt: Final = salt
         self._pages: dict[bytes, int] = {}
         self._idle: OrderedDict[bytes, int] = OrderedDict()
@@ -66,6 +72,11 @@ class PrefixCache:
         self._pages.update(fresh)
         self._pool.share(np.fromiter(fresh.values(), dtype=np.int64))
 
+    def keep(self, digest: bytes, recipe: Recipe, features: Features) -> None:
+        """Features of a page that is here were computed."""
+        if digest in self._pages:
+            self.features.put(digest, recipe, features)
+
     def rest(self, digests: Sequence[bytes]) -> None:
         """A session that used these pages has released them: those that nobody else uses are idle, and the last of the text go first."""
         for digest in reversed(digests):
@@ -82,5 +93,6 @@ class PrefixCache:
         """Nobody finds these pages again."""
         for digest in digests:
             self._idle.pop(digest, None)
+        self.features.forget(digests)
         pages = [page for digest in digests if (page := self._pages.pop(digest, None)) is not None]
         self._pool.release(np.sort(np.array(pages, dtype=np.int64)))  # so that they are handed out side by side

@@ -6,7 +6,7 @@ from collections import deque
 
 from specsplit.errors import Exhausted, InvalidRequest
 from specsplit.model.batch import Row
-from specsplit.model.pages import Slots
+from specsplit.model.page_tables import RowPages
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo
 from specsplit_verifier.kv_cache_manager import KVCacheManager
@@ -91,7 +91,7 @@ class Scheduler:
         return session
 
     def find(self, session_id: int) -> Session | None:
-        """A waiting or running session."""
+        """Look up a waiting or running session."""
         return self.running.get(session_id) or next((s for s in self.waiting if s.id == session_id), None)
 
     def remove(self, session: Session, *, sound: bool = True) -> None:
@@ -107,22 +107,27 @@ class Scheduler:
     def lay_out(self, batch: Batch, now: float) -> StepInput:
         """Take the drafts of those that step, and give every token its slot."""
         trees = [_tree(session, session.take(limits.within(session.room))) for session, limits in batch.decoding]
-        chunks = [_chunk(*placed, recomputed=True) for placed in self.kv.scratch(batch.recomputing)]
+        wanted = {session.id: positions.start for session, positions in batch.recomputing}
+        chunks = [
+            _chunk(session, positions, pages, lead=wanted[session.id] - positions.start, recomputed=True)
+            for session, positions, pages in self.kv.scratch(batch.recomputing)
+        ]
         for session, size in batch.prefilling:
             positions = range(session.kv_length, session.kv_length + size)
-            chunks.append(_chunk(session, positions, session.table.slots(0, positions.stop)))
+            chunks.append(_chunk(session, positions, session.table.upto(positions.stop)))
         return StepInput(trees, chunks, now)
 
 
 def _tree(session: Session, draft: Draft) -> TreeInput:
-    slots = session.table.slots(0, session.kv_length + len(draft.tokens))
-    row = Row.tree(draft.tokens, draft.parents, slots)
+    row = Row.tree(draft.tokens, draft.parents, session.table.upto(session.kv_length + len(draft.tokens)))
     request, counts = session.request, session.tally.tokens
     if counts is not None:
         counts.add(session.tokens[len(counts) :])
     return TreeInput(session.id, draft, row, request.sampling, session.drafter.recipe, request.logprobs, counts)
 
 
-def _chunk(session: Session, positions: range, slots: Slots, *, recomputed: bool = False) -> ChunkInput:
-    row = Row.chunk(session.tokens[positions.start : positions.stop], slots)
-    return ChunkInput(session.id, positions.start, row, session.drafter.recipe, recomputed)
+def _chunk(
+    session: Session, positions: range, pages: RowPages, *, lead: int = 0, recomputed: bool = False
+) -> ChunkInput:
+    row = Row.chunk(session.tokens[positions.start : positions.stop], pages)
+    return ChunkInput(session.id, positions.start + lead, row, session.drafter.recipe, lead, recomputed)

@@ -95,7 +95,7 @@ class Session:
     @property
     def generated(self) -> int:
         """Tokens committed behind the prompt."""
-        return len(self.tokens) - self.prompt_length
+        return len(self.tokens) - len(self.request.tokens)
 
     @property
     def prefilling(self) -> bool:
@@ -120,8 +120,8 @@ class Session:
     @property
     def tree_limits(self) -> TreeLimits:
         """What a step may take of the speculation: nothing deeper than what may still be generated."""
-        num_steps = min(self.plan.num_steps, self.stops.max_tokens - self.generated - 1)
-        return TreeLimits(self.plan.num_draft_tokens, self.plan.topk, num_steps)
+        plan, left = self.plan, self.stops.max_tokens - self.generated - 1
+        return TreeLimits(plan.num_draft_tokens, plan.topk, plan.num_steps if plan.num_steps < left else left)
 
     def drafted_by(self, address: str) -> DraftSession | None:
         """Its drafter, if that is the one at `address`."""

@@ -40,7 +40,7 @@ class _Traced:
 
 
 class Spans:
-    """Of every session that is traced."""
+    """Makes the spans of every session that is traced."""
 
     def __init__(self, tracing: Tracing, clock: Clock) -> None:
         self._tracing = tracing
@@ -66,7 +66,7 @@ class Spans:
         return decode.traceparent
 
     def step(self, result: StepResult) -> None:
-        """A step is over."""
+        """Make the spans of a step that is over."""
         chunks = [(traced, chunk) for chunk in result.prompts if (traced := self._sessions.get(chunk.session))]
         parts = [(traced, part) for part in result.sessions if (traced := self._sessions.get(part.session))]
         if not chunks and not parts:
@@ -103,7 +103,7 @@ class Spans:
         )
 
     def _step(self, result: StepResult) -> list[TraceContext]:
-        """The span of the step itself, for others to link to."""
+        """Make the span of the step itself, for others to link to."""
         costs = result.costs
         context = self._tracing.batch(
             "step",
@@ -135,7 +135,7 @@ class Spans:
             self._prefilled(traced, costs.ended)
 
     def _prefilled(self, traced: _Traced, now: float, failure: str | None = None) -> float:
-        """The prefill is over, at `now`."""
+        """Make the span of the prefill, which is over at `now`."""
         self._tracing.span(
             "prefill",
             traced.submitted,

@@ -37,15 +37,17 @@ class TreeInput:
 class ChunkInput:
     """A stretch of a session's committed tokens: no logits.
 
-    What is recomputed is written to scratch slots, since batch shapes round differently, and others may read what is there.
+    What is recomputed is written to scratch pages, since batch shapes round differently, and others may read what is there.
     """
 
     session: int
     first: int
-    """Position of the first token."""
+    """Position of the first token, those of the lead not counted."""
     row: Row
     recipe: Recipe | None
     """How features are made of its tokens; None: none are wanted."""
+    lead: int = 0
+    """Tokens in front that are run only because a scratch page begins with them."""
     recomputed: bool = False
     """True if its KV was there, and it is run for the features that a drafter lacks; else it is of the prompt."""
 

@@ -29,7 +29,7 @@ class Stopwatch:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Time in here is waiting."""
+        """Count the time spent inside as waiting."""
         began = self._clock.now()
         try:
             yield
@@ -37,11 +37,11 @@ class Stopwatch:
             self._waited_s += self._clock.now() - began
 
     def restart(self) -> None:
-        """The thread had nothing to do until now."""
+        """Begin anew: the thread had nothing to do until now."""
         self._since, self._waited_s = self._clock.now(), 0.0
 
     def lap(self, forward_s: float) -> Lap:
-        """A step is over, and its forward took so long."""
+        """End the lap of a step whose forward took so long."""
         ended = self._clock.now()
         lap = Lap(ended, self._waited_s, ended - self._since - self._waited_s - forward_s)
         self._since, self._waited_s = ended, 0.0

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,12 +78,10 @@ class TargetRunner:
 
     def _compact(self, step: StepInput, accepted: Mapping[int, Accepted]) -> None:
         """The KV of accepted nodes moves to the front of its tree."""
-        walked = [tree for tree in step.trees if tree.session in accepted]
-        paths = [(tree.row.write_slots, accepted[tree.session].path) for tree in walked]
-        moved = [(slots[path], slots[: len(path)]) for slots, path in paths if path[-1] != len(path) - 1]
+        walked = [(tree.row, accepted[tree.session].path) for tree in step.trees if tree.session in accepted]
+        moved = [(row, path) for row, path in walked if path[-1] != len(path) - 1]
         if moved:
-            sources, targets = zip(*moved, strict=True)
-            self.target.move(np.concatenate(sources), np.concatenate(targets))
+            self.target.compact(moved)
 
 
 def _walk(trees: Sequence[TreeInput], picks: Sequence[int | None]) -> dict[int, Accepted]:
@@ -108,7 +105,7 @@ def _wanted(step: StepInput, accepted: Mapping[int, Accepted]) -> list[Wanted]:
     """
     starts = list(accumulate((row.num_tokens for row in step.rows), initial=0))
     wanted = [
-        Wanted(chunk.session, chunk.recipe, chunk.first, range(start, start + chunk.tokens))
+        Wanted(chunk.session, chunk.recipe, chunk.first, range(start + chunk.lead, start + chunk.tokens))
         for chunk, start in zip(step.chunks, starts[len(step.trees) :], strict=False)
         if chunk.recipe is not None
     ]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
-from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import VerifierMetrics
 from specsplit.records import LinkStatistics
 from specsplit.sessions import DecodeRequest
@@ -23,8 +21,7 @@ class Telemetry:
     """Takes what the engine says, and what happens to sessions, and passes it on."""
 
     def __init__(self, settings: VerifierSettings, tracing: Tracing, clock: Clock) -> None:
-        self._listen = settings.metrics_listen
-        self._metrics = VerifierMetrics(on=bool(settings.metrics_listen))
+        self.metrics = VerifierMetrics(on=bool(settings.metrics_listen))
         self._spans = Spans(tracing, clock)
         self._readers: list[Callable[[StepResult], None]] = []
         self.watching = Watching()
@@ -32,20 +29,16 @@ class Telemetry:
     @property
     def wanted(self) -> bool:
         """True if somebody wants to know of steps now. Any thread may ask."""
-        return self._metrics.on or self._spans.wanted or bool(self.watching.watched or self._readers)
-
-    def expose(self) -> AbstractContextManager[str]:
-        """Serve the metrics, if the settings say where. Raises InvalidRequest if that cannot be bound."""
-        return expose(self._metrics, self._listen)
+        return self.metrics.on or self._spans.wanted or bool(self.watching.watched or self._readers)
 
     def watch(self, load: Callable[[], Load], links: Callable[[], Iterable[LinkStatistics]]) -> None:
         """Where the engine's and the streams' totals are looked up before every scrape."""
-        self._metrics.watch(load)
-        self._metrics.watch_links(links)
+        self.metrics.watch(load)
+        self.metrics.watch_links(links)
 
     def submitted(self, session: int, request: DecodeRequest) -> str:
         """A session begins, in the task of its call: the `traceparent` for its drafters."""
-        self._metrics.session(len(request.tokens))
+        self.metrics.session(len(request.tokens))
         self.watching.began(session, request.request_id)
         return self._spans.submitted(session, request)
 
@@ -54,23 +47,23 @@ class Telemetry:
         self._readers.append(reader)
 
     def step(self, result: StepResult) -> None:
-        """A step is over."""
-        if self._metrics.on:
-            self._metrics.step(result.costs, [session.numbers for session in result.sessions])
+        """Make metrics, spans and what watchers see of a step that is over."""
+        if self.metrics.on:
+            self.metrics.step(result.costs, [session.numbers for session in result.sessions])
         self._spans.step(result)
         self.watching.stepped(result.sessions)
         for reader in self._readers:
             reader(result)
 
     def ended(self, session: int, error: SpecsplitError | None) -> None:
-        """A session is over; `error` says why it failed, if it did."""
+        """Note that a session is over; `error` says why it failed, if it did."""
         self._spans.ended(session, error)
         self.watching.ended(session)
 
     def plan_switched(self) -> None:
-        """Sessions step under another default plan."""
-        self._metrics.plan_switched()
+        """Count a change of the default plan."""
+        self.metrics.plan_switched()
 
     def drafter_lost(self) -> None:
-        """The stream to a drafter is gone."""
-        self._metrics.drafter_lost()
+        """Count a drafter whose stream is gone."""
+        self.metrics.drafter_lost()

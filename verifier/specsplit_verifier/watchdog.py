@@ -22,7 +22,7 @@ class Watchdog:
 
     @contextmanager
     def over(self, expected_s: float) -> Iterator[None]:
-        """In here a step runs that should take about `expected_s`."""
+        """Watch the step that runs inside and should take about `expected_s`."""
         self._step = self._clock.now(), max(self._least_s, MANY_TIMES * expected_s)
         try:
             yield

@@ -18,7 +18,7 @@ EVENTS_KEPT = 256
 
 
 def watched_step(result: SessionResult, tree: TreeView) -> WatchedStep:
-    """What a step was to a session whose speculation was `tree`."""
+    """Describe what a step was to a session whose speculation was `tree`."""
     draft, commit = result.draft, result.reroot.commit
     index = {node_id: i for i, node_id in enumerate(tree.ids)}
     verified = set(draft.ids[1:])
@@ -70,7 +70,7 @@ class _Watcher:
 
 
 class Watching:
-    """Who looks at which session."""
+    """The watchers of sessions."""
 
     def __init__(self) -> None:
         self._requests: dict[int, str] = {}
@@ -83,11 +83,11 @@ class Watching:
         return self._watched
 
     def began(self, session: int, request_id: str) -> None:
-        """A session is there."""
+        """Note that a session is there."""
         self._requests[session] = request_id
 
     def ended(self, session: int) -> None:
-        """A session is over; again has no effect."""
+        """Note that a session is over, and end its watchers. A second call does nothing."""
         self._requests.pop(session, None)
         for watcher in self._watchers.get(session, ()):
             watcher.end()
@@ -101,7 +101,7 @@ class Watching:
                 self._tell(session, event)
 
     def stepped(self, results: Iterable[SessionResult]) -> None:
-        """A step is over."""
+        """Tell watchers of a step that is over."""
         for result in results:
             if result.tree is not None:
                 self._tell(result.session, watched_step(result, result.tree))

@@ -52,12 +52,12 @@ class PageFile:
 
     @cached_property
     def text(self) -> str:
-        """The file, read once."""
+        """The text of the file, which is read once."""
         return resources.files("specsplit_coordinator.page").joinpath("page.html").read_text("utf-8")
 
     @cached_property
     def policy(self) -> str:
-        """Its Content-Security-Policy."""
+        """The Content-Security-Policy of the page."""
         return (
             f"default-src 'none'; script-src {_hashes('script', self.text)}; style-src {_hashes('style', self.text)}; "
             "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -102,7 +102,7 @@ class PageServer:
         _log.info("page on http://%s/", self.address)
 
     async def stop(self) -> None:
-        """End every connection; again has no effect."""
+        """End every connection. A second call does nothing."""
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -183,7 +183,7 @@ def _is_our_fault(record: logging.LogRecord) -> bool:
 
 
 async def _until_end(snapshots: AsyncGenerator[Snapshot, None]) -> AsyncGenerator[bytes, None]:
-    """Server-sent events; never quiet for long."""
+    """Yield server-sent events, and keep the connection alive where there are none."""
     upcoming: asyncio.Task[Snapshot | None] | None = None
     try:
         while True:
@@ -210,7 +210,7 @@ async def _next(snapshots: AsyncGenerator[Snapshot, None]) -> Snapshot | None:
 
 
 def _sentence(status: int, text: str) -> web.Response:
-    """A sentence for people."""
+    """Answer with a sentence for people."""
     return _closing(web.Response(status=status, text=f"{text}\n"))
 
 

@@ -18,7 +18,7 @@ GONE_KEPT = 8
 
 
 class ClusterSnapshot:
-    """Looks the cluster up when asked."""
+    """Describes the cluster as it is whenever it is asked."""
 
     def __init__(
         self, model: str, registry: Registry, admission: Admission, requests: RequestLog, orders: Orders, clock: Clock
@@ -95,19 +95,19 @@ def _state(seat: Seat) -> str:
 
 
 def _request(request: LoggedRequest, now: float) -> dict[str, Any]:
-    ended = now if request.ended_at is None else request.ended_at
+    seconds = now - request.arrived_at if request.ending is None else request.ending.after_s
     return {
         "number": request.number,
         "id": request.request_id,
         "state": request.state,
-        "ended": request.ended_at is not None,
+        "ended": request.ending is not None,
         "verifier": "" if request.verifier is None else request.verifier.member_id,
         "drafter": "" if request.drafter is None else request.drafter.member_id,
-        "prompt_tokens": request.prompt_tokens,
+        "prompt_tokens": request.particulars.prompt_tokens,
         "tokens": request.tokens,
         "steps": request.speculation.steps,
         "accept_length": round(request.speculation.accept_length, 3),
-        "seconds": round(ended - request.arrived_at, 2),
+        "seconds": round(seconds, 2),
     }
 
 

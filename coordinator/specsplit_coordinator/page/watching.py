@@ -101,7 +101,7 @@ class Speculation:
         return added
 
     def growing(self) -> Snapshot:
-        """The tree as it waits for the next step."""
+        """Draw the tree as it waits for the next step."""
         return self._snapshot(self._rows)
 
     def _snapshot(self, rows: Sequence[_Row]) -> Snapshot:
@@ -123,7 +123,7 @@ class Speculation:
 
 
 def _rows(step: WatchedStep) -> list[_Row]:
-    """The tree of a step, without its bonus."""
+    """Make the rows of the tree of a step, without its bonus."""
     states = ["rejected" if verified else "drafted" for verified in step.verified]
     for place in step.accepted:
         states[place] = "accepted"
@@ -207,7 +207,7 @@ class Watch:
 
     async def _read(self) -> None:
         while self._request.state != RUNNING:
-            if self._request.ended_at is not None:
+            if self._request.ending is not None:
                 return
             await asyncio.sleep(LOOK_S)
         assert self._request.verifier is not None

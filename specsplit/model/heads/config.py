@@ -34,7 +34,7 @@ def architecture(facts: dict[str, Any]) -> PretrainedConfig:
 
 
 def require_plain(facts: dict[str, Any]) -> None:
-    """Raises LoadError for a variant that is not supported."""
+    """Raise LoadError for a variant that is not supported."""
     for name in _NOT_READ:
         if facts.get(name):
             raise LoadError(f"config.json sets {name}: heads with that norm are not supported")

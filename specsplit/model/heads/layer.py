@@ -57,7 +57,7 @@ class Layer(nn.Module):
 
 
 def _one_layer(config: PretrainedConfig) -> PretrainedConfig:
-    """The same architecture with one layer and next to no vocabulary."""
+    """Copy a config, with one layer and next to no vocabulary."""
     single = copy.deepcopy(config)
     single.num_hidden_layers = 1
     single.vocab_size = 1

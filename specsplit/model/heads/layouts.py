@@ -21,7 +21,7 @@ from specsplit.values import DrafterKind
 
 
 class Family(StrEnum):
-    """Whose names they are."""
+    """The families of checkpoints, by whose names they use."""
 
     EAGLE = "EAGLE"
     EAGLE3 = "EAGLE-3"
@@ -71,7 +71,7 @@ class Layout:
     """Whether there is an fc.bias."""
 
     def published(self, own: str) -> str:
-        """The published name of one of our tensors."""
+        """Return the published name of one of our tensors."""
         for prefix, published in self.prefixes:
             if own.startswith(prefix):
                 return published + own[len(prefix) :]
@@ -93,7 +93,7 @@ class Layout:
                 yield f"{stem}.{expert}.{last}.weight", matrix
 
     def left_over(self, names: Collection[str], used: Collection[str]) -> list[str]:
-        """Names that should be this head's and are not used."""
+        """List the names that should be this head's and are not used."""
         return sorted(
             name for name in set(names) - set(used) if re.match(self.scope, name) and not re.search(self.ignored, name)
         )

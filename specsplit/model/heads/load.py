@@ -88,7 +88,7 @@ class _Source:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of the tensors in the folder."""
+        """The names of the tensors in the folder."""
         return self.checkpoint.names
 
     def ends(self, *, lm_head: bool = True) -> TargetEnds:

@@ -27,10 +27,11 @@ class HeadRunner(ModelRunner):
         self.head: Final = head
         self.step: Final = step
 
-    def forward(self, rows: Sequence[Row], states: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, rows: Sequence[Row], states: Tensor, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """states [T, state_width] of the parents of the rows' tokens -> hidden [T, hidden_size], states [T, state_width].
 
-        Stores the tokens' KV. No rows: [0, hidden_size] and [0, state_width], and no effect.
+        Stores the tokens' KV, and their states in `into` [num_slots, state_width], if that is there. No rows: [0, hidden_size] and
+        [0, state_width], and no effect.
         """
         if len(states) != sum(row.num_tokens for row in rows) or states.shape[1] != self.head.shape.state_width:
             raise ValueError(
@@ -40,7 +41,12 @@ class HeadRunner(ModelRunner):
             return self._empty(self.head.hidden_size), self._empty(self.head.shape.state_width)
         with torch.inference_mode():
             inputs = self.inputs(rows)
-            return self.head(self.step, inputs.tokens, states, inputs.positions, forward_batch=inputs.forward_batch)
+            hidden, left = self.head(
+                self.step, inputs.tokens, states, inputs.positions, forward_batch=inputs.forward_batch
+            )
+            if into is not None:
+                into.index_copy_(0, inputs.write_slots, left)
+            return hidden, left
 
     def _empty(self, width: int) -> Tensor:
         return torch.empty(0, width, dtype=self.head.dtype, device=self.head.device)

@@ -12,7 +12,7 @@ from specsplit.values import FinishReason, ModelInfo
 
 
 class CoordinatorMetrics(Metrics):
-    """Requests and members."""
+    """Counts requests and members."""
 
     def __init__(self, *, on: bool) -> None:
         super().__init__(Service.COORDINATOR, on=on)
@@ -50,7 +50,7 @@ class CoordinatorMetrics(Metrics):
         self._queue_time.observe(seconds, trace_id=trace_id)
 
     def first_token(self, seconds: float, trace_id: str = "") -> None:
-        """The first tokens of a request came, so long after it arrived."""
+        """Note that the first tokens of a request came, so long after it arrived."""
         self._first_token.observe(seconds, trace_id=trace_id)
 
     def intervals(self, seconds: float, tokens: int, trace_id: str = "") -> None:
@@ -58,12 +58,12 @@ class CoordinatorMetrics(Metrics):
         self._between_tokens.observe(seconds / tokens, tokens, trace_id)
 
     def finished(self, reason: FinishReason, seconds: float, trace_id: str = "") -> None:
-        """A request ended with a text, so long after it arrived."""
+        """Count a request that ended with a text, so long after it arrived."""
         self._finished[reason].add()
         self._duration.observe(seconds, trace_id=trace_id)
 
     def failed(self, code: str) -> None:
-        """A request ended with a gRPC status, by name in either case."""
+        """Count a request that ended with a gRPC status, by name in either case."""
         self._failed.get(code.lower(), self._failed["unknown"]).add()
 
 

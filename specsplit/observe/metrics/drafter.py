@@ -12,7 +12,7 @@ from specsplit.values import DrafterKind
 
 
 class DrafterMetrics(Metrics):
-    """Expansions and sessions of one drafter of one kind."""
+    """Counts expansions and sessions of one drafter of one kind."""
 
     def __init__(self, kind: DrafterKind, *, on: bool) -> None:
         super().__init__(Service.DRAFTER, on=on, fixed={table.KIND.name: kind.value})
@@ -21,12 +21,12 @@ class DrafterMetrics(Metrics):
         self._refused = {code: self.instruments.counter(table.REFUSALS, code) for code in table.CODE.values}
 
     def expansion(self, seconds: float) -> None:
-        """An expansion is over."""
+        """Count an expansion that is over."""
         if self.on:
             self._draft_time.observe(seconds)
 
     def refused(self, code: str) -> None:
-        """A session was ended on this side, with a gRPC status by name."""
+        """Count a session that was ended on this side, by the name of a gRPC status."""
         self._refused.get(code.lower(), self._refused["unknown"]).add()
 
     def watch(self, read: Callable[[], DrafterStatistics]) -> None:

@@ -41,7 +41,7 @@ class _Costs:
         self._steps = made.counter(table.STEPS)
         self._batch_tokens = made.counter(table.BATCH_TOKENS)
         self._prefill_tokens = made.counter(table.PREFILL_TOKENS)
-        self._reprefill_tokens = made.counter(table.REPREFILL_TOKENS)
+        self._recomputed_tokens = made.counter(table.RECOMPUTED_TOKENS)
         self._cached_tokens = made.counter(table.CACHED_TOKENS)
         self._step_time = made.histogram(table.STEP_TIME)
         self._parts = [made.histogram(part) for part in (table.WAIT_TIME, table.VERIFY_TIME, table.HOST_TIME)]
@@ -55,7 +55,7 @@ class _Costs:
         self._steps.add()
         self._batch_tokens.add(costs.tokens)
         self._prefill_tokens.add(costs.prefill_tokens)
-        self._reprefill_tokens.add(costs.reprefill_tokens)
+        self._recomputed_tokens.add(costs.recomputed_tokens)
         self._cached_tokens.add(costs.cached_tokens)
         parts_us = (costs.waited_us, costs.forward_us, costs.host_us)
         self._step_time.observe(sum(parts_us) * 1e-6)
@@ -70,7 +70,7 @@ class _Costs:
 
 
 class _Speculation:
-    """What the steps of sessions brought."""
+    """Counts what the steps of sessions brought."""
 
     def __init__(self, made: Instruments) -> None:
         self._session_steps = made.counter(table.SESSION_STEPS)
@@ -115,7 +115,7 @@ class _Speculation:
 
 
 class VerifierMetrics(Metrics):
-    """Steps and what they brought."""
+    """Counts steps and what they brought."""
 
     def __init__(self, *, on: bool) -> None:
         super().__init__(Service.VERIFIER, on=on)
@@ -130,7 +130,7 @@ class VerifierMetrics(Metrics):
         self._drafters_lost = made.counter(table.DRAFTERS_LOST)
 
     def step(self, costs: StepCosts, sessions: Sequence[SessionStep]) -> None:
-        """A step is over."""
+        """Count a step that is over."""
         if not self.on:
             return
         self._costs.count(costs)
@@ -141,15 +141,15 @@ class VerifierMetrics(Metrics):
             self._num_draft_tokens.set(sum(plan.num_draft_tokens for plan in speculating) / len(sessions))
 
     def session(self, prompt_tokens: int) -> None:
-        """A session has come."""
+        """Count a session that has come."""
         self._prompt_tokens.add(prompt_tokens)
 
     def plan_switched(self) -> None:
-        """The plan that sessions step under was changed."""
+        """Count a change of the plan that sessions step under."""
         self._plan_switches.add()
 
     def drafter_lost(self) -> None:
-        """The stream to a drafter is gone, or could not be opened."""
+        """Count a stream to a drafter that is gone, or could not be opened."""
         self._drafters_lost.add()
 
     def watch(self, read: Callable[[], Load]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specsplit.features import FeatureFormat
-from specsplit.model import Row
+from specsplit.model import Row, RowPages
 from specsplit.model.heads import Head, HeadRunner
 from tests.model.heads.conftest import Loaded
 from tests.model.heads.published import EVERYBODY, VOCAB
@@ -39,15 +39,14 @@ class Tree:
     def run(self, runner: HeadRunner, cuts: list[int]) -> tuple[Tensor, Tensor]:
         """All rows in tree order: those before the first cut as one row, then up to the next, as a drafter expands them."""
         slots = runner.pool.allocate(self.count)[np.random.default_rng(7).permutation(self.count)]
-        mask = Row.tree(self.tokens.numpy(), self.parents, slots).tail_mask
+        mask = Row.tree(self.tokens.numpy(), self.parents, RowPages.alone(slots, self.count)).tail_mask
         outputs = [
             runner.forward(
                 [
                     Row(
                         tokens=self.tokens[start:stop].numpy(),
                         positions=mask[start:stop].sum(axis=1) - 1,
-                        write_slots=slots[start:stop],
-                        kv_slots=slots[:stop],
+                        pages=RowPages.alone(slots[:stop], stop),
                         tail_mask=mask[start:stop, :stop],
                     )
                 ],
@@ -88,11 +87,13 @@ def test_a_head_that_feeds_itself_matches_its_path(load: Load) -> None:
         reference = last_of_chain(loaded.published, loaded.tensors, loaded.target)
         tree = Tree([-1, 0, 1], loaded.head.shape.state_width, seed=3)
         runner, slots = HeadRunner(loaded.head, 0, 16), np.arange(tree.count)
-        _, states = runner.forward([Row.chunk(tree.tokens[:PREFIX].numpy(), slots[:PREFIX])], tree.states[:PREFIX])
+        _, states = runner.forward(
+            [Row.chunk(tree.tokens[:PREFIX].numpy(), RowPages.alone(slots[:PREFIX], PREFIX))], tree.states[:PREFIX]
+        )
         for row in range(PREFIX, tree.count):
             tree.states[row] = states[-1]
             hidden, states = runner.forward(
-                [Row.chunk(tree.tokens[row : row + 1].numpy(), slots[: row + 1])], states[-1:]
+                [Row.chunk(tree.tokens[row : row + 1].numpy(), RowPages.alone(slots[: row + 1], row + 1))], states[-1:]
             )
             expected, _ = tree.alone(reference, 0, row)
             torch.testing.assert_close(loaded.head.logits(0, hidden)[0], expected, atol=TOLERANCE, rtol=TOLERANCE)
@@ -114,7 +115,7 @@ def test_rows_packed_as_trees_equal_rows_run_as_chains(small: Head, data: st.Dat
     for row in range(tree.count):
         path = tree.path(row)
         runner = HeadRunner(small, 0, 32)
-        chain = Row.chunk(tree.tokens[path].numpy(), np.arange(len(path)))
+        chain = Row.chunk(tree.tokens[path].numpy(), RowPages.alone(np.arange(len(path)), len(path)))
         alone, alone_states = runner.forward([chain], tree.states[path])
         torch.testing.assert_close(hidden[row], alone[-1], atol=TOLERANCE, rtol=TOLERANCE)
         torch.testing.assert_close(states[row], alone_states[-1], atol=TOLERANCE, rtol=TOLERANCE)
@@ -127,7 +128,8 @@ def test_no_rows_are_no_ops_twice_over(load: Load, name: str, dtype: str) -> Non
     for step in range(head.shape.num_steps):
         runner = HeadRunner(head, step, 16)
         runner.forward(
-            [Row.chunk([1, 2, 3], runner.pool.allocate(3))], torch.ones(3, head.shape.state_width, dtype=head.dtype)
+            [Row.chunk([1, 2, 3], RowPages.alone(runner.pool.allocate(3), 3))],
+            torch.ones(3, head.shape.state_width, dtype=head.dtype),
         )
         before, free = runner.kv.data.clone(), runner.pool.free_pages
         for _ in range(2):
@@ -151,7 +153,7 @@ def test_no_features_fuse_to_no_states(load: Load) -> None:
 
 def test_states_that_are_not_the_rows_are_refused(small: Head) -> None:
     runner = HeadRunner(small, 0, 8)
-    row = Row.chunk([1, 2], runner.pool.allocate(2))
+    row = Row.chunk([1, 2], RowPages.alone(runner.pool.allocate(2), 2))
     for states in (torch.zeros(3, small.shape.state_width), torch.zeros(2, small.shape.state_width + 1)):
         with pytest.raises(ValueError, match="expected one of width 32 for each token of the rows"):
             runner.forward([row], states)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from specsplit.model import Row
+from specsplit.model import Row, RowPages
 from specsplit.model.heads import HeadRunner, load_head
 from specsplit.values import DrafterKind
 from tests.model.heads.published import TARGET_FACTS, write
@@ -32,10 +32,13 @@ def test_logits_on_true_features_and_on_own_states_agree(tmp_path: Path) -> None
     tokens, fused = record["input.tokens"], head.fuse(record["input.features"])
     for last in range(LENGTH - STEPS):
         runner = HeadRunner(head, 0, LENGTH)
-        rows, states = [Row.chunk(tokens[: last + 1].numpy(), np.arange(last + 1))], fused[: last + 1]
+        rows, states = (
+            [Row.chunk(tokens[: last + 1].numpy(), RowPages.alone(np.arange(last + 1), last + 1))],
+            fused[: last + 1],
+        )
         for step in range(STEPS):
             hidden, states = runner.forward(rows, states)
             logits = head.logits(0, hidden[-1])[drafted]
             torch.testing.assert_close(logits, record[f"logits.{step}"][last], atol=1e-4, rtol=1e-4)
             end = last + step + 2
-            rows, states = [Row.chunk(tokens[end - 1 : end].numpy(), np.arange(end))], states[-1:]
+            rows, states = [Row.chunk(tokens[end - 1 : end].numpy(), RowPages.alone(np.arange(end), end))], states[-1:]

@@ -1,0 +1,60 @@
+"""The options of `specsplit generate` that say what is asked for; the names are those of `make_request`."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from specsplit.cli.drafters import CHOICES
+
+
+def _option(flag: str, text: str, metavar: str | None = None) -> object:
+    return typer.Option(flag, help=text, metavar=metavar)
+
+
+PromptOption: TypeAlias = Annotated[
+    str | None, typer.Option("--prompt", "-p", metavar="TEXT", help="What to continue; from stdin if left out.")
+]
+ChatOption: TypeAlias = Annotated[bool, _option("--chat", "Send the prompt as a user's chat message.")]
+MaxTokensOption: TypeAlias = Annotated[
+    int | None, _option("--max-tokens", "Generated tokens at most; left out: as the coordinator has it.")
+]
+TemperatureOption: TypeAlias = Annotated[float, _option("--temperature", "0 picks the likeliest token.")]
+TopKOption: TypeAlias = Annotated[int, _option("--top-k", "Keep this many of the likeliest tokens; 0 keeps all.")]
+TopPOption: TypeAlias = Annotated[float, _option("--top-p", "Keep the likeliest tokens up to this probability.")]
+MinPOption: TypeAlias = Annotated[float, _option("--min-p", "Drop tokens below this share of the likeliest.")]
+SeedOption: TypeAlias = Annotated[int | None, _option("--seed", "The same seed gives the same text.")]
+LogitBiasOption: TypeAlias = Annotated[
+    list[str] | None,
+    _option(
+        "--logit-bias",
+        "Add this to the logit of a token id, from -100 (all but never) to 100; may be given repeatedly.",
+        "TOKEN=BIAS",
+    ),
+]
+RepetitionPenaltyOption: TypeAlias = Annotated[
+    float, _option("--repetition-penalty", "Above 1: fewer tokens that the text has had; 1 is none.")
+]
+FrequencyPenaltyOption: TypeAlias = Annotated[
+    float, _option("--frequency-penalty", "Taken off a logit for every time its token was generated.")
+]
+PresencePenaltyOption: TypeAlias = Annotated[
+    float, _option("--presence-penalty", "Taken off a logit once if its token was generated.")
+]
+StopOption: TypeAlias = Annotated[
+    list[str] | None, _option("--stop", "End before this text; may be given repeatedly.", "TEXT")
+]
+IgnoreEosOption: TypeAlias = Annotated[bool, _option("--ignore-eos", "Go on after the model's own end token.")]
+TimeoutOption: TypeAlias = Annotated[
+    float | None, typer.Option("--timeout-s", min=0, help="Give up after this many seconds; never if left out.")
+]
+DrafterOption: TypeAlias = Annotated[
+    str | None, _option("--drafter", f"{CHOICES}; the best there is if left out.", "KIND")
+]
+ChoicesOption: TypeAlias = Annotated[int, _option("--n", "Write so many continuations, at most 16.")]
+LogprobsOption: TypeAlias = Annotated[
+    int | None,
+    _option("--logprobs", "Print the log-probability of every token, and of so many likeliest ones, at most 20."),
+]
+JsonOption: TypeAlias = Annotated[bool, _option("--json", "Print one JSON object at the end, and nothing else.")]

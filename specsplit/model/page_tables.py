@@ -1,0 +1,133 @@
+"""Which page holds which tokens of which sequence: one matrix on the host, and the same on the device where a model runs.
+
+    table   one sequence's row of the matrix: pages of its tokens, from local index 0, `page_size` tokens each
+    slot    page * page_size + local index % page_size
+
+Rows of a forward name a table and a length, so a step ships what changed of the tables, and no list of the slots that it reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Pages = NDArray[np.int32]
+Slots = NDArray[np.int64]
+
+_MIN_TABLES: Final = 4
+_MIN_WIDTH: Final = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowPages:
+    """Where the KV lies that a row of a forward sees. Its new tokens are the last of it."""
+
+    table: int
+    """Number of the table."""
+    length: int
+    """Tokens, from local index 0."""
+    own: Slots | None = None
+    """[n] pages of the row alone, in the place of the last n pages of the table: scratch, or a drafter's nodes. None: there are none."""
+
+    @classmethod
+    def alone(cls, pages: Slots, length: int) -> RowPages:
+        """Pages that are in no table, for all of `length` tokens."""
+        return cls(0, length, pages)
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"a row of {self.length} tokens, expected at least one")
+
+
+class TablesCopy:
+    """Page tables on a device of its own memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device: Final = device
+        self._tensor: Tensor | None = None
+        self._changed: list[tuple[int, int, int]] = []
+        """(table, start, stop) of what it lacks."""
+
+    def note(self, table: int, start: int, stop: int) -> None:
+        """Pages number start <= i < stop of a table were written on the host."""
+        self._changed.append((table, start, stop))
+
+    def updated(self, matrix: Pages) -> Tensor:
+        """int32, equal to the host's `matrix`: by one copy of what was written, or of all if the matrix has grown."""
+        if self._tensor is None or self._tensor.shape != matrix.shape:
+            self._tensor = torch.from_numpy(matrix.copy()).to(self._device)
+        elif self._changed:
+            width = matrix.shape[1]
+            at = np.concatenate([np.arange(t * width + start, t * width + stop) for t, start, stop in self._changed])
+            at = np.unique(at)  # where an index comes twice, which value a device writes last is open
+            written = torch.from_numpy(np.stack((at, matrix.reshape(-1).take(at)))).to(self._device, non_blocking=True)
+            self._tensor.view(-1).index_copy_(0, written[0], written[1].to(torch.int32))
+        self._changed.clear()
+        return self._tensor
+
+
+class PageTables:
+    """The tables of one pool. Changed on the host by whoever plans forwards, and not while one runs."""
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size: Final = page_size
+        self._matrix: Pages = np.zeros((_MIN_TABLES, _MIN_WIDTH), dtype=np.int32)
+        self._free = list(range(_MIN_TABLES - 1, -1, -1))
+        self._copy: TablesCopy | None = None
+
+    def open(self) -> int:
+        """Number of a table that nobody has."""
+        if not self._free:
+            count = len(self._matrix)
+            self._grow(2 * count, self._matrix.shape[1])
+            self._free = list(range(2 * count - 1, count - 1, -1))
+        return self._free.pop()
+
+    def close(self, table: int) -> None:
+        """Nobody has this table any more."""
+        self._free.append(table)
+
+    def write(self, table: int, start: int, pages: Slots) -> None:
+        """Let pages [n] be number start, start + 1 ... of a table."""
+        stop = start + len(pages)
+        if stop > self._matrix.shape[1]:
+            self._grow(len(self._matrix), max(stop, 2 * self._matrix.shape[1]))
+        self._matrix[table, start:stop] = pages
+        if self._copy is not None:
+            self._copy.note(table, start, stop)
+
+    def read(self, table: int, start: int, stop: int) -> Pages:
+        """Pages number start <= i < stop of a table: a view, to be read before the next change."""
+        return self._matrix[table, start:stop]
+
+    def listed(self, row: RowPages) -> Pages:
+        """Pages [n] of a row, on the host."""
+        count = -(-row.length // self.page_size)
+        if row.own is None:
+            return self._matrix[row.table, :count]
+        held = self._matrix[row.table, : count - len(row.own)]
+        return np.concatenate((held, row.own), dtype=np.int32, casting="same_kind")
+
+    def slots(self, table: int, indices: Slots) -> Slots:
+        """Slots of local indices [n] of a table, on the host."""
+        if self.page_size == 1:
+            return self._matrix[table].take(indices).astype(np.int64)
+        return self._matrix[table].take(indices // self.page_size) * np.int64(self.page_size) + indices % self.page_size
+
+    def on(self, device: torch.device) -> Tensor:
+        """All tables, int32 [tables, pages], as they are now, on a device, which is the same every time."""
+        if device.type == "cpu":
+            return torch.from_numpy(self._matrix)
+        if self._copy is None:
+            self._copy = TablesCopy(device)
+        return self._copy.updated(self._matrix)
+
+    def _grow(self, count: int, width: int) -> None:
+        grown = np.zeros((count, width), dtype=np.int32)
+        grown[: self._matrix.shape[0], : self._matrix.shape[1]] = self._matrix
+        self._matrix = grown

@@ -1,0 +1,150 @@
+"""The life of a service's process, the same for coordinator, verifier and drafter: listen, load, join, serve, drain, leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from typing import Generic, Protocol, TypeVar
+
+import grpc
+
+from specsplit.membership import Register, Role
+from specsplit.observe import announce, set_up
+from specsplit.observe.exposition import expose
+from specsplit.observe.metrics import Metrics
+from specsplit.rpc.channel import dial
+from specsplit.rpc.member import Membership, member_id_of
+from specsplit.rpc.server import Server
+from specsplit.settings import MemberSettings, ServiceSettings
+
+
+class Backend(Protocol):
+    """What stands behind a service's server once it is loaded."""
+
+    failed: asyncio.Event
+    """Set when it can serve no more; the process leaves then, with status 1."""
+
+    async def drained(self) -> None:
+        """Return once the running sessions are over. Cancelled when nobody waits for them any longer."""
+        ...
+
+    async def close(self) -> None:
+        """Free what it holds. Called once, when the server has stopped."""
+        ...
+
+
+B = TypeVar("B", bound=Backend)
+S = TypeVar("S", bound=ServiceSettings)
+
+
+class Service(Generic[B]):
+    """One process of a cluster. To be made on the event loop that it lives on; then `start`, then `serve` or `stop`."""
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        server: Server,
+        metrics: Metrics,
+        load: Callable[[], Awaitable[B]],
+        join: Callable[[B, grpc.aio.Channel], Membership] | None = None,
+    ) -> None:
+        """`load` makes the backend while calls are answered UNAVAILABLE; `join` makes the member that it is of a cluster."""
+        self.server = server
+        self.metrics_address = ""
+        """host:port of the metrics as bound; empty if nobody can scrape them."""
+        self._settings = settings
+        self._metrics = metrics
+        self._load = load
+        self._join = join
+        self._backend: B
+        self._open = AsyncExitStack()
+        """What has to be closed at the end."""
+
+    async def run(self) -> int:
+        """Start, and serve until SIGTERM. Returns the exit status."""
+        await self.start(signals=True)
+        return await self.serve()
+
+    async def start(self, *, signals: bool = False) -> str:
+        """Listen, load and take calls; return host:port as bound. Leaves nothing open if it raises.
+
+        Raises InvalidRequest for an address that cannot be bound, and what loading raises. `signals` as in `Server.start`.
+        """
+        address = await self.server.start(signals=signals)
+        try:
+            await self._expose()
+            self._backend = await self._load()
+        except BaseException:
+            await self.stop()
+            raise
+        self._open.push_async_callback(self._backend.close)
+        self.server.ready()
+        return address
+
+    async def serve(self, *, signals: bool = True) -> int:
+        """After `start`: serve until SIGTERM or `leave`, then drain. Returns the exit status: 1 if the backend failed, else 0."""
+        leaving = asyncio.create_task(self._leave_if_failed())
+        try:
+            async with self._membership() as membership:
+                await self.server.run(lambda: self._drain(membership), signals=signals)
+        finally:
+            leaving.cancel()
+            await self._open.aclose()
+        return 1 if self._backend.failed.is_set() else 0
+
+    def leave(self) -> None:
+        """Begin to drain, as SIGTERM does; asked a second time, stop without waiting."""
+        self.server.leave()
+
+    async def stop(self) -> None:
+        """End every call at once."""
+        await self.server.stop()
+        await self._open.aclose()
+
+    async def _expose(self) -> None:
+        exposed = ExitStack()
+        self.metrics_address = exposed.enter_context(expose(self._metrics, self._settings.metrics_listen))
+        self._open.push_async_callback(asyncio.to_thread, exposed.close)  # a scrape that is served waits for this loop
+
+    @asynccontextmanager
+    async def _membership(self) -> AsyncGenerator[Membership | None]:
+        """The backend is a member of the cluster inside, if there is one to join."""
+        settings = self._settings
+        if self._join is None or not isinstance(settings, MemberSettings) or not settings.coordinator:
+            yield None
+            return
+        async with dial(settings.coordinator, settings) as channel:
+            membership = self._join(self._backend, channel)
+            joined = asyncio.create_task(membership.run())
+            try:
+                yield membership
+            finally:
+                joined.cancel()
+                await asyncio.wait({joined})
+
+    async def _drain(self, membership: Membership | None) -> None:
+        if membership is not None:
+            membership.report_draining()
+        await self._backend.drained()
+
+    async def _leave_if_failed(self) -> None:
+        await self._backend.failed.wait()
+        self.leave()
+
+
+def registration(settings: MemberSettings, service: str, server: Server, role: Role) -> Register:
+    """What a member of a cluster says of itself when it joins; `service` is "verifier" or "drafter"."""
+    address = server.address
+    return Register(member_id_of(settings, service, address), address, role, settings.max_sessions)
+
+
+def run_service(service: str, settings: S, make: Callable[[S], Service[B]]) -> int:
+    """Run a service in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
+    set_up(service, settings.log_level, settings.log_format)
+    announce(service, settings)
+
+    async def run() -> int:
+        return await make(settings).run()
+
+    return asyncio.run(run())

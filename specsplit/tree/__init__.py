@@ -1,0 +1,11 @@
+"""A token tree in arrays, and the choice of its best nodes (docs/adr/0007-trees-in-arrays.md)."""
+
+from __future__ import annotations
+
+from specsplit.tree.choice import expected_drafts, likeliest
+from specsplit.tree.columns import ROOT, Column, Flags, Ints, Scores
+from specsplit.tree.edges import edge
+from specsplit.tree.node import Node
+from specsplit.tree.token_tree import TokenTree
+
+__all__ = ["ROOT", "Column", "Flags", "Ints", "Node", "Scores", "TokenTree", "edge", "expected_drafts", "likeliest"]

@@ -1,0 +1,41 @@
+"""The nouns that every service speaks: frozen values, no behaviour beyond checking and deriving.
+
+Words are those of docs/design.md; tokens are vocabulary ids (ints >= 0), positions count from 0 at the first prompt token.
+"""
+
+from __future__ import annotations
+
+from specsplit.values.logprobs import MAX_LOGPROBS, TokenLogprob, check_logprobs
+from specsplit.values.members import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
+from specsplit.values.plan import Plan, PlanChanges
+from specsplit.values.sampling import MAX_BIAS, MAX_BIASES, MAX_REPETITION_PENALTY, MAX_TEMPERATURE, Sampling
+from specsplit.values.statistics import Miss, SpeculationStatistics, Usage
+from specsplit.values.stopping import FinishReason, Stopping
+from specsplit.values.tracing import SERVICES, TraceChanges, TraceScope
+
+__all__ = [
+    "MAX_BIAS",
+    "MAX_BIASES",
+    "MAX_LOGPROBS",
+    "MAX_REPETITION_PENALTY",
+    "MAX_TEMPERATURE",
+    "SERVICES",
+    "DrafterInfo",
+    "DrafterKind",
+    "Endpoint",
+    "FinishReason",
+    "Load",
+    "Miss",
+    "ModelInfo",
+    "Plan",
+    "PlanChanges",
+    "Sampling",
+    "SpeculationStatistics",
+    "Stopping",
+    "TokenLogprob",
+    "TraceChanges",
+    "TraceScope",
+    "Usage",
+    "Vocabulary",
+    "check_logprobs",
+]

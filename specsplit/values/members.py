@@ -1,0 +1,109 @@
+"""What verifiers and drafters say of themselves, and whether they fit each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from specsplit.errors import Incompatible
+from specsplit.features import FeatureNeed
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What token ids mean: their count, and a digest of the id-to-text table where one is known."""
+
+    size: int
+    digest: str = ""
+    """Hex SHA-256 of the table; empty if the model folder holds no tokenizer."""
+
+    def fits(self, other: Vocabulary) -> bool:
+        """True if the two agree as far as both sides know."""
+        return self.size == other.size and (not self.digest or not other.digest or self.digest == other.digest)
+
+    def __str__(self) -> str:
+        return f"{self.size} tokens, digest {self.digest[:12] or 'unknown'}"
+
+
+class DrafterKind(StrEnum):
+    """What proposes the tokens."""
+
+    NGRAM = "ngram"
+    """Suffix matching over the session's own tokens."""
+    STANDALONE = "standalone"
+    """A small language model."""
+    EAGLE = "eagle"
+    """A head of one layer on the target's last hidden states (arXiv 2401.15077)."""
+    EAGLE3 = "eagle3"
+    """A head of one layer on hidden states of several layers (arXiv 2503.01840)."""
+    MULTI_LAYER_EAGLE = "multi_layer_eagle"
+    """A layer of its own for every step: multi-token prediction (arXiv 2412.19437)."""
+
+    @property
+    def needs_model(self) -> bool:
+        """True if it drafts with a model of its own."""
+        return self is not DrafterKind.NGRAM
+
+    @property
+    def is_head(self) -> bool:
+        """True if it reads the target's hidden states."""
+        return self in (DrafterKind.EAGLE, DrafterKind.EAGLE3, DrafterKind.MULTI_LAYER_EAGLE)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A drafter or verifier one can dial."""
+
+    member_id: str
+    address: str
+    features: FeatureNeed = field(default_factory=FeatureNeed)
+    """What a drafter needs of the target's hidden states."""
+
+
+@dataclass(frozen=True)
+class DrafterInfo:
+    """What a drafter says of itself."""
+
+    kind: DrafterKind
+    model: str
+    """Name of its model folder; empty for ngram."""
+    vocabulary: Vocabulary | None
+    """None if it drafts in any vocabulary."""
+    max_context: int
+    """Longest sequence it can draft for, in tokens."""
+    features: FeatureNeed = field(default_factory=FeatureNeed)
+    """What it needs of the target's hidden states."""
+
+    def require_fit(self, target: Vocabulary) -> None:
+        """Raise Incompatible, naming both sides, if it cannot draft for `target`."""
+        if self.vocabulary is not None and not self.vocabulary.fits(target):
+            raise Incompatible(
+                f"vocabulary mismatch: drafter {self.model or self.kind.value} has {self.vocabulary}; the verifier's target has {target}"
+            )
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a verifier says of its target."""
+
+    model: str
+    vocabulary: Vocabulary
+    max_context: int
+    """Prompt and output together, in tokens."""
+    eos_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy a member is."""
+
+    sessions: int = 0
+    """Open sessions, waiting ones included."""
+    waiting: int = 0
+    """Sessions admitted that do not fit yet."""
+    free_pages: int = 0
+    total_pages: int = 0
+    steps: int = 0
+    """Steps (verifier) or expansions (drafter) since start."""
+    step_ms: float = 0.0
+    """Exponentially weighted mean duration of one."""

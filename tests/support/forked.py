@@ -1,0 +1,100 @@
+"""Services forked from one process that has torch and transformers in memory: each is a process of its own, without seconds of imports.
+
+What such a process runs is what `LocalCluster` starts; tests/cli/test_local_cluster.py starts it from nothing, as users do.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from threading import Lock
+
+import pytest
+
+from specsplit.cli import local
+
+_FORKING = get_context("forkserver")
+_FORKING.set_forkserver_preload(
+    [
+        "specsplit.cli",
+        "specsplit_coordinator.service",
+        "specsplit_drafter.service",
+        "specsplit_drafter.heads",
+        "specsplit_drafter.model_proposer",
+        "specsplit_drafter.standalone",
+        "specsplit_verifier.service",
+        "transformers.models.llama.modeling_llama",
+    ]
+)
+
+
+class ForkedPopen:
+    """What `specsplit.cli.local` uses of `subprocess.Popen`."""
+
+    def __init__(self, command: Sequence[str], *, errors: str, **_: object) -> None:
+        """`command` is `python -m MODULE ARGUMENTS`. It has pipes as stdin and stdout, stderr in stdout, and a session of its own."""
+        its_stdin, stdin = os.pipe()
+        stdout, its_stdout = os.pipe()
+        with Connection(its_stdin, writable=False) as reads, Connection(its_stdout, readable=False) as writes:
+            self._process = _FORKING.Process(target=_run, args=(command[2:], reads, writes), daemon=True)
+            self._process.start()
+        self._polling = Lock()
+        self.stdin = os.fdopen(stdin, "w")
+        self.stdout = os.fdopen(stdout, errors=errors)
+        self.args = command
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def poll(self) -> int | None:
+        with self._polling:
+            return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        with self._polling:
+            self._process.join(timeout)
+        status = self.poll()
+        if status is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def _run(words: Sequence[str], reads: Connection, writes: Connection) -> None:
+    """Be `python -m MODULE ARGUMENTS`."""
+    os.setsid()
+    for file, ours in ((reads, (0,)), (writes, (1, 2))):
+        for number in ours:
+            os.dup2(file.fileno(), number)
+        file.close()
+    sys.argv = [*words]
+    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """In here local clusters fork their services."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "Popen", ForkedPopen)
+        yield

@@ -1,0 +1,165 @@
+"""A verifier without its server: the engine thread, its callers and the streams to drafters, as the event loop sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from specsplit.clock import Clock
+from specsplit.draft_events import ToDrafter
+from specsplit.errors import SpecsplitError
+from specsplit.observe import Tracing
+from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.settings import VerifierSettings
+from specsplit.values import Load, ModelInfo, Plan, PlanChanges
+from specsplit.wire.watching import Watched
+from specsplit_verifier.callers import Callers
+from specsplit_verifier.engine import Engine
+from specsplit_verifier.events import Cancel, DrafterLost, FromDrafter, NewPlan, Output, Submit
+from specsplit_verifier.links import Links
+from specsplit_verifier.step import StepResult
+from specsplit_verifier.target_runner import TargetRunner
+from specsplit_verifier.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+LOSSES_KEPT = 64
+
+
+class Verifier:
+    """The engine thread, seen from the event loop. Works with or without a gRPC server in front."""
+
+    def __init__(
+        self, settings: VerifierSettings, runner: TargetRunner, clock: Clock, telemetry: Telemetry | None = None
+    ) -> None:
+        """Without `telemetry` there are no spans."""
+        self.info: ModelInfo = runner.target.info
+        self._own_plan = self._default_plan = settings.plan
+        self.engine = Engine(runner, settings, self, clock)
+        self.links = Links(settings, clock, self._from_drafter)
+        self.drafters_lost: deque[str] = deque(maxlen=LOSSES_KEPT)
+        """Addresses of the drafters lost last, oldest first."""
+        self._loop = asyncio.get_running_loop()
+        self._callers = Callers()
+        self.failed = self._callers.failed
+        """Set if the engine thread died, or a step hangs; nothing can be decoded any more."""
+        self.on_lost: Callable[[str], None] = _ignore
+        """Called with the address of every drafter that is lost."""
+        self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
+        self._telemetry.watch(self.load, self.links.statistics.values)
+        self.engine.start()
+        self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
+
+    async def decode(self, request: DecodeRequest) -> AsyncGenerator[Tokens | Finished, None]:
+        """Decode one session. Closing the iterator frees it. Raises SpecsplitError."""
+        with self._callers.waiting() as (session, outputs):
+            self.engine.post(Submit(session, request, self._telemetry.submitted(session, request)))
+            failure: SpecsplitError | None = None
+            try:
+                while True:
+                    output = await outputs.get()
+                    if isinstance(output, SpecsplitError):
+                        failure = output
+                        raise output
+                    yield output
+                    if isinstance(output, Finished):
+                        return
+            finally:
+                self.engine.post(Cancel(session))
+                self._telemetry.ended(session, failure)
+
+    def replan(self, changes: PlanChanges) -> None:
+        """From the next step on the default plan is this verifier's own with these changes, for sessions that are running too.
+
+        Raises InvalidRequest for a value out of range.
+        """
+        plan = changes.over(self._own_plan)
+        if plan != self._default_plan:  # the coordinator says it again at every join
+            self._default_plan = plan
+            self.engine.post(NewPlan(plan))
+            self._telemetry.plan_switched()
+
+    def subscribe(self, reader: Callable[[StepResult], None]) -> None:
+        """From the next step on `reader` is called with what every one was, on the event loop, behind what it brought to callers."""
+        self._telemetry.subscribe(reader)
+
+    @property
+    def watching(self) -> bool:
+        """True if the engine is to tell of its steps."""
+        return self._telemetry.wanted
+
+    @property
+    def watched(self) -> frozenset[int]:
+        """Sessions that somebody looks at."""
+        return self._telemetry.watching.watched
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that sessions step under where a request does not say otherwise."""
+        return self._default_plan
+
+    def watch(self, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
+        """What happens to a session, for people who look on; see `Watching.watch`."""
+        return self._telemetry.watching.watch(request_id)
+
+    def deliver(
+        self,
+        outputs: Sequence[tuple[int, Output]],
+        drafts: Sequence[tuple[str, int, ToDrafter]],
+        result: StepResult | None,
+    ) -> None:
+        """The engine thread's hand-over: one hop to the event loop, whatever the batch."""
+        self._loop.call_soon_threadsafe(self._hand_out, outputs, drafts, result)
+
+    def died(self) -> None:
+        """The engine thread is gone: end every session, and let the process leave."""
+        why = "the engine of this verifier has died; its log says why"
+        self._loop.call_soon_threadsafe(self._callers.fail, why)
+
+    async def _watch_steps(self, every_s: float) -> None:
+        """A step that hangs takes the verifier with it: sessions are handed back, and the process may leave."""
+        while not (why := self.engine.watchdog.barks):
+            await asyncio.sleep(every_s)
+        _log.error("%s; sessions are handed back, and this process ends", why)
+        self._callers.fail(why)
+
+    def _hand_out(
+        self,
+        outputs: Sequence[tuple[int, Output]],
+        drafts: Sequence[tuple[str, int, ToDrafter]],
+        result: StepResult | None,
+    ) -> None:
+        self.links.send(drafts)  # first: it is what the next step may wait for
+        for session, output in outputs:
+            self._callers.tell(session, output)
+        if result is not None:
+            self._telemetry.step(result)
+
+    def _from_drafter(self, event: FromDrafter | DrafterLost) -> None:
+        self.engine.post(event)
+        if isinstance(event, FromDrafter):
+            self._telemetry.watching.grown(event)
+        if isinstance(event, DrafterLost):
+            self.drafters_lost.append(event.address)
+            self._telemetry.drafter_lost()
+            self.on_lost(event.address)
+
+    def load(self) -> Load:
+        """Tell how busy the verifier is, for heartbeats."""
+        now = self.engine.statistics()
+        return Load(now.running + now.waiting, now.waiting, now.free_pages, now.total_pages, now.steps, now.step_ms)
+
+    async def drained(self) -> None:
+        """Return once no session is left."""
+        await self._callers.gone()
+
+    async def close(self) -> None:
+        """End the streams and the engine thread."""
+        self._watching_steps.cancel()
+        await self.links.close()
+        await asyncio.to_thread(self.engine.stop)
+
+
+def _ignore(address: str) -> None:
+    """Stands for `on_lost` where nobody wants to hear of lost drafters."""
