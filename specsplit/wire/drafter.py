@@ -208,8 +208,8 @@ def grow_to_wire(event: Grow) -> pb.GrowEvent:
 
 def grow_from_wire(message: pb.GrowEvent) -> Grow:
     """Raises InvalidRequest for arrays of unequal length; whether they are a tree is for the mirror that they are meant for."""
-    columns = (message.ids, message.parents, message.token_ids, message.scores)
-    ids, parents, tokens, scores = (tuple(column[:]) for column in columns)  # a slice is copied twice as fast
+    ids, parents, tokens = (tuple(each[:]) for each in (message.ids, message.parents, message.token_ids))
+    scores = tuple(message.scores[:])  # a slice is copied twice as fast
     if not len(ids) == len(parents) == len(tokens) == len(scores):
         _refuse_lengths(len(ids), {"parents": len(parents), "token_ids": len(tokens), "scores": len(scores)})
     return Grow(message.commits, ids, parents, tokens, scores, message.resting)
