@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 SOURCES := specsplit drafter verifier coordinator scripts benchmarks tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types floors drift unit format bench protos clean
+.PHONY: help setup demo test lint types floors drift unit format bench lab chat protos clean
 
 help: ## what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -56,6 +56,13 @@ format: $(STAMP) ## let ruff put imports and layout right
 
 bench: $(STAMP) ## the benchmarks: a table, a JSON file and a plot each
 	@$(BIN)/python -m benchmarks
+
+lab: $(STAMP) ## policies in virtual time: the same digits every time, in a few minutes
+	@$(BIN)/python -m benchmarks lab
+
+chat: $(STAMP) ## a small chat model (fetched once, 92 MB) on this machine; ask it with: specsplit generate --chat -p "..."
+	@$(BIN)/python -m scripts.chat_model
+	@$(BIN)/specsplit up --model build/chat/target
 
 protos: $(STAMP) ## write specsplit/v1 from protos/specsplit/v1
 	@$(BIN)/python scripts/generate_protos.py

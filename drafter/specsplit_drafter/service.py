@@ -88,12 +88,13 @@ class Drafter:
 def load_table(settings: DrafterSettings) -> SessionTable:
     """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError."""
     limits = GrowthLimits(settings.expand_width, settings.expand_survival, settings.push_survival)
-    table = SessionTable(_load_proposer(settings), limits, settings.max_sessions, _pace(settings))
+    table = SessionTable(load_proposer(settings), limits, settings.max_sessions, _pace(settings))
     freeze_heap()
     return table
 
 
-def _load_proposer(settings: DrafterSettings) -> Proposer:
+def load_proposer(settings: DrafterSettings) -> Proposer:
+    """Load what proposes under these settings. Raises LoadError."""
     if not settings.kind.needs_model:
         return NgramProposer(settings.children)
     if settings.model is None:

@@ -10,7 +10,7 @@ from pydantic_settings import SettingsConfigDict
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings.engine import EngineSettings
-from specsplit.values import Plan
+from specsplit.values import Adaptive, Plan
 
 
 class VerifierSettings(EngineSettings):
@@ -40,6 +40,10 @@ class VerifierSettings(EngineSettings):
     """Default plan: longest wait for a grow after a miss."""
     draft_ahead: bool = True
     """Default plan: False makes the drafter rest while a step is in flight."""
+    adaptive: Adaptive = Adaptive.STATIC
+    """Who adapts the default plan: static (nobody) or ema (SGLang's tiers of num_steps, by what was accepted lately)."""
+    adaptive_config: Path | None = None
+    """ema only: a JSON file of tiers, as SGLang reads it. Unset: SGLang's own tiers."""
     max_nodes: int = Field(default=512, ge=1)
     """Nodes held per session at most; a drafter that sends more is refused."""
     feature_window: int = Field(default=2048, ge=1)
@@ -78,6 +82,11 @@ class VerifierSettings(EngineSettings):
             _ = self.plan
         except InvalidRequest as error:
             raise InvalidRequest(error.field.removeprefix("plan."), error.problem) from error
+        if self.adaptive_config is not None and self.adaptive is not Adaptive.EMA:
+            raise InvalidRequest(
+                "adaptive_config",
+                f"is for adaptive = ema, and adaptive is {self.adaptive}; set that, or leave the file out",
+            )
         if self.max_nodes < self.num_draft_tokens - 1:
             raise InvalidRequest(
                 "max_nodes", f"is {self.max_nodes}, too few for num_draft_tokens = {self.num_draft_tokens}"

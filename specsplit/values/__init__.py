@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from specsplit.values.logprobs import MAX_LOGPROBS, TokenLogprob, check_logprobs
 from specsplit.values.members import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
-from specsplit.values.plan import Plan, PlanChanges
+from specsplit.values.plan import Adaptive, Plan, PlanChanges
 from specsplit.values.sampling import MAX_BIAS, MAX_BIASES, MAX_REPETITION_PENALTY, MAX_TEMPERATURE, Sampling
 from specsplit.values.statistics import Miss, SpeculationStatistics, Usage
 from specsplit.values.stopping import FinishReason, Stopping
@@ -20,6 +20,7 @@ __all__ = [
     "MAX_REPETITION_PENALTY",
     "MAX_TEMPERATURE",
     "SERVICES",
+    "Adaptive",
     "DrafterInfo",
     "DrafterKind",
     "Endpoint",

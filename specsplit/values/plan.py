@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from specsplit.values.checks import require, said
 
@@ -57,3 +58,12 @@ class PlanChanges:
     def after(self, earlier: PlanChanges) -> PlanChanges:
         """These changes and those made before, where these say nothing."""
         return replace(earlier, **said(self))
+
+
+class Adaptive(StrEnum):
+    """Who decides how much is speculated where nobody else says."""
+
+    STATIC = "static"
+    """Nobody: it stays at the default plan."""
+    EMA = "ema"
+    """SGLang's tiers of num_steps, moved by an average of accepted drafts."""

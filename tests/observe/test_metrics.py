@@ -373,7 +373,7 @@ def test_load_and_links_are_looked_up_and_rare_events_are_told() -> None:
     metrics.watch(lambda: Load(sessions=7, waiting=2, free_pages=24, total_pages=64))
     metrics.watch_links(lambda: [LinkStatistics(1, 2, 3, 4, 5, 6, 1), LinkStatistics(10, 20, 30, 40, 50, 60, 10)])
     metrics.session(100)
-    metrics.plan_switched()
+    metrics.watch_plan(lambda: 1)
     metrics.drafter_lost()
     samples = scrape(metrics)
     assert (value(samples, "specsplit_running_sessions"), value(samples, "specsplit_waiting_sessions")) == (5, 2)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from scripts.dashboards.expressions import check_expressions
 from specsplit.cli.folders import drafts_beside
@@ -20,28 +17,10 @@ from specsplit.cli.local import LocalCluster
 from specsplit.errors import SpecsplitError
 from specsplit.values import PlanChanges
 from tests.deploy.live import needs_prometheus, prometheus
+from tests.support.scrape import Places, eventually
 
 TARGET = Path("models/pocket/target")
 KINDS = ("eagle3", "ngram")
-_METRICS = re.compile(r"http://([\d.]+:\d+)/metrics")
-
-
-class Places:
-    """Where each process serves its metrics, by name."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, str] = {}
-
-    def hear(self, name: str, line: str) -> None:
-        if place := _METRICS.search(line):
-            self.found[name] = place[1]
-
-    def scraped(self, name: str) -> Callable[[str], float]:
-        """The values of one process now: the sum over the series of a sample's name."""
-        with urlopen(f"http://{self.found[name]}/metrics", timeout=10) as reply:
-            families = text_string_to_metric_families(reply.read().decode())
-        samples = [sample for family in families for sample in family.samples]
-        return lambda wanted: sum(sample.value for sample in samples if sample.name == wanted)
 
 
 @pytest.fixture(scope="module")
@@ -99,13 +78,6 @@ def accept_length(places: Places, for_s: float = 2.0) -> float:
         for part in ("sum", "count")
     )
     return tokens / steps if steps else 0.0
-
-
-def eventually(holds: Callable[[], bool], what: str, within_s: float = 20.0) -> None:
-    until = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < until, what
-        time.sleep(0.2)
 
 
 def test_a_plan_that_changes_under_load_is_seen_in_the_metrics(cluster: LocalCluster, places: Places) -> None:

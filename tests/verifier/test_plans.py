@@ -17,7 +17,7 @@ from specsplit.values import Endpoint, FinishReason, Plan, PlanChanges, Stopping
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.patience import Patience
-from specsplit_verifier.planner import StaticPlanner
+from specsplit_verifier.planner import CyclePlanner
 from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.verifier import Verifier
 from tests.drafter.service_toys import drafter
@@ -57,10 +57,10 @@ def follows_the_alphabet(written: Sequence[int]) -> bool:
 
 def test_a_session_is_replanned_and_its_drafter_is_told() -> None:
     request = DecodeRequest("r", (1,), plan=PlanChanges(topk=3))
-    planner = StaticPlanner(Plan(num_steps=5, topk=4, num_draft_tokens=8), 100)
+    planner = CyclePlanner(Plan(num_steps=5, topk=4, num_draft_tokens=8), 100)
     session = Session(1, request, planner.plan_of(request.plan), StopRule(50), PageTable(PagePool(8, 16)), [1])
     session.drafter = DraftSession("drafter", Mirror(1, 1, 0, 50, 100), Patience())
-    planner.replan(Plan(num_steps=9, topk=8, num_draft_tokens=64, wait_budget_us=5, draft_ahead=False))
+    planner.replan(PlanChanges(num_steps=9, topk=8, num_draft_tokens=64, wait_budget_us=5, draft_ahead=False))
     pool = DrafterPool(Vocabulary(100), 50)
     wanted = planner.plan_of(request.plan)
     assert wanted == Plan(num_steps=9, topk=3, num_draft_tokens=64, wait_budget_us=5, draft_ahead=False)

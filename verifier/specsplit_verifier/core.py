@@ -45,6 +45,10 @@ class EngineStatistics:
     total_pages: int
     steps: int
     step_ms: float
+    plan: Plan
+    """What sessions are under where their requests say nothing."""
+    plan_switches: int
+    """How often that has changed."""
 
 
 class EngineCore:
@@ -61,6 +65,7 @@ class EngineCore:
         self._outputs: list[tuple[int, Output]] = []
         self._sends: Sends = []
         self._steps = 0
+        self._plan_switches = 0
         self.stopwatch = Stopwatch(clock)
 
     def statistics(self) -> EngineStatistics:
@@ -73,6 +78,8 @@ class EngineCore:
             scheduler.kv.pool.total_pages,
             self._steps,
             self._planner.cost.mean_s * 1e3 if self._steps else 0.0,
+            self._planner.default,
+            self._plan_switches,
         )
 
     def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
@@ -99,13 +106,16 @@ class EngineCore:
             case Roster():
                 self._sends += self._drafters.roster(event.drafters, running.values(), now)
             case NewPlan():
-                self._replan(event.plan)
+                self._planner.replan(event.changes)
+                self._replan()
 
     def plan(self) -> StepInput | Pause:
         """Admit who fits, and choose the next step, or how long to wait for a better one."""
         now = self._clock.now()
         for session in self._scheduler.admit():
             self._sends += self._drafters.resume(session, now)
+        if self._planner.follow(len(self._scheduler.running)):
+            self._replan()
         self._sends += self._drafters.retry(self._scheduler.running.values(), now)
         batch = self._choose(now)
         if isinstance(batch, Pause):
@@ -225,15 +235,15 @@ class EngineCore:
         table, tokens = self._scheduler.kv.table(), list(request.tokens)
         return Session(event.session, request, plan, stops, table, tokens, 0, drafter, traceparent=event.traceparent)
 
-    def _replan(self, plan: Plan) -> None:
+    def _replan(self) -> None:
         """Another default plan: sessions that are here follow it too. No step is in flight."""
-        self._planner.replan(plan)
+        self._plan_switches += 1
         now, running = self._clock.now(), self._scheduler.running.values()
         for session in (*self._scheduler.waiting, *running):
             self._sends += self._drafters.replan(session, self._planner.plan_of(session.request.plan), now)
         for session in running:
             self._sends += self._drafters.resume(session, now)
-        _log.info("the default plan is now %s", plan)
+        _log.info("the default plan is now %s", self._planner.default)
 
     def _end(self, session: Session, *, sound: bool = True) -> None:
         self._scheduler.remove(session, sound=sound)  # first: features of its pages are kept for others

@@ -14,16 +14,21 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections.abc import Callable
 
 from specsplit.clock import Clock
+from specsplit.features import FeatureNeed
+from specsplit.model.pages import PagePool
 from specsplit.settings import VerifierSettings
+from specsplit.values import ModelInfo
+from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.core import EngineCore, EngineStatistics
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import DrafterLost, FromDrafter, Inbound, Inbox, Outbox, Ran, Stop
-from specsplit_verifier.feed import FeatureSource, FeedLimits
+from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.model_thread import ModelThread
-from specsplit_verifier.planner import Pause, StaticPlanner
+from specsplit_verifier.planner import CyclePlanner, Pause, Planner
 from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target_runner import TargetRunner
@@ -45,7 +50,7 @@ class Engine:
     ) -> None:
         """With an `inbox` that turns the clock where it would wait, all of this runs in the clock's time."""
         self._outbox = outbox
-        self._core = _core_of(runner, settings, clock)
+        self._core = core_of(runner.target.info, runner.target.pool, runner.extractor.recipe, settings, clock)
         self._inbox: Inbox = queue.SimpleQueue() if inbox is None else inbox
         self._deferred: list[Inbound] = []
         """What has come while a step was in flight and has to wait for its end."""
@@ -145,13 +150,19 @@ class Engine:
             self._outbox.deliver(outputs, sends, wanted)
 
 
-def _core_of(runner: TargetRunner, settings: VerifierSettings, clock: Clock) -> EngineCore:
-    target = runner.target
-    kv = KVCacheManager(target.pool, prefix_cache=settings.prefix_cache, feature_bytes=settings.prefix_features_bytes)
-    scheduler = Scheduler(target.info, kv, max_sessions=settings.max_sessions)
-    planner = StaticPlanner(settings.plan, settings.step_token_budget)
+def core_of(
+    info: ModelInfo,
+    pool: PagePool,
+    recipe: Callable[[FeatureNeed], Recipe],
+    settings: VerifierSettings,
+    clock: Clock,
+    planner: Planner | None = None,
+) -> EngineCore:
+    """Put together all of an engine but its threads and its model (`info`, `pool`, `recipe`); without `planner` that of the settings."""
+    kv = KVCacheManager(pool, prefix_cache=settings.prefix_cache, feature_bytes=settings.prefix_features_bytes)
+    scheduler = Scheduler(info, kv, max_sessions=settings.max_sessions)
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
-    source = FeatureSource(runner.extractor.recipe, limits, kv.features)
-    drafters = DrafterPool(target.info.vocabulary, settings.max_nodes, source)
-    return EngineCore(target.info, scheduler, planner, drafters, clock)
+    drafters = DrafterPool(info.vocabulary, settings.max_nodes, FeatureSource(recipe, limits, kv.features))
+    planner = planner or CyclePlanner(settings.plan, settings.step_token_budget, controller_for(settings))
+    return EngineCore(info, scheduler, planner, drafters, clock)

@@ -10,7 +10,7 @@ from specsplit.draft_events import FeaturesRead, Refuse, ToDrafter
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.speculation import Grow
-from specsplit.values import Endpoint, Plan
+from specsplit.values import Endpoint, PlanChanges
 from specsplit_verifier.step import StepOutput, StepResult
 
 Output = Tokens | Finished | SpecsplitError
@@ -61,9 +61,9 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class NewPlan:
-    """The default plan is another one, for sessions that are there already too."""
+    """An operator wants another default plan, for sessions that are there already too."""
 
-    plan: Plan
+    changes: PlanChanges
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Who steps now, with how many nodes, and how long to wait: the policy of the engine, and all that it decides by.
 
-The engine asks `plan` before every step and tells `observe` what came of it. A planner says what plan every session is under, too: the
-default one, which an operator may change, with what its request fixes. Whoever changes a session's plan from there tells its drafter.
+The engine asks `plan` before every step and tells `observe` what came of it. A planner says what plan every session is under, too: what
+its request fixes comes first, then what an operator wants, then what the controller says, then the plan of the settings. The engine asks
+`follow` whether that has changed, and then tells drafters.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from specsplit.values import Plan, PlanChanges
+from specsplit_verifier.adaptive.controller import Controller, StaticController
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import TreeLimits
 from specsplit_verifier.prefill import prompt_chunks, recompute_chunks
@@ -50,8 +52,12 @@ class Planner(Protocol):
         """The plan of a session whose request does not say otherwise."""
         ...
 
-    def replan(self, default: Plan) -> None:
-        """Another default plan, from now on."""
+    def replan(self, changes: PlanChanges) -> None:
+        """What an operator wants different from now on, whatever else decides."""
+        ...
+
+    def follow(self, sessions: int) -> bool:
+        """Let the controller decide the default plan for a batch of so many sessions; True if that is another one now."""
         ...
 
     def plan_of(self, wishes: PlanChanges) -> Plan:
@@ -67,17 +73,28 @@ class Planner(Protocol):
         ...
 
 
-class StaticPlanner:
-    """The Planner whose plans only an operator changes. It learns what steps cost, and waits for a drafter while that pays."""
+class CyclePlanner:
+    """The Planner that learns what steps cost, and waits for a drafter while that pays. A controller decides the default plan."""
 
-    def __init__(self, default: Plan, step_token_budget: int) -> None:
+    def __init__(self, launched: Plan, step_token_budget: int, controller: Controller | None = None) -> None:
         """`step_token_budget`: tokens of prompts, and of what is recomputed, in one step at most."""
-        self.default: Plan = default
         self.cost = StepCost()
+        self._launched = launched
         self._budget = step_token_budget
+        self._controller = controller or StaticController()
+        self._changes = PlanChanges()
+        self._adapted = self._controller.plan(launched, 0)
 
-    def replan(self, default: Plan) -> None:
-        self.default = default
+    @property
+    def default(self) -> Plan:
+        return self._changes.over(self._adapted)
+
+    def replan(self, changes: PlanChanges) -> None:
+        self._changes = changes
+
+    def follow(self, sessions: int) -> bool:
+        before, self._adapted = self.default, self._controller.plan(self._launched, sessions)
+        return self.default != before
 
     def plan_of(self, wishes: PlanChanges) -> Plan:
         return wishes.over(self.default)
@@ -107,6 +124,7 @@ class StaticPlanner:
 
     def observe(self, result: StepResult) -> None:
         self.cost.observe(result.costs.tokens, result.costs.forward_us * 1e-6)
+        self._controller.observe(result)
 
     def _batch(
         self, running: Sequence[Session], stepping: Sequence[Session], prompts: Sequence[tuple[Session, int]]

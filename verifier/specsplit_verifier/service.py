@@ -17,6 +17,7 @@ from specsplit.observe import fields
 from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, Service, registration, run_service
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
+from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.events import Roster
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.servicer import VerifierServicer
@@ -52,7 +53,8 @@ def main(settings: VerifierSettings) -> int:
 
 
 def service_of(settings: VerifierSettings) -> Service[Verifier]:
-    """The verifier's process, put together."""
+    """The verifier's process, put together. Raises InvalidRequest for a wrong file of tiers, before anything is loaded."""
+    controller_for(settings)
     clock = SystemClock()
     server = Server(settings, "verifier", services=[VERIFIER_SERVICE], session_methods=["Decode"])
     servicer = VerifierServicer()

@@ -36,6 +36,10 @@ class Telemetry:
         self.metrics.watch(load)
         self.metrics.watch_links(links)
 
+    def watch_plan(self, switches: Callable[[], int]) -> None:
+        """Tell where to look up, before every scrape, how often the default plan has changed."""
+        self.metrics.watch_plan(switches)
+
     def submitted(self, session: int, request: DecodeRequest) -> str:
         """A session begins, in the task of its call: the `traceparent` for its drafters."""
         self.metrics.session(len(request.tokens))
@@ -59,10 +63,6 @@ class Telemetry:
         """Note that a session is over; `error` says why it failed, if it did."""
         self._spans.ended(session, error)
         self.watching.ended(session)
-
-    def plan_switched(self) -> None:
-        """Count a change of the default plan."""
-        self.metrics.plan_switched()
 
     def drafter_lost(self) -> None:
         """Count a drafter whose stream is gone."""

@@ -35,7 +35,8 @@ class Verifier:
     ) -> None:
         """Without `telemetry` there are no spans."""
         self.info: ModelInfo = runner.target.info
-        self._own_plan = self._default_plan = settings.plan
+        self._launched_plan = settings.plan
+        self._changes = PlanChanges()
         self.engine = Engine(runner, settings, self, clock)
         self.links = Links(settings, clock, self._from_drafter)
         self.drafters_lost: deque[str] = deque(maxlen=LOSSES_KEPT)
@@ -48,6 +49,7 @@ class Verifier:
         """Called with the address of every drafter that is lost."""
         self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
         self._telemetry.watch(self.load, self.links.statistics.values)
+        self._telemetry.watch_plan(lambda: self.engine.statistics().plan_switches)
         self.engine.start()
         self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
 
@@ -74,11 +76,10 @@ class Verifier:
 
         Raises InvalidRequest for a value out of range.
         """
-        plan = changes.over(self._own_plan)
-        if plan != self._default_plan:  # the coordinator says it again at every join
-            self._default_plan = plan
-            self.engine.post(NewPlan(plan))
-            self._telemetry.plan_switched()
+        changes.over(self._launched_plan)
+        if changes != self._changes:  # the coordinator says it again at every join
+            self._changes = changes
+            self.engine.post(NewPlan(changes))
 
     def subscribe(self, reader: Callable[[StepResult], None]) -> None:
         """From the next step on `reader` is called with what every one was, on the event loop, behind what it brought to callers."""
@@ -97,7 +98,7 @@ class Verifier:
     @property
     def plan(self) -> Plan:
         """The plan that sessions step under where a request does not say otherwise."""
-        return self._default_plan
+        return self.engine.statistics().plan
 
     def watch(self, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
         """What happens to a session, for people who look on; see `Watching.watch`."""

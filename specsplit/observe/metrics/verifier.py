@@ -125,7 +125,6 @@ class VerifierMetrics(Metrics):
         self._watchers.append(self._speculation.add_up)
         self._num_steps = made.gauge(table.SPEC_NUM_STEPS)
         self._num_draft_tokens = made.gauge(table.SPEC_NUM_DRAFT_TOKENS)
-        self._plan_switches = made.counter(table.PLAN_SWITCHES)
         self._prompt_tokens = made.counter(table.PROMPT_TOKENS)
         self._drafters_lost = made.counter(table.DRAFTERS_LOST)
 
@@ -143,10 +142,6 @@ class VerifierMetrics(Metrics):
     def session(self, prompt_tokens: int) -> None:
         """Count a session that has come."""
         self._prompt_tokens.add(prompt_tokens)
-
-    def plan_switched(self) -> None:
-        """Count a change of the plan that sessions step under."""
-        self._plan_switches.add()
 
     def drafter_lost(self) -> None:
         """Count a stream to a drafter that is gone, or could not be opened."""
@@ -166,6 +161,11 @@ class VerifierMetrics(Metrics):
             used.set(load.total_pages - load.free_pages)
 
         self._watchers.append(look)
+
+    def watch_plan(self, switches: Callable[[], int]) -> None:
+        """Where to look up how often the default plan has changed, on the event loop, before every scrape."""
+        counter = self.instruments.counter(table.PLAN_SWITCHES)
+        self._watchers.append(lambda: counter.stand_at(switches()))
 
     def watch_links(self, read: Callable[[], Iterable[LinkStatistics]]) -> None:
         """Where to look up the totals of the streams to all drafters there ever were, on the event loop, before every scrape."""

@@ -1,0 +1,112 @@
+"""`python -m benchmarks lab`: which scenarios, with models or a trace, and where the table goes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from benchmarks.context import Context
+from benchmarks.lab.figures import COLUMNS, Earlier, measured
+from benchmarks.lab.models import ModelSource
+from benchmarks.lab.recorder import record
+from benchmarks.lab.replay import ReplaySource
+from benchmarks.lab.scenario import DrafterSpec, Scenario
+from benchmarks.lab.scenarios import DEFAULT, GROUPS, REPLAYED
+from benchmarks.lab.source import Source
+from benchmarks.lab.trace import Trace
+from benchmarks.machine import describe
+from benchmarks.report import Row
+from specsplit.values import DrafterKind
+
+NOTES = [
+    "Virtual time: a step and an expansion take what their curves say, a message the delay of its link, everything else nothing. "
+    "The figures are those of no machine, and the same every time.",
+    "Committed tokens/s: all tokens over the time in which there was a request, prompts included. A step is that of one session; "
+    "expansions are those of all drafters, by step of the target.",
+    "Oracles know what a step costs, and how often nodes are accepted (survivals) or what the target says (tokens). They plan the "
+    "steps; what drafters grow is not theirs, but for the last, whose drafters grow nothing but right nodes.",
+]
+
+
+def main(words: Sequence[str]) -> None:
+    """Run what is asked for."""
+    options = _parser().parse_args(words)
+    torch.set_num_threads(1)
+    console = Console(stderr=options.json) if sys.stdout.isatty() else Console(stderr=options.json, width=220)
+    context = Context(options.models, not options.docs, describe(["python -m benchmarks lab", *words]), console)
+    if options.record is not None:
+        spec = DrafterSpec(DrafterKind(options.kind))
+        first = GROUPS[(options.scenario or DEFAULT)[0]][0]
+        scenario = replace(first, drafters=(spec,), temperature=options.temperature)
+        record(ModelSource(options.models), scenario, options.record)
+        console.print(f"wrote {options.record}", highlight=False)
+        return
+    groups = options.scenario or (DEFAULT if options.replay is None else REPLAYED)
+    scenarios = [scenario for group in groups for scenario in GROUPS[group]]
+    source: Source = ModelSource(options.models)
+    if options.replay is not None:
+        source = replayed = ReplaySource(Trace.read(options.replay))
+        scenarios = _distinct([replayed.fitted(scenario) for scenario in scenarios])
+    rows = _rows(context, source, scenarios)
+    if options.json:
+        json.dump(rows, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    _finish(context, rows, {"scenarios": " ".join(groups), "trace": str(options.replay or "none")})
+
+
+def _distinct(scenarios: Sequence[Scenario]) -> list[Scenario]:
+    """Of those that differ in name alone the first."""
+    found: dict[Scenario, Scenario] = {}
+    for scenario in scenarios:
+        found.setdefault(replace(scenario, name=""), scenario)
+    return list(found.values())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks lab", description=__doc__)
+    parser.add_argument("--scenario", action="append", choices=tuple(GROUPS), help="a group; may be said several times")
+    parser.add_argument("--replay", type=Path, help="a trace in the place of models")
+    parser.add_argument(
+        "--record", type=Path, help="write a trace here, of the first scenario's requests, and run nothing"
+    )
+    parser.add_argument(
+        "--kind", default="standalone", choices=[kind.value for kind in DrafterKind], help="record: of whom"
+    )
+    parser.add_argument("--temperature", type=float, default=0.0, help="record: at which temperature")
+    parser.add_argument("--json", action="store_true", help="the rows on stdout; the table goes to stderr")
+    parser.add_argument("--docs", action="store_true", help="write to docs/results in the place of build/results")
+    parser.add_argument("--models", type=Path, default=Path("models/pocket"), help="folder with target and drafts")
+    return parser
+
+
+def _rows(context: Context, source: Source, scenarios: Sequence[Scenario]) -> list[Row]:
+    rows: list[Row] = []
+    earlier: Earlier = {}
+    with context.progress("lab", len(scenarios)) as advance:
+        for scenario in scenarios:
+            rows.append(measured(scenario, source, earlier))
+            advance(scenario.name)
+    return rows
+
+
+def _finish(context: Context, rows: list[Row], settings: dict[str, object]) -> None:
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        names = [
+            f"{row['name']}, {row['drafter']}, {row['policy']}, T={row['temperature']:g}, {row['delay_ms']:g} ms"
+            for row in rows
+        ]
+        axes.barh(range(len(rows)), [float(str(row["rate"])) for row in rows])
+        axes.set_yticks(range(len(rows)), names, fontsize=5)
+        axes.invert_yaxis()
+        axes.set_xlabel("committed tokens/s, virtual time")
+
+    context.finish("lab", "The laboratory: virtual time, no noise", COLUMNS, rows, settings, NOTES, draw)

@@ -1,0 +1,210 @@
+"""Planners that know more than any policy can, to show how much there is to gain.
+
+All of them choose, before every step, how many of each session's best nodes it takes, so that the step commits the most per second of
+its true cost. One knows how often nodes of such a survival are accepted. One knows what the target will say: it takes what will be
+accepted and what stands before that, and does not wait where no grow can bring anything. To both what drafters grow is given, and they wait
+as the product does. The third has drafters that know the text too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from benchmarks.lab.cost import StepCurve
+from benchmarks.lab.scenario import Policy, Scenario
+from benchmarks.lab.truth import following
+from specsplit.settings import VerifierSettings
+from specsplit.speculation import Draft
+from specsplit.tree import ROOT
+from specsplit.values import Plan, PlanChanges
+from specsplit_verifier.adaptive.ema import EmaController
+from specsplit_verifier.adaptive.tiers_file import DEFAULT
+from specsplit_verifier.draft_session import DraftSession, TreeLimits
+from specsplit_verifier.planner import Batch, CyclePlanner, Pause, Planner
+from specsplit_verifier.prefill import prompt_chunks
+from specsplit_verifier.session import Session
+
+MOST = TreeLimits(num_draft_tokens=64, topk=16, num_steps=32)
+"""What an oracle looks at of a speculation."""
+SHORTEST_S = 1e-4
+"""Of a pause, where an expansion takes no time."""
+ROUNDS = 8
+"""Of Dinkelbach's method, which settles after three or four."""
+
+
+class Choice(NamedTuple):
+    """What a session may bring to a step."""
+
+    tokens: int
+    """Root included."""
+    length: float
+    """What it commits, bonus included."""
+
+
+class Knowledge(Protocol):
+    """What an oracle knows."""
+
+    def choices(self, session: Session, draft: Draft) -> list[Choice]:
+        """What is worth considering of a draft whose nodes stand best first; the root alone is the first choice."""
+        ...
+
+    def pause(self, session: Session, length: float, step_s: float, now: float) -> float:
+        """Seconds for which it pays to wait for what may be grown, with `length` in hand; 0: step now."""
+        ...
+
+
+class Survivals:
+    """Knows how often nodes are accepted, as drafters do in a warm scenario."""
+
+    def choices(self, session: Session, draft: Draft) -> list[Choice]:
+        """Every number of nodes, with the sum of their survivals."""
+        found = [Choice(1, 1.0)]
+        for survival in draft.survivals[1:]:
+            found.append(Choice(found[-1].tokens + 1, found[-1].length + math.exp(survival)))
+        return found
+
+    def pause(self, session: Session, length: float, step_s: float, now: float) -> float:
+        """As long as the product waits."""
+        return session.drafter.pause(now, step_s, session.plan, session.tree_limits)
+
+
+class Truth:
+    """Knows what the target says, by number of the session. Waits as the product does, but for nothing that is known not to come."""
+
+    def __init__(self, texts: Sequence[Sequence[int]]) -> None:
+        self._texts = texts
+
+    def choices(self, session: Session, draft: Draft) -> list[Choice]:
+        """For every right node, all nodes up to it."""
+        text = self._texts[session.id]
+        edges = enumerate(zip(draft.parents, draft.tokens, strict=True))
+        children = {edge: index for index, edge in edges}
+        found, at = [Choice(1, 1.0)], 0
+        while (at := children.get((at, following(text, draft.positions[at])), 0)) != 0:
+            found.append(Choice(at + 1, found[-1].length + 1))
+        return found
+
+    def pause(self, session: Session, length: float, step_s: float, now: float) -> float:
+        """As long as the product waits, if the next right node may still come."""
+        drafter = session.drafter
+        if not isinstance(drafter, DraftSession) or self._is_wrong(session, drafter):
+            return 0.0
+        return drafter.pause(now, step_s, session.plan, session.tree_limits)
+
+    def _is_wrong(self, session: Session, drafter: DraftSession) -> bool:
+        """True if there are nodes in the place of the next right one: no grow will bring it, unless a head draws the root anew."""
+        tree, text, at = drafter.mirror.tree, self._texts[session.id], ROOT
+        while (below := tree.child(at, following(text, int(tree.positions[at])))) is not None:
+            at = below
+        return tree.has_children(at) and (at != ROOT or drafter.recipe is None or drafter.mirror.caught_up)
+
+
+class RightTruth(Truth):
+    """Truth of drafters that grow right nodes only, one level with every expansion, until they have none among their candidates."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], expansion_s: float, round_trip_s: float) -> None:
+        super().__init__(texts)
+        self._expansion_s = expansion_s
+        self._round_trip_s = round_trip_s
+
+    def pause(self, session: Session, length: float, step_s: float, now: float) -> float:
+        """Until the next node comes, if that is sooner than a step would commit a token; no longer than the plan allows."""
+        drafter = session.drafter
+        if not isinstance(drafter, DraftSession) or drafter.mirror.resting:
+            return 0.0
+        held_s = 0.0 if drafter.held_since is None else now - drafter.held_since
+        left_s = session.plan.wait_budget_us / 1e6 - held_s
+        wait_s = self._expansion_s + (0.0 if drafter.mirror.caught_up else self._round_trip_s)
+        return min(left_s, max(wait_s, SHORTEST_S)) if left_s > 0 and wait_s * length < step_s else 0.0
+
+
+class OraclePlanner(CyclePlanner):
+    """Plans by what an oracle knows, and by the true cost of a step."""
+
+    def __init__(self, default: Plan, step_token_budget: int, knowledge: Knowledge, curve: StepCurve) -> None:
+        super().__init__(default, step_token_budget)
+        self._knowledge = knowledge
+        self._curve = curve
+        self._tokens_left = step_token_budget
+
+    def plan_of(self, wishes: PlanChanges) -> Plan:
+        """A session gets pages for as many nodes as an oracle may take."""
+        return PlanChanges(num_draft_tokens=MOST.num_draft_tokens).over(super().plan_of(wishes))
+
+    def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
+        """The best nodes of the whole batch, or how long to wait for better ones."""
+        decoding = [session for session in running if not session.prefilling]
+        prefilling = [session for session in running if session.prefilling]
+        if not running:
+            return Pause(None)
+        chosen = self._chosen(decoding)
+        prompts = prompt_chunks(prefilling, self._tokens_left) if prefilling else []
+        pauses = [] if prompts else self._pauses(decoding, chosen, now)
+        if any(pauses):
+            ready = [session for session, pause in zip(decoding, pauses, strict=True) if pause == 0.0]
+            if not self._worth_splitting(ready, decoding, max(pauses)):
+                return Pause(min(pause for pause in pauses if pause > 0.0))
+            decoding, chosen = ready, self._chosen(ready)
+        batch = self._batch(running, decoding, prompts)
+        stepping = [
+            (session, _limits(session, choice.tokens)) for session, choice in zip(decoding, chosen, strict=True)
+        ]
+        return Batch(stepping, prompts, batch.recomputing)
+
+    def _chosen(self, decoding: Sequence[Session]) -> list[Choice]:
+        """Of every session the choice by which the step commits the most per second: Dinkelbach's method over sums."""
+        considered = [self._considered(session) for session in decoding]
+        kv_tokens = sum(session.kv_length for session in decoding)
+        rate = 0.0
+        chosen: list[Choice] = []
+        for _ in range(ROUNDS):
+            price = rate * self._curve.per_token_us / 1e6
+            chosen = [
+                max(choices, key=lambda each: (each.length - price * each.tokens, -each.tokens))
+                for choices in considered
+            ]
+            seconds = self._curve.seconds(sum(choice.tokens for choice in chosen), kv_tokens)
+            rate = sum(choice.length for choice in chosen) / seconds if seconds else 0.0
+        return chosen
+
+    def _considered(self, session: Session) -> list[Choice]:
+        drafter = session.drafter
+        if not isinstance(drafter, DraftSession):
+            return [Choice(1, 1.0)]
+        return self._knowledge.choices(session, drafter.mirror.preview(*_limits(session, MOST.num_draft_tokens)))
+
+    def _pauses(self, decoding: Sequence[Session], chosen: Sequence[Choice], now: float) -> list[float]:
+        step_s = self._curve.seconds(sum(choice.tokens for choice in chosen), sum(s.kv_length for s in decoding))
+        found: list[float] = []
+        for session, choice in zip(decoding, chosen, strict=True):
+            pause = self._knowledge.pause(session, choice.length, step_s, now)
+            if pause > 0.0:
+                session.drafter.hold(now)
+            found.append(pause)
+        return found
+
+
+def _limits(session: Session, tokens: int) -> TreeLimits:
+    """So many tokens, however deep, but nothing behind the end of the session."""
+    left = session.stops.max_tokens - session.generated - 1
+    return TreeLimits(tokens, MOST.topk, min(MOST.num_steps, left))
+
+
+def planner_of(scenario: Scenario, settings: VerifierSettings, texts: Sequence[Sequence[int]]) -> Planner:
+    """The planner of a scenario; `texts`: what the target says, by number of the session, for a policy that knows it."""
+    plan, budget = settings.plan, settings.step_token_budget
+    match scenario.policy:
+        case Policy.STATIC:
+            return CyclePlanner(plan, budget)
+        case Policy.EMA:
+            return CyclePlanner(plan, budget, EmaController(DEFAULT, plan.num_steps))
+        case Policy.KNOWS_SURVIVALS:
+            return OraclePlanner(plan, budget, Survivals(), scenario.step)
+        case Policy.KNOWS_TOKENS:
+            return OraclePlanner(plan, budget, Truth(texts), scenario.step)
+        case Policy.DRAFTS_TOKENS:
+            expansion_s = max((spec.cost.seconds(1) for spec in scenario.drafters), default=0.0)
+            truth = RightTruth(texts, expansion_s, 2 * scenario.link.delay_ms / 1e3)
+            return OraclePlanner(plan, budget, truth, scenario.step)

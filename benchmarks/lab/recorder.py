@@ -1,0 +1,90 @@
+"""Makes a trace of models: for every root of every request, how the drafter ranks the target's own tokens, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.lab.clock import VirtualClock
+from benchmarks.lab.models import ModelSource
+from benchmarks.lab.scenario import DrafterSpec, Scenario
+from benchmarks.lab.trace import Header, Level, row, write
+from specsplit.model.batch import Row
+from specsplit.model.pages import PageTable
+from specsplit.sessions import DecodeRequest
+from specsplit.tree import ROOT, Ints, TokenTree
+from specsplit_drafter.proposer import Children, Frontier, Proposer
+from specsplit_verifier.feed import Recipe, Rows
+from specsplit_verifier.step import ChunkInput, StepInput
+
+CHILDREN = 8
+HEAD_LEVELS = 8
+_KEY = (0, 0)
+_AT_ROOT: Ints = np.array([ROOT], dtype=np.int64)
+
+
+def record(source: ModelSource, scenario: Scenario, file: Path) -> None:
+    """Write the trace of a scenario's requests and its first drafter."""
+    spec = replace(scenario.drafters[0], children=CHILDREN)
+    head = spec.kind.is_head
+    target = source.target(VirtualClock()).info.model
+    drafter = source.proposer(spec).info.model
+    header = Header(target, drafter, spec.kind.value, head, scenario.temperature)
+    depth = HEAD_LEVELS if head else 1
+    rows = [line for request in source.requests(scenario) for line in _lines(source, spec, request, depth)]
+    write(file, header, rows)
+
+
+def _lines(source: ModelSource, spec: DrafterSpec, request: DecodeRequest, depth: int) -> Iterator[dict[str, object]]:
+    proposer, text = source.proposer(spec), source.truth(request)
+    features = _features(source, proposer, text)
+    for root in range(len(request.tokens) - 1, len(text) - 1):
+        tree = TokenTree(text[root], root)
+        proposer.open(_KEY, tree, text[: root + 1], request.sampling, len(request.tokens))
+        if features is not None:
+            recipe, rows = features
+            proposer.feed(_KEY, rows.cut(0, root), recipe.layout)
+        yield row(request.request_id, root, list(_levels(proposer, tree, text[root + 1 : root + 1 + depth])))
+        proposer.close(_KEY)
+
+
+def _levels(proposer: Proposer, tree: TokenTree, ahead: Sequence[int]) -> Iterator[Level]:
+    """What is said of every one of the tokens to come, up to one that is not proposed."""
+    at = _AT_ROOT
+    for number, token in enumerate(ahead, 1):
+        children = _expanded(proposer, at)
+        tokens = children.tokens[0].tolist()
+        probabilities = np.exp(children.log_probabilities[0]).round(4).tolist()
+        rank = tokens.index(token) if token in tokens else -1
+        yield Level(rank, tuple(probabilities))
+        if rank < 0:
+            return
+        at = np.array([tree.add(int(at[0]), number, token, -float(number))], dtype=np.int64)
+
+
+def _expanded(proposer: Proposer, at: Ints) -> Children:
+    """Read the context, in as many parts as it takes, and expand a node. Raises what the proposer answers with an error."""
+    while True:
+        (expanded,) = proposer.expand([Frontier(_KEY, at)])
+        if isinstance(expanded, Children):
+            return expanded
+        if expanded is not None:
+            raise expanded
+
+
+def _features(source: ModelSource, proposer: Proposer, text: Sequence[int]) -> tuple[Recipe, Rows] | None:
+    """The features of a whole text, if the drafter reads any."""
+    if not proposer.info.features:
+        return None
+    target = source.target(VirtualClock())
+    recipe = target.recipe(proposer.info.features)
+    table = PageTable(target.pool)
+    table.reserve(len(text))
+    chunk = ChunkInput(0, 0, Row.chunk(text, table.upto(len(text))), recipe)
+    rows = Rows(recipe.layout, 0)
+    for _, _, features in target.run(StepInput(chunks=[chunk])).features:
+        rows.append(features)
+    return recipe, rows

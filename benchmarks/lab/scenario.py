@@ -1,0 +1,78 @@
+"""What a run of the laboratory is to show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from benchmarks.lab.arrivals import ONE_CALLER, Arrivals
+from benchmarks.lab.cost import EXPANSION_2, STEP_20, ExpansionCurve, StepCurve
+from benchmarks.lab.transport import DIRECT, Link
+from specsplit.values import DrafterKind, PlanChanges
+
+
+class Policy(StrEnum):
+    """Who plans the steps."""
+
+    STATIC = "static"
+    """The product's planner under a plan that stays."""
+    EMA = "ema"
+    """The same under SGLang's tiers."""
+    KNOWS_SURVIVALS = "oracle: survivals"
+    """The best plan of every step for whoever knows how often nodes like these are accepted, and what a step costs."""
+    KNOWS_TOKENS = "oracle: tokens"
+    """The best plan of every step for whoever knows what the target will say."""
+    DRAFTS_TOKENS = "oracle: tokens, drafts too"
+    """As before, and drafters grow nothing but the right nodes, as far as they have them among their candidates."""
+
+
+@dataclass(frozen=True)
+class DrafterSpec:
+    """One drafter. The defaults of how it grows are those of its settings."""
+
+    kind: DrafterKind = DrafterKind.STANDALONE
+    cost: ExpansionCurve = EXPANSION_2
+    expand_width: int = 64
+    expand_survival: float = 0.002
+    push_survival: float = 0.002
+    children: int = 16
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.cost.base_ms:g} ms"
+
+
+SERIAL = PlanChanges(draft_ahead=False, wait_budget_us=1_000_000)
+"""Draft, then verify."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One row of a table."""
+
+    name: str
+    drafters: tuple[DrafterSpec, ...] = (DrafterSpec(),)
+    verifiers: int = 1
+    policy: Policy = Policy.STATIC
+    step: StepCurve = STEP_20
+    link: Link = DIRECT
+    temperature: float = 0.0
+    plan: PlanChanges = field(default_factory=PlanChanges)
+    max_nodes: int = 512
+    arrivals: Arrivals = ONE_CALLER
+    requests: int = 4
+    prompt: int | None = 64
+    """Tokens of a held-out text; None: messages of a chat."""
+    new: int = 96
+    """Tokens that each request asks for."""
+    warm: bool = False
+    """True if drafters have the calibrations of an earlier run of the same."""
+
+    @property
+    def knows_text(self) -> bool:
+        """True if somebody has to be told what the target will say."""
+        return self.policy in (Policy.KNOWS_TOKENS, Policy.DRAFTS_TOKENS)
+
+    @property
+    def mode(self) -> str:
+        """Ahead or serial."""
+        return "serial" if self.plan.draft_ahead is False else "ahead"

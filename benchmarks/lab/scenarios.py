@@ -1,0 +1,69 @@
+"""The scenarios that have a name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks.lab.arrivals import Burst, Closed, Poisson
+from benchmarks.lab.cost import HEAD_8B_H100, STEP_8B_H100, ExpansionCurve
+from benchmarks.lab.scenario import SERIAL, DrafterSpec, Policy, Scenario
+from benchmarks.lab.transport import Link
+from specsplit.values import DrafterKind
+
+NEAR, FAR = Link(0.0), Link(5.0)
+STANDALONE, EAGLE3 = DrafterSpec(), DrafterSpec(DrafterKind.EAGLE3)
+NGRAM = DrafterSpec(DrafterKind.NGRAM, ExpansionCurve(0.2))
+FREE = replace(STANDALONE, cost=ExpansionCurve(0.0))
+LOOSE = replace(STANDALONE, expand_survival=0.0001, push_survival=0.0001)
+BATCHES = (1, 8, 32)
+
+
+def _both(scenario: Scenario) -> list[Scenario]:
+    """At no delay and at 5 ms."""
+    return [replace(scenario, link=link) for link in (NEAR, FAR)]
+
+
+def _batch(size: int) -> Scenario:
+    """An 8B model on one H100 and its head, with so many callers."""
+    return Scenario(
+        f"8B, batch {size}",
+        drafters=(DrafterSpec(DrafterKind.EAGLE3, HEAD_8B_H100),),
+        step=STEP_8B_H100,
+        arrivals=Closed(size),
+        requests=max(4, 2 * size),
+        warm=True,
+    )
+
+
+GROUPS: dict[str, list[Scenario]] = {
+    "static": [
+        *_both(Scenario("as it is")),
+        *_both(Scenario("as it is", temperature=1.0)),
+        *_both(Scenario("serial loop", plan=SERIAL)),
+        *_both(Scenario("drafting costs nothing", drafters=(FREE,))),
+        *_both(Scenario("eagle3", drafters=(EAGLE3,))),
+        *_both(Scenario("eagle3, serial loop", drafters=(EAGLE3,), plan=SERIAL)),
+    ],
+    "oracles": [
+        replace(scenario, policy=policy)
+        for drafter in (STANDALONE, EAGLE3)
+        for scenario in _both(Scenario("calibrated", drafters=(drafter,), warm=True))
+        for policy in Policy
+    ],
+    "loose": _both(Scenario("thresholds 0.0001, 8192 nodes", drafters=(LOOSE,), max_nodes=8192)),
+    "batch": _both(Scenario("batch 16", arrivals=Closed(16), requests=16)),
+    "cluster": [
+        Scenario("two verifiers, two drafters, Poisson", (STANDALONE, EAGLE3), 2, arrivals=Poisson(2.0), requests=8),
+        Scenario("two verifiers, two drafters, bursts", (STANDALONE, EAGLE3), 2, arrivals=Burst(4, 2.0), requests=8),
+    ],
+    "chat": [
+        Scenario("chat", drafters, temperature=temperature, prompt=None)
+        for temperature in (0.0, 1.0)
+        for drafters in ((NGRAM,), ())
+    ],
+    "8b": [replace(_batch(size), policy=policy) for size in BATCHES for policy in Policy],
+}
+"""By the name that `--scenario` takes."""
+DEFAULT = ("static", "oracles")
+REPLAYED = ("8b",)
+"""What a trace is judged by, unless something else is asked for."""

@@ -1,0 +1,92 @@
+"""What a text goes on with, for those who know it; and a drafter who does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from specsplit.features import FeatureLayout, Features
+from specsplit.tree import TokenTree
+from specsplit.values import DrafterInfo, Sampling
+from specsplit_drafter.proposer import Advance, Children, Expanded, Frontier, Proposer, ProposerPages, SessionKey
+
+ALL_BUT_SURE = -1e-4
+"""Log-probability of a right token."""
+
+
+def following(text: Sequence[int], position: int) -> int:
+    """The token behind a position of a text; -1 at its end."""
+    return text[position + 1] if position + 1 < len(text) else -1
+
+
+class RightProposer:
+    """A proposer of whose candidates only the right ones are left, and those are all but sure. Session n writes the n-th text."""
+
+    def __init__(self, proposer: Proposer, texts: Sequence[Sequence[int]]) -> None:
+        self._proposer = proposer
+        self._texts = texts
+        self._trees: dict[SessionKey, TokenTree] = {}
+        self.max_depth = proposer.max_depth
+        self.renews_root = proposer.renews_root
+
+    @property
+    def info(self) -> DrafterInfo:
+        """As the proposer's."""
+        return self._proposer.info
+
+    @property
+    def pages(self) -> ProposerPages:
+        """As the proposer's."""
+        return self._proposer.pages
+
+    @property
+    def room(self) -> int:
+        """As the proposer's."""
+        return self._proposer.room
+
+    def open(
+        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+    ) -> None:
+        """As the proposer does."""
+        self._proposer.open(session, tree, tokens, sampling, prompt_tokens)
+        self._trees[session] = tree
+
+    def commit(self, session: SessionKey, advance: Advance) -> None:
+        """As the proposer does."""
+        self._proposer.commit(session, advance)
+
+    def expand(self, frontier: Sequence[Frontier]) -> list[Expanded]:
+        """What the proposer says, but for wrong tokens."""
+        found = self._proposer.expand(frontier)
+        return [
+            self._right(part, children) if isinstance(children, Children) else children
+            for part, children in zip(frontier, found, strict=True)
+        ]
+
+    def close(self, session: SessionKey) -> None:
+        """As the proposer does."""
+        self._proposer.close(session)
+        del self._trees[session]
+
+    def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
+        """As the proposer does."""
+        self._proposer.feed(session, features, layout)
+
+    def stalled(self, session: SessionKey) -> bool:
+        """As the proposer's."""
+        return self._proposer.stalled(session)
+
+    def pending(self, session: SessionKey) -> int:
+        """As the proposer's."""
+        return self._proposer.pending(session)
+
+    def take_read(self) -> Sequence[tuple[SessionKey, int]]:
+        """As the proposer's."""
+        return self._proposer.take_read()
+
+    def _right(self, part: Frontier, children: Children) -> Children:
+        text, positions = self._texts[part.session[1]], self._trees[part.session].positions
+        wanted = np.array([following(text, int(positions[slot])) for slot in part.slots])
+        right = (children.tokens == wanted[:, None]) & np.isfinite(children.log_probabilities)
+        return Children(wanted[:, None], np.where(right.any(axis=1), ALL_BUT_SURE, -np.inf)[:, None])

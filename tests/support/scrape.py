@@ -1,0 +1,39 @@
+"""Metrics of whole processes, scraped as Prometheus would."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+_METRICS = re.compile(r"http://([\d.]+:\d+)/metrics")
+
+
+class Places:
+    """Where each process serves its metrics, by name."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def hear(self, name: str, line: str) -> None:
+        """Take in a line of a process's log."""
+        if place := _METRICS.search(line):
+            self.found[name] = place[1]
+
+    def scraped(self, name: str) -> Callable[[str], float]:
+        """The values of one process now: the sum over the series of a sample's name."""
+        with urlopen(f"http://{self.found[name]}/metrics", timeout=10) as reply:
+            families = text_string_to_metric_families(reply.read().decode())
+        samples = [sample for family in families for sample in family.samples]
+        return lambda wanted: sum(sample.value for sample in samples if sample.name == wanted)
+
+
+def eventually(holds: Callable[[], bool], what: str, within_s: float = 20.0) -> None:
+    """Wait until something holds; `what` says what it was if it does not in time."""
+    until = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < until, what
+        time.sleep(0.2)

@@ -1,0 +1,1 @@
+"""Controllers: how much every session speculates, decided by what speculation brought lately."""

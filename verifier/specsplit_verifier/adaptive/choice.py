@@ -1,0 +1,32 @@
+"""Which controller a verifier's settings ask for."""
+
+from __future__ import annotations
+
+from specsplit.errors import InvalidRequest
+from specsplit.settings import VerifierSettings
+from specsplit.values import Adaptive
+from specsplit_verifier.adaptive.controller import Controller, StaticController
+from specsplit_verifier.adaptive.ema import EmaController
+from specsplit_verifier.adaptive.tiers_file import DEFAULT, read_tiers
+
+
+def controller_for(settings: VerifierSettings) -> Controller:
+    """Raises InvalidRequest for a file of tiers that is wrong, or that lacks the num_steps that was asked for."""
+    match settings.adaptive:
+        case Adaptive.STATIC:
+            return StaticController()
+        case Adaptive.EMA:
+            return _ema(settings)
+
+
+def _ema(settings: VerifierSettings) -> EmaController:
+    config = read_tiers(settings.adaptive_config) if settings.adaptive_config is not None else DEFAULT
+    middle = config.steps[len(config.steps) // 2]
+    if "num_steps" not in settings.model_fields_set:
+        return EmaController(config, middle)
+    if settings.num_steps not in config.steps:
+        raise InvalidRequest(
+            "num_steps",
+            f"is {settings.num_steps}, and no tier has that; expected one of {config.steps}, or none for {middle}",
+        )
+    return EmaController(config, settings.num_steps)

@@ -1,0 +1,30 @@
+"""What a controller is, and the one that changes nothing."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from specsplit.values import Plan
+from specsplit_verifier.step import StepResult
+
+
+class Controller(Protocol):
+    """Says how much to speculate. It reads results and numbers alone, so that it can be tried without an engine."""
+
+    def plan(self, launched: Plan, sessions: int) -> Plan:
+        """The plan in force for a batch of so many sessions, given the plan that the verifier was started with."""
+        ...
+
+    def observe(self, result: StepResult) -> None:
+        """A step is over. What was made under another plan than the one in force does not count."""
+        ...
+
+
+class StaticController:
+    """The Controller that leaves the plan as it was launched."""
+
+    def plan(self, launched: Plan, sessions: int) -> Plan:
+        return launched
+
+    def observe(self, result: StepResult) -> None:
+        """Nothing follows from it."""
