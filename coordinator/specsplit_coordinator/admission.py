@@ -104,7 +104,7 @@ class Admission:
         return self._prepared(places)
 
     def _check_can_ever_fit(self, places: int) -> None:
-        most = sum(seat.who.max_sessions for seat in self._registry.verifiers if not seat.draining)
+        most = sum(seat.who.max_sessions for seat in self._registry.verifiers)  # one that drains is about to come back
         if places > self._max_queue + most:
             raise InvalidRequest(
                 "n",

@@ -75,8 +75,8 @@ class InputBatch:
             return tables[self.rows[0].pages.table, :most][None]
         pages = tables[self._array(np.array([row.pages.table for row in self.rows])), :most]
         if pages.shape[1] < most:
-            concat = np.concat if self._in_numpy else torch.concat
-            pages = concat((pages, pages[:, [0] * (most - pages.shape[1])]), 1)
+            concatenate = np.concatenate if self._in_numpy else torch.cat
+            pages = concatenate((pages, pages[:, [0] * (most - pages.shape[1])]), 1)
         own = [(i, self._own(row)) for i, row in enumerate(self.rows) if row.pages.own is not None]
         if own:
             at = [(np.full(len(new), i), np.arange(counts[i] - len(new), counts[i]), new) for i, new in own]

@@ -88,6 +88,9 @@ class Service(Generic[B]):
         try:
             async with self._membership() as membership:
                 await self.server.run(lambda: self._drain(membership), signals=signals)
+        except BaseException:
+            await self.server.stop()  # no call is to reach a backend that is closed
+            raise
         finally:
             leaving.cancel()
             await self._open.aclose()

@@ -78,7 +78,12 @@ class Mirror:
             return False
         count = len(grow.ids)
         columns = (grow.ids, grow.parents, grow.tokens)
-        ids, parents, tokens = (np.fromiter(each, np.int64, len(each)) for each in columns)  # twice as fast as np.array
+        try:
+            ids, parents, tokens = (
+                np.fromiter(each, np.int64, len(each)) for each in columns
+            )  # twice as fast as np.array
+        except OverflowError:  # the wire's numbers have 64 bits, ours 63
+            return False
         scores = np.fromiter(grow.scores, np.float64, len(grow.scores))
         if (
             np.count_nonzero(ids[1:] > ids[:-1]) < count - 1

@@ -47,15 +47,17 @@ def watch_event(message: pb.WatchResponse) -> tuple[Watched, int]:
     check(message)
     match message.WhichOneof("event"):
         case "grown":
-            return _shapely(grow_from_wire(message.grown)), message.missed
+            grow = grow_from_wire(message.grown)
+            check_shape(grow)
+            return grow, message.missed
         case "step":
             return _step_from_wire(message.step), message.missed
         case _:
             raise InvalidRequest("event", "is absent, expected grown or step")
 
 
-def _shapely(grow: Grow) -> Grow:
-    """Hold a grow that no mirror looks at to the shape of a tree."""
+def check_shape(grow: Grow) -> None:
+    """Hold a grow that no mirror looks at to the shape of a tree. Raises InvalidRequest for one that has not."""
     if grow.ids and grow.ids[0] < 1:
         raise InvalidRequest("grow.ids[0]", f"is {grow.ids[0]}, expected at least 1")
     if not all(map(lt, grow.ids, grow.ids[1:])):
@@ -66,7 +68,6 @@ def _shapely(grow: Grow) -> Grow:
         raise InvalidRequest(f"grow.parents[{i}]", f"is {grow.parents[i]}, expected 0 or an id below {grow.ids[i]}")
     if not all(map(math.isfinite, grow.scores)):
         raise InvalidRequest("grow.scores", "holds NaN or infinity, expected finite numbers")
-    return grow
 
 
 def _step_to_wire(step: WatchedStep) -> pb.WatchedStep:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -169,3 +171,15 @@ def test_ids_beyond_63_bits_are_refused() -> None:
     mirror = Mirror(1, 0, 0, max_nodes=64, vocab_size=100)
     with pytest.raises(IllegalEvent, match="ids: 9223372036854775808 is above 9223372036854775807"):
         mirror.grow(Grow(0, (2**63,), (0,), (1,), (-1.0,)))
+
+
+@pytest.mark.parametrize("count", [2, 64], ids=["in order", "at once"])
+@pytest.mark.parametrize("column", ["ids", "parents", "tokens"])
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+def test_a_number_beyond_63_bits_anywhere_is_refused_and_changes_nothing(count: int, column: str, number: int) -> None:
+    mirror = Mirror(1, 0, 0, max_nodes=128, vocab_size=100)
+    sound = Grow(0, tuple(range(1, count + 1)), (0,) * count, tuple(range(count)), (-1.0,) * count)
+    hostile = list(getattr(sound, column))
+    hostile[count // 2] = number
+    with pytest.raises(IllegalEvent):
+        mirror.grow(replace(sound, **{column: tuple(hostile)}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from specsplit.values import Adaptive, Plan, PlanChanges
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.adaptive.ema import EmaController
 from specsplit_verifier.adaptive.tiers import DEFAULT_SLOTS, EmaSettings, Slot, Tier, first_tier, next_tier
-from specsplit_verifier.adaptive.tiers_file import DEFAULT, read_tiers
+from specsplit_verifier.adaptive.tiers_file import DEFAULT, TiersConfig, read_tiers
 from specsplit_verifier.planner import CyclePlanner
 from specsplit_verifier.step import SessionResult, StepResult
 
@@ -149,16 +150,35 @@ def test_what_an_older_plan_or_no_drafter_brought_does_not_move_it() -> None:
     assert controller.ema == pytest.approx(0.8 * before)
 
 
+def test_a_tier_of_0_steps_is_left_though_nobody_has_a_drafter_any_more() -> None:
+    config = TiersConfig(AT_ONCE, {1: Slot((0, 1))})
+    controller = EmaController(config, 1)
+    controller.observe(result(0, plan=controller.plan(LAUNCHED, 1)))
+    off = controller.plan(LAUNCHED, 1)
+    assert not off.speculates
+    controller.observe(result(0, plan=off, attached=False))
+    assert controller.plan(LAUNCHED, 1).num_steps == 1
+
+
+def test_a_tier_has_a_node_for_every_step() -> None:
+    few = Plan(num_steps=5, topk=4, num_draft_tokens=3)
+    assert EmaController(DEFAULT, 1).plan(few, 1).num_draft_tokens == 2
+    assert EmaController(DEFAULT, 7).plan(few, 1).num_draft_tokens == 8
+
+
 def test_request_before_operator_before_controller_before_launch() -> None:
     planner = CyclePlanner(LAUNCHED, 100, EmaController(DEFAULT, 5))
     assert not planner.follow(1) and planner.default == LAUNCHED
     assert planner.follow(8) and planner.default.num_steps == 1
     planner.replan(PlanChanges(num_steps=4))
-    assert planner.default.num_steps == 4 and planner.default.num_draft_tokens == 4
-    assert planner.plan_of(PlanChanges(num_steps=2)).num_steps == 2
-    assert planner.follow(64) and planner.default.num_steps == 4, "the nodes change, the operator's steps do not"
+    assert planner.default == replace(LAUNCHED, num_steps=4), "steps that the tier does not have get the launched nodes"
+    assert planner.plan_of(PlanChanges(num_steps=2)) == replace(LAUNCHED, num_steps=2)
+    assert not planner.follow(64) and planner.default.speculates, "a tier of 0 does not overrule him"
     planner.replan(PlanChanges())
     assert planner.default.num_steps == 0
+    assert planner.plan_of(PlanChanges(num_steps=2)).speculates
+    planner.replan(PlanChanges(num_draft_tokens=1))
+    assert not planner.plan_of(PlanChanges(num_steps=2)).speculates, "he turned speculation off"
 
 
 def test_sglangs_file_is_read(tmp_path: Path) -> None:
@@ -210,6 +230,12 @@ def test_a_wrong_file_is_refused_with_the_key(tmp_path: Path, content: str, says
     with pytest.raises(InvalidRequest, match="adaptive_config") as refused:
         read_tiers(file)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("off", [{"num_steps": 0}, {"num_draft_tokens": 1}])
+def test_a_plan_that_does_not_speculate_leaves_nothing_to_adapt(tmp_path: Path, off: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=f"{next(iter(off))}: leaves nothing to adapt"):
+        controller_for(VerifierSettings(model=tmp_path, adaptive=Adaptive.EMA, **off))
 
 
 def test_a_file_without_ema_and_a_missing_file_are_refused(tmp_path: Path) -> None:

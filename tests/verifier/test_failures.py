@@ -27,8 +27,6 @@ from specsplit_verifier.verifier import Verifier
 from specsplit_verifier.watchdog import Watchdog
 from tests.verifier.conftest import decode, recorded
 
-pytestmark = pytest.mark.usefixtures("forked")
-
 POISON = ord("#")
 
 

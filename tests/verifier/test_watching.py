@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -15,6 +16,7 @@ from specsplit.speculation import Draft, Grow
 from specsplit.v1 import drafter_pb2
 from specsplit.values import Plan, PlanChanges, SpeculationStatistics, Stopping
 from specsplit.wire.watching import Watched
+from specsplit_verifier.events import FromDrafter
 from specsplit_verifier.step import SessionResult, TreeView
 from specsplit_verifier.verifier import Verifier
 from specsplit_verifier.watching import EVENTS_KEPT, Watching
@@ -163,3 +165,14 @@ async def test_who_reads_too_slowly_misses_the_oldest_and_is_told_how_many() -> 
     rest = [event async for event in events]
     assert [missed for _, missed in rest] == [5] + [0] * (EVENTS_KEPT - 1)
     assert not watching.watched
+
+
+async def test_a_grow_that_is_no_tree_is_not_shown_to_anybody() -> None:
+    watching = Watching()
+    watching.began(1, "r")
+    sound, misshapen = Grow(0, (1,), (0,), (7,), (-0.5,)), Grow(0, (2, 1), (0, 0), (7, 8), (-0.5, math.nan))
+    async with aclosing(watching.watch("r")) as events:
+        first = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        watching.grown(FromDrafter("drafter", [(1, misshapen), (1, sound)]))
+        assert (await first)[0] == sound

@@ -8,7 +8,7 @@ its request fixes comes first, then what an operator wants, then what the contro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from specsplit.values import Plan, PlanChanges
@@ -87,7 +87,7 @@ class CyclePlanner:
 
     @property
     def default(self) -> Plan:
-        return self._changes.over(self._adapted)
+        return self._under(self._changes)
 
     def replan(self, changes: PlanChanges) -> None:
         self._changes = changes
@@ -97,7 +97,14 @@ class CyclePlanner:
         return self.default != before
 
     def plan_of(self, wishes: PlanChanges) -> Plan:
-        return wishes.over(self.default)
+        return self._under(wishes.after(self._changes))
+
+    def _under(self, changes: PlanChanges) -> Plan:
+        """Change the controller's plan. Where num_steps is fixed alone the launched nodes hold: the controller's are for its own steps."""
+        plan = self._adapted
+        if changes.num_steps is not None:
+            plan = replace(plan, num_draft_tokens=self._launched.num_draft_tokens)
+        return changes.over(plan)
 
     def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
         """Everybody who is not worth waiting for; beside a prompt, everybody: there is a forward in any case."""

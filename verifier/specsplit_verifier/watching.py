@@ -6,15 +6,24 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 
-from specsplit.errors import NotFound, quoted
+from specsplit.errors import InvalidRequest, NotFound, quoted
 from specsplit.sessions import WatchedStep
 from specsplit.speculation import Grow
-from specsplit.wire.watching import Watched
+from specsplit.wire.watching import Watched, check_shape
 from specsplit_verifier.events import FromDrafter
 from specsplit_verifier.step import SessionResult, TreeView
 
 EVENTS_KEPT = 256
 """For a watcher that reads slowly; older ones are left out."""
+
+
+def _is_a_tree(grow: Grow) -> bool:
+    """False for a grow that the mirror will refuse: nobody who watches is to end over it."""
+    try:
+        check_shape(grow)
+    except InvalidRequest:
+        return False
+    return True
 
 
 def watched_step(result: SessionResult, tree: TreeView) -> WatchedStep:
@@ -97,7 +106,7 @@ class Watching:
         if not self._watched:
             return
         for session, event in message.events:
-            if isinstance(event, Grow) and event.ids:
+            if isinstance(event, Grow) and event.ids and _is_a_tree(event):
                 self._tell(session, event)
 
     def stepped(self, results: Iterable[SessionResult]) -> None:

@@ -21,12 +21,16 @@ def controller_for(settings: VerifierSettings) -> Controller:
 
 def _ema(settings: VerifierSettings) -> EmaController:
     config = read_tiers(settings.adaptive_config) if settings.adaptive_config is not None else DEFAULT
-    middle = config.steps[len(config.steps) // 2]
+    if not settings.plan.speculates:
+        raise InvalidRequest(
+            "num_steps" if settings.num_steps == 0 else "num_draft_tokens",
+            "leaves nothing to adapt: with adaptive = ema the plan has to speculate, and the tiers say when it does not",
+        )
     if "num_steps" not in settings.model_fields_set:
-        return EmaController(config, middle)
+        return EmaController(config, config.middle)
     if settings.num_steps not in config.steps:
         raise InvalidRequest(
             "num_steps",
-            f"is {settings.num_steps}, and no tier has that; expected one of {config.steps}, or none for {middle}",
+            f"is {settings.num_steps}, and no tier has that; expected one of {config.steps}, or none for {config.middle}",
         )
     return EmaController(config, settings.num_steps)

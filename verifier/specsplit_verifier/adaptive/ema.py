@@ -14,7 +14,7 @@ class EmaController:
     """The Controller of SGLang's tiers. Every slot of batch sizes has a tier of its own."""
 
     def __init__(self, config: TiersConfig, num_steps: int) -> None:
-        """`num_steps`: the tier to begin with, in slots that have it."""
+        """`num_steps`: the tier to begin with, in slots that have it. Launched plans must speculate."""
         self._settings = config.ema
         self._slots = config.slots
         self._tiers = {size: first_tier(slot, num_steps) for size, slot in config.slots.items()}
@@ -22,15 +22,21 @@ class EmaController:
         """Of the slot in force."""
 
     def plan(self, launched: Plan, sessions: int) -> Plan:
-        """The launched plan with the tier's num_steps, and as many nodes for each of them as it had."""
+        """The launched plan with the tier's num_steps, and as many nodes for each of them as it had, one at least."""
         self._size = max((size for size in self._slots if size <= sessions), default=min(self._slots))
-        num_steps, per_step = self._steps, (launched.num_draft_tokens - 1) / max(1, launched.num_steps)
-        return replace(launched, num_steps=num_steps, num_draft_tokens=min(256, 1 + round(num_steps * per_step)))
+        num_steps, per_step = self._steps, (launched.num_draft_tokens - 1) / launched.num_steps
+        if num_steps == 0:
+            return replace(launched, num_steps=0)
+        nodes = max(num_steps, round(num_steps * per_step))
+        return replace(launched, num_steps=num_steps, num_draft_tokens=min(256, 1 + nodes))
 
     def observe(self, result: StepResult) -> None:
-        """Sessions whose request, or an older tier, gave them other steps do not count, nor do those without a drafter."""
-        counted = (part for part in result.sessions if part.attached and part.plan.num_steps == self._steps)
-        accepted = [part.accepted for part in counted]
+        """Sessions whose request, or an older tier, gave them other steps do not count.
+
+        Nor do those without a drafter, but for the tier of 0 steps: nobody gets one there, and it is to be left again.
+        """
+        under = (part for part in result.sessions if part.plan.num_steps == self._steps)
+        accepted = [part.accepted for part in under if part.attached or self._steps == 0]
         self._tiers[self._size] = next_tier(self._slot, self._settings, self._tier, accepted)
 
     @property

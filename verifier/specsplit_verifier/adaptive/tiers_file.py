@@ -33,6 +33,11 @@ class TiersConfig:
         """Every num_steps that some slot may have, ascending."""
         return sorted({steps for slot in self.slots.values() for steps in slot.candidate_steps})
 
+    @property
+    def middle(self) -> int:
+        """The one of these to begin with if nobody says."""
+        return self.steps[len(self.steps) // 2]
+
 
 DEFAULT: Final = TiersConfig(EmaSettings(), DEFAULT_SLOTS)
 
