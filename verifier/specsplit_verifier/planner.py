@@ -93,7 +93,10 @@ class CyclePlanner:
         self._changes = changes
 
     def follow(self, sessions: int) -> bool:
-        before, self._adapted = self.default, self._controller.plan(self._launched, sessions)
+        adapted = self._controller.plan(self._launched, sessions)
+        if adapted == self._adapted:  # nearly every step
+            return False
+        before, self._adapted = self.default, adapted
         return self.default != before
 
     def plan_of(self, wishes: PlanChanges) -> Plan:
