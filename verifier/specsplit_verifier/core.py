@@ -11,7 +11,7 @@ from specsplit.errors import SpecsplitError
 from specsplit.features import Features
 from specsplit.records import StepCosts
 from specsplit.speculation import Draft
-from specsplit.values import ModelInfo, Plan
+from specsplit.values import Estimate, ModelInfo, Plan
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import (
@@ -49,6 +49,8 @@ class EngineStatistics:
     """What sessions are under where their requests say nothing."""
     plan_switches: int
     """How often that has changed."""
+    estimate: Estimate | None = None
+    """Why that plan is in force; None: nothing has been seen yet."""
 
 
 class EngineCore:
@@ -80,6 +82,7 @@ class EngineCore:
             self._planner.cost.mean_s * 1e3 if self._steps else 0.0,
             self._planner.default,
             self._plan_switches,
+            self._planner.estimate(),
         )
 
     def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
@@ -106,7 +109,7 @@ class EngineCore:
             case Roster():
                 self._sends += self._drafters.roster(event.drafters, running.values(), now)
             case NewPlan():
-                self._planner.replan(event.changes)
+                self._planner.replan(event.changes, event.adaptive, event.max_draft_tokens)
                 self._replan()
 
     def plan(self) -> StepInput | Pause:
