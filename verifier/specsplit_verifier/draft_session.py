@@ -87,7 +87,7 @@ class NoDrafter:
 
     def view(self, draft: Draft) -> TreeView:
         """All there is; of a drafter that was lost while the step was in flight, what was taken."""
-        return TreeView(draft.ids, draft.parents, draft.tokens, draft.survivals)
+        return TreeView(draft.ids, draft.parents, draft.tokens, draft.edges)
 
     def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
         """Nobody is waited for."""
