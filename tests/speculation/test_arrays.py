@@ -164,6 +164,15 @@ def test_a_long_session_holds_no_more_than_its_live_nodes_need() -> None:
     assert sum(array.nbytes for array in (mirror.tree.ids.base, mirror.tree.scores.base) if array is not None) < 10_000
 
 
+def test_many_nodes_that_hang_below_one_another_find_room_at_once() -> None:
+    mirror = Mirror(1, 0, 0, max_nodes=1024, vocab_size=100)
+    count = 500
+    ids = tuple(range(1, count + 1))
+    mirror.grow(Grow(0, ids, (0, *(i // 2 for i in ids[1:])), tuple(i % 2 for i in ids), (-0.5,) * count))
+    assert len(mirror) == count
+    assert mirror.take(3, 1, 9).survivals == [0.0, -0.5, -1.0]
+
+
 def test_ids_beyond_63_bits_are_refused() -> None:
     mirror = Mirror(1, 0, 0, max_nodes=64, vocab_size=100)
     with pytest.raises(IllegalEvent, match="ids: 9223372036854775808 is above 9223372036854775807"):
