@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from specsplit.speculation import Commit, Grow, Original
-from specsplit.tree import ROOT, Ints
+from specsplit.tree import ROOT, Flags, Ints
 from specsplit.values import Plan
-from specsplit_drafter.calibration import Calibration
+from specsplit_drafter.calibration import DistanceCalibration
 from specsplit_drafter.candidates import CandidatePool
 from specsplit_drafter.expandable import ExpandableNodes, GrowthLimits
 from specsplit_drafter.proposer import UNBOUNDED, Advance, Children
@@ -35,19 +35,19 @@ class Growth:
         original: Original,
         plan: Plan,
         limits: GrowthLimits,
-        calibration: Calibration,
+        calibration: DistanceCalibration,
         max_context: int,
         *,
         max_depth: int = UNBOUNDED,
-        renews_root: bool = False,
+        redraws: bool = False,
     ) -> None:
-        """max_context: positions, from 0, that a drafted token may have. max_depth, renews_root: as a Proposer has them."""
+        """max_context: positions, from 0, that a drafted token may have. max_depth, redraws: as a Proposer has them."""
         self.original = original
         self.plan = plan
         self.stalled = False
         """True if nothing can be expanded before the proposer has been fed; the session table sets it."""
         self._max_depth = max_depth
-        self._renews_root = renews_root
+        self._redraws = redraws
         self._expandable = ExpandableNodes(original.tree, limits, self._depth(), max_context)
         self._candidates = CandidatePool(original.tree, limits.push_survival, calibration)
         self._unsent = UnsentGrows()
@@ -75,6 +75,10 @@ class Growth:
         self._chosen = slots
         self._expandable.take(slots)
 
+    def takes_room(self, slots: Ints) -> Flags:
+        """Tell which of these take room in the proposer [n]: nodes that it does not know yet."""
+        return self._expandable.new(slots) & (slots != ROOT)
+
     def starve(self) -> None:
         """Rest until the next commit: there is no room for its nodes in the proposer."""
         self._starved = True
@@ -86,7 +90,9 @@ class Growth:
 
     def expanded(self, children: Children) -> None:
         """Make candidates of the children of the nodes that were taken, and nodes of the likely ones."""
-        self._candidates.add(self._chosen, children)
+        rescored = self._candidates.add(self._chosen, children)
+        if len(rescored.slots):
+            self._unsent.add(self.original.rescore(*rescored))
         self._chosen = _NO_SLOTS
         self._rounds += 1
         self._unsent.stir()  # if it rested, it was for want of features
@@ -106,9 +112,9 @@ class Growth:
         for slot, pick in zip((ROOT, *path), commit.tokens, strict=True):
             self._candidates.learn(slot, pick)
         moved = self.original.commit(commit).moved
-        self._candidates.move(moved, renews_root=self._renews_root)
-        if self._renews_root:
-            self._expandable.give_back_root()
+        self._candidates.move(moved, redraws_root=self._redraws)
+        if self._redraws:
+            self._expandable.give_back_all()
         self._rounds = 0
         self._starved = False
         self._push()  # survival has risen: what was too unlikely may not be now
@@ -148,9 +154,10 @@ def _shared(offers: Sequence[tuple[Growth, Ints]], width: int, room: int) -> lis
     """Give each session its part of its offers, if that is anything. Roots come first: nothing is likelier."""
     owners = np.arange(len(offers)).repeat([len(slots) for _, slots in offers])
     below = np.concatenate([slots for _, slots in offers]) != ROOT
+    takes = np.concatenate([growth.takes_room(slots) for growth, slots in offers])
     survivals = np.concatenate([growth.original.tree.survivals(slots) for growth, slots in offers])
     order = np.lexsort((-survivals, below))  # stable: of equals the session that stands first
-    fitting = ~below[order] | (below[order].cumsum() <= room)
+    fitting = ~takes[order] | (takes[order].cumsum() <= room)
     chosen = owners[order[fitting]][:width]
     if len(chosen) < width:
         for number in set(owners[order[~fitting]].tolist()):
