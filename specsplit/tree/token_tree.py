@@ -172,7 +172,8 @@ class TokenTree(Columns):
 
     def _links_below(self, parents: Ints) -> Ints:
         """Collect the `link` to every live child of these slots, some of which may be of nodes to be."""
-        inner = parents.compress((parents < self._count) & self._above.take(parents))
+        live = parents.compress(parents < self._count)
+        inner = live.compress(self._above.take(live))
         if not len(inner):
             return NO_SLOTS
         children = self.below(inner)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,6 +163,14 @@ def test_a_long_session_holds_no_more_than_its_live_nodes_need() -> None:
         mirror.commit(draft, [0], 7 if step % 50 else 99)
     assert len(mirror) <= 64
     assert sum(array.nbytes for array in (mirror.tree.ids.base, mirror.tree.scores.base) if array is not None) < 10_000
+
+
+def test_a_chain_longer_than_a_tree_has_places_for_is_hung_at_once() -> None:
+    tree, count = TokenTree(7, 0), 1_000
+    numbers = np.arange(1, count + 1)
+    assert tree.extend(numbers, numbers - 1, numbers, np.full(count, -0.5))
+    assert int(tree.positions[count]) == count
+    assert tree.score_of(count) == -0.5 * count
 
 
 def test_ids_beyond_63_bits_are_refused() -> None:
