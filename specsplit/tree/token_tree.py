@@ -111,10 +111,10 @@ class TokenTree(Columns):
 
         False, and nothing has changed, if an edge is not in LEAST_EDGE..0, or a parent would have a token twice.
         """
+        start, stop = self._count, self._count + len(parents)
+        self.reserve(stop)  # first: the slots of nodes that come are looked up too
         if not are_edges(edges) or self._clash(parents, tokens):
             return False
-        start, stop = self._count, self._count + len(parents)
-        self.reserve(stop)
         numbers = self._numbers
         numbers[ID, start:stop], numbers[TOKEN, start:stop], numbers[PARENT, start:stop] = ids, tokens, parents
         self._place(start, parents, rounded(edges))

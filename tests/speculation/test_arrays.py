@@ -189,3 +189,11 @@ def test_a_number_beyond_63_bits_anywhere_is_refused_and_changes_nothing(count: 
     hostile[count // 2] = number
     with pytest.raises(IllegalEvent):
         mirror.grow(replace(sound, **{column: tuple(hostile)}))
+
+
+@pytest.mark.parametrize("count", [63, 64, 100, 1000])
+def test_a_chain_that_comes_in_one_grow_may_be_longer_than_the_columns_are(count: int) -> None:
+    mirror = Mirror(1, 0, 0, max_nodes=2000, vocab_size=8)
+    ids = range(1, count + 1)
+    assert mirror.grow(Grow(0, ids, [node_id - 1 for node_id in ids], [1] * count, [-0.125] * count)) == count
+    assert [mirror.tree.token_of(slot) for slot in mirror.tree.path(count)] == [1] * count
