@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from specsplit.clock import Clock
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.membership import Heartbeat, Member, Register, Roster
-from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Plan, Vocabulary
+from specsplit.values import (
+    Control,
+    DrafterInfo,
+    DrafterKind,
+    Endpoint,
+    Load,
+    ModelInfo,
+    Plan,
+    SpeculationReport,
+    Vocabulary,
+)
 from specsplit_coordinator.breaker import Breaker
 
 KIND_ORDER = (
@@ -41,11 +51,22 @@ class Seat:
     """Drafters that this verifier has just lost, by member id, and until when they are the last choice for it."""
     plan: Plan | None = None
     """In force on a verifier where a request does not say otherwise, as it said last."""
+    speculation: SpeculationReport | None = None
+    """How a verifier speculates, and what drafters brought it, as it said last."""
 
     @property
     def member_id(self) -> str:
         """Its name in the cluster."""
         return self.who.member_id
+
+    @property
+    def is_verifier(self) -> bool:
+        """True for a verifier, False for a drafter."""
+        return isinstance(self.who.role, ModelInfo)
+
+    def knows(self, control: Control) -> bool:
+        """True if this verifier can be told to use the controller, if there is one to use."""
+        return control.adaptive is None or control.adaptive.value in self.who.controllers
 
     @property
     def busy(self) -> float:
@@ -97,6 +118,7 @@ class Registry:
         seat.heard_at = self._clock.now()
         seat.load = report.load
         seat.plan = report.plan
+        seat.speculation = report.speculation
         seat.cooling_down = {drafter: until for drafter, until in seat.cooling_down.items() if until > seat.heard_at}
         seat.cooling_down |= dict.fromkeys(report.lost_drafters, seat.heard_at + DRAFTER_COOL_DOWN_S)
 
@@ -156,9 +178,20 @@ class Registry:
                 draining=seat.draining,
                 silent_ms=round((now - seat.heard_at) * 1000),
                 plan=seat.plan,
+                speculation=seat.speculation,
             )
             for seat in self._seats.values()
         )
+
+    def check_known(self, control: Control) -> None:
+        """Raise Incompatible, naming it, if a verifier that is there cannot be told to use this controller."""
+        for seat in self.verifiers:
+            if not seat.knows(control):
+                known = ", ".join(seat.who.controllers) or "none"
+                raise Incompatible(
+                    f"verifier {seat.member_id} runs a build that cannot be told to use {control.adaptive} (it knows: {known}); "
+                    "update it, or choose a controller that every verifier knows"
+                )
 
     def model(self) -> ModelInfo:
         """What the verifiers serve; of several, the one with the shortest context. Raises Unavailable if there is none."""

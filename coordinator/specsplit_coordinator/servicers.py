@@ -28,7 +28,7 @@ from specsplit.membership import (
 from specsplit.observe import fields
 from specsplit.requests import GenerateRequest
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
-from specsplit.values import ModelInfo, PlanChanges, TraceChanges
+from specsplit.values import Control, ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
 from specsplit.wire.limits import MAX_MEMBERS
@@ -115,11 +115,12 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def SetPlan(  # noqa: N802
         self, request: wire.PlanMessage, context: Context
     ) -> wire.PlanToldMessage:
-        """Change the default plan of every verifier."""
-        changes, reset = wire.set_plan_from_wire(request)
-        self._orders.change_plan(changes, reset=reset)
-        told = PlanTold(len(self._registry.verifiers), self._orders.plan)
-        _log.info("plan set", extra=fields(told=told.members, **_said(told.changes)))
+        """Change the default plan of every verifier, and who decides about it."""
+        changes, control, reset = wire.set_plan_from_wire(request)
+        self._registry.check_known(control)
+        self._orders.change_plan(changes, control, reset=reset)
+        told = PlanTold(len(self._registry.verifiers), self._orders.plan, self._orders.control)
+        _log.info("plan set", extra=fields(told=told.members, **_said(told.changes), **_said(told.control)))
         return wire.plan_told_to_wire(told)
 
     async def SetTracing(  # noqa: N802
@@ -154,6 +155,11 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         reports = (cluster_wire.report_from_wire(message) async for message in request_iterator)
         seat = self._registry.register(self._admitted(await _registration(reports)))
         _log.info("member joined", extra=fields(member_id=seat.member_id, address=seat.who.address))
+        if seat.is_verifier and not seat.knows(self._orders.control):
+            _log.warning(
+                "a verifier cannot be told to use the controller in force, and keeps its own",
+                extra=fields(member_id=seat.member_id, adaptive=self._orders.control.adaptive),
+            )
         membership = _Membership(self._registry, self._orders, seat, reports)
         self._memberships.add(membership)
         _at_end(context, partial(self._close, membership))
@@ -174,7 +180,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         membership.close("its stream ended")
 
 
-def _said(changes: PlanChanges | TraceChanges) -> dict[str, object]:
+def _said(changes: PlanChanges | Control | TraceChanges) -> dict[str, object]:
     """List what differs, for the log."""
     return {name: value for name, value in vars(changes).items() if value is not None}
 
@@ -240,8 +246,13 @@ class _Membership:
         """Yield what the member should know now."""
         if isinstance(self._seat.who.role, ModelInfo):
             yield self._registry.roster(self._seat)
-            yield PlanOrder(self._orders.plan)
+            yield PlanOrder(self._orders.plan, self._control())
         yield TracingOrder(self._orders.tracing)
+
+    def _control(self) -> Control:
+        """What the member can be told of who is to decide; one of an older build keeps its own controller."""
+        control = self._orders.control
+        return control if self._seat.knows(control) else Control()
 
     def dismiss(self) -> None:
         """End the stream from this side."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
@@ -14,6 +14,7 @@ from specsplit.speculation import Draft
 from specsplit.values import Estimate, ModelInfo, Plan
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
+from specsplit_verifier.drafter_record import DrafterRecord
 from specsplit_verifier.events import (
     Cancel,
     DrafterLost,
@@ -51,6 +52,8 @@ class EngineStatistics:
     """How often that has changed."""
     estimate: Estimate | None = None
     """Why that plan is in force; None: nothing has been seen yet."""
+    drafters: Mapping[str, DrafterRecord] = field(default_factory=dict[str, DrafterRecord])
+    """What every drafter has brought, by address."""
 
 
 class EngineCore:
@@ -83,6 +86,7 @@ class EngineCore:
             self._planner.default,
             self._plan_switches,
             self._planner.estimate(),
+            self._drafters.records,
         )
 
     def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:

@@ -13,7 +13,7 @@ from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
-from specsplit.values import Adaptive, Load, ModelInfo, Plan, PlanChanges
+from specsplit.values import Adaptive, Control, Load, ModelInfo, Plan, PlanChanges
 from specsplit.wire.watching import Watched
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.callers import Callers
@@ -104,6 +104,13 @@ class Verifier:
     def plan(self) -> Plan:
         """The plan that sessions step under where a request does not say otherwise."""
         return self.engine.statistics().plan
+
+    @property
+    def control(self) -> Control:
+        """The controller in force, and its bound if it has one."""
+        adaptive = self._wanted.adaptive or self._settings.adaptive
+        bound = self._wanted.max_draft_tokens or self._settings.max_draft_tokens
+        return Control(adaptive, bound if adaptive is Adaptive.GOODPUT else None)
 
     def watch(self, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
         """What happens to a session, for people who look on; see `Watching.watch`."""
