@@ -92,12 +92,14 @@ def test_a_drafter_that_rested_is_waited_for_again_once_it_is_told_of_another_pl
     session = Session(1, DecodeRequest("r", (1,)), serial, StopRule(50), PageTable(PagePool(8, 16)), [1])
     drafter = session.drafter = DraftSession("drafter", Mirror(1, 1, 0, 50, 100), Patience())
     drafter.begin(0, now=0.0)
-    drafter.grow(Grow(0, (1,), (0,), (7,), (-0.5,), resting=True), session.tree_limits, 0.1, prefilling=False)
+    drafter.grow(Grow(0, (1,), (0,), (7,), (-0.5,), resting=True), 0.1)
+    drafter.settle(session.tree_limits, prefilling=False)
     assert drafter.pause(0.2, 0.01, session.plan, session.tree_limits) == 0.0, "nothing more will come"
     pool = DrafterPool(Vocabulary(100), 50)
     pool.replan(session, replace(serial, num_steps=9), 0.2)
     assert drafter.pause(0.3, 0.01, session.plan, session.tree_limits) > 0.0
-    drafter.grow(Grow(0, (2,), (1,), (8,), (-0.6,), resting=True), session.tree_limits, 0.4, prefilling=False)
+    drafter.grow(Grow(0, (2,), (1,), (8,), (-0.6,), resting=True), 0.4)
+    drafter.settle(session.tree_limits, prefilling=False)
     assert drafter.pause(0.4, 0.01, session.plan, session.tree_limits) == 0.0
 
 

@@ -113,12 +113,15 @@ class EngineCore:
             case Roster():
                 self._sends += self._drafters.roster(event.drafters, running.values(), now)
             case NewPlan():
+                # Queued grows first: to a mirror that is behind, a drafter that rests seems busy, and is not told.
+                self._sends += self._drafters.settle(running.values())
                 self._planner.replan(event.changes, event.adaptive, event.max_draft_tokens)
                 self._replan()
 
     def plan(self) -> StepInput | Pause:
         """Admit who fits, and choose the next step, or how long to wait for a better one."""
         now = self._clock.now()
+        self._sends += self._drafters.settle(self._scheduler.running.values())
         for session in self._scheduler.admit():
             self._sends += self._drafters.resume(session, now)
         if self._planner.follow(len(self._scheduler.running)):
@@ -149,6 +152,7 @@ class EngineCore:
     def commit(self, step: StepInput, output: StepOutput, watched: Collection[int] = ()) -> StepResult:
         """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation."""
         running, now = self._scheduler.running, self._clock.now()
+        self._sends += self._drafters.settle(running.values())  # first: it was grown for what the step went out with
         for chunk in step.chunks:
             if not chunk.recomputed and chunk.session not in output.failed:
                 running[chunk.session].kv_length += chunk.tokens

@@ -5,8 +5,8 @@
          └──────────────────────────────────────────────────────────────────────┘
 
 Everything about sessions and mirrors is touched by this one thread only, so nothing here is locked. A step runs on a thread of its
-own; while it does, this one takes in what drafters send, so that the next step finds the mirrors up to date. Every other event
-waits until the step is over.
+own; while it does, this one takes in what drafters send: what they have read of features is answered at once, and what they have grown
+is queued for the mirrors, which `plan` and `commit` bring up to date. Every other event waits until the step is over.
 """
 
 from __future__ import annotations
