@@ -37,6 +37,7 @@ from specsplit_coordinator.generation import Generator
 from specsplit_coordinator.orders import Orders
 from specsplit_coordinator.outflow import Outflow
 from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.rosters import Rosters
 
 _log = logging.getLogger(__name__)
 
@@ -137,8 +138,9 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
 class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     """Serves members: their Join streams."""
 
-    def __init__(self, registry: Registry, orders: Orders, heartbeat_ms: int) -> None:
+    def __init__(self, registry: Registry, rosters: Rosters, orders: Orders, heartbeat_ms: int) -> None:
         self._registry = registry
+        self._rosters = rosters
         self._orders = orders
         self._heartbeat_ms = heartbeat_ms
         self._memberships: set[_Membership] = set()
@@ -160,7 +162,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 "a verifier cannot be told to use the controller in force, and keeps its own",
                 extra=fields(member_id=seat.member_id, adaptive=self._orders.control.adaptive),
             )
-        membership = _Membership(self._registry, self._orders, seat, reports)
+        membership = _Membership(self._registry, self._rosters, self._orders, seat, reports)
         self._memberships.add(membership)
         _at_end(context, partial(self._close, membership))
         try:
@@ -215,8 +217,11 @@ async def _registration(reports: AsyncIterator[Report]) -> Register:
 class _Membership:
     """One live Join stream: reports in, directives out."""
 
-    def __init__(self, registry: Registry, orders: Orders, seat: Seat, reports: AsyncIterator[Report]) -> None:
+    def __init__(
+        self, registry: Registry, rosters: Rosters, orders: Orders, seat: Seat, reports: AsyncIterator[Report]
+    ) -> None:
         self._registry = registry
+        self._rosters = rosters
         self._orders = orders
         self._seat = seat
         self._news = asyncio.Event()
@@ -239,13 +244,15 @@ class _Membership:
                 if told.get(type(directive)) != directive:
                     told[type(directive)] = directive
                     yield directive
+            while self._seat.hand_overs:
+                yield self._seat.hand_overs.popleft()
             await self._news.wait()
         self._reader.result()
 
     def _present(self) -> Iterator[Directive]:
         """Yield what the member should know now."""
         if isinstance(self._seat.who.role, ModelInfo):
-            yield self._registry.roster(self._seat)
+            yield self._rosters.of(self._seat)
             yield PlanOrder(self._orders.plan, self._control())
         yield TracingOrder(self._orders.tracing)
 
@@ -273,6 +280,7 @@ class _Membership:
             match report:
                 case Heartbeat():
                     self._registry.hear(self._seat, report)
+                    self._news.set()  # what it said may have changed which drafters are best for it
                 case Draining():
                     self._registry.drain(self._seat)
                 case Register():

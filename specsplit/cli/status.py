@@ -56,7 +56,7 @@ def table(cluster: Cluster, address: str) -> Table:
     title = f"{address}: {cluster.running} running, {cluster.queued} queued"
     drawn = Table(title=title, title_justify="left")
     for heading in ("member", "is", "model", "reads", "address"):
-        drawn.add_column(heading)
+        drawn.add_column(heading, overflow="fold")
     for heading in ("sessions", "waiting", "free pages", "steps", "step ms", "silent ms"):
         drawn.add_column(heading, justify="right")
     drawn.add_column("state")
@@ -71,10 +71,11 @@ def _sorted(cluster: Cluster) -> list[Member]:
 
 
 def _speculation(members: list[Member]) -> Table:
-    drawn = Table(title="speculation, lately", title_justify="left")
-    for heading in ("verifier", "controller", "depth x children / tokens, wait"):
+    caption = "tokens/s: what the controller expects of its plan; as set: of the plan of the settings"
+    drawn = Table(title="speculation, lately", title_justify="left", caption=caption, caption_justify="left")
+    for heading in ("verifier", "controller", "plan"):
         drawn.add_column(heading)
-    for heading in ("accept length", "hit rate", "step ms", "token us", "tokens/s expected", "static", "gain"):
+    for heading in ("accept length", "hit rate", "step ms", "token us", "tokens/s", "as set", "gain"):
         drawn.add_column(heading, justify="right")
     for member in members:
         report = member.speculation
@@ -88,8 +89,7 @@ def _plan(plan: Plan | None) -> str:
         return "-"
     if not plan.speculates:
         return "no drafts"
-    ahead = "" if plan.draft_ahead else ", serial"
-    return f"{plan.num_steps} x {plan.topk} / {plan.num_draft_tokens}, {plan.wait_budget_us / 1e3:g} ms{ahead}"
+    return f"{plan.num_steps} deep, {plan.num_draft_tokens} tokens"
 
 
 def _brought(report: SpeculationReport) -> list[str]:

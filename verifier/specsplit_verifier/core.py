@@ -19,6 +19,7 @@ from specsplit_verifier.events import (
     Cancel,
     DrafterLost,
     FromDrafter,
+    HandOver,
     NewPlan,
     Output,
     Roster,
@@ -112,6 +113,8 @@ class EngineCore:
                 self._sends += self._drafters.lost(event.address, running.values(), now)
             case Roster():
                 self._sends += self._drafters.roster(event.drafters, running.values(), now)
+            case HandOver():
+                self._sends += self._drafters.hand_over(event, running.values(), now)
             case NewPlan():
                 # Queued grows first: to a mirror that is behind, a drafter that rests seems busy, and is not told.
                 self._sends += self._drafters.settle(running.values())
@@ -222,6 +225,7 @@ class EngineCore:
             unverified_nodes=lost.unverified_nodes + sum(session.reroot.cut for session in sessions),
             late_nodes=lost.late_nodes,
             failovers=lost.failovers,
+            hand_overs=lost.hand_overs,
             preemptions=kv.preemptions,
             cached_tokens=kv.cached_tokens,
             round_trips_s=lost.round_trips_s,

@@ -47,14 +47,16 @@ class DraftCounters:
     late_nodes: int = 0
     """Came when their place in the tree, or all of it, was gone."""
     failovers: int = 0
-    """Sessions that were given another drafter."""
+    """Sessions that were given another drafter, for want of their own."""
+    hand_overs: int = 0
+    """Sessions that went on with another drafter because the coordinator wanted it."""
     round_trips_s: list[float] = field(default_factory=list[float])
     """From a commit to the first grow made after it."""
 
     def take(self) -> DraftCounters:
         """The counts so far; they begin anew."""
         taken = replace(self)
-        self.unverified_nodes = self.late_nodes = self.failovers = 0
+        self.unverified_nodes = self.late_nodes = self.failovers = self.hand_overs = 0
         self.round_trips_s = []
         return taken
 

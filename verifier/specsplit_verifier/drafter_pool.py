@@ -16,7 +16,7 @@ from specsplit.speculation import Grow, Mirror
 from specsplit.values import Endpoint, Plan, Vocabulary
 from specsplit_verifier.draft_session import DraftCounters, DraftSession, NoDrafter
 from specsplit_verifier.drafter_record import DrafterRecord
-from specsplit_verifier.events import FromDrafter, Sends
+from specsplit_verifier.events import FromDrafter, HandOver, Sends
 from specsplit_verifier.feed import FeatureSource, Feed, Overrun
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.session import Session
@@ -152,6 +152,19 @@ class DrafterPool:
             if session.drafted_by(address):
                 sends += self._detach(session, needed=True)  # it may have been opened on the next stream already
                 sends += self._replace(session, now)
+        return sends
+
+    def hand_over(self, order: HandOver, running: Iterable[Session], now: float) -> Sends:
+        """Some sessions of a drafter go on with another: those with the shortest texts, which cost least to open anew."""
+        if self._cooling_down.get(order.target.address, -math.inf) > now:
+            return []
+        theirs = [session for session in running if session.drafted_by(order.source)]
+        willing = [session for session in theirs if order.target.address not in session.refused_by]
+        sends: Sends = []
+        for session in sorted(willing, key=lambda session: len(session.tokens))[: order.sessions]:
+            sends += self._detach(session, needed=True)
+            sends += self._open(session, order.target, now) or self._replace(session, now)
+            self.counters.hand_overs += 1
         return sends
 
     def received(self, message: FromDrafter, running: Mapping[int, Session], now: float) -> Sends:

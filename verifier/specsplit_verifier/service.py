@@ -11,6 +11,7 @@ import torch
 from specsplit.clock import Clock, SystemClock
 from specsplit.errors import InvalidRequest
 from specsplit.interpreter import freeze_heap, switch_often
+from specsplit.membership import HandOver as HandOverDirective
 from specsplit.membership import PlanOrder
 from specsplit.membership import Roster as RosterDirective
 from specsplit.model.causal_lm import CausalLM
@@ -20,7 +21,7 @@ from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, Service, registr
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit_verifier.adaptive.choice import controller_for
-from specsplit_verifier.events import Roster
+from specsplit_verifier.events import HandOver, Roster
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.reporter import Reporter
 from specsplit_verifier.servicer import VerifierServicer
@@ -102,6 +103,7 @@ class _Member:
             on_roster=self._on_roster,
             on_plan=self._on_plan,
             on_tracing=server.tracing.apply,
+            on_hand_over=self._on_hand_over,
             on_drain=server.leave,
         )
         verifier.on_lost = self._on_lost
@@ -120,6 +122,11 @@ class _Member:
                 "adaptive = %s does not go with the settings here, keeping their own: %s", control.adaptive, error
             )
             self._verifier.replan(order.changes)
+
+    def _on_hand_over(self, order: HandOverDirective) -> None:
+        for address, member_id in self._reporter.names.items():
+            if member_id == order.source:
+                self._verifier.engine.post(HandOver(address, order.target, order.sessions))
 
     def _on_lost(self, address: str) -> None:
         names = self._reporter.names
