@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,3 +84,10 @@ def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a
 def test_a_verifier_that_has_done_nothing_yet_says_so() -> None:
     reporter = Reporter(Plan(), lambda: statistics({}), lambda: Control(Adaptive.STATIC), ManualClock())
     assert reporter.report() == SpeculationReport("static", launched=Plan(), step_s=0.02)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -1.0])
+def test_an_estimate_that_makes_no_sense_costs_the_verifier_not_its_place_in_the_cluster(odd: float) -> None:
+    estimate = replace(ESTIMATE, static_rate=odd)
+    reporter = Reporter(Plan(), lambda: statistics({}, estimate), lambda: Control(Adaptive.GOODPUT, 8), ManualClock())
+    assert reporter.report().estimate is None
