@@ -16,7 +16,6 @@ from specsplit.tree import ROOT, Flags, Ints, Scores, TokenTree, as_sent
 from specsplit_drafter.calibration import DistanceCalibration
 from specsplit_drafter.proposer import Children
 
-
 NO_NODES: Final[Ints] = np.empty(0, dtype=np.int64)
 NO_EDGES: Final[Scores] = np.empty(0)
 _NEVER: Final = -1
