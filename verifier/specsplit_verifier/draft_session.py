@@ -216,7 +216,8 @@ class DraftSession:
 
     def _apply(self, merged: Merged, limits: TreeLimits, *, prefilling: bool) -> None:
         mirror, times = self.mirror, merged.times
-        self._look(limits)
+        if merged.grow.commits == mirror.commits:
+            self._look(limits)  # what is late is of what the last commit left, and no answer to it
         seen, first = mirror.acknowledged, not mirror.caught_up
         self._counters.late_nodes += len(merged.grow.ids) - mirror.grow(merged.grow)
         if self.catching_up and not merged.last.ids:
