@@ -40,6 +40,8 @@ class DrafterPool:
         self._patience: dict[str, Patience] = {}
         """By address."""
         self.counters = DraftCounters()
+        self.step_us = 0
+        """What drafters are told of the time from one step to the next; 0: nothing."""
 
     def replan(self, session: Session, plan: Plan, now: float) -> Sends:
         """From its next step on a session is under this plan; its drafter is told. No step is in flight."""
@@ -100,6 +102,7 @@ class DrafterPool:
             session.traceparent,
             layout,
             session.prompt_length,
+            self.step_us,
         )
 
     def _feed(self, session: Session, need: FeatureNeed) -> Feed | None:
