@@ -44,7 +44,7 @@ class VerifierSettings(EngineSettings):
     """Who adapts the default plan: static (nobody) or ema (SGLang's tiers of num_steps, by what was accepted lately)."""
     adaptive_config: Path | None = None
     """ema only: a JSON file of tiers, as SGLang reads it. Unset: SGLang's own tiers."""
-    max_nodes: int = Field(default=512, ge=1)
+    max_nodes: int = Field(default=4096, ge=1)
     """Nodes held per session at most; a drafter that sends more is refused."""
     feature_window: int = Field(default=2048, ge=1)
     """Tokens of a session whose features a drafter may have been sent without having read them yet; more wait here."""
