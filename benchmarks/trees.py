@@ -65,15 +65,13 @@ def grows(nodes: int) -> Grow:
 
 def part(grow: Grow, of: slice) -> Grow:
     """Some of its nodes."""
-    return Grow(0, tuple(grow.ids[of]), tuple(grow.parents[of]), tuple(grow.tokens[of]), tuple(grow.scores[of]))
+    return Grow(0, tuple(grow.ids[of]), tuple(grow.parents[of]), tuple(grow.tokens[of]), tuple(grow.edges[of]))
 
 
 def below(grow: Grow, parent: int) -> Grow:
     """The same tree below a node."""
     ids = [parent, *(node_id + parent for node_id in grow.ids)]
-    return Grow(
-        0, ids, [0, *(above + parent for above in grow.parents)], [BRANCHING, *grow.tokens], [0.0, *grow.scores]
-    )
+    return Grow(0, ids, [0, *(above + parent for above in grow.parents)], [BRANCHING, *grow.tokens], [0.0, *grow.edges])
 
 
 def mirrored(grow: Grow) -> Mirror:

@@ -72,8 +72,8 @@ class WatchedStep:
     parents: Sequence[int]
     """Indices into these sequences; -1 for the root."""
     tokens: Sequence[int]
-    scores: Sequence[float]
-    """Log-survival, counted from the last root that was no node."""
+    edges: Sequence[float]
+    """As in `Grow`; the root's means nothing."""
     verified: Sequence[bool]
     """Whether the step verified it; True for the root."""
     accepted: Sequence[int]

@@ -199,7 +199,7 @@ def planner_of(scenario: Scenario, settings: VerifierSettings, texts: Sequence[S
         case Policy.STATIC:
             return CyclePlanner(plan, budget)
         case Policy.EMA:
-            return CyclePlanner(plan, budget, EmaController(DEFAULT, DEFAULT.middle))
+            return CyclePlanner(plan, budget, lambda *_: EmaController(DEFAULT, DEFAULT.middle))
         case Policy.KNOWS_SURVIVALS:
             return OraclePlanner(plan, budget, Survivals(), scenario.step)
         case Policy.KNOWS_TOKENS:

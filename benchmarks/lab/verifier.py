@@ -1,7 +1,7 @@
 """A verifier without threads: the product's EngineCore, a target, and a step that takes what its curve says.
 
-What the engine's threads do is done here by events: while a step is in flight grows go into the mirrors at once, and everything else
-waits until it is over (verifier/specsplit_verifier/engine.py).
+What the engine's threads do is done here by events: while a step is in flight what drafters send is taken in when it comes, and
+everything else waits until it is over (verifier/specsplit_verifier/engine.py).
 """
 
 from __future__ import annotations

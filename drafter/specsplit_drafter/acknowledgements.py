@@ -14,13 +14,15 @@ import numpy as np
 
 REMEMBERED: Final = 64
 """Commits of which the round trip is the least."""
+MOST_SENT: Final = 1024
+"""Grows that are remembered; a verifier that names no ids acknowledges none."""
 
 
 class Acknowledgements:
     """Of one session. Times are seconds of a clock."""
 
     def __init__(self) -> None:
-        self._sent: deque[tuple[int, float]] = deque()
+        self._sent: deque[tuple[int, float]] = deque(maxlen=MOST_SENT)
         """Highest id of every grow that has not been acknowledged, and when it left."""
         self._round_trips: deque[float] = deque(maxlen=REMEMBERED)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specsplit.tree import ROOT, Flags, Ints, Scores, TokenTree
+from specsplit.tree import ROOT, Flags, Ints, Scores, TokenTree, as_sent
 from specsplit_drafter.calibration import Calibration
 from specsplit_drafter.proposer import Children
 
@@ -22,8 +22,8 @@ class Candidates:
     parents: Ints
     """Slots in the session's tree."""
     tokens: Ints
-    scores: Scores
-    """As they travel: float32, at most the parent's."""
+    edges: Scores
+    """As they travel."""
 
     @staticmethod
     def none() -> Candidates:
@@ -35,14 +35,12 @@ class Candidates:
         """Make candidates of the children of these nodes, calibrated in one go, but for those that are nodes already."""
         tokens, raw = children.tokens.ravel(), children.log_probabilities.ravel()
         parents = slots.repeat(children.tokens.shape[1])
-        own = tree.scores.take(parents)
-        scores = np.minimum((own + calibration.log_probabilities(raw)).astype(np.float32), own.astype(np.float32))
-        found = Candidates(parents, tokens, scores.astype(np.float64))
+        found = Candidates(parents, tokens, as_sent(calibration.log_probabilities(raw)))
         return found.where(np.isfinite(raw) & ~tree.holds(parents, tokens))
 
     def at(self, places: Ints) -> Candidates:
         """Select those at these places [m], in that order."""
-        return Candidates(self.parents.take(places), self.tokens.take(places), self.scores.take(places))
+        return Candidates(self.parents.take(places), self.tokens.take(places), self.edges.take(places))
 
     def without(self, places: Ints) -> Candidates:
         """Select all but those at these places."""
@@ -61,13 +59,14 @@ class Candidates:
         return Candidates(
             np.concatenate((self.parents, others.parents)),
             np.concatenate((self.tokens, others.tokens)),
-            np.concatenate((self.scores, others.scores)),
+            np.concatenate((self.edges, others.edges)),
         )
 
-    def likeliest(self, floor: float, count: int) -> Ints:
+    def likeliest(self, tree: TokenTree, floor: float, count: int) -> Ints:
         """Find the places of those that score at least `floor`, `count` at most: best first, of equals the one whose parent came first."""
-        places = (self.scores >= floor).nonzero()[0]
-        falling = -self.scores.take(places)
+        scores = tree.scores.take(self.parents) + self.edges
+        places = (scores >= floor).nonzero()[0]
+        falling = -scores.take(places)
         order = falling.argsort()
         ranked = falling.take(order)
         if np.count_nonzero(ranked[1:] == ranked[:-1]):
@@ -78,7 +77,7 @@ class Candidates:
         """Follow a reroot that gave every slot a new one, or -1: those whose parents are below slot `lowest` now are gone."""
         parents = slots.take(self.parents)
         alive = (parents >= lowest).nonzero()[0]
-        return Candidates(parents.take(alive), self.tokens.take(alive), self.scores.take(alive))
+        return Candidates(parents.take(alive), self.tokens.take(alive), self.edges.take(alive))
 
 
 class CandidatePool:
@@ -101,7 +100,7 @@ class CandidatePool:
 
     def take(self, count: int, floor: float) -> Candidates:
         """Take those above a floor of log-survival, `count` at most, likeliest first. They are to become nodes."""
-        chosen = self._waiting.likeliest(self._tree.root_score + floor, count)
+        chosen = self._waiting.likeliest(self._tree, self._tree.root_score + floor, count)
         found = self._waiting.at(chosen)
         if len(chosen):
             self._waiting = self._waiting.without(chosen)

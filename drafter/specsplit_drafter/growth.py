@@ -135,7 +135,7 @@ class Growth:
         self._expandable.changed(floor)
         new = self._candidates.take(self.original.room if self.plan.speculates else 0, floor)
         if len(new.tokens):
-            self._unsent.add(self.original.grow_at_once(new.parents, new.tokens, new.scores))
+            self._unsent.add(self.original.grow_at_once(new.parents, new.tokens, new.edges))
 
     def _depth(self) -> int:
         """Count the levels below the root that the tree may have."""

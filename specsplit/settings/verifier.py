@@ -41,9 +41,12 @@ class VerifierSettings(EngineSettings):
     draft_ahead: bool = True
     """Default plan: False makes the drafter rest while a step is in flight."""
     adaptive: Adaptive = Adaptive.STATIC
-    """Who adapts the default plan: static (nobody) or ema (SGLang's tiers of num_steps, by what was accepted lately)."""
+    """Who adapts the default plan: static (nobody), ema (SGLang's tiers of num_steps, by what was accepted lately) or goodput (what commits
+    the most tokens per second, by acceptance and cost as measured)."""
     adaptive_config: Path | None = None
     """ema only: a JSON file of tiers, as SGLang reads it. Unset: SGLang's own tiers."""
+    max_draft_tokens: int = Field(default=32, ge=1, le=256)
+    """goodput only: tokens of a session in one step, root included, at most."""
     max_nodes: int = Field(default=4096, ge=1)
     """Nodes held per session at most; a drafter that sends more is refused."""
     feature_window: int = Field(default=2048, ge=1)

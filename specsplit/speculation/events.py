@@ -16,12 +16,12 @@ class NewNode:
     parent: int
     """Id of a live node; 0, or the root's own id, is the root."""
     token: int
-    score: float
+    edge: float
 
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """Nodes added by the drafter, as parallel sequences of equal length."""
+    """Nodes added by the drafter, as parallel sequences of equal length, and nodes whose edges it gives anew."""
 
     commits: int
     """Commits the drafter had applied; says which root a parent of 0 is."""
@@ -29,22 +29,31 @@ class Grow:
     """Ascending, above every earlier id of the session, from 1."""
     parents: Sequence[int] = ()
     tokens: Sequence[int] = ()
-    scores: Sequence[float] = ()
+    edges: Sequence[float] = ()
+    """Log of the estimated probability that a node is accepted, given that its parent is."""
     resting: bool = False
     """True if nothing more will come before the next commit or, for a head, before more features."""
+    rescored: Sequence[int] = ()
+    """Ids, ascending, of nodes whose edge is another from now on; those that this grow adds may be among them."""
+    new_edges: Sequence[float] = ()
+    """Of each that is rescored."""
 
     @staticmethod
     def merge(grows: Sequence[Grow]) -> Grow:
         """Make one grow that does what all of these, made between the same two commits, do in order."""
         if len(grows) == 1:
             return grows[0]
+        rescored = dict(chain.from_iterable(zip(g.rescored, g.new_edges, strict=True) for g in grows))
+        ids = sorted(rescored)
         return Grow(
             grows[-1].commits,
             tuple(chain.from_iterable(g.ids for g in grows)),
             tuple(chain.from_iterable(g.parents for g in grows)),
             tuple(chain.from_iterable(g.tokens for g in grows)),
-            tuple(chain.from_iterable(g.scores for g in grows)),
+            tuple(chain.from_iterable(g.edges for g in grows)),
             grows[-1].resting,
+            tuple(ids),
+            tuple(rescored[node_id] for node_id in ids),
         )
 
 
@@ -86,6 +95,12 @@ class Draft:
     def root_alone(token: int, position: int) -> Draft:
         """Make the draft of plain decoding: the root and nothing else."""
         return Draft((0,), (token,), (-1,), (position,), (0.0,))
+
+    @property
+    def edges(self) -> list[float]:
+        """Edge of each, 0 for the root."""
+        survivals = self.survivals
+        return [0.0, *(own - survivals[up] for own, up in zip(survivals[1:], self.parents[1:], strict=True))]
 
     @property
     def expected_length(self) -> float:

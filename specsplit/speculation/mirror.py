@@ -8,8 +8,8 @@ that survives; a late node that leaves the trail is dropped without a word. Afte
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from operator import lt
 from typing import Final, NoReturn
 
 import numpy as np
@@ -17,9 +17,8 @@ import numpy as np
 from specsplit.speculation.events import Commit, Draft, Grow
 from specsplit.speculation.states import Event, Protocol, Side, State
 from specsplit.speculation.trail import Trail
-from specsplit.tree import ROOT, Ints, TokenTree, edge
+from specsplit.tree import LEAST_EDGE, ROOT, Ints, TokenTree, are_edges, link
 
-SCORE_SLACK = 1e-3  # float32 on the wire may lift a child above its parent by a rounding
 MAX_ID: Final = 2**63 - 1
 AT_ONCE: Final = 32
 """From so many nodes on it is faster to hang them at once than one by one."""
@@ -61,8 +60,8 @@ class Mirror:
         """Apply a grow; returns how many of its nodes are live now (late ones are dropped).
 
         Raises IllegalEvent, with nothing changed beyond the nodes before the offending one, if the drafter broke the protocol: commits
-        from the future or the past, ids not ascending, a token outside the vocabulary, a bad score, the same (parent, token) twice, or more
-        than max_nodes.
+        from the future or the past, ids not ascending, a token outside the vocabulary, a bad edge, the same (parent, token) twice, more
+        than max_nodes, or another edge for a node that was never grown.
         """
         self._protocol.advance(Event.GROW)
         if self.state is State.CLOSED:
@@ -72,6 +71,8 @@ class Mirror:
         live_before = len(self.tree)
         if grow.ids and (len(grow.ids) < AT_ONCE or not self._grow_at_once(grow)):
             self._grow_in_order(grow)
+        if grow.rescored:
+            self._rescore(grow)
         if grow.commits == self.commits:
             self.caught_up = True
             self.resting = grow.resting
@@ -89,7 +90,7 @@ class Mirror:
             )  # twice as fast as np.array
         except OverflowError:  # the wire's numbers have 64 bits, ours 63
             return False
-        scores = np.fromiter(grow.scores, np.float64, len(grow.scores))
+        edges = np.fromiter(grow.edges, np.float64, len(grow.edges))
         if (
             np.count_nonzero(ids[1:] > ids[:-1]) < count - 1
             or np.count_nonzero((parents < ids) & (parents >= 0)) < count
@@ -98,7 +99,7 @@ class Mirror:
         ):
             return False
         slots = self._parents_at_once(ids, parents)
-        if slots is None or not self.tree.extend(ids, slots, tokens, scores):
+        if slots is None or not self.tree.extend(ids, slots, tokens, edges):
             return False
         self._last_id = grow.ids[-1]
         return True
@@ -116,27 +117,38 @@ class Mirror:
         """Apply a grow node by node."""
         tree, trail_ids, room = self.tree, self._trail.ids, self.max_nodes - len(self.tree)
         slots = {parent_id: self._slot(parent_id) for parent_id in set(grow.parents)}
-        live = [slot for slot in slots.values() if slot is not None]
-        edges, highest = tree.edges_below(live), {slot: tree.score_of(slot) for slot in live}
-        for node_id, parent_id, token, score in zip(grow.ids, grow.parents, grow.tokens, grow.scores, strict=True):
+        links = tree.links_below([slot for slot in slots.values() if slot is not None])
+        for node_id, parent_id, token, edge in zip(grow.ids, grow.parents, grow.tokens, grow.edges, strict=True):
             if not self._last_id < node_id > parent_id >= 0 or not 0 <= token < self.vocab_size or node_id > MAX_ID:
                 self._refuse_number(node_id, parent_id, token)
+            if not LEAST_EDGE <= edge <= 0.0:
+                self._refuse_edge("edges", edge)
             self._last_id = node_id
             parent = slots[parent_id]
             if parent is None:  # late: its parent is gone, or has been committed
                 follows = parent_id == 0 or parent_id in trail_ids
-                slots[node_id] = root = self._follow(node_id, parent_id, token, score) if follows else None
-                if root is not None:
-                    highest[root] = score
+                slots[node_id] = self._follow(node_id, parent_id, token) if follows else None
                 continue
-            new, most = edge(parent, token), highest[parent]
-            if new in edges or not -math.inf < score <= most + SCORE_SLACK or room <= 0:
-                self._refuse_node(parent, token, score)
+            new = link(parent, token)
+            if new in links or room <= 0:
+                self._refuse_node(parent, token)
             room -= 1
-            edges.add(new)
-            lowered = score if score < most else most  # `min` costs five times as much
-            slot = slots[node_id] = tree.add(parent, node_id, token, lowered)
-            highest[slot] = lowered
+            links.add(new)
+            slots[node_id] = tree.add(parent, node_id, token, edge)
+
+    def _rescore(self, grow: Grow) -> None:
+        """Give nodes other edges. Those that are gone or committed are let pass."""
+        ids, edges = grow.rescored, np.fromiter(grow.new_edges, np.float64, len(grow.new_edges))
+        if not 0 < ids[0] <= ids[-1] <= self._last_id or not all(map(lt, ids, ids[1:])):
+            self._protocol.refuse(
+                Event.GROW, f"rescored_ids: do not ascend from 1 to at most {self._last_id}, the last grown"
+            )
+        if not are_edges(edges):
+            self._refuse_edge("new_edges", next(edge for edge in grow.new_edges if not LEAST_EDGE <= edge <= 0.0))
+        wanted, known = np.fromiter(ids, np.int64, len(ids)), self.tree.ids
+        slots = np.minimum(known.searchsorted(wanted), len(known) - 1)
+        live = (known.take(slots) == wanted) & (slots > ROOT)
+        self.tree.rescore(slots.compress(live), edges.compress(live))
 
     def _slot(self, parent_id: int) -> int | None:
         """Look up the slot of a parent by id; None if it is neither live nor the root."""
@@ -145,18 +157,16 @@ class Mirror:
             return self.tree.find(parent_id)
         return ROOT if index == self._trail.last else None
 
-    def _follow(self, node_id: int, parent_id: int, token: int, score: float) -> int | None:
-        """Place a late node below the trail: the token there gets its id and score, or the node is dropped. Give its slot."""
+    def _follow(self, node_id: int, parent_id: int, token: int) -> int | None:
+        """Place a late node below the trail: the token there gets its id, or the node is dropped. Give its slot."""
         index = 0 if parent_id == 0 else self._trail.ids[parent_id]
         if self._trail.tokens[index + 1] != token:
             return None  # it left the committed path
-        if not math.isfinite(score):
-            self._protocol.refuse(Event.GROW, f"scores: {score} is not a finite number")
         if not self._trail.name(index + 1, node_id):
             self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
         if index + 1 < self._trail.last:
             return None
-        self.tree.name_root(node_id, score)
+        self.tree.name_root(node_id)
         return ROOT
 
     def _refuse_number(self, node_id: int, parent: int, token: int) -> NoReturn:
@@ -168,12 +178,12 @@ class Mirror:
             self._protocol.refuse(Event.GROW, f"ids: {node_id} is above {MAX_ID}")
         self._protocol.refuse(Event.GROW, f"token_ids: {token} is outside the vocabulary of {self.vocab_size}")
 
-    def _refuse_node(self, parent: int, token: int, score: float) -> NoReturn:
-        highest = self.tree.score_of(parent)
+    def _refuse_edge(self, field: str, edge: float) -> NoReturn:
+        self._protocol.refuse(Event.GROW, f"{field}: {edge} is not in {LEAST_EDGE:g}..0")
+
+    def _refuse_node(self, parent: int, token: int) -> NoReturn:
         if self.tree.child(parent, token) is not None:
             self._protocol.refuse(Event.GROW, f"node {self.tree.id_of(parent)} already has a child with token {token}")
-        if not -math.inf < score <= highest + SCORE_SLACK:
-            self._protocol.refuse(Event.GROW, f"scores: {score} is not a number at most its parent's {highest}")
         self._protocol.refuse(Event.GROW, f"more than {self.max_nodes} live nodes")
 
     def _acknowledge(self, commits: int) -> None:
@@ -217,9 +227,9 @@ class Mirror:
         return self.tree.has_children(self._deepest(draft, path))
 
     def listed(self) -> tuple[list[int], list[int], list[int], list[float]]:
-        """(ids, indices of parents, tokens, scores) of the root and every node, parents before children; -1 is the root's parent."""
+        """(ids, indices of parents, tokens, edges) of the root and every node, parents before children; -1 is the root's parent."""
         tree = self.tree
-        return tree.ids.tolist(), tree.parents.tolist(), tree.tokens.tolist(), tree.scores.tolist()
+        return tree.ids.tolist(), tree.parents.tolist(), tree.tokens.tolist(), tree.edges.tolist()
 
     def _deepest(self, draft: Draft, path: Sequence[int]) -> int:
         return self.tree.slot(draft.ids[path[-1]]) if len(path) > 1 else ROOT

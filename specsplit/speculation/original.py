@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -11,7 +10,7 @@ import numpy as np
 
 from specsplit.speculation.events import Commit, Grow, NewNode
 from specsplit.speculation.states import Event, Protocol, Side, State
-from specsplit.tree import ROOT, Ints, Scores, TokenTree
+from specsplit.tree import ROOT, Ints, Scores, TokenTree, are_edges, as_sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +53,43 @@ class Original:
     def grow(self, nodes: Sequence[NewNode], resting: bool = False) -> Grow:
         """Add `nodes`, in order, and return the event to send. Ids are given here.
 
-        Raises IllegalEvent if there is no room, a parent is not live, a score is not a log-probability at most its parent's, or the
-        parent already has that token. Nothing is added then.
+        Raises IllegalEvent if there is no room, a parent is not live, an edge is no log-probability, or the parent already has that
+        token. Nothing is added then.
         """
         self._begin(len(nodes))
         parents = [self._parent_of(node) for node in nodes]
         if len({(parent, node.token) for parent, node in zip(parents, nodes, strict=True)}) < len(nodes):
             self._protocol.refuse(Event.GROW, "the same token twice under one parent")
-        tokens, scores = [node.token for node in nodes], [node.score for node in nodes]
+        tokens, edges = [node.token for node in nodes], as_sent(np.array([node.edge for node in nodes])).tolist()
         ids = range(self._last_id + 1, self._last_id + 1 + len(nodes))
         named = [self.tree.id_of(parent) if parent else 0 for parent in parents]
-        for columns in zip(parents, ids, tokens, scores, strict=True):
+        for columns in zip(parents, ids, tokens, edges, strict=True):
             self.tree.add(*columns)
         self._end(len(nodes))
-        return Grow(self.commits, tuple(ids), tuple(named), tuple(tokens), tuple(scores), resting)
+        return Grow(self.commits, tuple(ids), tuple(named), tuple(tokens), tuple(edges), resting)
 
-    def grow_at_once(self, parents: Ints, tokens: Ints, scores: Scores) -> Grow:
-        """Add many nodes, given as columns [n], as `grow` does; parents are slots of the tree, scores above -inf."""
+    def grow_at_once(self, parents: Ints, tokens: Ints, edges: Scores) -> Grow:
+        """Add many nodes, given as columns [n], as `grow` does; parents are slots of the tree."""
         self._begin(len(parents))
         ids = np.arange(self._last_id + 1, self._last_id + 1 + len(parents))
         named = np.where(parents == ROOT, 0, self.tree.ids.take(parents)).tolist()
-        if not self.tree.extend(ids, parents, tokens, scores):
-            self._refuse(parents, tokens, scores)
+        edges = as_sent(edges)
+        if not self.tree.extend(ids, parents, tokens, edges):
+            self._refuse(parents, tokens, edges)
         self._end(len(parents))
-        return Grow(self.commits, ids.tolist(), named, tokens.tolist(), scores.tolist())
+        return Grow(self.commits, ids.tolist(), named, tokens.tolist(), edges.tolist())
+
+    def rescore(self, slots: Ints, edges: Scores) -> Grow:
+        """Give live nodes [n], slots of the tree that ascend, other edges, and return the event to send.
+
+        Raises IllegalEvent, and nothing has changed, if one is the root, or an edge is no log-probability.
+        """
+        self._protocol.advance(Event.RESCORE)
+        edges = as_sent(edges)
+        if not are_edges(edges) or (len(slots) and slots[0] == ROOT):
+            self._protocol.refuse(Event.RESCORE, "an edge is not at most 0, or is the root's")
+        self.tree.rescore(slots, edges)
+        return Grow(self.commits, rescored=self.tree.ids.take(slots).tolist(), new_edges=edges.tolist())
 
     def _begin(self, count: int) -> None:
         if count:
@@ -96,20 +108,19 @@ class Original:
         parent = ROOT if node.parent == 0 else self.tree.find(node.parent)
         if parent is None:
             self._protocol.refuse(Event.GROW, f"parent {node.parent} is not live")
-        self._check(parent, node.token, node.score)
+        self._check(parent, node.token, node.edge)
         return parent
 
-    def _check(self, parent: int, token: int, score: float) -> None:
+    def _check(self, parent: int, token: int, edge: float) -> None:
         if self.tree.child(parent, token) is not None:
             self._protocol.refuse(Event.GROW, f"node {self.tree.id_of(parent)} already has a child with token {token}")
-        highest = self.tree.score_of(parent)
-        if math.isnan(score) or score > highest:
-            self._protocol.refuse(Event.GROW, f"score {score} is not at most its parent's {highest}")
+        if not edge <= 0.0:
+            self._protocol.refuse(Event.GROW, f"edge {edge} is not at most 0")
 
-    def _refuse(self, parents: Ints, tokens: Ints, scores: Scores) -> NoReturn:
-        for columns in zip(parents.tolist(), tokens.tolist(), scores.tolist(), strict=True):
+    def _refuse(self, parents: Ints, tokens: Ints, edges: Scores) -> NoReturn:
+        for columns in zip(parents.tolist(), tokens.tolist(), edges.tolist(), strict=True):
             self._check(*columns)
-        self._protocol.refuse(Event.GROW, "the same token twice under one parent, or a score of -inf")
+        self._protocol.refuse(Event.GROW, "the same token twice under one parent")
 
     def path_of(self, commit: Commit) -> list[int]:
         """List the slots of the nodes that a commit accepts.

@@ -38,7 +38,9 @@ class Event(StrEnum):
     """The events that can happen to a copy."""
 
     GROW = "grow"
-    """Nodes are added: by the drafter itself, or as they arrive at the verifier."""
+    """Nodes are added by the drafter itself; or they arrive at the verifier, with other edges for those that it has."""
+    RESCORE = "rescore"
+    """The drafter gives live nodes other edges; the verifier is told with a grow."""
     FILL = "fill"
     """The last free place was taken."""
     TAKE = "take"
@@ -51,9 +53,11 @@ class Event(StrEnum):
 
 TRANSITIONS: dict[tuple[Side, State, Event], State] = {
     (Side.ORIGINAL, State.GROWING, Event.GROW): State.GROWING,
+    (Side.ORIGINAL, State.GROWING, Event.RESCORE): State.GROWING,
     (Side.ORIGINAL, State.GROWING, Event.FILL): State.FULL,
     (Side.ORIGINAL, State.GROWING, Event.COMMIT): State.GROWING,
     (Side.ORIGINAL, State.GROWING, Event.CLOSE): State.CLOSED,
+    (Side.ORIGINAL, State.FULL, Event.RESCORE): State.FULL,
     (Side.ORIGINAL, State.FULL, Event.COMMIT): State.GROWING,
     (Side.ORIGINAL, State.FULL, Event.CLOSE): State.CLOSED,
     (Side.ORIGINAL, State.CLOSED, Event.COMMIT): State.CLOSED,

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from specsplit.tree.choice import expected_drafts, likeliest
 from specsplit.tree.columns import ROOT, Column, Flags, Ints, Scores
-from specsplit.tree.edges import edge
+from specsplit.tree.edges import LEAST_EDGE, are_edges, as_sent
+from specsplit.tree.links import link
 from specsplit.tree.node import Node
 from specsplit.tree.token_tree import TokenTree
 
-__all__ = ["ROOT", "Column", "Flags", "Ints", "Node", "Scores", "TokenTree", "edge", "expected_drafts", "likeliest"]
+__all__ = [
+    "LEAST_EDGE",
+    "ROOT",
+    "Column",
+    "Flags",
+    "Ints",
+    "Node",
+    "Scores",
+    "TokenTree",
+    "are_edges",
+    "as_sent",
+    "expected_drafts",
+    "likeliest",
+    "link",
+]

@@ -79,8 +79,15 @@ class Columns:
 
     @property
     def scores(self) -> Scores:
-        """Scores by slot [n]."""
+        """Scores by slot [n]. Only differences mean anything: to the root's, that is the log of the survival."""
         return self._scores[: self._count]
+
+    @property
+    def edges(self) -> Scores:
+        """Edges by slot [n]; 0 for the root."""
+        found = self.scores - self.scores.take(self.parents)
+        found[ROOT] = 0.0
+        return found
 
     @property
     def root_id(self) -> int:
@@ -89,7 +96,7 @@ class Columns:
 
     @property
     def root_score(self) -> float:
-        """Score of the root, from which the others are counted now."""
+        """Score of the root, from which the others are counted."""
         return self._score[ROOT]
 
     @property

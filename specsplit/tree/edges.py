@@ -1,19 +1,34 @@
-"""An edge of a tree as one number, so that edges can be compared by the thousand."""
+"""The edge of a node: the natural log of the estimated probability that it is accepted, given that its parent is.
+
+Trees round edges to multiples of 2^-20, and none is below LEAST_EDGE, so that sums of them are exact in floating point. The score of a
+node is then the same in whatever order its path is added up, and never above its parent's.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
-from specsplit.tree.columns import Ints
+import numpy as np
 
-_TOKEN_BITS: Final = 32
+from specsplit.tree.columns import Scores
+
+LEAST_EDGE: Final = -1024.0
+_ROUNDING: Final = 1.5 * 2.0**32
+"""A float64 of this size has no bits below 2^-20: adding it rounds."""
+
+_Edge = TypeVar("_Edge", float, Scores)
 
 
-def edge(parent: int, token: int) -> int:
-    """Pack the slot of a parent and the token of its child into one number."""
-    return parent << _TOKEN_BITS | token
+def rounded(edge: _Edge) -> _Edge:
+    """Round an edge, or an array of them, as trees keep it."""
+    return (edge + _ROUNDING) - _ROUNDING
 
 
-def edges(parents: Ints, tokens: Ints) -> Ints:
-    """Pack each parent and token [n] as `edge` does."""
-    return (parents << _TOKEN_BITS) | tokens
+def are_edges(edges: Scores) -> bool:
+    """Tell whether all of these [n] are in LEAST_EDGE..0."""
+    return np.count_nonzero((edges <= 0.0) & (edges >= LEAST_EDGE)) == len(edges)
+
+
+def as_sent(edges: Scores) -> Scores:
+    """Round edges [n] to what they are after they have travelled as float32; one below LEAST_EDGE becomes that."""
+    return rounded(np.maximum(edges, LEAST_EDGE).astype(np.float32).astype(np.float64))

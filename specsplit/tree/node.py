@@ -19,7 +19,7 @@ class Node:
     """0 for a root that was never a node."""
     token: int
     score: float
-    """Log-survival, <= the parent's."""
+    """Its parent's, and its edge."""
     position: int
     """Index of the token in the session's whole sequence, from 0."""
     parent: Node | None = field(default=None, compare=False, repr=False)

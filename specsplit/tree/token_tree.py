@@ -11,6 +11,7 @@ The worked example of docs/tree.md, committed `the cat`, root `cat`:
     token   cat  sat   is   on   in  the    a  mat
     parent   -1    0    0    1    1    3    2    5
     position  1    2    2    3    3    4    3    5
+    edge         -0.1 -0.3 -0.1 -0.4 -0.2 -0.3 -0.3
     score     0 -0.1 -0.3 -0.2 -0.5 -0.4 -0.6 -0.7
 
 A *slot* is a node's place in the columns. The root has slot 0; the others follow in the order in which they came, which is the order of
@@ -18,14 +19,13 @@ their ids, so parents stand before children. A reroot moves the survivors to the
 is an object of its own, so an operation costs a few passes over a column and not something for every node
 (docs/adr/0007-trees-in-arrays.md). `Node` is for those who look at a tree.
 
-Scores are natural logs of survival. They are counted from the last root that was not itself a node, and are never rebased when the
-tree is rerooted: the survival of a node *now* is its score less the root's. So a score is written once, and two copies of a tree can
-be compared bit by bit.
+An *edge* is the natural log of the probability that a node is accepted, given that its parent is. A score is the sum of the edges down to
+a node. Scores are not rebased when the tree is rerooted: the log-survival of a node *now* is its score less the root's, and its edge is
+its score less its parent's. Both are exact (edges.py), so two copies of a tree can be compared bit by bit.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -33,11 +33,14 @@ import numpy as np
 
 from specsplit.tree.choice import best
 from specsplit.tree.columns import ID, NO_SLOTS, PARENT, POSITION, ROOT, TOKEN, Columns, Flags, Ints, Scores
-from specsplit.tree.edges import edges
+from specsplit.tree.edges import are_edges, rounded
+from specsplit.tree.links import links
 from specsplit.tree.node import Node
 
 _LEVELS: Final = 16
 """New nodes that hang deeper below one another are placed one by one."""
+_UNPLACED: Final = -(1 << 32)
+"""Position of a new node whose parent is not placed yet; one more for every level is still below 0."""
 
 
 class TokenTree(Columns):
@@ -72,13 +75,13 @@ class TokenTree(Columns):
         found = ((self.parents == slot) & (self.tokens == token)).nonzero()[0]
         return int(found[0]) if len(found) else None
 
-    def edges_below(self, slots: Iterable[int]) -> set[int]:
-        """Collect the `edge` to every child of these slots."""
+    def links_below(self, slots: Iterable[int]) -> set[int]:
+        """Collect the `link` to every child of these slots."""
         inner = [slot for slot in slots if self._is_above[slot]]
         if not inner:
             return set()
         children = self.below(inner)
-        return set(edges(self.parents.take(children), self.tokens.take(children)).tolist())
+        return set(links(self.parents.take(children), self.tokens.take(children)).tolist())
 
     def path(self, slot: int) -> list[int]:
         """List the slots from below the root down to this one; none for the root."""
@@ -88,73 +91,92 @@ class TokenTree(Columns):
             slot = self._parent[slot]
         return found[::-1]
 
-    def name_root(self, node_id: int, score: float) -> None:
-        """Give a root that was no node, and has nothing below it yet, the id and the score of the node that it turns out to be."""
-        self._id[ROOT], self._score[ROOT] = node_id, score
+    def name_root(self, node_id: int) -> None:
+        """Give a root that was no node the id of the node that it turns out to be."""
+        self._id[ROOT] = node_id
 
-    def add(self, parent: int, node_id: int, token: int, score: float) -> int:
+    def add(self, parent: int, node_id: int, token: int, edge: float) -> int:
         """Hang a node below slot `parent`, which must have no child with that token, and return its slot. Its id is above all others."""
         slot = self._count
         if slot == len(self._id):
             self.reserve(slot + 1)
         self._id[slot], self._token[slot], self._parent[slot] = node_id, token, parent
-        self._position[slot], self._score[slot] = self._position[parent] + 1, score
+        self._position[slot], self._score[slot] = self._position[parent] + 1, self._score[parent] + rounded(edge)
         self._is_above[parent] = True
         self._count = slot + 1
         return slot
 
-    def extend(self, ids: Ints, parents: Ints, tokens: Ints, scores: Scores) -> bool:
+    def extend(self, ids: Ints, parents: Ints, tokens: Ints, edges: Scores) -> bool:
         """Hang many nodes at once, [n] each. A parent is a slot; those from `len(self) + 1` on are of the nodes that come.
 
-        False, and nothing has changed, if a score is not finite or above the parent's, or a parent would have a token twice.
+        False, and nothing has changed, if an edge is not in LEAST_EDGE..0, or a parent would have a token twice.
         """
+        if not are_edges(edges) or self._clash(parents, tokens):
+            return False
         start, stop = self._count, self._count + len(parents)
         self.reserve(stop)
         numbers = self._numbers
         numbers[ID, start:stop], numbers[TOKEN, start:stop], numbers[PARENT, start:stop] = ids, tokens, parents
-        self._scores[start:stop] = scores
-        falling = (scores <= self._scores.take(parents)) & (scores > -math.inf)
-        if np.count_nonzero(falling) < len(parents) or self._clash(parents, tokens):
-            return False
-        self._place(start, parents)
+        self._place(start, parents, rounded(edges))
         self._above[parents] = True
         self._count = stop
         return True
 
-    def _place(self, start: int, parents: Ints) -> None:
-        """Write the positions of the nodes from slot `start` on, below these parents, some of which come with their children."""
-        positions, new = self._numbers[POSITION], self._numbers[POSITION, start : start + len(parents)]
-        new[:] = positions.take(parents) + 1
-        if not np.count_nonzero(parents >= start):
-            return
+    def _place(self, start: int, parents: Ints, edges: Scores) -> None:
+        """Write positions and scores of the nodes from slot `start` on, below these parents, some of which come with their children."""
+        positions, scores = self._numbers[POSITION], self._scores
+        new, sums = positions[start : start + len(parents)], scores[start : start + len(parents)]
+        new[:] = _UNPLACED
         for _ in range(_LEVELS):  # each time a level more is right
-            right = positions.take(parents) + 1
-            if np.count_nonzero(right == new) == len(new):
+            new[:] = positions.take(parents) + 1
+            sums[:] = scores.take(parents) + edges
+            if not np.count_nonzero(new < 0):
                 return
-            new[:] = right
-        for slot, parent in enumerate(parents.tolist(), start):
-            self._position[slot] = self._position[parent] + 1
+        for slot, (parent, edge) in enumerate(zip(parents.tolist(), edges.tolist(), strict=True), start):
+            self._position[slot], self._score[slot] = self._position[parent] + 1, self._score[parent] + edge
+
+    def rescore(self, slots: Ints, edges: Scores) -> None:
+        """Give nodes, none of them the root and all different, other edges [n]. The scores of all that hangs below them move along."""
+        if not len(slots):
+            return
+        scores, parents = self.scores, self.parents
+        lowest = int(slots.min())
+        change = np.zeros(self._count - lowest + 1)  # the first is what all that stands before them has: none
+        change[slots - (lowest - 1)] = rounded(edges) - (scores.take(slots) - scores.take(parents.take(slots)))
+        if np.count_nonzero(self._above.take(slots)):
+            change = self._summed(change, lowest)
+        scores[lowest:] += change[1:]
+
+    def _summed(self, change: Scores, lowest: int) -> Scores:
+        """Sum up what a node has, and all above it down from slot `lowest`: each looks up twice as far each time, as in `_descent`."""
+        above = np.maximum(self.parents[lowest - 1 :] - (lowest - 1), 0)
+        above[0] = 0
+        levels = int(self.positions[lowest:].max()) - self._position[ROOT]
+        for _ in range(levels.bit_length()):
+            change = change + change.take(above)
+            above = above.take(above)
+        return change
 
     def holds(self, parents: Ints, tokens: Ints) -> Flags:
         """Tell for each slot and token whether the slot has a child with that token [n]."""
-        old = self._edges_below(parents)
-        return np.isin(edges(parents, tokens), old) if len(old) else np.zeros(len(parents), dtype=np.bool_)
+        old = self._links_below(parents)
+        return np.isin(links(parents, tokens), old) if len(old) else np.zeros(len(parents), dtype=np.bool_)
 
     def _clash(self, parents: Ints, tokens: Ints) -> bool:
         """Tell whether new nodes would give a parent the same token twice."""
-        new, old = edges(parents, tokens), self._edges_below(parents)
+        new, old = links(parents, tokens), self._links_below(parents)
         if len(old):
             new = np.concatenate((new, old))
         new.sort()
         return bool(np.count_nonzero(new[1:] == new[:-1]))
 
-    def _edges_below(self, parents: Ints) -> Ints:
-        """Collect the `edge` to every live child of these slots, some of which may be of nodes to be."""
+    def _links_below(self, parents: Ints) -> Ints:
+        """Collect the `link` to every live child of these slots, some of which may be of nodes to be."""
         inner = parents.compress((parents < self._count) & self._above.take(parents))
         if not len(inner):
             return NO_SLOTS
         children = self.below(inner)
-        return edges(self.parents.take(children), self.tokens.take(children))
+        return links(self.parents.take(children), self.tokens.take(children))
 
     def reroot(self, deepest: int, bonus: int) -> Ints | None:
         """Make the child of slot `deepest` with token `bonus` the root (a hit), or a fresh root if there is none (a miss).
@@ -186,8 +208,8 @@ class TokenTree(Columns):
         return best(self, count, topk, depth)
 
     def snapshot(self) -> tuple[int, int, dict[int, tuple[int, int, float]]]:
-        """Describe the tree as (root id, root token, {id: (parent id, token, score)}), which is equal for equal trees."""
+        """Describe the tree as (root id, root token, {id: (parent id, token, edge)}), which is equal for equal trees."""
         ids = self.ids.tolist()
-        rows = zip(ids, self.parents.tolist(), self.tokens.tolist(), self.scores.tolist(), strict=True)
-        described = {node_id: (ids[parent], token, score) for node_id, parent, token, score in rows if parent >= 0}
+        rows = zip(ids, self.parents.tolist(), self.tokens.tolist(), self.edges.tolist(), strict=True)
+        described = {node_id: (ids[parent], token, edge) for node_id, parent, token, edge in rows if parent >= 0}
         return self.root_id, self._token[ROOT], described

@@ -116,20 +116,24 @@ class FeaturesReadEvent(_message.Message):
     def __init__(self, position: _Optional[int] = ...) -> None: ...
 
 class GrowEvent(_message.Message):
-    __slots__ = ("commits", "ids", "parents", "token_ids", "scores", "resting")
+    __slots__ = ("commits", "ids", "parents", "token_ids", "edges", "resting", "rescored_ids", "new_edges")
     COMMITS_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    SCORES_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
     RESTING_FIELD_NUMBER: _ClassVar[int]
+    RESCORED_IDS_FIELD_NUMBER: _ClassVar[int]
+    NEW_EDGES_FIELD_NUMBER: _ClassVar[int]
     commits: int
     ids: _containers.RepeatedScalarFieldContainer[int]
     parents: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    scores: _containers.RepeatedScalarFieldContainer[float]
+    edges: _containers.RepeatedScalarFieldContainer[float]
     resting: bool
-    def __init__(self, commits: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., resting: bool = ...) -> None: ...
+    rescored_ids: _containers.RepeatedScalarFieldContainer[int]
+    new_edges: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, commits: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., edges: _Optional[_Iterable[float]] = ..., resting: bool = ..., rescored_ids: _Optional[_Iterable[int]] = ..., new_edges: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class RefuseEvent(_message.Message):
     __slots__ = ("code", "message")

@@ -25,11 +25,11 @@ class WatchResponse(_message.Message):
     def __init__(self, grown: _Optional[_Union[_drafter_pb2.GrowEvent, _Mapping]] = ..., step: _Optional[_Union[WatchedStep, _Mapping]] = ..., missed: _Optional[int] = ...) -> None: ...
 
 class WatchedStep(_message.Message):
-    __slots__ = ("node_ids", "parents", "token_ids", "scores", "verified", "accepted", "bonus_token_id", "committed", "root_position", "commits", "plan", "speculation")
+    __slots__ = ("node_ids", "parents", "token_ids", "edges", "verified", "accepted", "bonus_token_id", "committed", "root_position", "commits", "plan", "speculation")
     NODE_IDS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    SCORES_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
     VERIFIED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     BONUS_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -41,7 +41,7 @@ class WatchedStep(_message.Message):
     node_ids: _containers.RepeatedScalarFieldContainer[int]
     parents: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    scores: _containers.RepeatedScalarFieldContainer[float]
+    edges: _containers.RepeatedScalarFieldContainer[float]
     verified: _containers.RepeatedScalarFieldContainer[bool]
     accepted: _containers.RepeatedScalarFieldContainer[int]
     bonus_token_id: int
@@ -50,7 +50,7 @@ class WatchedStep(_message.Message):
     commits: int
     plan: _common_pb2.Plan
     speculation: _common_pb2.SpeculationStatistics
-    def __init__(self, node_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., verified: _Optional[_Iterable[bool]] = ..., accepted: _Optional[_Iterable[int]] = ..., bonus_token_id: _Optional[int] = ..., committed: _Optional[int] = ..., root_position: _Optional[int] = ..., commits: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ...) -> None: ...
+    def __init__(self, node_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., edges: _Optional[_Iterable[float]] = ..., verified: _Optional[_Iterable[bool]] = ..., accepted: _Optional[_Iterable[int]] = ..., bonus_token_id: _Optional[int] = ..., committed: _Optional[int] = ..., root_position: _Optional[int] = ..., commits: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
     __slots__ = ("request_id", "token_ids", "sampling", "stopping", "plan", "drafter", "logprobs")

@@ -5,9 +5,10 @@ Words are those of docs/design.md; tokens are vocabulary ids (ints >= 0), positi
 
 from __future__ import annotations
 
+from specsplit.values.adaptive import Adaptive, Estimate
 from specsplit.values.logprobs import MAX_LOGPROBS, TokenLogprob, check_logprobs
 from specsplit.values.members import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
-from specsplit.values.plan import Adaptive, Plan, PlanChanges
+from specsplit.values.plan import Plan, PlanChanges
 from specsplit.values.sampling import MAX_BIAS, MAX_BIASES, MAX_REPETITION_PENALTY, MAX_TEMPERATURE, Sampling
 from specsplit.values.statistics import Miss, SpeculationStatistics, Usage
 from specsplit.values.stopping import FinishReason, Stopping
@@ -24,6 +25,7 @@ __all__ = [
     "DrafterInfo",
     "DrafterKind",
     "Endpoint",
+    "Estimate",
     "FinishReason",
     "Load",
     "Miss",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from specsplit.values.checks import require, said
 
@@ -58,12 +57,3 @@ class PlanChanges:
     def after(self, earlier: PlanChanges) -> PlanChanges:
         """These changes and those made before, where these say nothing."""
         return replace(earlier, **said(self))
-
-
-class Adaptive(StrEnum):
-    """Who decides how much is speculated where nobody else says."""
-
-    STATIC = "static"
-    """Nobody: it stays at the default plan."""
-    EMA = "ema"
-    """SGLang's tiers of num_steps, moved by an average of accepted drafts."""

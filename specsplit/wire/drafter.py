@@ -203,29 +203,34 @@ def features_from_wire(message: pb.FeaturesEvent) -> Features:
 
 
 def grow_to_wire(event: Grow) -> pb.GrowEvent:
-    """Scores become float32."""
+    """Edges become float32."""
     return pb.GrowEvent(
         commits=event.commits,
         ids=event.ids,
         parents=event.parents,
         token_ids=event.tokens,
-        scores=event.scores,
+        edges=event.edges,
         resting=event.resting,
+        rescored_ids=event.rescored,
+        new_edges=event.new_edges,
     )
 
 
 def grow_from_wire(message: pb.GrowEvent) -> Grow:
     """Raises InvalidRequest for arrays of unequal length; whether they are a tree is for the mirror that they are meant for."""
     ids, parents, tokens = (tuple(each[:]) for each in (message.ids, message.parents, message.token_ids))
-    scores = tuple(message.scores[:])  # a slice is copied twice as fast
-    if not len(ids) == len(parents) == len(tokens) == len(scores):
-        _refuse_lengths(len(ids), {"parents": len(parents), "token_ids": len(tokens), "scores": len(scores)})
-    return Grow(message.commits, ids, parents, tokens, scores, message.resting)
+    edges = tuple(message.edges[:])  # a slice is copied twice as fast
+    if not len(ids) == len(parents) == len(tokens) == len(edges):
+        _refuse_lengths("ids", len(ids), {"parents": len(parents), "token_ids": len(tokens), "edges": len(edges)})
+    rescored, new_edges = tuple(message.rescored_ids[:]), tuple(message.new_edges[:])
+    if len(rescored) != len(new_edges):
+        _refuse_lengths("rescored_ids", len(rescored), {"new_edges": len(new_edges)})
+    return Grow(message.commits, ids, parents, tokens, edges, message.resting, rescored, new_edges)
 
 
-def _refuse_lengths(expected: int, counts: Mapping[str, int]) -> NoReturn:
+def _refuse_lengths(first: str, expected: int, counts: Mapping[str, int]) -> NoReturn:
     name, count = next((name, count) for name, count in counts.items() if count != expected)
-    raise InvalidRequest(f"grow.{name}", f"has {count} entries, expected {expected} as in grow.ids")
+    raise InvalidRequest(f"grow.{name}", f"has {count} entries, expected {expected} as in grow.{first}")
 
 
 def refuse_to_wire(event: Refuse) -> pb.RefuseEvent:

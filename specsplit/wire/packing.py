@@ -16,7 +16,9 @@ _Said = TypeVar("_Said", bound="ToDrafter | ToVerifier")
 _TOKEN_BYTES = 5
 """Of a token id on the wire, at most."""
 _NODE_BYTES = 29
-"""Of a node: id, parent, token and score."""
+"""Of a node: id, parent, token and edge."""
+_EDGE_BYTES = 14
+"""Of a node that is rescored: id and edge."""
 _BIAS_BYTES = 18
 """Of a token id and its bias."""
 _EVENT_RECORDS = MAX_RECORDS // MAX_EVENTS
@@ -51,7 +53,7 @@ def bytes_of(event: ToDrafter | ToVerifier) -> int:
         case Open() | Commit():
             return _TOKEN_BYTES * len(event.tokens) + _BIAS_BYTES * _biases_of(event)
         case Grow():
-            return _NODE_BYTES * len(event.ids)
+            return _NODE_BYTES * len(event.ids) + _EDGE_BYTES * len(event.rescored)
         case _:
             return 0
 

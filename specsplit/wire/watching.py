@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from itertools import pairwise
 from operator import ge, lt
 from typing import TypeAlias
@@ -10,6 +10,7 @@ from typing import TypeAlias
 from specsplit.errors import InvalidRequest
 from specsplit.sessions import WatchedStep
 from specsplit.speculation import Grow
+from specsplit.tree import LEAST_EDGE
 from specsplit.v1 import verifier_pb2 as pb
 from specsplit.values import Plan
 from specsplit.wire import common
@@ -66,8 +67,16 @@ def check_shape(grow: Grow) -> None:
     if any(wrong):
         i = wrong.index(True)
         raise InvalidRequest(f"grow.parents[{i}]", f"is {grow.parents[i]}, expected 0 or an id below {grow.ids[i]}")
-    if not all(map(math.isfinite, grow.scores)):
-        raise InvalidRequest("grow.scores", "holds NaN or infinity, expected finite numbers")
+    if not all(map(lt, grow.rescored, grow.rescored[1:])):
+        raise InvalidRequest("grow.rescored_ids", "do not ascend")
+    _check_edges("grow.edges", grow.edges)
+    _check_edges("grow.new_edges", grow.new_edges)
+
+
+def _check_edges(field: str, edges: Sequence[float]) -> None:
+    for edge in edges:
+        if not LEAST_EDGE <= edge <= 0.0:
+            raise InvalidRequest(field, f"holds {edge}, expected numbers in {LEAST_EDGE:g}..0")
 
 
 def _step_to_wire(step: WatchedStep) -> pb.WatchedStep:
@@ -75,7 +84,7 @@ def _step_to_wire(step: WatchedStep) -> pb.WatchedStep:
         node_ids=step.ids,
         parents=step.parents,
         token_ids=step.tokens,
-        scores=step.scores,
+        edges=step.edges,
         verified=step.verified,
         accepted=step.accepted,
         bonus_token_id=step.bonus,
@@ -95,7 +104,7 @@ def _step_from_wire(message: pb.WatchedStep) -> WatchedStep:
         tuple(message.node_ids),
         tuple(message.parents),
         tuple(message.token_ids),
-        tuple(message.scores),
+        tuple(message.edges),
         tuple(message.verified),
         tuple(message.accepted),
         message.bonus_token_id,
@@ -112,15 +121,14 @@ def _check_tree(message: pb.WatchedStep) -> None:
     for name, column in (
         ("parents", message.parents),
         ("token_ids", message.token_ids),
-        ("scores", message.scores),
+        ("edges", message.edges),
         ("verified", message.verified),
     ):
         if len(column) != count:
             raise InvalidRequest(f"step.{name}", f"has {len(column)} entries, expected as many as node_ids: {count}")
     if not count or message.parents[0] != -1 or not all(0 <= up < i for i, up in enumerate(message.parents) if i):
         raise InvalidRequest("step.parents", "are no tree, expected -1 for the first and earlier indices for the rest")
-    if not all(map(math.isfinite, message.scores)):
-        raise InvalidRequest("step.scores", "holds NaN or infinity, expected finite numbers")
+    _check_edges("step.edges", message.edges)
     path = message.accepted
     if not path or path[0] != 0 or any(i >= count or message.parents[i] != up for up, i in pairwise(path)):
         raise InvalidRequest("step.accepted", "is no path, expected indices from the root on, each one below the last")

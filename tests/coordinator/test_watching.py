@@ -34,11 +34,11 @@ IDS = {word: token for token, word in WORDS.items()}
 def step(bonus: str, accepted: tuple[int, ...], committed: int = 3, number: int = 1) -> WatchedStep:
     """The tree of docs/tree.md below `cat`; all but `a` and `mat` were verified."""
     tokens = [IDS[word] for word in ("cat", "sat", "is", "on", "in", "the", "a", "mat")]
-    scores = (0.0, -0.1, -2.0, -0.3, -1.5, -0.6, -2.2, -0.9)
+    edges = (0.0, -0.1, -2.0, -0.2, -1.4, -0.3, -0.2, -0.3)
     verified = (True,) * 6 + (False, False)
     sums = SpeculationStatistics(steps=number, drafted=5 * number, accepted=2 * number)
     return WatchedStep(
-        (0, 1, 2, 3, 4, 5, 6, 7), (-1, 0, 0, 1, 1, 3, 2, 5), tokens, scores, verified, accepted, IDS[bonus], committed,
+        (0, 1, 2, 3, 4, 5, 6, 7), (-1, 0, 0, 1, 1, 3, 2, 5), tokens, edges, verified, accepted, IDS[bonus], committed,
         1, number, Plan(), sums,
     )  # fmt: skip
 
@@ -82,10 +82,10 @@ def test_what_is_grown_finds_its_place_or_waits_for_the_next_step() -> None:
     speculation = Speculation(WORDS.__getitem__)
     assert speculation.grown(Grow(0, (1,), (0,), (1,), (-0.1,))) == 0, "nothing is known yet"
     speculation.step(step("the", (0, 1, 3)))
-    grow = Grow(1, (8, 9, 10), (0, 7, 4), (IDS["a"], IDS["mouse"], IDS["is"]), (-0.7, -1.2, -3.0))
+    grow = Grow(1, (8, 9, 10), (0, 7, 4), (IDS["a"], IDS["mouse"], IDS["is"]), (-0.1, -0.3, -1.5))
     assert speculation.grown(grow) == 2, "node 4 was rejected, so what hangs below it has no place"
     assert speculation.grown(grow) == 0
-    assert speculation.grown(Grow(0, (11,), (0,), (IDS["is"],), (-0.7,))) == 0, "this root is not the one meant"
+    assert speculation.grown(Grow(0, (11,), (0,), (IDS["is"],), (-0.1,))) == 0, "this root is not the one meant"
     below = speculation.growing()["nodes"]
     assert {(node["text"], below[node["parent"]]["text"]) for node in below[1:]} == {
         ("mat", "the"),
@@ -94,13 +94,20 @@ def test_what_is_grown_finds_its_place_or_waits_for_the_next_step() -> None:
     }
 
 
+def test_edges_that_are_given_anew_move_what_hangs_below() -> None:
+    speculation = Speculation(WORDS.__getitem__)
+    speculation.step(step("on", (0, 1)))
+    survivals = {node["text"]: node["survival"] for node in speculation.growing()["nodes"]}
+    assert survivals == {"on": 1.0, "the": 0.7408, "mat": 0.5488}
+    assert speculation.grown(Grow(1, rescored=(2, 5), new_edges=(-0.1, -0.7))) == 1, "node 2 is gone"
+    survivals = {node["text"]: node["survival"] for node in speculation.growing()["nodes"]}
+    assert survivals == {"on": 1.0, "the": 0.4966, "mat": 0.3679}
+
+
 def distinct(of: WatchedStep) -> WatchedStep:
-    """With ids and tokens as a verifier has them: ids are unique, and so are the tokens below one parent; no child outscores its parent."""
-    scores = [0.0]
-    for parent in of.parents[1:]:
-        scores.append(scores[parent] - 0.5)
+    """With ids and tokens as a verifier has them: ids are unique, and so are the tokens below one parent."""
     return WatchedStep(
-        tuple(range(len(of.ids))), of.parents, tuple(range(len(of.ids))), scores, of.verified, of.accepted, of.bonus,
+        tuple(range(len(of.ids))), of.parents, tuple(range(len(of.ids))), of.edges, of.verified, of.accepted, of.bonus,
         of.committed, of.root_position, of.commits, of.plan, of.speculation,
     )  # fmt: skip
 

@@ -73,7 +73,7 @@ def test_the_root_is_expanded_first_and_its_children_pushed_at_once() -> None:
     assert list(grow.ids) == [1, 2, 3, 4]
     assert list(grow.parents) == [0, 0, 0, 0]
     assert list(grow.tokens) == [0, 1, 2, 3]
-    assert np.allclose(np.exp(grow.scores), [0.5, 0.25, 0.125, 0.0625], rtol=1e-5)
+    assert np.allclose(np.exp(grow.edges), [0.5, 0.25, 0.125, 0.0625], rtol=1e-5)
     assert not grow.resting
 
 
@@ -214,7 +214,7 @@ def test_a_root_that_is_renewed_gets_new_children_beside_those_that_survived() -
     assert expand([growth], children({5: 0.6, 0: 0.3, 4: 0.05}), width=64) == [root]  # alone, and before all others
     (grow,) = growth.flush()
     assert (list(grow.parents), list(grow.tokens)) == ([0, 0], [5, 4])  # 0 is a child already
-    assert root.score >= grow.scores[0] > grow.scores[1]
+    assert 0 >= grow.edges[0] > grow.edges[1]
     assert survivors.items() <= growth.original.tree.snapshot()[2].items()
     assert root not in expand([growth], children(HALVES), width=64)
 

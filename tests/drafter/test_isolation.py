@@ -102,7 +102,7 @@ def test_a_session_that_breaks_ends_alone(kind: str, token: int, words: str, sam
         ours, theirs = grown(told[session]), grown(expected[session])
         assert ours.ids
         assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
-        np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
+        np.testing.assert_allclose(ours.edges, theirs.edges, atol=1e-4)
         table.handle((1, session), Commit(1, 0, (7,)))
     assert table.num_sessions == 2
     if head is None:

@@ -235,3 +235,17 @@ def test_what_is_read_of_a_context_counts_as_rows_of_an_expansion() -> None:
     table.handle((1, 1), open_event([THE, CAT]))
     assert table.step() == 1
     assert table.expansions.rows == 8
+
+
+def test_a_chain_of_sixteen_is_reached_in_two_messages_where_an_expansion_costs_a_tenth_of_a_millisecond() -> None:
+    table = table_of(NgramProposer(children=4), survival=1e-9)
+    text = list(range(1, 9)) * 6
+    table.handle((1, 1), open_event(text, plan=Plan(num_steps=16), max_nodes=1000))
+    table.step()
+    table.expansions.took(0.0001)
+    for _ in range(2):
+        for _ in range(table.levels):
+            table.step()
+        assert table.outgoing()
+    tree = table.growth_of((1, 1)).original.tree
+    assert tree.positions.max() - tree.root_position >= 16

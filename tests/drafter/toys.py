@@ -115,7 +115,7 @@ class Handled:
     def grow(self, *nodes: tuple[int, int]) -> None:
         """Hang nodes, each below a parent's id, with a token."""
         for parent, token in nodes:
-            self.original.grow([NewNode(parent, token, self.original.tree.root_score - 1.0)])
+            self.original.grow([NewNode(parent, token, -1.0)])
 
     def frontier(self, *ids: int) -> Frontier:
         """Nodes that are to be expanded; the root if there are none."""

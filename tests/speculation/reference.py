@@ -6,28 +6,27 @@ They were what specsplit had before the trees were kept in arrays, and are read 
 from __future__ import annotations
 
 import heapq
-import math
 from bisect import insort
 from collections.abc import Iterator
 from typing import NoReturn
 
 from specsplit.speculation import Commit, Draft, Event, Grow, Side, State
-from specsplit.speculation.mirror import SCORE_SLACK
 from specsplit.speculation.states import Protocol
+from specsplit.tree import LEAST_EDGE
+from specsplit.tree.edges import rounded
 
 
 class Node:
     """One drafted token, or the root."""
 
     # By hand, and not as a dataclass: a verifier makes a few hundred in every step.
-    __slots__ = ("children", "id", "parent", "position", "ranked", "score", "token")
+    __slots__ = ("children", "edge", "id", "parent", "position", "ranked", "token")
 
-    def __init__(self, id: int, token: int, score: float, position: int, parent: Node | None = None) -> None:  # noqa: A002
+    def __init__(self, id: int, token: int, edge: float, position: int, parent: Node | None = None) -> None:  # noqa: A002
         self.id = id
         """0 for a root that was never a node."""
         self.token = token
-        self.score = score
-        """Log-survival, <= the parent's."""
+        self.edge = edge
         self.position = position
         """Index of the token in the session's whole sequence, from 0."""
         self.parent = parent
@@ -35,6 +34,11 @@ class Node:
         """By token: a parent never has the same token twice."""
         self.ranked: list[Node] = []
         """The children, likeliest first; of equals the first to come."""
+
+    @property
+    def survival(self) -> float:
+        """Log of the estimated probability that it is accepted, given the root."""
+        return self.parent.survival + self.edge if self.parent is not None else 0.0
 
     def path(self) -> list[Node]:
         """The nodes from below the root down to this one; empty for the root."""
@@ -63,16 +67,19 @@ class TokenTree:
         """Live nodes, root not counted."""
         return len(self.nodes)
 
-    def add(self, parent: Node, node_id: int, token: int, score: float) -> Node:
+    def add(self, parent: Node, node_id: int, token: int, edge: float) -> Node:
         """Hang a node below `parent`, which must be live and must not have a child with that token yet."""
-        node = Node(node_id, token, score, parent.position + 1, parent)
+        node = Node(node_id, token, rounded(edge), parent.position + 1, parent)
         parent.children[token] = node
-        if parent.ranked and parent.ranked[-1].score < score:
-            insort(parent.ranked, node, key=lambda child: -child.score)
-        else:  # children come likeliest first
-            parent.ranked.append(node)
+        insort(parent.ranked, node, key=_rank)
         self.nodes[node_id] = node
         return node
+
+    def rescore(self, node: Node, edge: float) -> None:
+        """Give a node another edge."""
+        node.edge = rounded(edge)
+        assert node.parent is not None
+        node.parent.ranked.sort(key=_rank)
 
     def reroot(self, deepest: Node, bonus: int) -> bool:
         """Make the child of `deepest` with token `bonus` the root; a fresh root if there is none. True if there was one (a hit)."""
@@ -88,10 +95,6 @@ class TokenTree:
         self.root = heir
         self.nodes = {node.id: node for node in heir.descendants()}
         return True
-
-    def survival(self, node: Node) -> float:
-        """Log of the estimated probability that `node` is accepted, given the root."""
-        return node.score - self.root.score
 
     def best(self, count: int, topk: int, depth: int) -> list[Node]:
         """The root and the best-scored nodes, `count` in all at most, parents before children.
@@ -116,9 +119,13 @@ class TokenTree:
         return taken
 
     def snapshot(self) -> tuple[int, int, dict[int, tuple[int, int, float]]]:
-        """(root id, root token, {id: (parent id, token, score)}): equal for equal trees."""
-        described = {n.id: (n.parent.id if n.parent else 0, n.token, n.score) for n in self.nodes.values()}
+        """(root id, root token, {id: (parent id, token, edge)}): equal for equal trees."""
+        described = {n.id: (n.parent.id if n.parent else 0, n.token, n.edge) for n in self.nodes.values()}
         return self.root.id, self.root.token, described
+
+
+def _rank(child: Node) -> tuple[float, int]:
+    return -child.edge, child.id
 
 
 def _uproot(root: Node) -> None:
@@ -134,7 +141,7 @@ def _uproot(root: Node) -> None:
 def _offer(frontier: list[tuple[float, int, list[Node], int]], siblings: list[Node], place: int) -> None:
     """Put one child on the heap; the next likeliest of its siblings follows when it is taken."""
     node = siblings[place]
-    heapq.heappush(frontier, (-node.score, node.id, siblings, place))
+    heapq.heappush(frontier, (-node.survival, node.id, siblings, place))
 
 
 class Mirror:
@@ -171,8 +178,8 @@ class Mirror:
         """Apply a grow; returns how many of its nodes are live now (late ones are dropped).
 
         Raises IllegalEvent, with nothing changed beyond the nodes before the offending one, if the drafter broke the protocol: commits
-        from the future or the past, ids not ascending, a token outside the vocabulary, a bad score, the same (parent, token) twice, or more
-        than max_nodes.
+        from the future or the past, ids not ascending, a token outside the vocabulary, a bad edge, the same (parent, token) twice, more
+        than max_nodes, or another edge for a node that was never grown.
         """
         self._protocol.advance(Event.GROW)
         if self.state is State.CLOSED:
@@ -180,24 +187,35 @@ class Mirror:
         self._acknowledge(grow.commits)
         self._preview = None
         nodes, live_before = self.tree.nodes, len(self.tree)
-        for node_id, parent_id, token, score in zip(grow.ids, grow.parents, grow.tokens, grow.scores, strict=True):
+        for node_id, parent_id, token, edge in zip(grow.ids, grow.parents, grow.tokens, grow.edges, strict=True):
             if not self._last_id < node_id > parent_id >= 0 or not 0 <= token < self.vocab_size:
                 self._refuse_number(node_id, parent_id, token)
+            if not LEAST_EDGE <= edge <= 0.0:
+                self._protocol.refuse(Event.GROW, f"edges: {edge} is not in -1024..0")
             self._last_id = node_id
-            parent = nodes.get(parent_id) or self._join(node_id, parent_id, token, score)
+            parent = nodes.get(parent_id) or self._join(node_id, parent_id, token)
             if parent is None:
                 continue
-            if (
-                token in parent.children
-                or not -math.inf < score <= parent.score + SCORE_SLACK
-                or len(nodes) >= self.max_nodes
-            ):
-                self._refuse_node(parent, token, score)
-            self.tree.add(parent, node_id, token, min(score, parent.score))
+            if token in parent.children or len(nodes) >= self.max_nodes:
+                self._refuse_node(parent, token)
+            self.tree.add(parent, node_id, token, edge)
+        self._rescore(grow)
         if grow.commits == self.commits:
             self.caught_up = True
             self.resting = grow.resting
         return len(self.tree) - live_before
+
+    def _rescore(self, grow: Grow) -> None:
+        if sorted(set(grow.rescored)) != list(grow.rescored) or any(not 0 < i <= self._last_id for i in grow.rescored):
+            self._protocol.refuse(
+                Event.GROW, f"rescored_ids: do not ascend from 1 to at most {self._last_id}, the last grown"
+            )
+        for edge in grow.new_edges:
+            if not LEAST_EDGE <= edge <= 0.0:
+                self._protocol.refuse(Event.GROW, f"new_edges: {edge} is not in -1024..0")
+        for node_id, edge in zip(grow.rescored, grow.new_edges, strict=True):
+            if node_id in self.tree.nodes:
+                self.tree.rescore(self.tree.nodes[node_id], edge)
 
     def _refuse_number(self, node_id: int, parent: int, token: int) -> NoReturn:
         if node_id <= self._last_id:
@@ -206,11 +224,9 @@ class Mirror:
             self._protocol.refuse(Event.GROW, f"parents: {parent} is not 0 or an id below {node_id}")
         self._protocol.refuse(Event.GROW, f"token_ids: {token} is outside the vocabulary of {self.vocab_size}")
 
-    def _refuse_node(self, parent: Node, token: int, score: float) -> NoReturn:
+    def _refuse_node(self, parent: Node, token: int) -> NoReturn:
         if token in parent.children:
             self._protocol.refuse(Event.GROW, f"node {parent.id} already has a child with token {token}")
-        if not -math.inf < score <= parent.score + SCORE_SLACK:
-            self._protocol.refuse(Event.GROW, f"scores: {score} is not a number at most its parent's {parent.score}")
         self._protocol.refuse(Event.GROW, f"more than {self.max_nodes} live nodes")
 
     def _acknowledge(self, commits: int) -> None:
@@ -226,10 +242,10 @@ class Mirror:
         self._trail_ids = {node.id: i for i, node in enumerate(self._trail) if node.id}
         self._trail_commits = commits
 
-    def _join(self, node_id: int, parent_id: int, token: int, score: float) -> Node | None:
+    def _join(self, node_id: int, parent_id: int, token: int) -> Node | None:
         """What a node hangs below whose parent is no live node: the root, or nothing if it is late.
 
-        A late one that follows the committed path gives the token there its id and score.
+        A late one that follows the committed path gives the token there its id.
         """
         index = 0 if parent_id == 0 else self._trail_ids.get(parent_id)
         if index is None:
@@ -239,11 +255,9 @@ class Mirror:
         follower = self._trail[index + 1]
         if follower.token != token:
             return None  # it left the committed path
-        if not math.isfinite(score):
-            self._protocol.refuse(Event.GROW, f"scores: {score} is not a finite number")
         if follower.id:
             self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
-        follower.id, follower.score = node_id, score
+        follower.id = node_id
         self._trail_ids[node_id] = index + 1
         return None
 
@@ -262,13 +276,12 @@ class Mirror:
     def _best(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
         nodes = self.tree.best(num_draft_tokens, topk, num_steps)
         index = {id(node): i for i, node in enumerate(nodes)}
-        root_score = self.tree.root.score
         return Draft(
             [node.id for node in nodes],
             [node.token for node in nodes],
             [-1, *(index[id(node.parent)] for node in nodes[1:])],
             [node.position for node in nodes],
-            [node.score - root_score for node in nodes],
+            [node.survival for node in nodes],
         )
 
     def take(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:

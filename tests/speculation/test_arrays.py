@@ -16,7 +16,7 @@ from tests.speculation import reference
 VOCAB = 4
 MAX_NODES = 40
 LOSSES = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0])
-"""Few, so that scores are often equal."""
+"""Few, so that survivals are often equal."""
 WISHES = st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(0, 6))
 
 
@@ -40,9 +40,7 @@ class Pair:
         return [0, *self.objects.tree.nodes, *range(max(1, self.last_id - 6), self.last_id + 1)]
 
     def grow(self, data: st.DataObject) -> None:
-        ids, parents, tokens, scores = list[int](), list[int](), list[int](), list[float]()
-        live = set(self.objects.tree.nodes)
-        scored = {node.id: node.score for node in self.objects.tree.nodes.values()} | {0: self.objects.tree.root.score}
+        ids, parents, tokens, edges = list[int](), list[int](), list[int](), list[float]()
         for _ in range(data.draw(st.integers(0, 8))):
             ids.append(
                 self.last_id + data.draw(st.sampled_from([1, 1, 1, 2, 0])) if data.draw(RARELY) else self.last_id + 1
@@ -51,16 +49,15 @@ class Pair:
             tokens.append(
                 data.draw(st.integers(-1, VOCAB)) if data.draw(RARELY) else data.draw(st.integers(0, VOCAB - 1))
             )
-            highest = scored.get(parents[-1], 0.0)
-            oddly = st.sampled_from([highest + 5e-4, highest + 1.0, float("nan"), float("-inf")])
-            # A late node may name a root, score and all: only the wire sees to it that the score is a number.
-            scores.append(
-                data.draw(oddly) if parents[-1] in live and data.draw(RARELY) else highest - data.draw(LOSSES)
-            )
-            scored[ids[-1]] = scores[-1]
+            edges.append(data.draw(ODD_EDGES) if data.draw(RARELY) else -data.draw(LOSSES))
             self.last_id = max(self.last_id, ids[-1])
+        rescored = sorted(data.draw(st.sets(st.sampled_from([*self.known[1:], *ids] or [1]), max_size=4)))
+        if rescored and data.draw(RARELY):
+            rescored.append(data.draw(st.sampled_from([rescored[0], self.last_id + 1, 0, 2**63])))
+        new_edges = [data.draw(ODD_EDGES) if data.draw(RARELY) else -data.draw(LOSSES) for _ in rescored]
         commits = data.draw(st.integers(self.objects.acknowledged, self.objects.commits))
-        self._both(Grow(commits, tuple(ids), tuple(parents), tuple(tokens), tuple(scores), data.draw(st.booleans())))
+        columns = tuple(ids), tuple(parents), tuple(tokens), tuple(edges)
+        self._both(Grow(commits, *columns, data.draw(st.booleans()), tuple(rescored), tuple(new_edges)))
 
     def _both(self, grow: Grow) -> None:
         results: list[int | str] = []
@@ -89,11 +86,11 @@ class Pair:
         assert arrays.snapshot() == objects.snapshot()
         assert len(self.arrays) == len(arrays) == len(objects)
         assert arrays.root.position == objects.root.position
-        assert arrays.root.score == objects.root.score
         below = [(n.id, n.position, list(n.children)) for n in arrays.root.descendants()]
         assert below == [(n.id, n.position, [c.token for c in n.ranked]) for n in objects.root.descendants()]
 
 
+ODD_EDGES = st.sampled_from([5e-4, 1.0, -1024.5, float("nan"), float("-inf")])
 RARELY = st.integers(0, 24).map(lambda number: number == 0)
 
 
@@ -119,8 +116,8 @@ def test_the_best_of_many_are_those_that_the_frontier_gives_one_at_a_time(data: 
     arrays, objects = TokenTree(0, 7), reference.TokenTree(0, 7)
     for number, (parent, loss) in enumerate(zip(parents, losses, strict=True), start=1):
         above = objects.nodes.get(parent % number, objects.root)
-        objects.add(above, number, 100 + number, above.score - loss)
-        arrays.add(parent % number, number, 100 + number, above.score - loss)
+        objects.add(above, number, 100 + number, -loss)
+        arrays.add(parent % number, number, 100 + number, -loss)
     for wish in data.draw(st.lists(WISHES, min_size=1, max_size=6)):
         assert arrays.best(*wish) == [node.id for node in objects.best(*wish)]
 
@@ -129,7 +126,7 @@ def test_a_column_that_was_attached_moves_with_the_nodes_and_is_blank_for_new_on
     tree = TokenTree(0, 0)
     column = tree.attach("int64", -1)
     for number in range(1, 200):
-        tree.add(max(0, number - 3), number, number, -float(number))
+        tree.add(max(0, number - 3), number, number, -1.0)
     assert (column.data == -1).all()
     column.data[: len(tree) + 1] = tree.ids
     moved = tree.reroot(0, 2)
@@ -145,7 +142,7 @@ def test_a_column_that_remembers_tells_what_nodes_had_before_a_reroot_the_dead_i
     tree = TokenTree(0, 0)
     column = tree.attach("int64", -1, remembers=True)
     for number in range(1, 200):
-        tree.add(max(0, number - 3), number, number, -float(number))
+        tree.add(max(0, number - 3), number, number, -1.0)
     column.data[: len(tree) + 1] = tree.ids
     tree.reroot(0, bonus)
     assert column.before.tolist() == list(range(200))
@@ -157,9 +154,9 @@ def test_a_long_session_holds_no_more_than_its_live_nodes_need() -> None:
     for step in range(2000):
         root = mirror.tree.root_id
         ids = tuple(range(last + 1, last + 31))
-        mirror.grow(Grow(step, ids, (root,) * 30, tuple(range(30)), (mirror.tree.root_score,) * 30))
+        mirror.grow(Grow(step, ids, (root,) * 30, tuple(range(30)), (0.0,) * 30))
         last += 30
-        mirror.grow(Grow(step, (last + 1,), (ids[7],), (50,), (mirror.tree.root_score - 0.01,)))
+        mirror.grow(Grow(step, (last + 1,), (ids[7],), (50,), (-0.01,)))
         last += 1
         draft = mirror.take(40, 40, 2)
         mirror.commit(draft, [0], 7 if step % 50 else 99)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,8 +43,19 @@ class Wire:
         count = data.draw(st.integers(0, min(4, self.original.room, len(free))))
         chosen = data.draw(st.permutations(free))[:count] if count else []
         drops = [data.draw(st.floats(0, 3, width=32)) for _ in chosen]
-        new = [NewNode(node.id, token, node.score - drop) for (node, token), drop in zip(chosen, drops, strict=True)]
+        new = [NewNode(node.id, token, -drop) for (node, token), drop in zip(chosen, drops, strict=True)]
         self.grows.append(self.original.grow(new))
+
+    def rescore(self, data: st.DataObject) -> None:
+        slots = sorted(data.draw(st.sets(st.integers(1, max(1, len(self.original.tree))), max_size=6)))
+        slots = np.array([slot for slot in slots if slot <= len(self.original.tree)], dtype=np.int64)
+        self.grows.append(self.original.rescore(slots, np.array([-data.draw(st.floats(0, 3)) for _ in slots])))
+
+    def merge(self) -> None:
+        """Two grows of the same root travel as one."""
+        if len(self.grows) > 1 and self.grows[-1].commits == self.grows[-2].commits:
+            last, before = self.grows.pop(), self.grows.pop()
+            self.grows.append(Grow.merge([before, last]))
 
     def step(self, data: st.DataObject) -> None:
         draft = self.mirror.take(
@@ -81,9 +93,15 @@ class Wire:
 def test_after_the_drain_mirror_equals_original(data: st.DataObject) -> None:
     wire = Wire()
     for _ in range(data.draw(st.integers(1, 30))):
-        match data.draw(st.sampled_from(["grow", "grow", "step", "deliver_grow", "deliver_commit"])):
+        match data.draw(
+            st.sampled_from(["grow", "grow", "rescore", "merge", "step", "deliver_grow", "deliver_commit"])
+        ):
             case "grow":
                 wire.grow(data)
+            case "rescore":
+                wire.rescore(data)
+            case "merge":
+                wire.merge()
             case "step":
                 wire.step(data)
             case "deliver_grow":
@@ -94,6 +112,8 @@ def test_after_the_drain_mirror_equals_original(data: st.DataObject) -> None:
         assert len(wire.original.tree) <= MAX_NODES
     wire.drain()
     assert wire.mirror.tree.snapshot() == wire.original.tree.snapshot()
+    ours, theirs = wire.mirror.tree, wire.original.tree
+    assert (ours.scores - ours.root_score).tolist() == (theirs.scores - theirs.root_score).tolist(), "to the last bit"
     assert wire.seen_committed == wire.committed
     assert wire.mirror.tree.root.position == 3 + len(wire.committed) - 1
     assert wire.original.tree.root.position == wire.mirror.tree.root.position

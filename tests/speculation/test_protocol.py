@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from specsplit.errors import IllegalEvent
 from specsplit.speculation import TRANSITIONS, Commit, Event, Grow, Mirror, NewNode, Original, Side, State
+from specsplit.tree import Ints
 
 THE, CAT, SAT, IS, ON, IN, A, MAT, RUG = range(9)
-EXAMPLE = [  # (parent, token, score), ids 1..7; scores 1 > 3 > 2 > 5 > 4 > 6 > 7
+EXAMPLE = [  # (parent, token, edge), ids 1..7; likely in the order 1 > 3 > 2 > 5 > 4 > 6 > 7
     (0, SAT, -0.1),
     (0, IS, -0.3),
-    (1, ON, -0.2),
-    (1, IN, -0.5),
-    (3, THE, -0.4),
-    (2, A, -0.6),
-    (5, MAT, -0.7),
+    (1, ON, -0.1),
+    (1, IN, -0.4),
+    (3, THE, -0.2),
+    (2, A, -0.3),
+    (5, MAT, -0.3),
 ]
 
 
@@ -85,7 +86,7 @@ def test_the_worked_example_misses_with_rug() -> None:
 
 def test_a_grow_under_a_rejected_branch_is_dropped() -> None:
     original, mirror = example()
-    late = original.grow([NewNode(4, MAT, -0.9)])
+    late = original.grow([NewNode(4, MAT, -0.4)])
     draft = mirror.take(5, 4, 5)
     mirror.commit(draft, [0, 1, 2, 4], MAT)
     before = mirror.tree.snapshot()
@@ -95,8 +96,8 @@ def test_a_grow_under_a_rejected_branch_is_dropped() -> None:
 
 def test_a_late_grow_that_names_the_bonus_gives_the_root_its_id() -> None:
     original, mirror = example()
-    late = original.grow([NewNode(7, RUG, -0.8)])
-    later = original.grow([NewNode(8, CAT, -1.0)])
+    late = original.grow([NewNode(7, RUG, -0.1)])
+    later = original.grow([NewNode(8, CAT, -0.25)])
     draft = mirror.take(16, 4, 9)
     path = draft.accept([{CAT: SAT, SAT: ON, ON: THE, THE: MAT, MAT: RUG}.get(t, A) for t in draft.tokens])
     commit, hit = mirror.commit(draft, path, RUG)
@@ -104,16 +105,7 @@ def test_a_late_grow_that_names_the_bonus_gives_the_root_its_id() -> None:
     assert original.commit(commit).hit
     mirror.grow(late)
     mirror.grow(later)
-    assert mirror.tree.snapshot() == original.tree.snapshot() == (8, RUG, {9: (8, CAT, -1.0)})
-
-
-def test_a_late_grow_gives_the_root_no_score_that_is_no_number() -> None:
-    original, mirror = example()
-    draft = mirror.take(5, 4, 5)
-    mirror.commit(draft, [0], RUG)
-    late = original.grow([NewNode(0, RUG, -0.8)])
-    with pytest.raises(IllegalEvent, match="scores: nan is not a finite number"):
-        mirror.grow(replace(late, scores=(float("nan"),)))
+    assert mirror.tree.snapshot() == original.tree.snapshot() == (8, RUG, {9: (8, CAT, -0.25)})
 
 
 def test_commits_out_of_order_or_off_the_path_are_refused() -> None:
@@ -134,8 +126,13 @@ def test_commits_out_of_order_or_off_the_path_are_refused() -> None:
         (Grow(0, (8,), (8,), (A,), (-1.0,)), "parents: 8 is not 0 or an id below 8"),
         (Grow(0, (8,), (0,), (9,), (-1.0,)), "token_ids: 9 is outside the vocabulary of 9"),
         (Grow(0, (8,), (0,), (SAT,), (-1.0,)), "node 0 already has a child with token"),
-        (Grow(0, (8,), (1,), (A,), (0.0,)), "scores: 0.0 is not a number at most"),
-        (Grow(0, (8,), (1,), (A,), (float("nan"),)), "scores: nan"),
+        (Grow(0, (8,), (1,), (A,), (0.1,)), r"edges: 0.1 is not in -1024\.\.0"),
+        (Grow(0, (8,), (1,), (A,), (float("nan"),)), "edges: nan"),
+        (Grow(0, (8,), (1,), (A,), (float("-inf"),)), "edges: -inf"),
+        (Grow(0, rescored=(3,), new_edges=(float("nan"),)), "new_edges: nan"),
+        (Grow(0, rescored=(8,), new_edges=(-1.0,)), "rescored_ids: do not ascend from 1 to at most 7, the last grown"),
+        (Grow(0, rescored=(0,), new_edges=(-1.0,)), "rescored_ids"),
+        (Grow(0, rescored=(3, 3), new_edges=(-1.0, -2.0)), "rescored_ids"),
         (Grow(1, (8,), (0,), (A,), (-1.0,)), "commits: is 1, expected 0..0"),
     ],
 )
@@ -166,7 +163,7 @@ def test_the_drafter_cannot_grow_the_same_node_twice() -> None:
 
 def test_what_was_in_flight_when_a_side_closed_is_let_pass() -> None:
     original, mirror = example()
-    late = original.grow([NewNode(7, RUG, -0.8)])
+    late = original.grow([NewNode(7, RUG, -0.1)])
     draft = mirror.take(5, 4, 5)
     commit, _ = mirror.commit(draft, [0], SAT)
     original.close()
@@ -194,7 +191,57 @@ def test_a_drafter_that_rested_for_want_of_something_is_stirred_when_it_is_sent_
     assert mirror.resting and mirror.caught_up
     mirror.stir()
     assert not mirror.resting and not mirror.caught_up, "its answer is still to come"
-    mirror.grow(original.grow([NewNode(7, RUG, -0.8)]))
+    mirror.grow(original.grow([NewNode(7, RUG, -0.1)]))
     assert mirror.caught_up and not mirror.resting
     mirror.stir()
     assert mirror.caught_up, "it did not rest"
+
+
+def slots_of(original: Original, *ids: int) -> Ints:
+    return np.array([original.tree.slot(node_id) for node_id in ids])
+
+
+def test_the_worked_example_is_drawn_anew_below_sat() -> None:
+    original, mirror = example()
+    grow = original.rescore(slots_of(original, 3, 4), np.array([-0.9, -0.05]))
+    assert (grow.rescored, grow.ids) == ([3, 4], ())
+    mirror.grow(grow)
+    assert mirror.tree.snapshot() == original.tree.snapshot()
+    draft = mirror.take(num_draft_tokens=5, topk=4, num_steps=5)
+    assert draft.ids == [0, 1, 4, 2, 6], "what hangs below `on` has fallen with it"
+    assert np.allclose(draft.survivals, [0, -0.1, -0.15, -0.3, -0.6], atol=1e-5)
+
+
+def test_another_edge_for_a_node_that_is_gone_or_committed_is_let_pass() -> None:
+    original, mirror = example()
+    late = original.rescore(slots_of(original, 1, 4, 7), np.array([-0.9, -0.9, -0.9]))
+    commit, hit = mirror.commit(mirror.take(5, 4, 5), [0, 1, 2, 4], MAT)
+    assert hit
+    mirror.grow(late)
+    original.commit(commit)
+    assert mirror.tree.snapshot() == original.tree.snapshot() == (7, MAT, {})
+    mirror.grow(original.grow([NewNode(7, RUG, -0.25)]))
+    assert mirror.take(5, 4, 5).survivals == [0.0, -0.25], "counted from the root, whatever was said of it"
+
+
+def test_a_full_original_still_gives_other_edges_and_none_to_its_root() -> None:
+    original = Original(1, CAT, 0, max_nodes=1)
+    original.grow([NewNode(0, SAT, -1.0)])
+    assert original.state is State.FULL
+    assert original.rescore(slots_of(original, 1), np.array([-2.0])).new_edges == [-2.0]
+    for wrong in (([0], [-1.0]), ([1], [0.5]), ([1], [float("nan")])):
+        with pytest.raises(IllegalEvent, match="an edge is not at most 0, or is the root's"):
+            original.rescore(np.array(wrong[0]), np.array(wrong[1]))
+
+
+def test_grows_merge_to_what_they_do_one_after_the_other() -> None:
+    original, mirror = example()
+    one = [
+        original.rescore(slots_of(original, 3, 4), np.array([-0.9, -0.05])),
+        original.grow([NewNode(7, RUG, -0.1)]),
+        original.rescore(slots_of(original, 1, 3, 8), np.array([-0.5, -0.25, -0.75])),
+    ]
+    merged = Grow.merge(one)
+    assert (merged.rescored, merged.ids) == ((1, 3, 4, 8), (8,))
+    mirror.grow(merged)
+    assert mirror.tree.snapshot() == original.tree.snapshot()

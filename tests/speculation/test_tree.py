@@ -30,7 +30,7 @@ def grown(parents: list[int]) -> TokenTree:
     tree = TokenTree(0, 7)
     for number, parent in enumerate(parents, start=1):
         above = parent % number  # ids are slots: nothing has died
-        tree.add(above, number, 100 + number, tree.score_of(above) - 1.0)
+        tree.add(above, number, 100 + number, -1.0)
     return tree
 
 
@@ -63,7 +63,7 @@ def test_the_best_are_taken_one_at_a_time_whatever_the_order_in_which_they_came(
     tree = TokenTree(0, 7)
     for number, (parent, loss) in enumerate(grown, start=1):
         above = parent % number
-        tree.add(above, number, 100 + number, tree.score_of(above) + loss)
+        tree.add(above, number, 100 + number, loss)
 
     def rank(node: Node) -> tuple[float, int]:
         return -node.score, node.id

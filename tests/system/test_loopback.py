@@ -86,7 +86,11 @@ class World:
         for address, session, event in sends:
             self.to_drafter[address].append(wire.draft_request([(session, event)]).SerializeToString())
 
+    def settle(self) -> None:
+        self.send(self.drafters.settle(self.sessions.values()))
+
     def step(self, session: Session) -> None:
+        self.settle()
         taken = session.take(session.tree_limits)
         picks: list[int] = []
         paths: list[list[int]] = []
@@ -139,6 +143,7 @@ class World:
                 while self.to_verifier[address]:
                     self.deliver_to_verifier(address)
             if all(growth_rests(self.tables[a]) for a in self.addresses) and not any(self.to_drafter.values()):
+                self.settle()
                 return
         raise AssertionError("the drafters never rest")
 
@@ -173,6 +178,7 @@ def test_whatever_the_wire_does_the_text_is_the_targets_own(data: st.DataObject)
             case "drop" if data.draw(st.integers(0, 3)) == 0:
                 world.drop(address)
             case _:
+                world.settle()
                 world.now += COOL_DOWN_S
         for session in written.values():
             assert session.tokens[session.prompt_length :] == truth(session.request.tokens, session.generated)

@@ -91,11 +91,16 @@ class World:
             self.computed(session, again.start, len(again))
             self.computed(session, first, count)
 
+    def settle(self) -> None:
+        self.send(self.drafters.settle(self.sessions.values()))
+
     def verify(self, session: Session) -> int:
         """Tokens whose features it computed."""
+        self.settle()
         taken = session.take(session.tree_limits)
         for _ in range(self.chance.randrange(3)):
             self.deliver_to_verifier(self.chance.choice(ADDRESSES))  # while the step runs
+        self.settle()
         picks = self.picks(taken)
         path = taken.accept(picks)
         result = session.commit(taken, Accepted(path, picks[path[-1]]), self.now)
@@ -119,6 +124,7 @@ class World:
         ]
 
     def computed(self, session: Session, first: int, count: int) -> None:
+        self.settle()
         recipe = session.drafter.recipe
         if recipe is not None and count:
             rows = features_of(session.tokens[: first + count], recipe.layers)[first:]
@@ -173,6 +179,7 @@ class World:
                     missing = session.drafter.recompute[:3]
                     self.computed(session, missing.start, len(missing))
             if not busy and not any(self.to_drafter.values()):
+                self.settle()
                 return
         raise AssertionError("the drafters never rest")
 
@@ -226,6 +233,7 @@ def test_whatever_the_wire_does_heads_draft_what_transformers_would_from_all_fea
             case "drop" if data.draw(st.integers(0, 3)) == 0:
                 world.drop(address)
             case _:
+                world.settle()
                 world.now += COOL_DOWN_S
                 world.send(world.drafters.retry(world.sessions.values(), world.now))
         world.check()

@@ -157,21 +157,21 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
         return Grow.merge(grows) if grows else reading.original.grow([], resting=True)
 
     def chain(self, original: Original, tokens: Sequence[int]) -> list[NewNode]:
-        node, parent, score = original.tree.root, 0, original.tree.root.score
+        node, parent = original.tree.root, 0
         nodes: list[NewNode] = []
         fresh = original._last_id  # pyright: ignore[reportPrivateUsage] (ids ascend by one)
         for token in tokens:
             if node is not None and token in node.children:
                 node = node.children[token]
-                parent, score = node.id, node.score
+                parent = node.id
                 continue
             wrong = (token + 1) % 16
             if node is None or wrong not in node.children:
-                nodes.append(NewNode(parent, wrong, score - 0.01))
+                nodes.append(NewNode(parent, wrong, -0.01))
                 fresh += 1
-            nodes.append(NewNode(parent, token, score - 0.02))
+            nodes.append(NewNode(parent, token, -0.02))
             fresh += 1
-            node, parent, score = None, fresh, score - 0.02
+            node, parent = None, fresh
         return nodes
 
     def check(self, session: int, sequence: Sequence[int], expected: Tensor, atol: float = 1e-4) -> None:

@@ -70,16 +70,20 @@ def grow(session: int, **fields: object) -> drafter_pb2.DraftResponseEvent:
 
 
 BROKEN = {
-    "parents out of range": {"ids": [1], "parents": [5], "token_ids": [98], "scores": [-0.1]},
-    "ids not ascending": {"ids": [2, 1], "parents": [0, 0], "token_ids": [98, 99], "scores": [-0.1, -0.1]},
-    "arrays of unequal length": {"ids": [1, 2], "parents": [0], "token_ids": [98], "scores": [-0.1]},
-    "a token outside the vocabulary": {"ids": [1], "parents": [0], "token_ids": [9999], "scores": [-0.1]},
-    "a score that is no number": {"ids": [1], "parents": [0], "token_ids": [98], "scores": [float("nan")]},
-    "the same node twice": {"ids": [1, 2], "parents": [0, 0], "token_ids": [98, 98], "scores": [-0.1, -0.2]},
+    "parents out of range": {"ids": [1], "parents": [5], "token_ids": [98], "edges": [-0.1]},
+    "ids not ascending": {"ids": [2, 1], "parents": [0, 0], "token_ids": [98, 99], "edges": [-0.1, -0.1]},
+    "arrays of unequal length": {"ids": [1, 2], "parents": [0], "token_ids": [98], "edges": [-0.1]},
+    "a token outside the vocabulary": {"ids": [1], "parents": [0], "token_ids": [9999], "edges": [-0.1]},
+    "an edge that is no number": {"ids": [1], "parents": [0], "token_ids": [98], "edges": [float("nan")]},
+    "the same node twice": {"ids": [1, 2], "parents": [0, 0], "token_ids": [98, 98], "edges": [-0.1, -0.2]},
     "more nodes than allowed": {
-        "ids": list(range(1, 41)), "parents": [0] * 40, "token_ids": list(range(40)), "scores": [-0.1] * 40,
+        "ids": list(range(1, 41)), "parents": [0] * 40, "token_ids": list(range(40)), "edges": [-0.1] * 40,
     },
-    "a commit from the future": {"commits": 7, "ids": [1], "parents": [0], "token_ids": [98], "scores": [-0.1]},
+    "another edge for a node that was never grown": {"rescored_ids": [1], "new_edges": [-0.1]},
+    "other edges of another length": {
+        "ids": [1], "parents": [0], "token_ids": [98], "edges": [-0.1], "rescored_ids": [1], "new_edges": [],
+    },
+    "a commit from the future": {"commits": 7, "ids": [1], "parents": [0], "token_ids": [98], "edges": [-0.1]},
 }  # fmt: skip
 
 
@@ -96,7 +100,7 @@ async def test_a_malformed_grow_ends_drafting_for_its_own_session_only(alphabet:
             ids=[1, 2, 3, 4, 5, 6],
             parents=[0, 1, 2, 3, 4, 5],
             token_ids=chain,
-            scores=[-0.1 * i for i in range(1, 7)],
+            edges=[-0.1] * 6,
             resting=True,
         )
 

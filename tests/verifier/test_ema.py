@@ -167,7 +167,7 @@ def test_a_tier_has_a_node_for_every_step() -> None:
 
 
 def test_request_before_operator_before_controller_before_launch() -> None:
-    planner = CyclePlanner(LAUNCHED, 100, EmaController(DEFAULT, 5))
+    planner = CyclePlanner(LAUNCHED, 100, lambda *_: EmaController(DEFAULT, 5))
     assert not planner.follow(1) and planner.default == LAUNCHED
     assert planner.follow(8) and planner.default.num_steps == 1
     planner.replan(PlanChanges(num_steps=4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from specsplit.features import LAST, FeatureNeed
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest, Finished
+from specsplit.settings import VerifierSettings
 from specsplit.speculation import Grow, Mirror
-from specsplit.values import Endpoint, FinishReason, Plan, PlanChanges, Stopping, Vocabulary
+from specsplit.values import Adaptive, Endpoint, FinishReason, Plan, PlanChanges, Stopping, Vocabulary
+from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.patience import Patience
@@ -71,17 +74,32 @@ def test_a_session_is_replanned_and_its_drafter_is_told() -> None:
     assert pool.replan(session, Plan(), 3.0) == [] and session.plan == Plan()
 
 
+def test_an_operator_puts_another_controller_in_the_place_of_the_launched_one_and_that_one_back(tmp_path: Path) -> None:
+    settings = VerifierSettings(model=tmp_path, num_steps=3, num_draft_tokens=7, adaptive=Adaptive.STATIC)
+    planner = CyclePlanner(settings.plan, 100, partial(controller_for, settings))
+    planner.replan(PlanChanges(topk=2), Adaptive.EMA)
+    assert planner.default == replace(settings.plan, topk=2), "the tier that was asked for"
+    planner.follow(64)
+    assert planner.default.num_steps == 0, "a batch of this size has no other tier"
+    planner.replan(PlanChanges(), Adaptive.EMA)
+    assert planner.default.num_steps == 0, "it is the same controller still"
+    planner.replan(PlanChanges())
+    assert planner.default == settings.plan
+
+
 def test_a_drafter_that_rested_is_waited_for_again_once_it_is_told_of_another_plan() -> None:
     serial = Plan(draft_ahead=False, wait_budget_us=1_000_000)
     session = Session(1, DecodeRequest("r", (1,)), serial, StopRule(50), PageTable(PagePool(8, 16)), [1])
     drafter = session.drafter = DraftSession("drafter", Mirror(1, 1, 0, 50, 100), Patience())
     drafter.begin(0, now=0.0)
-    drafter.grow(Grow(0, (1,), (0,), (7,), (-0.5,), resting=True), session.tree_limits, 0.1, prefilling=False)
+    drafter.grow(Grow(0, (1,), (0,), (7,), (-0.5,), resting=True), 0.1)
+    drafter.settle(session.tree_limits, prefilling=False)
     assert drafter.pause(0.2, 0.01, session.plan, session.tree_limits) == 0.0, "nothing more will come"
     pool = DrafterPool(Vocabulary(100), 50)
     pool.replan(session, replace(serial, num_steps=9), 0.2)
     assert drafter.pause(0.3, 0.01, session.plan, session.tree_limits) > 0.0
-    drafter.grow(Grow(0, (2,), (1,), (8,), (-0.6,), resting=True), session.tree_limits, 0.4, prefilling=False)
+    drafter.grow(Grow(0, (2,), (1,), (8,), (-0.6,), resting=True), 0.4)
+    drafter.settle(session.tree_limits, prefilling=False)
     assert drafter.pause(0.4, 0.01, session.plan, session.tree_limits) == 0.0
 
 

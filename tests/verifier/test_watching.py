@@ -43,7 +43,7 @@ def always_three(event: drafter_pb2.DraftRequestEvent) -> drafter_pb2.DraftRespo
         ids=range(first, first + 4),
         parents=[0, 0, first, first + 1],
         token_ids=[root + 1, ord("#"), root + 2, ord("#")],
-        scores=[-0.1, -1.0, -0.2, -9.0],
+        edges=[-0.1, -1.0, -0.1, -8.0],
         resting=True,
     )
 

@@ -84,10 +84,10 @@ commits = st.builds(Commit, st.integers(1, 2**31), st.integers(0, 2**63), tokens
 def grows(draw: st.DrawFn) -> Grow:
     ids = tuple(sorted(draw(st.sets(st.integers(1, 2**40), max_size=8))))
     parents = tuple(draw(st.integers(0, i - 1)) for i in ids)
-    scores = tuple(draw(st.floats(-1e4, 0, width=32)) for _ in ids)
-    return Grow(
-        draw(u32), ids, parents, tuple(draw(st.integers(0, VOCAB - 1)) for _ in ids), scores, draw(st.booleans())
-    )
+    rescored = tuple(sorted(draw(st.sets(st.integers(1, 2**40), max_size=8))))
+    edges, new_edges = (tuple(draw(st.floats(-1024, 0, width=32)) for _ in of) for of in (ids, rescored))
+    tokens = tuple(draw(st.integers(0, VOCAB - 1)) for _ in ids)
+    return Grow(draw(u32), ids, parents, tokens, edges, draw(st.booleans()), rescored, new_edges)
 
 
 @given(samplings, plan_changes, plans, stoppings, vocabularies, statistics)
@@ -161,17 +161,18 @@ def test_the_accept_length_is_told_with_the_sums() -> None:
     assert common.speculation_from_wire(told).accept_length == 2.5
 
 
-GROW = {"commits": 0, "ids": [1, 2], "parents": [0, 1], "token_ids": [3, 4], "scores": [-1.0, -2.0]}
+GROW = {"commits": 0, "ids": [1, 2], "parents": [0, 1], "token_ids": [3, 4], "edges": [-1.0, -2.0]}
 
 
 @pytest.mark.parametrize(
     ("broken", "field"),
     [
         ({"ids": range(1, 65_538)}, r"grow.ids: has 65,537 entries, expected at most 65,536"),
-        ({"scores": [-1.0] * 65_537}, "grow.scores: has 65,537 entries, expected at most 65,536"),
+        ({"edges": [-1.0] * 65_537}, "grow.edges: has 65,537 entries, expected at most 65,536"),
         ({"parents": [0]}, "grow.parents"),
-        ({"scores": [-1.0, -2.0, -3.0]}, "grow.scores"),
+        ({"edges": [-1.0, -2.0, -3.0]}, "grow.edges"),
         ({"token_ids": []}, "grow.token_ids"),
+        ({"rescored_ids": [1]}, "grow.new_edges: has 0 entries, expected 1 as in grow.rescored_ids"),
     ],
 )
 def test_a_malformed_grow_names_its_field_and_leaves_the_others_alone(broken: dict[str, Any], field: str) -> None:
@@ -199,7 +200,10 @@ def test_a_malformed_grow_names_its_field_and_leaves_the_others_alone(broken: di
         ({"ids": [2, 2]}, "grow.ids"),
         ({"ids": [0, 2]}, r"grow.ids\[0\]"),
         ({"parents": [0, 2]}, r"grow.parents\[1\]"),
-        ({"scores": [-1.0, float("nan")]}, "grow.scores"),
+        ({"edges": [-1.0, float("nan")]}, "grow.edges"),
+        ({"edges": [-1.0, 0.5]}, "grow.edges"),
+        ({"rescored_ids": [2, 1], "new_edges": [-1.0, -1.0]}, "grow.rescored_ids"),
+        ({"rescored_ids": [1], "new_edges": [-2000.0]}, "grow.new_edges"),
     ],
 )
 def test_a_grow_that_is_no_tree_is_refused_where_it_is_watched_and_by_the_mirror_where_it_is_applied(

@@ -14,7 +14,7 @@ from specsplit.values import Plan, SpeculationStatistics
 from specsplit.wire.watching import watch_event, watch_from_wire, watch_response, watch_to_wire
 
 U32 = st.integers(0, 2**32 - 1)
-SCORES = st.floats(-1e4, 0, width=32)
+EDGES = st.floats(-1024, 0, width=32)
 
 
 @st.composite
@@ -32,7 +32,7 @@ def steps(draw: st.DrawFn) -> WatchedStep:
         draw(column),
         parents,
         draw(column),
-        tuple(draw(SCORES) for _ in parents),
+        tuple(draw(EDGES) for _ in parents),
         (True, *(draw(st.booleans()) for _ in parents[1:])),
         tuple(path),
         draw(U32),
@@ -68,7 +68,7 @@ GOOD = WatchedStep(
         ("parents", [-1, 0], "step.parents: has 2 entries, expected as many as node_ids: 3"),
         ("parents", [-1, 2, 1], "step.parents: are no tree"),
         ("parents", [0, 0, 1], "step.parents: are no tree"),
-        ("scores", [0.0, float("nan"), -2.0], "step.scores: holds NaN"),
+        ("edges", [0.0, float("nan"), -2.0], "step.edges: holds nan, expected numbers in -1024..0"),
         ("verified", [True], "step.verified: has 1 entries"),
         ("accepted", [], "step.accepted: is no path"),
         ("accepted", [0, 2], "step.accepted: is no path"),

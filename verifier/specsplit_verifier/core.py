@@ -11,7 +11,7 @@ from specsplit.errors import SpecsplitError
 from specsplit.features import Features
 from specsplit.records import StepCosts
 from specsplit.speculation import Draft
-from specsplit.values import ModelInfo, Plan
+from specsplit.values import Estimate, ModelInfo, Plan
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import (
@@ -49,6 +49,8 @@ class EngineStatistics:
     """What sessions are under where their requests say nothing."""
     plan_switches: int
     """How often that has changed."""
+    estimate: Estimate | None = None
+    """Why that plan is in force; None: nothing has been seen yet."""
 
 
 class EngineCore:
@@ -80,6 +82,7 @@ class EngineCore:
             self._planner.cost.mean_s * 1e3 if self._steps else 0.0,
             self._planner.default,
             self._plan_switches,
+            self._planner.estimate(),
         )
 
     def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
@@ -106,12 +109,15 @@ class EngineCore:
             case Roster():
                 self._sends += self._drafters.roster(event.drafters, running.values(), now)
             case NewPlan():
-                self._planner.replan(event.changes)
+                # Queued grows first: to a mirror that is behind, a drafter that rests seems busy, and is not told.
+                self._sends += self._drafters.settle(running.values())
+                self._planner.replan(event.changes, event.adaptive, event.max_draft_tokens)
                 self._replan()
 
     def plan(self) -> StepInput | Pause:
         """Admit who fits, and choose the next step, or how long to wait for a better one."""
         now = self._clock.now()
+        self._sends += self._drafters.settle(self._scheduler.running.values())
         for session in self._scheduler.admit():
             self._sends += self._drafters.resume(session, now)
         if self._planner.follow(len(self._scheduler.running)):
@@ -142,6 +148,7 @@ class EngineCore:
     def commit(self, step: StepInput, output: StepOutput, watched: Collection[int] = ()) -> StepResult:
         """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation."""
         running, now = self._scheduler.running, self._clock.now()
+        self._sends += self._drafters.settle(running.values())  # first: it was grown for what the step went out with
         for chunk in step.chunks:
             if not chunk.recomputed and chunk.session not in output.failed:
                 running[chunk.session].kv_length += chunk.tokens

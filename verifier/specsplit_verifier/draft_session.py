@@ -1,6 +1,11 @@
 """What a session's drafter is to it: the mirror of what it grows, the features on their way to it, and whether to wait for it.
 
 A session knows nothing more of drafters than what the two classes here have in common. Without one it has `NoDrafter`.
+
+A grow is not applied when it comes. It is queued, and the engine settles the queues at the beginning of `plan` and of `commit`: all grows
+made between the same two commits reach the mirror as one, so that a tree costs a few operations a step and not some for every grow.
+What the mirror says (live nodes, whether the drafter rests or has caught up) is therefore as of the last settling, and right wherever
+somebody decides by it. Everything else that a drafter says is taken in at once, behind what it had grown before.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from specsplit.features import Features
 from specsplit.speculation import Draft, Grow, Mirror, State
 from specsplit.values import Miss, Plan
 from specsplit_verifier.feed import Feed, Recipe
+from specsplit_verifier.grow_queue import GrowQueue, Merged
 from specsplit_verifier.patience import Patience, Wait
 from specsplit_verifier.step import Accepted, Reroot, TreeView
 
@@ -81,7 +87,7 @@ class NoDrafter:
 
     def view(self, draft: Draft) -> TreeView:
         """All there is; of a drafter that was lost while the step was in flight, what was taken."""
-        return TreeView(draft.ids, draft.parents, draft.tokens, draft.survivals)
+        return TreeView(draft.ids, draft.parents, draft.tokens, draft.edges)
 
     def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
         """Nobody is waited for."""
@@ -120,6 +126,7 @@ class DraftSession:
         self._patience = patience
         self._counters = counters or DraftCounters()
         self._wait = Wait()
+        self._queue = GrowQueue()
         self._in_flight = 0
         """Nodes that the latest step took and no commit has settled."""
 
@@ -171,32 +178,57 @@ class DraftSession:
         cause = Miss.WRONG if mirror.leads_on(draft, accepted.path) else empty
         commit, hit = mirror.commit(draft, accepted.path, accepted.bonus)
         self._in_flight = 0
-        self._wait.restart(now, hit)
+        self._wait.restart(now, hit, probed=self._patience.probes())
         return Reroot(commit, hit, None if hit else cause, untaken - hit - len(mirror))
 
     def view(self, draft: Draft) -> TreeView:
         """The whole speculation."""
         return TreeView(*self.mirror.listed())
 
-    def grow(self, grow: Grow, limits: TreeLimits, now: float, *, prefilling: bool) -> None:
-        """Apply what was grown, and learn from when it came. Raises IllegalEvent if the drafter broke the protocol."""
-        mirror = self.mirror
+    def grow(self, grow: Grow, now: float) -> None:
+        """Queue what was grown, until the engine settles."""
+        self._queue.add(grow, now)
+
+    @property
+    def unsettled(self) -> bool:
+        """True if something is queued."""
+        return self._queue.size > 0
+
+    @property
+    def urgent(self) -> bool:
+        """True if what is queued should not wait: there is a tree's worth of it, or somebody wants to know what the first grow brings."""
+        return self._queue.size > self.mirror.max_nodes or (self._wait.probed and not self.mirror.caught_up)
+
+    def settle(self, limits: TreeLimits, *, prefilling: bool) -> None:
+        """Apply what is queued, and learn from when it came. Raises IllegalEvent if the drafter broke the protocol."""
+        for merged in self._queue.take():
+            self._apply(merged, limits, prefilling=prefilling)
+
+    def _apply(self, merged: Merged, limits: TreeLimits, *, prefilling: bool) -> None:
+        mirror, times = self.mirror, merged.times
         self._look(limits)
         seen, first = mirror.acknowledged, not mirror.caught_up
-        self._counters.late_nodes += len(grow.ids) - mirror.grow(grow)
-        if self.catching_up and not grow.ids:
+        self._counters.late_nodes += len(merged.grow.ids) - mirror.grow(merged.grow)
+        if self.catching_up and not merged.last.ids:
             mirror.stir()  # it rests for want of features, which are on their way
         made = self._wait.answered(mirror.acknowledged - seen)
         if made is not None:
-            self._counters.round_trips_s.append(now - made)
+            self._counters.round_trips_s.append(times[0] - made)
         if self.catching_up:
             return  # what it does now says nothing about how it answers a commit
         if not mirror.caught_up:
             if made is not None:
-                self._patience.late_grow(now - made)
-        elif not prefilling and (first or mirror.state is State.READY):
-            observe = self._patience.first_grow if first else self._patience.later_grow
-            observe(self._wait, now, mirror.preview(*limits).expected_length)
+                self._patience.late_grow(times[0] - made)
+        elif not prefilling:
+            self._learn(times, limits, first=first)
+
+    def _learn(self, times: Sequence[float], limits: TreeLimits, *, first: bool) -> None:
+        """Learn from grows that answer the last commit; from what they brought only if no step is in flight, or in a probe."""
+        wait, patience = self._wait, self._patience
+        if self.mirror.state is State.READY or (first and wait.probed):
+            patience.grew(wait, times, self.mirror.preview(*limits).expected_length, first=first)
+        elif first:
+            patience.late_grow(times[0] - wait.since)
 
     def read(self, position: int, now: float, *, prefilling: bool) -> list[Features]:
         """The drafter has read the features of every position below: what it is to be sent now. Raises InvalidRequest if it cannot have."""
@@ -247,7 +279,8 @@ class DraftSession:
 
     def close(self) -> None:
         """It is over here. What was grown is lost; what is kept of features waits for another drafter."""
-        self._counters.unverified_nodes += self.untaken
+        queued = sum(len(merged.grow.ids) for merged in self._queue.take())
+        self._counters.unverified_nodes += self.untaken + queued
         self.mirror.close()
         if self.feed is not None:
             self.feed.detach()

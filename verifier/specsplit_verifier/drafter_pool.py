@@ -149,7 +149,7 @@ class DrafterPool:
         return sends
 
     def received(self, message: FromDrafter, running: Mapping[int, Session], now: float) -> Sends:
-        """Apply a drafter's message. One that breaks the protocol ends drafting for its own session only."""
+        """Take in a drafter's message; grows wait until they are settled. One out of step ends drafting for its own session only."""
         sends: Sends = []
         for number, event in message.events:
             session = running.get(number)
@@ -164,10 +164,11 @@ class DrafterPool:
         self, session: Session, drafter: DraftSession, event: Grow | FeaturesRead | Refuse | InvalidRequest, now: float
     ) -> Sends:
         try:
+            if isinstance(event, Grow):
+                drafter.grow(event, now)
+                return self._settle(session, drafter) if drafter.urgent else []
+            drafter.settle(session.tree_limits, prefilling=session.prefilling)
             match event:
-                case Grow():
-                    drafter.grow(event, session.tree_limits, now, prefilling=session.prefilling)
-                    return []
                 case FeaturesRead():
                     read = drafter.read(event.position, now, prefilling=session.prefilling)
                     return [(drafter.address, session.id, features) for features in read]
@@ -177,6 +178,22 @@ class DrafterPool:
                     raise event
         except (IllegalEvent, InvalidRequest) as error:
             return self._give_up(session, drafter.address, "is out of step", error)
+
+    def settle(self, running: Iterable[Session]) -> Sends:
+        """Apply to the mirrors what drafters have grown. One that broke the protocol ends drafting for its own session only."""
+        sends: Sends = []
+        for session in running:
+            drafter = session.drafter
+            if isinstance(drafter, DraftSession) and drafter.unsettled:
+                sends += self._settle(session, drafter)
+        return sends
+
+    def _settle(self, session: Session, drafter: DraftSession) -> Sends:
+        try:
+            drafter.settle(session.tree_limits, prefilling=session.prefilling)
+        except IllegalEvent as error:
+            return self._give_up(session, drafter.address, "is out of step", error)
+        return []
 
     def _refused(self, session: Session, address: str, refusal: Refuse) -> Sends:
         _log.warning("session %d: drafter %s refused: %s", session.id, address, refusal.message)

@@ -5,8 +5,8 @@
          └──────────────────────────────────────────────────────────────────────┘
 
 Everything about sessions and mirrors is touched by this one thread only, so nothing here is locked. A step runs on a thread of its
-own; while it does, this one takes in what drafters send, so that the next step finds the mirrors up to date. Every other event
-waits until the step is over.
+own; while it does, this one takes in what drafters send: what they have read of features is answered at once, and what they have grown
+is queued for the mirrors, which `plan` and `commit` bring up to date. Every other event waits until the step is over.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from specsplit.clock import Clock
 from specsplit.features import FeatureNeed
@@ -164,5 +165,5 @@ def core_of(
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
     drafters = DrafterPool(info.vocabulary, settings.max_nodes, FeatureSource(recipe, limits, kv.features))
-    planner = planner or CyclePlanner(settings.plan, settings.step_token_budget, controller_for(settings))
+    planner = planner or CyclePlanner(settings.plan, settings.step_token_budget, partial(controller_for, settings))
     return EngineCore(info, scheduler, planner, drafters, clock)

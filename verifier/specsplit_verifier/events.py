@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from specsplit.draft_events import FeaturesRead, Refuse, ToDrafter
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.speculation import Grow
-from specsplit.values import Endpoint, PlanChanges
+from specsplit.values import Adaptive, Endpoint, PlanChanges
 from specsplit_verifier.step import StepOutput, StepResult
 
 Output = Tokens | Finished | SpecsplitError
@@ -61,9 +61,13 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class NewPlan:
-    """An operator wants another default plan, for sessions that are there already too."""
+    """What an operator wants from now on, for sessions that are there already too. It takes the place of all wanted before."""
 
-    changes: PlanChanges
+    changes: PlanChanges = field(default_factory=PlanChanges)
+    adaptive: Adaptive | None = None
+    """Who decides where neither request nor operator does; None: who the settings say."""
+    max_draft_tokens: int | None = None
+    """goodput only: tokens of a session in one step at most; None: as the settings say."""
 
 
 @dataclass(frozen=True, slots=True)

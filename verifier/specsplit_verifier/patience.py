@@ -6,17 +6,23 @@ expected accept_length now, c the time of a step, and an expected gain g after a
     (E + g) / (c + r) > E / c      exactly if      g / r > E / c.
 
 g and r are learnt from what this drafter did after earlier commits; a drafter that sleeps soon has nothing to be waited for.
+
+What is known when: grows reach `Patience` where the engine settles them (see `DraftSession`), with the times at which they came.
+Between steps their gain is known too, since the next step is chosen by it. Of those that come while a step is in flight only the times
+are, but for a probe: after one commit in PROBED the first grow is applied when it comes, and its gain is looked at.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specsplit.values import Plan
 
 SMOOTHING = 0.1
 DIMINISHING = 0.7  # what a further grow adds, relative to the one before
+PROBED = 7  # one commit in so many; no usual batch is a multiple of it, so that every session has its turn
 HIT_MARGIN = (
     2.0  # after a hit there is a tree in hand: waiting must promise so many times as much (docs/log.md, 2026-11-21)
 )
@@ -40,6 +46,8 @@ class Wait:
     """What the last grow added to it."""
     held_since: float | None = None
     """When the engine began to hold the session back for its drafter; None: it has not since the last commit."""
+    probed: bool = False
+    """Whether it is to be seen at once what the first grow after the last commit brings."""
     commits: deque[float] = field(default_factory=deque[float])
     """When each commit was made that the drafter has not answered yet, oldest first."""
 
@@ -47,10 +55,11 @@ class Wait:
         """Note that a drafter begins on the session."""
         self.since = self.last = now
 
-    def restart(self, now: float, hit: bool) -> None:
+    def restart(self, now: float, hit: bool, *, probed: bool = False) -> None:
         """Note that a commit was made."""
         self.since = self.last = now
         self.hit = hit
+        self.probed = probed
         self.before = None
         self.gained = 0.0
         self.held_since = None
@@ -80,6 +89,22 @@ class Patience:
         self._first_s = 0.005
         self._more_s = 0.005
         self._first_gain = {True: 0.2, False: 1.0}
+        self._commits = 0
+
+    def probes(self) -> bool:
+        """Tell whether the first grow after the commit that is made now is to be looked at when it comes."""
+        self._commits += 1
+        return self._commits % PROBED == 0
+
+    def grew(self, wait: Wait, times: Sequence[float], expected: float, *, first: bool) -> None:
+        """Grows have come at these times, the `first` after a commit among them or not; a step would now have `expected` accept_length.
+
+        Each is taken to have added as much as the others.
+        """
+        share = (expected - wait.expected) / len(times)
+        for number, at in enumerate(times):
+            observe = self.first_grow if first and number == 0 else self.later_grow
+            observe(wait, at, expected - share * (len(times) - 1 - number))
 
     def first_grow(self, wait: Wait, now: float, expected: float) -> None:
         """The first grow after a commit has come; a step would now have `expected` accept_length."""
@@ -95,7 +120,7 @@ class Patience:
         wait.last, wait.gained, wait.expected = now, max(0.0, expected - wait.expected), expected
 
     def late_grow(self, elapsed_s: float) -> None:
-        """The first grow after a commit came `elapsed_s` after it, when the step that might have used it was over already."""
+        """The first grow after a commit came `elapsed_s` after it; what it brought nobody has looked at."""
         self._first_s += SMOOTHING * (elapsed_s - self._first_s)
 
     def in_vain(self, wait: Wait, now: float) -> None:

@@ -7,11 +7,11 @@ its request fixes comes first, then what an operator wants, then what the contro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from specsplit.values import Plan, PlanChanges
+from specsplit.values import Adaptive, Estimate, Plan, PlanChanges
 from specsplit_verifier.adaptive.controller import Controller, StaticController
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import TreeLimits
@@ -39,6 +39,15 @@ class Pause:
     seconds: float | None
 
 
+Controllers = Callable[[Adaptive | None, int | None], Controller]
+"""Makes the controller that an operator wants, by name and by tokens of a session in one step at most; None: as the settings say."""
+
+
+def static(_adaptive: Adaptive | None, _max_draft_tokens: int | None) -> Controller:
+    """Whatever an operator wants, the plan stays as it was launched."""
+    return StaticController()
+
+
 class Planner(Protocol):
     """A policy. Belongs to the engine thread; times are seconds of the clock."""
 
@@ -52,8 +61,14 @@ class Planner(Protocol):
         """The plan of a session whose request does not say otherwise."""
         ...
 
-    def replan(self, changes: PlanChanges) -> None:
-        """What an operator wants different from now on, whatever else decides."""
+    def replan(
+        self, changes: PlanChanges, adaptive: Adaptive | None = None, max_draft_tokens: int | None = None
+    ) -> None:
+        """An operator wants this from now on; see `NewPlan`. Raises InvalidRequest for a controller that does not go with the settings."""
+        ...
+
+    def estimate(self) -> Estimate | None:
+        """Why the default plan is in force; None: nothing has been seen yet."""
         ...
 
     def follow(self, sessions: int) -> bool:
@@ -76,12 +91,14 @@ class Planner(Protocol):
 class CyclePlanner:
     """The Planner that learns what steps cost, and waits for a drafter while that pays. A controller decides the default plan."""
 
-    def __init__(self, launched: Plan, step_token_budget: int, controller: Controller | None = None) -> None:
+    def __init__(self, launched: Plan, step_token_budget: int, controllers: Controllers = static) -> None:
         """`step_token_budget`: tokens of prompts, and of what is recomputed, in one step at most."""
         self.cost = StepCost()
         self._launched = launched
         self._budget = step_token_budget
-        self._controller = controller or StaticController()
+        self._controllers = controllers
+        self._controller = controllers(None, None)
+        self._wanted: tuple[Adaptive | None, int | None] = None, None
         self._changes = PlanChanges()
         self._adapted = self._controller.plan(launched, 0)
 
@@ -89,8 +106,17 @@ class CyclePlanner:
     def default(self) -> Plan:
         return self._under(self._changes)
 
-    def replan(self, changes: PlanChanges) -> None:
+    def replan(
+        self, changes: PlanChanges, adaptive: Adaptive | None = None, max_draft_tokens: int | None = None
+    ) -> None:
         self._changes = changes
+        if (adaptive, max_draft_tokens) != self._wanted:  # else the one in force keeps what it has learnt
+            self._controller = self._controllers(adaptive, max_draft_tokens)
+            self._wanted = adaptive, max_draft_tokens
+            self._adapted = self._controller.plan(self._launched, 0)
+
+    def estimate(self) -> Estimate | None:
+        return self._controller.estimate()
 
     def follow(self, sessions: int) -> bool:
         adapted = self._controller.plan(self._launched, sessions)

@@ -145,7 +145,7 @@ class TreeView:
     ids: Sequence[int]
     parents: Sequence[int]
     tokens: Sequence[int]
-    scores: Sequence[float]
+    edges: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
-from specsplit.values import Load, ModelInfo, Plan, PlanChanges
+from specsplit.values import Adaptive, Load, ModelInfo, Plan, PlanChanges
 from specsplit.wire.watching import Watched
+from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.callers import Callers
 from specsplit_verifier.engine import Engine
 from specsplit_verifier.events import Cancel, DrafterLost, FromDrafter, NewPlan, Output, Submit
@@ -35,8 +36,8 @@ class Verifier:
     ) -> None:
         """Without `telemetry` there are no spans."""
         self.info: ModelInfo = runner.target.info
-        self._launched_plan = settings.plan
-        self._changes = PlanChanges()
+        self._settings = settings
+        self._wanted = NewPlan()
         self.engine = Engine(runner, settings, self, clock)
         self.links = Links(settings, clock, self._from_drafter)
         self.drafters_lost: deque[str] = deque(maxlen=LOSSES_KEPT)
@@ -71,15 +72,19 @@ class Verifier:
                 self.engine.post(Cancel(session))
                 self._telemetry.ended(session, failure)
 
-    def replan(self, changes: PlanChanges) -> None:
-        """From the next step on the default plan is this verifier's own with these changes, for sessions that are running too.
+    def replan(
+        self, changes: PlanChanges, adaptive: Adaptive | None = None, max_draft_tokens: int | None = None
+    ) -> None:
+        """From the next step on this is what an operator wants, for sessions that are running too; see `NewPlan`.
 
-        Raises InvalidRequest for a value out of range.
+        Raises InvalidRequest for a value out of range, or a controller that does not go with the settings.
         """
-        changes.over(self._launched_plan)
-        if changes != self._changes:  # the coordinator says it again at every join
-            self._changes = changes
-            self.engine.post(NewPlan(changes))
+        changes.over(self._settings.plan)
+        controller_for(self._settings, adaptive, max_draft_tokens)
+        wanted = NewPlan(changes, adaptive, max_draft_tokens)
+        if wanted != self._wanted:  # the coordinator says it again at every join
+            self._wanted = wanted
+            self.engine.post(wanted)
 
     def subscribe(self, reader: Callable[[StepResult], None]) -> None:
         """From the next step on `reader` is called with what every one was, on the event loop, behind what it brought to callers."""

@@ -35,7 +35,7 @@ def watched_step(result: SessionResult, tree: TreeView) -> WatchedStep:
         tree.ids,
         tree.parents,
         tree.tokens,
-        tree.scores,
+        tree.edges,
         [True, *(node_id in verified for node_id in tree.ids[1:])],
         [0, *(index[draft.ids[i]] for i in result.accepted_path[1:])],
         result.bonus,
@@ -106,7 +106,7 @@ class Watching:
         if not self._watched:
             return
         for session, event in message.events:
-            if isinstance(event, Grow) and event.ids and _is_a_tree(event):
+            if isinstance(event, Grow) and (event.ids or event.rescored) and _is_a_tree(event):
                 self._tell(session, event)
 
     def stepped(self, results: Iterable[SessionResult]) -> None:

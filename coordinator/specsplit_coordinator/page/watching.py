@@ -44,7 +44,8 @@ class _Row:
     parent: int
     """Index of the parent's row; -1 for the root."""
     token: int
-    score: float
+    edge: float
+    """As in `Grow`; -inf for a bonus that was no node."""
     state: str
     """root, drafted, accepted, rejected or bonus."""
 
@@ -76,8 +77,7 @@ class Speculation:
         return self._snapshot(rows)
 
     def _keep_below(self, rows: Sequence[_Row], heir: int, ids: Sequence[int]) -> None:
-        score = 0.0 if math.isinf(rows[heir].score) else rows[heir].score
-        self._rows = [replace(rows[heir], parent=-1, score=score, state="root")]
+        self._rows = [replace(rows[heir], parent=-1, state="root")]
         moved = {heir: 0}
         for old, row in enumerate(rows[heir + 1 :], heir + 1):
             if row.parent in moved:
@@ -86,37 +86,46 @@ class Speculation:
         self._places = {ids[old]: new for old, new in moved.items() if old < len(ids) and ids[old]}
 
     def grown(self, grow: Grow) -> int:
-        """How many nodes of a grow found their place; others wait for the next step, which tells the whole tree."""
+        """How many nodes and edges of a grow found their place; others wait for the next step, which tells the whole tree."""
         added = 0
         taken = {(row.parent, row.token) for row in self._rows}
-        for node_id, parent_id, token, score in zip(grow.ids, grow.parents, grow.tokens, grow.scores, strict=True):
+        for node_id, parent_id, token, edge in zip(grow.ids, grow.parents, grow.tokens, grow.edges, strict=True):
             parent = self._places.get(parent_id)
             if parent_id == 0 and grow.commits == self._commits and self._rows:
                 parent = 0
             if parent is not None and (parent, token) not in taken:
                 taken.add((parent, token))
                 self._places[node_id] = len(self._rows)
-                self._rows.append(_Row(f"n{node_id}", parent, token, score, "drafted"))
+                self._rows.append(_Row(f"n{node_id}", parent, token, edge, "drafted"))
                 added += 1
-        return added
+        return added + self._rescored(grow)
+
+    def _rescored(self, grow: Grow) -> int:
+        """Give nodes their new edges: how many of them are there."""
+        places = {
+            self._places[i]: edge for i, edge in zip(grow.rescored, grow.new_edges, strict=True) if i in self._places
+        }
+        for place, edge in places.items():
+            self._rows[place] = replace(self._rows[place], edge=edge)
+        return len(places)
 
     def growing(self) -> Snapshot:
         """Draw the tree as it waits for the next step."""
         return self._snapshot(self._rows)
 
     def _snapshot(self, rows: Sequence[_Row]) -> Snapshot:
-        kept = _worth_showing(rows)
-        root_score = rows[0].score if rows else 0.0
+        survivals = _survivals(rows)
+        kept = _worth_showing(rows, survivals)
         return {
             "nodes": [
                 {
                     "key": row.key,
                     "parent": kept.get(row.parent, -1),
                     "text": self._piece(row.token),
-                    "survival": None if math.isinf(row.score) else round(math.exp(row.score - root_score), 4),
+                    "survival": None if math.isinf(survivals[i]) else round(math.exp(survivals[i]), 4),
                     "state": row.state,
                 }
-                for row in (rows[i] for i in kept)
+                for i, row in ((i, rows[i]) for i in kept)
             ],
             "hidden": len(rows) - len(kept),
         }
@@ -129,14 +138,22 @@ def _rows(step: WatchedStep) -> list[_Row]:
         states[place] = "accepted"
     states[0] = "root"
     keys = [f"n{node_id}" if node_id else f"t{step.root_position}" for node_id in step.ids]
-    columns = zip(keys, step.parents, step.tokens, step.scores, states, strict=True)
+    columns = zip(keys, step.parents, step.tokens, step.edges, states, strict=True)
     return [_Row(*row) for row in columns]
 
 
-def _worth_showing(rows: Sequence[_Row]) -> dict[int, int]:
+def _survivals(rows: Sequence[_Row]) -> list[float]:
+    """Log-survival of each: the sum of the edges on its path below the root."""
+    found: list[float] = []
+    for row in rows:
+        found.append(found[row.parent] + row.edge if row.parent >= 0 else 0.0)
+    return found
+
+
+def _worth_showing(rows: Sequence[_Row], survivals: Sequence[float]) -> dict[int, int]:
     """What was verified, the bonus, and the likeliest of the others whose parents are shown: their rows, and where they will stand."""
     settled = [i for i, row in enumerate(rows) if row.state != "drafted"]
-    others = sorted((i for i, row in enumerate(rows) if row.state == "drafted"), key=lambda i: -rows[i].score)
+    others = sorted((i for i, row in enumerate(rows) if row.state == "drafted"), key=lambda i: -survivals[i])
     wanted = {*settled, *others[: max(0, NODES_SHOWN - len(settled))]}
     kept: dict[int, int] = {}
     for i, row in enumerate(rows):

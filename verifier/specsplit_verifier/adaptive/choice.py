@@ -7,16 +7,24 @@ from specsplit.settings import VerifierSettings
 from specsplit.values import Adaptive
 from specsplit_verifier.adaptive.controller import Controller, StaticController
 from specsplit_verifier.adaptive.ema import EmaController
+from specsplit_verifier.adaptive.goodput import GoodputController
 from specsplit_verifier.adaptive.tiers_file import DEFAULT, read_tiers
 
 
-def controller_for(settings: VerifierSettings) -> Controller:
-    """Raises InvalidRequest for a file of tiers that is wrong, or that lacks the num_steps that was asked for."""
-    match settings.adaptive:
+def controller_for(
+    settings: VerifierSettings, adaptive: Adaptive | None = None, max_draft_tokens: int | None = None
+) -> Controller:
+    """The controller of the settings, or the one that an operator wants in its place, with the operator's bound.
+
+    Raises InvalidRequest for a file of tiers that is wrong, or that lacks the num_steps that was asked for.
+    """
+    match adaptive or settings.adaptive:
         case Adaptive.STATIC:
             return StaticController()
         case Adaptive.EMA:
             return _ema(settings)
+        case Adaptive.GOODPUT:
+            return GoodputController(max_draft_tokens or settings.max_draft_tokens)
 
 
 def _ema(settings: VerifierSettings) -> EmaController:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from specsplit.values import Plan
+from specsplit.values import Estimate, Plan
 from specsplit_verifier.step import StepResult
 
 
@@ -19,6 +19,10 @@ class Controller(Protocol):
         """A step is over. What was made under another plan than the one in force does not count."""
         ...
 
+    def estimate(self) -> Estimate | None:
+        """Why the plan in force is in force; None: nothing has been seen yet."""
+        ...
+
 
 class StaticController:
     """The Controller that leaves the plan as it was launched."""
@@ -28,3 +32,7 @@ class StaticController:
 
     def observe(self, result: StepResult) -> None:
         """Nothing follows from it."""
+
+    def estimate(self) -> Estimate | None:
+        """There is nothing to weigh."""
+        return None

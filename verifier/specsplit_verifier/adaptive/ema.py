@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specsplit.values import Plan
+from specsplit.values import Estimate, Plan
 from specsplit_verifier.adaptive.tiers import Slot, Tier, first_tier, next_tier
 from specsplit_verifier.adaptive.tiers_file import TiersConfig
 from specsplit_verifier.step import StepResult
@@ -38,6 +38,10 @@ class EmaController:
         under = (part for part in result.sessions if part.plan.num_steps == self._steps)
         accepted = [part.accepted for part in under if part.attached or self._steps == 0]
         self._tiers[self._size] = next_tier(self._slot, self._settings, self._tier, accepted)
+
+    def estimate(self) -> Estimate | None:
+        """Tiers know nothing of what steps cost."""
+        return None
 
     @property
     def ema(self) -> float:

@@ -1,0 +1,210 @@
+"""Grows are queued and settled at two points of a step: what comes of them is what would have come of each by itself."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsplit.draft_events import Close, FeaturesRead
+from specsplit.errors import IllegalEvent
+from specsplit.features import FeatureLayout, Features
+from specsplit.model.pages import PagePool, PageTable
+from specsplit.sessions import DecodeRequest
+from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
+from specsplit.values import Plan, Vocabulary
+from specsplit_verifier.draft_session import DraftCounters, DraftSession, TreeLimits
+from specsplit_verifier.drafter_pool import DrafterPool
+from specsplit_verifier.events import FromDrafter
+from specsplit_verifier.feed import Feed, FeedLimits, Recipe
+from specsplit_verifier.patience import PROBED, Patience
+from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.step import Accepted
+
+VOCAB, MAX_NODES = 4, 24
+LIMITS = TreeLimits(6, 3, 4)
+
+
+def drafting(feed: Feed | None = None, counters: DraftCounters | None = None) -> DraftSession:
+    mirror = Mirror(7, root_token=0, root_position=0, max_nodes=MAX_NODES, vocab_size=VOCAB)
+    return DraftSession("drafter", mirror, Patience(), feed, counters)
+
+
+def settle(drafter: DraftSession) -> None:
+    drafter.settle(LIMITS, prefilling=False)
+
+
+class Pair:
+    """A drafter, and two verifiers that hear the same of it: one settles after every grow, the other where a step begins and ends."""
+
+    def __init__(self) -> None:
+        self.original = Original(7, 0, 0, MAX_NODES)
+        self.counters = DraftCounters(), DraftCounters()
+        self.eager, self.queued = (drafting(counters=each) for each in self.counters)
+        self.grows: deque[Grow] = deque()
+        self.commits: deque[Commit] = deque()
+        self.now = 0.0
+
+    def grow(self, data: st.DataObject) -> None:
+        tree = self.original.tree
+        nodes = (tree.root, *tree.nodes.values())
+        free = [(node, token) for node in nodes for token in range(VOCAB) if token not in node.children]
+        count = data.draw(st.integers(0, min(4, self.original.room, len(free))))
+        chosen = data.draw(st.permutations(free))[:count] if count else []
+        new = [NewNode(node.id, token, node.score - 0.5) for node, token in chosen]
+        self.grows.append(self.original.grow(new, resting=data.draw(st.booleans())))
+
+    def deliver(self) -> None:
+        if self.grows:
+            grow = self.grows.popleft()
+            self.now += 1.0
+            for drafter in (self.eager, self.queued):
+                drafter.grow(grow, self.now)
+            settle(self.eager)
+
+    def step(self, data: st.DataObject) -> None:
+        settle(self.queued)
+        taken = [drafter.take(0, 0, LIMITS) for drafter in (self.eager, self.queued)]
+        assert taken[0] == taken[1]
+        draft = taken[0]
+        for _ in range(data.draw(st.integers(0, 3))):
+            self.deliver()
+        picks = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=len(draft.ids), max_size=len(draft.ids)))
+        path = draft.accept(picks)
+        accepted = Accepted(path, picks[path[-1]])
+        self.now += 1.0
+        settle(self.queued)
+        self.check()
+        first, second = (drafter.commit(draft, accepted, self.now) for drafter in (self.eager, self.queued))
+        assert first == second
+        assert first.commit is not None
+        self.commits.append(first.commit)
+
+    def check(self) -> None:
+        """Both verifiers know the same of the drafter."""
+        one, other = self.eager.mirror, self.queued.mirror
+        assert one.tree.snapshot() == other.tree.snapshot()
+        assert (one.resting, one.caught_up, one.acknowledged) == (other.resting, other.caught_up, other.acknowledged)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_whether_grows_are_settled_one_by_one_or_together_nothing_differs(data: st.DataObject) -> None:
+    pair = Pair()
+    for _ in range(data.draw(st.integers(1, 30))):
+        match data.draw(st.sampled_from(["grow", "grow", "step", "deliver", "commit"])):
+            case "grow":
+                pair.grow(data)
+            case "step":
+                pair.step(data)
+            case "deliver":
+                pair.deliver()
+            case _:
+                if pair.commits:
+                    pair.original.commit(pair.commits.popleft())
+    settle(pair.queued)
+    pair.check()
+    assert pair.counters[0] == pair.counters[1]
+
+
+def test_grows_between_the_same_two_commits_reach_the_mirror_as_one_and_it_rests_as_the_last_says() -> None:
+    drafter = drafting()
+    drafter.grow(Grow(0, (1,), (0,), (1,), (-0.1,), resting=True), 0.1)
+    drafter.grow(Grow(0, (2, 3), (1, 2), (2, 3), (-0.2, -0.3)), 0.2)
+    assert len(drafter.mirror) == 0 and drafter.unsettled
+    settle(drafter)
+    assert len(drafter.mirror) == 3 and not drafter.mirror.resting and not drafter.unsettled
+
+
+def test_what_is_queued_when_a_drafter_goes_is_counted_as_unverified() -> None:
+    counters = DraftCounters()
+    drafter = drafting(counters=counters)
+    drafter.grow(Grow(0, (1,), (0,), (1,), (-0.1,)), 0.1)
+    settle(drafter)
+    drafter.grow(Grow(0, (2, 3), (1, 2), (2, 3), (-0.2, -0.3)), 0.2)
+    drafter.close()
+    assert counters.unverified_nodes == 3
+
+
+def test_a_round_trip_ends_when_the_grow_comes_and_not_when_it_is_settled() -> None:
+    counters = DraftCounters()
+    drafter = drafting(counters=counters)
+    drafter.commit(drafter.take(0, 0, LIMITS), Accepted([0], bonus=1), now=1.0)
+    drafter.grow(Grow(1, (1,), (0,), (1,), (-0.1,)), 1.25)
+    settle(drafter)
+    assert counters.round_trips_s == [0.25]
+
+
+class World:
+    """A pool, and two sessions at one drafter."""
+
+    def __init__(self) -> None:
+        self.pool = DrafterPool(Vocabulary(VOCAB), MAX_NODES)
+        self.running: dict[int, Session] = {}
+        for number in (1, 2):
+            table = PageTable(PagePool(8, 16))
+            session = Session(number, DecodeRequest("r", (1,)), Plan(), StopRule(50), table, [1])
+            session.drafter = drafting()
+            self.running[number] = session
+
+    def receive(self, *events: tuple[int, Grow | FeaturesRead]) -> list[tuple[str, int, object]]:
+        return list(self.pool.received(FromDrafter("drafter", events), self.running, 0.5))
+
+    def settle(self) -> list[tuple[str, int, object]]:
+        return list(self.pool.settle(self.running.values()))
+
+
+GOOD = Grow(0, (1,), (0,), (1,), (-0.1,))
+BROKEN = Grow(0, (1,), (0,), (VOCAB,), (-0.1,))
+
+
+def test_who_breaks_the_protocol_is_given_up_where_grows_are_settled_and_for_its_own_session_only() -> None:
+    world = World()
+    assert world.receive((1, BROKEN), (2, GOOD)) == []
+    assert world.settle() == [("drafter", 1, Close())]
+    assert not world.running[1].drafter.attached and world.running[2].drafter.untaken == 1
+    assert world.settle() == []
+
+
+def test_more_than_a_tree_can_hold_is_not_queued() -> None:
+    world, sends = World(), list[object]()
+    for first in range(1, 3 * MAX_NODES, 3):
+        ids = range(first, first + 3)
+        sends += world.receive((1, Grow(0, ids, [each - 1 for each in ids], (1, 1, 1), (-0.1, -0.1, -0.1))))
+    assert sends == [("drafter", 1, Close())], "no settling was needed to find out"
+
+
+def test_what_a_drafter_says_of_features_is_taken_in_behind_what_it_had_grown() -> None:
+    feed = Feed(Recipe((1,), "", FeatureLayout(2)), 0, FeedLimits(2, 100, 10_000))
+    feed.add(Features(0, 5, bytes(5 * 8)))
+    world = World()
+    drafter = world.running[1].drafter = drafting(feed)
+    drafter.begin(5, 0.0)
+    drafter.mirror.stir()
+    sends = world.receive((1, Grow(0, resting=True)), (1, FeaturesRead(2)))
+    assert len(sends) == 1 and isinstance(sends[0][2], Features)
+    assert world.settle() == []
+    assert not drafter.mirror.resting, "it was sent what it lacked after it had said that it rests"
+
+
+def test_of_most_first_grows_in_flight_only_the_time_is_learnt_and_a_probe_is_looked_at_when_it_comes() -> None:
+    drafter = drafting()
+    seen: list[bool] = []
+    for number in range(1, 2 * PROBED + 1):
+        drafter.commit(drafter.take(0, 0, LIMITS), Accepted([0], bonus=0), float(number))
+        drafter.grow(Grow(number, (number,), (0,), (1,), (-0.1,)), number + 0.1)
+        seen.append(drafter.urgent)
+        settle(drafter)
+        assert not drafter.urgent
+    assert seen.count(True) == 2
+
+
+def test_a_grow_out_of_order_is_refused_behind_those_in_order() -> None:
+    drafter = drafting()
+    drafter.grow(GOOD, 0.1)
+    drafter.grow(Grow(1, (2,), (1,), (1,), (-0.2,)), 0.2)
+    with pytest.raises(IllegalEvent, match="commits"):
+        settle(drafter)
+    assert len(drafter.mirror) == 1
