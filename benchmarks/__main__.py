@@ -1,4 +1,4 @@
-"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|telemetry|trees|all] [--quick]`, or `... lab`."""
+"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|telemetry|trees|all] [--quick]`, or `lab|adaptive`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NAMES = ("step_overhead", "overlap", "speedup", "acceptance", "drafters", "featu
 
 
 def main() -> None:
-    """Parse the options and run the benchmarks asked for, one after the other. The laboratory has options of its own."""
-    if sys.argv[1:2] == ["lab"]:
-        importlib.import_module("benchmarks.lab.command").main(sys.argv[2:])
+    """Parse the options and run the benchmarks asked for, one after the other. Those in virtual time have options of their own."""
+    if sys.argv[1:2] in (["lab"], ["adaptive"]):
+        importlib.import_module(f"benchmarks.{sys.argv[1]}.command").main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", nargs="?", choices=(*NAMES, "all"), default="all")

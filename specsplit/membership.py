@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings.address import split
-from specsplit.values import DrafterInfo, Endpoint, Load, ModelInfo, Plan, PlanChanges, TraceChanges
+from specsplit.values import (
+    Control,
+    DrafterInfo,
+    Endpoint,
+    Load,
+    ModelInfo,
+    Plan,
+    PlanChanges,
+    SpeculationReport,
+    TraceChanges,
+)
 
 Role = ModelInfo | DrafterInfo
 """What a member is: a verifier rank (its target), or a drafter."""
@@ -26,6 +36,8 @@ class Register:
     role: Role
     max_sessions: int
     """Sessions it takes at once, at most."""
+    controllers: tuple[str, ...] = ()
+    """Names of the controllers that it can be told to use (verifiers only)."""
 
     def __post_init__(self) -> None:
         if not self.member_id:
@@ -44,6 +56,8 @@ class Heartbeat:
     """Member ids of drafters it lost since the last heartbeat (verifiers only)."""
     plan: Plan | None = None
     """What it steps under where a request does not say otherwise (verifiers only); None: not told."""
+    speculation: SpeculationReport | None = None
+    """How it speculates, and what that brought lately (verifiers only); None: not told."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,21 @@ class Drain:
 
 
 @dataclass(frozen=True)
+class HandOver:
+    """Some of the sessions that one drafter has are to go on with another."""
+
+    source: str
+    """Member id of the drafter that has them."""
+    target: Endpoint
+    sessions: int
+    """How many of them, at most."""
+
+    def __post_init__(self) -> None:
+        if self.sessions < 1:
+            raise InvalidRequest("hand_over.sessions", f"is {self.sessions}, expected at least 1")
+
+
+@dataclass(frozen=True)
 class PlanOrder:
     """From the next step on the default plan of a verifier is its own with these changes, for running sessions too.
 
@@ -82,6 +111,8 @@ class PlanOrder:
     """
 
     changes: PlanChanges = field(default_factory=PlanChanges)
+    control: Control = field(default_factory=Control)
+    """Who decides what neither a request nor the changes say."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +122,8 @@ class TracingOrder:
     changes: TraceChanges = field(default_factory=TraceChanges)
 
 
-Directive = Registered | Roster | PlanOrder | TracingOrder | Drain
-"""To a member. The orders are told at every join, so that a member need not remember them over a break."""
+Directive = Registered | Roster | PlanOrder | TracingOrder | HandOver | Drain
+"""To a member. Plan and tracing are told at every join, so that a member need not remember them over a break."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +140,8 @@ class Member:
     """Time since its last report."""
     plan: Plan | None = None
     """In force on a verifier where a request does not say otherwise; None for a drafter, and until the verifier has said it."""
+    speculation: SpeculationReport | None = None
+    """How a verifier speculates, as it said last; None for a drafter, and until then."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +161,8 @@ class PlanTold:
     """Verifiers that are told."""
     changes: PlanChanges
     """All that now differs from their own defaults."""
+    control: Control = field(default_factory=Control)
+    """Who is to decide about the rest, where that differs from their own settings."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specsplit.values import Miss, Plan
+from specsplit.values import Estimate, Miss, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,20 @@ class StepCosts:
     """Sessions that gave their KV pages back, to be computed again later."""
     round_trips_s: Sequence[float]
     """From a commit to the first grow made after it, of every one that came."""
+    hand_overs: int = 0
+    """Sessions that went on with another drafter because the coordinator wanted it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRecord:
+    """Who decides about the plan of a verifier, and why it is in force."""
+
+    switches: int
+    """How often it has changed."""
+    controller: str
+    """Name of the controller in force."""
+    estimate: Estimate | None = None
+    """None: the controller has not said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def main(words: Sequence[str]) -> None:
         spec = DrafterSpec(DrafterKind(options.kind))
         first = GROUPS[(options.scenario or DEFAULT)[0]][0]
         scenario = replace(first, drafters=(spec,), temperature=options.temperature)
-        record(ModelSource(options.models), scenario, options.record)
+        record(ModelSource(options.models), scenario, options.record, own_noise=options.own_noise)
         console.print(f"wrote {options.record}", highlight=False)
         return
     groups = options.scenario or (DEFAULT if options.replay is None else REPLAYED)
@@ -81,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
         "--kind", default="standalone", choices=[kind.value for kind in DrafterKind], help="record: of whom"
     )
     parser.add_argument("--temperature", type=float, default=0.0, help="record: at which temperature")
+    parser.add_argument(
+        "--own-noise", action="store_true", help="record: the drafter does not share the target's noise"
+    )
     parser.add_argument("--json", action="store_true", help="the rows on stdout; the table goes to stderr")
     parser.add_argument("--docs", action="store_true", help="write to docs/results in the place of build/results")
     parser.add_argument("--models", type=Path, default=Path("models/pocket"), help="folder with target and drafts")

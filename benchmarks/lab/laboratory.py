@@ -94,6 +94,8 @@ class Laboratory:
     def _arrive(self) -> None:
         """The next request comes, and goes to the least busy verifier, with a drafter in turn."""
         number = len(self.ledger.entries)
+        if number == len(self._requests):
+            return  # callers were done at the same moment, and others were first
         place = self._load.index(min(self._load))
         self._places.append(place)
         self._load[place] += 1

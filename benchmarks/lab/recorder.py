@@ -26,24 +26,35 @@ _KEY = (0, 0)
 _AT_ROOT: Ints = np.array([ROOT], dtype=np.int64)
 
 
-def record(source: ModelSource, scenario: Scenario, file: Path) -> None:
-    """Write the trace of a scenario's requests and its first drafter."""
+ANOTHER_SEED = 1 << 32
+"""Added to the seed of whoever has noise of its own."""
+
+
+def record(source: ModelSource, scenario: Scenario, file: Path, *, own_noise: bool = False) -> None:
+    """Write the trace of a scenario's requests and its first drafter.
+
+    With `own_noise` the drafter does not share the target's noise: it is wrong more often, as on text that it knows little of.
+    """
     spec = replace(scenario.drafters[0], children=CHILDREN)
     head = spec.kind.is_head
     target = source.target(VirtualClock()).info.model
     drafter = source.proposer(spec).info.model
     header = Header(target, drafter, spec.kind.value, head, scenario.temperature)
     depth = HEAD_LEVELS if head else 1
-    rows = [line for request in source.requests(scenario) for line in _lines(source, spec, request, depth)]
+    another = ANOTHER_SEED if own_noise else 0
+    rows = [line for request in source.requests(scenario) for line in _lines(source, spec, request, depth, another)]
     write(file, header, rows)
 
 
-def _lines(source: ModelSource, spec: DrafterSpec, request: DecodeRequest, depth: int) -> Iterator[dict[str, object]]:
+def _lines(
+    source: ModelSource, spec: DrafterSpec, request: DecodeRequest, depth: int, another: int
+) -> Iterator[dict[str, object]]:
     proposer, text = source.proposer(spec), source.truth(request)
+    sampling = replace(request.sampling, seed=request.sampling.seed + another)
     features = _features(source, proposer, text)
     for root in range(len(request.tokens) - 1, len(text) - 1):
         tree = TokenTree(text[root], root)
-        proposer.open(_KEY, tree, text[: root + 1], request.sampling, len(request.tokens))
+        proposer.open(_KEY, tree, text[: root + 1], sampling, len(request.tokens))
         if features is not None:
             recipe, rows = features
             proposer.feed(_KEY, rows.cut(0, root), recipe.layout)

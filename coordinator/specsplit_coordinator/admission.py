@@ -24,17 +24,32 @@ class Lease:
         self._admission = admission
         self.verifier = verifier
         self._drafter: Seat | None = None
+        self._serving: Seat | None = None
+        """The drafter that has it now, as far as that is known here."""
         self._released = False
         self._on_trial = verifier.breaker.begin()
         verifier.running += 1
 
     @property
     def drafter(self) -> Seat | None:
+        """The one that it began with."""
         return self._drafter
+
+    @property
+    def serving(self) -> Seat | None:
+        """The one that has it now."""
+        return self._serving
 
     def take_drafter(self, seat: Seat | None) -> None:
         """Count the session on a drafter. To be called once."""
         self._drafter = seat
+        self.hand_over(seat)
+
+    def hand_over(self, seat: Seat | None) -> None:
+        """Count the session on this drafter from now on."""
+        if self._serving is not None:
+            self._serving.running -= 1
+        self._serving = seat
         if seat is not None:
             seat.running += 1
 
@@ -50,9 +65,8 @@ class Lease:
         self._released = True
         self._end_trial()
         self.verifier.running -= 1
-        if self._drafter is not None:
-            self._drafter.running -= 1
-        self._admission.released()
+        self.hand_over(None)
+        self._admission.released(self)
 
     def _end_trial(self) -> None:
         if self._on_trial:
@@ -69,7 +83,7 @@ class Admission:
         self._retry_after_s = retry_after_s
         self._waiting: deque[asyncio.Future[Lease]] = deque()
         self._preparing = 0
-        self._running = 0
+        self._leases: set[Lease] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         registry.watch(self.serve_waiting)
@@ -82,7 +96,7 @@ class Admission:
     @property
     def running(self) -> int:
         """Leases that are held now."""
-        return self._running
+        return len(self._leases)
 
     def ticket(self, places: int = 1) -> AbstractContextManager[None]:
         """While a request is prepared it counts as waiting, for so many places. To be taken before its prompt is looked at, and left before
@@ -97,7 +111,7 @@ class Admission:
             self._check_can_ever_fit(places)
             asked = f" beside one for {places} choices" if places > 1 else ""
             raise Exhausted(
-                f"{self._running} requests run and {ahead} wait, which is all there is room for{asked}; "
+                f"{self.running} requests run and {ahead} wait, which is all there is room for{asked}; "
                 f"try again in {self._retry_after_s:g} s",
                 self._retry_after_s,
             )
@@ -137,10 +151,17 @@ class Admission:
             self._idle.clear()
             await self._idle.wait()
 
-    def released(self) -> None:
+    def released(self, lease: Lease) -> None:
         """Note that a lease was given back; the lease calls this."""
-        self._running -= 1
+        self._leases.discard(lease)
         self.serve_waiting()
+
+    def hand_over(self, verifier: Seat, source: Seat, target: Seat) -> None:
+        """A session of `verifier` goes on with another drafter: which one, is the verifier's choice; one is counted there."""
+        for lease in self._leases:
+            if lease.verifier is verifier and lease.serving is source:
+                lease.hand_over(target)
+                return
 
     def serve_waiting(self) -> None:
         """Give those who wait what places there are; to be asked now and then, since a verifier's cool-down ends without a word."""
@@ -159,7 +180,7 @@ class Admission:
 
     @property
     def _busy(self) -> bool:
-        return bool(self._running or self._waiting or self._preparing)
+        return bool(self._leases or self._waiting or self._preparing)
 
     async def _wait(self, *, first: bool) -> Lease:
         place: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
@@ -176,8 +197,9 @@ class Admission:
             self._note_idle()
 
     def _lease(self, seat: Seat) -> Lease:
-        self._running += 1
-        return Lease(self, seat)
+        lease = Lease(self, seat)
+        self._leases.add(lease)
+        return lease
 
     def _refuse_waiting(self, error: SpecsplitError) -> None:
         while self._waiting:

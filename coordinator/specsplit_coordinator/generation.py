@@ -24,7 +24,7 @@ from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.merging import merged
 from specsplit_coordinator.output import Output
-from specsplit_coordinator.placement import check_wish, choose_drafter, has_other
+from specsplit_coordinator.placement import DrafterPlacement, check_wish, choose_drafter, has_other
 from specsplit_coordinator.prompt import PromptReader
 from specsplit_coordinator.registry import Registry, Seat, endpoint_of
 from specsplit_coordinator.request_log import LoggedChoice, LoggedRequest, Particulars, Remaining, RequestLog
@@ -86,6 +86,7 @@ class Generator:
         draws: Draws,
         requests: RequestLog,
         caps: Caps,
+        placement: DrafterPlacement,
     ) -> None:
         self._tokenizer = tokenizer
         self._reader = PromptReader(tokenizer)
@@ -95,6 +96,7 @@ class Generator:
         self._draws = draws
         self._requests = requests
         self._caps = caps
+        self._placement = placement
 
     async def generate(self, request: GenerateRequest, remaining_s: Remaining) -> AsyncGenerator[Delta | Done, None]:
         """Deltas of every choice, mixed, and a Done behind those of each. Whoever asks closes the generator, at the end too.
@@ -217,8 +219,7 @@ class Generator:
         return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, room))
 
     def _place_drafter(self, lease: Lease, wish: str | None) -> None:
-        cooling_down = tuple(lease.verifier.cooling_down)
-        lease.take_drafter(choose_drafter(self._registry.drafters, wish, self._tokenizer.vocabulary, cooling_down))
+        lease.take_drafter(self._placement.choose(self._registry, lease.verifier, wish, self._tokenizer.vocabulary))
 
 
 def _check_room(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from specsplit.values import Plan, PlanChanges, TraceChanges, TraceScope
+from specsplit.values import Control, Plan, PlanChanges, TraceChanges, TraceScope
 
 
 class Orders:
@@ -12,6 +12,7 @@ class Orders:
 
     def __init__(self) -> None:
         self._plan = PlanChanges()
+        self._control = Control()
         self._tracing = TraceChanges()
         self._watchers: list[Callable[[], None]] = []
 
@@ -19,6 +20,11 @@ class Orders:
     def plan(self) -> PlanChanges:
         """The changes to the verifiers' own default plans."""
         return self._plan
+
+    @property
+    def control(self) -> Control:
+        """Who is to decide what the plan does not say."""
+        return self._control
 
     @property
     def tracing(self) -> TraceChanges:
@@ -30,10 +36,12 @@ class Orders:
         self._watchers.append(callback)
         return lambda: self._watchers.remove(callback)
 
-    def change_plan(self, changes: PlanChanges, *, reset: bool = False) -> None:
+    def change_plan(self, changes: PlanChanges, control: Control | None = None, *, reset: bool = False) -> None:
         """Add changes to those in force, or put them in their place. Raises InvalidRequest for a value out of range."""
         changes.over(Plan())
+        control = control or Control()
         self._plan = changes if reset else changes.after(self._plan)
+        self._control = control if reset else control.after(self._control)
         self._changed()
 
     def change_tracing(self, changes: TraceChanges, *, reset: bool = False) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.values import DrafterInfo, DrafterKind, Vocabulary
-from specsplit_coordinator.registry import KIND_ORDER, Seat, fitting_info
+from specsplit_coordinator.balance import GUESS_STEPS, Balance
+from specsplit_coordinator.registry import KIND_ORDER, Registry, Seat, fitting_info
 
+EXPLORE_EVERY = 16
+"""One session in so many goes to the drafter of which least has been seen lately, if that is less than what a guess weighs."""
+_FAR = 1e6
+"""More than any score."""
 NO_DRAFTER = "none"
 """The wish to be decoded by the target alone."""
 
@@ -45,28 +50,47 @@ def has_other(verifiers: Sequence[Seat], failed: Seat) -> bool:
 
 
 def choose_drafter(
-    drafters: Sequence[Seat], wish: str | None, target: Vocabulary, cooling_down: Sequence[str] = ()
+    drafters: Sequence[Seat],
+    wish: str | None,
+    target: Vocabulary,
+    cooling_down: Sequence[str] = (),
+    score: Callable[[Seat], float] = lambda seat: 0.0,
 ) -> Seat | None:
-    """A drafter of the wished kind that fits the target, with room if possible, the least busy; None for none.
+    """A drafter of the wished kind that fits the target, with room if possible, the one of the highest score; None for none.
 
-    Without a wish the best kind is taken, and no drafter at all is fine. Those that are `cooling_down` for the verifier, by member id,
-    are taken last. Raises InvalidRequest for an unknown kind, Unavailable if nothing of the wished kind can serve.
+    Without a wish any kind will do, and no drafter at all is fine. Those that are `cooling_down` for the verifier, by member id, are
+    taken last. Raises InvalidRequest for an unknown kind, Unavailable if nothing of the wished kind can serve.
     """
     check_wish(wish)
     if wish == NO_DRAFTER:
         return None
     kinds = KIND_ORDER if wish is None else (DrafterKind(wish),)
-    found: list[tuple[tuple[bool, bool, int, float], int, Seat]] = []
-    for order, seat in enumerate(drafters):
-        info = fitting_info(seat, target)
-        if info is not None and info.kind in kinds and not seat.draining:
-            rank = (seat.member_id in cooling_down, not seat.has_room, kinds.index(info.kind), seat.busy)
-            found.append((rank, order, seat))
-    if found:
-        return min(found, key=lambda entry: entry[:2])[2]
-    if wish is None:
-        return None
+    found = [seat for seat in drafters if (info := fitting_info(seat, target)) and info.kind in kinds]
+    staying = [seat for seat in found if not seat.draining]
+    if staying or wish is None:
+        return min(
+            staying, key=lambda seat: (seat.member_id in cooling_down, not seat.has_room, -score(seat)), default=None
+        )
     raise Unavailable(f"no {wish} drafter can serve this; {_what_is_there(drafters, target)}")
+
+
+class DrafterPlacement:
+    """Chooses drafters for sessions by what they bring; now and then one of which little has been seen, so that none starves."""
+
+    def __init__(self, balance: Balance) -> None:
+        self._balance = balance
+        self._placed = 0
+
+    def choose(self, registry: Registry, verifier: Seat, wish: str | None, target: Vocabulary) -> Seat | None:
+        """The drafter of a session of this verifier; see `choose_drafter`."""
+        self._placed += 1
+        explores = self._placed % EXPLORE_EVERY == 0
+
+        def score(drafter: Seat) -> float:
+            unseen = max(0.0, GUESS_STEPS - self._balance.seen(drafter)) if explores else 0.0
+            return unseen * _FAR + self._balance.score(verifier, drafter, more=1)
+
+        return choose_drafter(registry.drafters, wish, target, tuple(verifier.cooling_down), score)
 
 
 def _what_is_there(drafters: Sequence[Seat], target: Vocabulary) -> str:

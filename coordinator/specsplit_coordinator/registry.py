@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from specsplit.clock import Clock
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
-from specsplit.membership import Heartbeat, Member, Register, Roster
-from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Plan, Vocabulary
+from specsplit.membership import HandOver, Heartbeat, Member, Register
+from specsplit.values import (
+    Control,
+    DrafterInfo,
+    DrafterKind,
+    Endpoint,
+    Load,
+    ModelInfo,
+    Plan,
+    SpeculationReport,
+    Vocabulary,
+)
 from specsplit_coordinator.breaker import Breaker
 
 KIND_ORDER = (
@@ -41,6 +52,10 @@ class Seat:
     """Drafters that this verifier has just lost, by member id, and until when they are the last choice for it."""
     plan: Plan | None = None
     """In force on a verifier where a request does not say otherwise, as it said last."""
+    speculation: SpeculationReport | None = None
+    """How a verifier speculates, and what drafters brought it, as it said last."""
+    hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
+    """What a verifier has yet to be told of sessions that are to go on with another drafter."""
 
     @property
     def member_id(self) -> str:
@@ -48,9 +63,23 @@ class Seat:
         return self.who.member_id
 
     @property
+    def is_verifier(self) -> bool:
+        """True for a verifier, False for a drafter."""
+        return isinstance(self.who.role, ModelInfo)
+
+    def knows(self, control: Control) -> bool:
+        """True if this verifier can be told to use the controller, if there is one to use."""
+        return control.adaptive is None or control.adaptive.value in self.who.controllers
+
+    @property
+    def sessions(self) -> int:
+        """Sessions on it: the higher of what was placed and what it reports."""
+        return max(self.running, self.load.sessions)
+
+    @property
     def busy(self) -> float:
-        """Sessions on it as a share of those it takes: the higher of what was placed and what it reports."""
-        return max(self.running, self.load.sessions) / self.who.max_sessions
+        """These as a share of those it takes."""
+        return self.sessions / self.who.max_sessions
 
     @property
     def free_places(self) -> int:
@@ -72,6 +101,8 @@ class Registry:
         self._lost_after_s = lost_after_s
         self._seats: dict[str, Seat] = {}
         self._watchers: list[Callable[[], None]] = []
+        self.heard = 0
+        """Heartbeats of verifiers so far."""
         self.on_gone: list[Callable[[Seat], None]] = []
         """Called with every member that has left or was lost."""
 
@@ -89,7 +120,7 @@ class Registry:
         if isinstance(who.role, ModelInfo):
             self._require_same_vocabulary(who.member_id, who.role)
         seat = self._seats[who.member_id] = Seat(who, self._clock.now(), Breaker(self._clock))
-        self._changed()
+        self.changed()
         return seat
 
     def hear(self, seat: Seat, report: Heartbeat) -> None:
@@ -97,6 +128,8 @@ class Registry:
         seat.heard_at = self._clock.now()
         seat.load = report.load
         seat.plan = report.plan
+        seat.speculation = report.speculation
+        self.heard += seat.is_verifier
         seat.cooling_down = {drafter: until for drafter, until in seat.cooling_down.items() if until > seat.heard_at}
         seat.cooling_down |= dict.fromkeys(report.lost_drafters, seat.heard_at + DRAFTER_COOL_DOWN_S)
 
@@ -104,7 +137,7 @@ class Registry:
         """Note that a member takes no new sessions."""
         seat.heard_at = self._clock.now()
         seat.draining = True
-        self._changed()
+        self.changed()
 
     def remove(self, seat: Seat, why: str) -> None:
         """Let a member go. A second call does nothing."""
@@ -116,7 +149,7 @@ class Registry:
             callback()
         for told in self.on_gone:
             told(seat)
-        self._changed()
+        self.changed()
 
     def sweep(self, late_s: float = 0.0) -> tuple[Seat, ...]:
         """Remove and return the members that have been silent for too long.
@@ -156,9 +189,20 @@ class Registry:
                 draining=seat.draining,
                 silent_ms=round((now - seat.heard_at) * 1000),
                 plan=seat.plan,
+                speculation=seat.speculation,
             )
             for seat in self._seats.values()
         )
+
+    def check_known(self, control: Control) -> None:
+        """Raise Incompatible, naming it, if a verifier that is there cannot be told to use this controller."""
+        for seat in self.verifiers:
+            if not seat.knows(control):
+                known = ", ".join(seat.who.controllers) or "none"
+                raise Incompatible(
+                    f"verifier {seat.member_id} runs a build that cannot be told to use {control.adaptive} (it knows: {known}); "
+                    "update it, or choose a controller that every verifier knows"
+                )
 
     def model(self) -> ModelInfo:
         """What the verifiers serve; of several, the one with the shortest context. Raises Unavailable if there is none."""
@@ -169,11 +213,10 @@ class Registry:
             )
         return min(models, key=lambda model: model.max_context)
 
-    def roster(self, verifier: Seat) -> Roster:
-        """The drafters that `verifier` may use, best kind first, in order of joining within a kind."""
-        fitting = [(seat, info) for seat in self.drafters if (info := fitting_info(seat, self._vocabulary))]
-        ordered = sorted(fitting, key=lambda pair: KIND_ORDER.index(pair[1].kind))
-        return Roster(tuple(endpoint_of(seat) for seat, _ in ordered if not seat.draining))
+    @property
+    def usable_drafters(self) -> tuple[Seat, ...]:
+        """The drafters that verifiers may use, in order of joining."""
+        return tuple(seat for seat in self.drafters if fitting_info(seat, self._vocabulary) and not seat.draining)
 
     def _require_same_vocabulary(self, member_id: str, model: ModelInfo) -> None:
         mine = f"verifier {member_id} serves {model.model} with {model.vocabulary}"
@@ -185,7 +228,8 @@ class Registry:
                 theirs = f"verifier {seat.member_id} serves {other.model} with {other.vocabulary}"
                 raise Incompatible(f"vocabulary mismatch in one cluster: {mine}; {theirs}")
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Tell whoever watches that there is something new."""
         for callback in [*self._watchers]:
             callback()
 
@@ -195,6 +239,12 @@ def endpoint_of(seat: Seat) -> Endpoint:
     if isinstance(role, DrafterInfo):
         return Endpoint(seat.member_id, seat.who.address, role.features)
     return Endpoint(seat.member_id, seat.who.address)
+
+
+def kind_of(drafter: Seat) -> DrafterKind:
+    """What it proposes with."""
+    assert isinstance(drafter.who.role, DrafterInfo), "only drafters have a kind"
+    return drafter.who.role.kind
 
 
 def fitting_info(seat: Seat, target: Vocabulary) -> DrafterInfo | None:

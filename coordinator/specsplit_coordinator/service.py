@@ -17,6 +17,7 @@ from specsplit.settings import CoordinatorSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
 from specsplit_coordinator.admission import Admission
+from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.dialler import Dialler
 from specsplit_coordinator.generation import Draws, Generator
@@ -24,8 +25,11 @@ from specsplit_coordinator.orders import Orders
 from specsplit_coordinator.page.server import PageServer
 from specsplit_coordinator.page.snapshot import ClusterSnapshot
 from specsplit_coordinator.page.watching import watch
+from specsplit_coordinator.placement import DrafterPlacement
+from specsplit_coordinator.rebalancer import Rebalancer
 from specsplit_coordinator.registry import Registry, Seat
 from specsplit_coordinator.request_log import RequestLog
+from specsplit_coordinator.rosters import Rosters
 from specsplit_coordinator.servicers import ClusterServicer, CoordinatorServicer
 from specsplit_coordinator.sweeper import sweep
 from specsplit_coordinator.telemetry import tell
@@ -56,8 +60,16 @@ class Coordinator:
         self.requests = RequestLog(clock, tracing)
         self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen))
         dialler = Dialler(settings, tracing)
+        balance = Balance(self.registry)
         generator = Generator(
-            tokenizer, self.registry, self.admission, dialler, draws, self.requests, Caps.of(settings)
+            tokenizer,
+            self.registry,
+            self.admission,
+            dialler,
+            draws,
+            self.requests,
+            Caps.of(settings),
+            DrafterPlacement(balance),
         )
         self._programs = CoordinatorServicer(
             generator,
@@ -67,7 +79,8 @@ class Coordinator:
             max_unread_bytes=settings.max_unread_bytes,
             unread_s=settings.unread_s,
         )
-        self._members = ClusterServicer(self.registry, self.orders, settings.heartbeat_ms)
+        rosters = Rosters(self.registry, balance)
+        self._members = ClusterServicer(self.registry, rosters, self.orders, settings.heartbeat_ms)
         snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
         self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, dialler, self.requests))
         self.failed = asyncio.Event()
@@ -92,8 +105,9 @@ class Coordinator:
     async def _load(self) -> Coordinator:
         await self.page.start()
         self._open.push_async_callback(self.page.stop)
-        lost_after_s = self._settings.lost_after_ms / 1000
-        sweeper = asyncio.create_task(sweep(self.registry, self.admission, SystemClock(), lost_after_s))
+        lost_after_s, clock = self._settings.lost_after_ms / 1000, SystemClock()
+        rebalancer = Rebalancer(self.registry, Balance(self.registry), self.admission, clock)
+        sweeper = asyncio.create_task(sweep(self.registry, self.admission, rebalancer, clock, lost_after_s))
         self._open.callback(sweeper.cancel)
         freeze_heap()
         return self

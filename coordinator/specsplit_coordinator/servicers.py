@@ -28,7 +28,7 @@ from specsplit.membership import (
 from specsplit.observe import fields
 from specsplit.requests import GenerateRequest
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
-from specsplit.values import ModelInfo, PlanChanges, TraceChanges
+from specsplit.values import Control, ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
 from specsplit.wire.limits import MAX_MEMBERS
@@ -37,6 +37,7 @@ from specsplit_coordinator.generation import Generator
 from specsplit_coordinator.orders import Orders
 from specsplit_coordinator.outflow import Outflow
 from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.rosters import Rosters
 
 _log = logging.getLogger(__name__)
 
@@ -115,11 +116,12 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def SetPlan(  # noqa: N802
         self, request: wire.PlanMessage, context: Context
     ) -> wire.PlanToldMessage:
-        """Change the default plan of every verifier."""
-        changes, reset = wire.set_plan_from_wire(request)
-        self._orders.change_plan(changes, reset=reset)
-        told = PlanTold(len(self._registry.verifiers), self._orders.plan)
-        _log.info("plan set", extra=fields(told=told.members, **_said(told.changes)))
+        """Change the default plan of every verifier, and who decides about it."""
+        changes, control, reset = wire.set_plan_from_wire(request)
+        self._registry.check_known(control)
+        self._orders.change_plan(changes, control, reset=reset)
+        told = PlanTold(len(self._registry.verifiers), self._orders.plan, self._orders.control)
+        _log.info("plan set", extra=fields(told=told.members, **_said(told.changes), **_said(told.control)))
         return wire.plan_told_to_wire(told)
 
     async def SetTracing(  # noqa: N802
@@ -136,8 +138,9 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
 class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     """Serves members: their Join streams."""
 
-    def __init__(self, registry: Registry, orders: Orders, heartbeat_ms: int) -> None:
+    def __init__(self, registry: Registry, rosters: Rosters, orders: Orders, heartbeat_ms: int) -> None:
         self._registry = registry
+        self._rosters = rosters
         self._orders = orders
         self._heartbeat_ms = heartbeat_ms
         self._memberships: set[_Membership] = set()
@@ -154,7 +157,12 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         reports = (cluster_wire.report_from_wire(message) async for message in request_iterator)
         seat = self._registry.register(self._admitted(await _registration(reports)))
         _log.info("member joined", extra=fields(member_id=seat.member_id, address=seat.who.address))
-        membership = _Membership(self._registry, self._orders, seat, reports)
+        if seat.is_verifier and not seat.knows(self._orders.control):
+            _log.warning(
+                "a verifier cannot be told to use the controller in force, and keeps its own",
+                extra=fields(member_id=seat.member_id, adaptive=self._orders.control.adaptive),
+            )
+        membership = _Membership(self._registry, self._rosters, self._orders, seat, reports)
         self._memberships.add(membership)
         _at_end(context, partial(self._close, membership))
         try:
@@ -174,7 +182,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         membership.close("its stream ended")
 
 
-def _said(changes: PlanChanges | TraceChanges) -> dict[str, object]:
+def _said(changes: PlanChanges | Control | TraceChanges) -> dict[str, object]:
     """List what differs, for the log."""
     return {name: value for name, value in vars(changes).items() if value is not None}
 
@@ -209,8 +217,11 @@ async def _registration(reports: AsyncIterator[Report]) -> Register:
 class _Membership:
     """One live Join stream: reports in, directives out."""
 
-    def __init__(self, registry: Registry, orders: Orders, seat: Seat, reports: AsyncIterator[Report]) -> None:
+    def __init__(
+        self, registry: Registry, rosters: Rosters, orders: Orders, seat: Seat, reports: AsyncIterator[Report]
+    ) -> None:
         self._registry = registry
+        self._rosters = rosters
         self._orders = orders
         self._seat = seat
         self._news = asyncio.Event()
@@ -233,15 +244,22 @@ class _Membership:
                 if told.get(type(directive)) != directive:
                     told[type(directive)] = directive
                     yield directive
+            while self._seat.hand_overs:
+                yield self._seat.hand_overs.popleft()
             await self._news.wait()
         self._reader.result()
 
     def _present(self) -> Iterator[Directive]:
         """Yield what the member should know now."""
         if isinstance(self._seat.who.role, ModelInfo):
-            yield self._registry.roster(self._seat)
-            yield PlanOrder(self._orders.plan)
+            yield self._rosters.of(self._seat)
+            yield PlanOrder(self._orders.plan, self._control())
         yield TracingOrder(self._orders.tracing)
+
+    def _control(self) -> Control:
+        """What the member can be told of who is to decide; one of an older build keeps its own controller."""
+        control = self._orders.control
+        return control if self._seat.knows(control) else Control()
 
     def dismiss(self) -> None:
         """End the stream from this side."""
@@ -262,6 +280,7 @@ class _Membership:
             match report:
                 case Heartbeat():
                     self._registry.hear(self._seat, report)
+                    self._news.set()  # what it said may have changed which drafters are best for it
                 case Draining():
                     self._registry.drain(self._seat)
                 case Register():

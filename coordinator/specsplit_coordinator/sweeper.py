@@ -1,4 +1,6 @@
-"""Looks, several times within the time that a member may be silent, for silent members and for verifiers that have cooled down."""
+"""Looks, several times within the time that a member may be silent, for silent members, for verifiers that have cooled down, and for
+sessions that another drafter would serve better.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import logging
 from specsplit.clock import Clock
 from specsplit.observe import fields
 from specsplit_coordinator.admission import Admission
+from specsplit_coordinator.rebalancer import Rebalancer
 from specsplit_coordinator.registry import Registry
 
 _log = logging.getLogger(__name__)
@@ -16,7 +19,9 @@ SWEEPS = 5
 """Within the time that a member may be silent."""
 
 
-async def sweep(registry: Registry, admission: Admission, clock: Clock, lost_after_s: float) -> None:
+async def sweep(
+    registry: Registry, admission: Admission, rebalancer: Rebalancer, clock: Clock, lost_after_s: float
+) -> None:
     """Until cancelled. A loop that stood still is no member's silence, so the time by which a sweep is late is not counted."""
     while True:
         due = clock.now() + lost_after_s / SWEEPS
@@ -24,3 +29,4 @@ async def sweep(registry: Registry, admission: Admission, clock: Clock, lost_aft
         for seat in registry.sweep(late_s=max(0.0, clock.now() - due)):
             _log.warning("member lost", extra=fields(member_id=seat.member_id, why=seat.lost_because))
         admission.serve_waiting()
+        rebalancer.look()

@@ -94,11 +94,13 @@ def _verifiers() -> Row:
         ),
         lines(
             "Streams lost, sessions moved",
-            "Streams to drafters that broke, fell silent or could not be opened, and sessions that got another drafter.",
+            "Streams to drafters that broke, fell silent or could not be opened, sessions that got another drafter for that, and those "
+            "that the coordinator had handed over to a better one.",
             "cps",
             [
                 Query(CHOICE.rate(table.DRAFTERS_LOST, by), "{{instance}} stream lost"),
                 Query(CHOICE.rate(table.FAILOVERS, by), "{{instance}} failover"),
+                Query(CHOICE.rate(table.HAND_OVERS, by), "{{instance}} handed over"),
             ],
         ),
     ]

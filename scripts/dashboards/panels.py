@@ -62,9 +62,11 @@ def lines(
     spans: str = "",
     width: int = 8,
     top: float | None = None,
+    signed: bool = False,
 ) -> timeseries.Panel:
-    """Values over time. `spans`: name of the spans that a link leads to. `top`: where the axis ends."""
-    panel = timeseries.Panel().title(title).description(description).unit(unit).min(0).span(width).height(8)
+    """Values over time. `spans`: name of the spans that a link leads to. `top`: where the axis ends. `signed`: below 0 is shown too."""
+    panel = timeseries.Panel().title(title).description(description).unit(unit).span(width).height(8)
+    panel = panel if signed else panel.min(0)
     panel = panel.datasource(PROMETHEUS).line_width(1).fill_opacity(30 if stacked else 5).span_nulls(True)
     panel = panel.legend(
         common_builders.VizLegendOptions()

@@ -10,6 +10,8 @@ from scripts.dashboards.promql import Source
 from specsplit.observe import metric_table as table
 
 CHOICE = Source(CHOSEN)
+_EXPECTED = CHOICE.level(table.ADAPTIVE_EXPECTED_RATE, "instance")
+_STATIC = CHOICE.level(table.ADAPTIVE_STATIC_RATE, "instance")
 
 
 def speculation() -> dashboard.Dashboard:
@@ -148,6 +150,48 @@ def _plan() -> Row:
             [
                 Query(CHOICE.average(table.SPEC_NUM_STEPS), "num_steps"),
                 Query(CHOICE.average(table.SPEC_NUM_DRAFT_TOKENS), "num_draft_tokens"),
+            ],
+            width=16,
+        ),
+        lines(
+            "Expected, against the plan of the settings",
+            "Tokens per second that the controllers expect of the plans in force, and of the plans of the settings. Who has not said "
+            "counts as 0.",
+            "suffix: tok/s",
+            [
+                Query(CHOICE.level(table.ADAPTIVE_EXPECTED_RATE), "in force"),
+                Query(CHOICE.level(table.ADAPTIVE_STATIC_RATE), "as set"),
+            ],
+        ),
+        lines(
+            "Gain over the plan of the settings",
+            "How much more the plan in force is expected to commit. Below 0 it costs tokens: the controller is about to leave it, or an "
+            "operator holds it.",
+            "percentunit",
+            [Query(f"({_EXPECTED} - {_STATIC}) / clamp_min({_STATIC}, 1e-9)", "{{instance}}")],
+            thresholds=limits(0.0, -0.1),
+            signed=True,
+        ),
+        lines(
+            "Controller in force",
+            "Verifiers by the controller that decides about their plan.",
+            "none",
+            [Query(CHOICE.level(table.ADAPTIVE_CONTROLLER, "controller"), "{{controller}}")],
+            stacked=True,
+        ),
+        lines(
+            "Accept length that controllers reckon with",
+            "Tokens that a session commits in a step, bonus included.",
+            "none",
+            [Query(CHOICE.level(table.ADAPTIVE_ACCEPT_LENGTH, "instance"), "{{instance}}")],
+        ),
+        lines(
+            "Costs that controllers reckon with",
+            "Time of a step at the present load, and what one more token in it costs; means over verifiers.",
+            "s",
+            [
+                Query(CHOICE.average(table.ADAPTIVE_STEP), "step"),
+                Query(CHOICE.average(table.ADAPTIVE_TOKEN), "one more token"),
             ],
         ),
         lines(

@@ -7,14 +7,14 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
 from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
 from specsplit.client import Client
 from specsplit.membership import Cluster, Member, Role
-from specsplit.values import ModelInfo
+from specsplit.values import Estimate, ModelInfo, Plan, SpeculationReport
 
 WIDE = 180
 """Columns of a table that goes to a file or a pipe: nothing is cut off."""
@@ -29,15 +29,26 @@ def status(
     """Show the cluster: members, load, requests. Ctrl-C ends it."""
     with Client(address, transport(tls_ca)) as client:
         if once:
-            Console(width=None if sys.stdout.isatty() else WIDE).print(table(client.cluster(timeout_s=5), address))
+            Console(width=None if sys.stdout.isatty() else WIDE).print(tables(client.cluster(timeout_s=5), address))
             return
-        with Live(table(client.cluster(timeout_s=5), address), auto_refresh=False) as live:
+        with Live(tables(client.cluster(timeout_s=5), address), auto_refresh=False) as live:
             try:
                 while True:
                     time.sleep(interval_s)
-                    live.update(table(client.cluster(timeout_s=5), address), refresh=True)
+                    live.update(tables(client.cluster(timeout_s=5), address), refresh=True)
             except KeyboardInterrupt:
                 return
+
+
+def tables(cluster: Cluster, address: str) -> RenderableType:
+    """Make the tables of the cluster: its members, what speculation brings each verifier, and what each drafter brings it."""
+    speculating = [member for member in _sorted(cluster) if member.speculation is not None]
+    drawn: list[RenderableType] = [table(cluster, address)]
+    if speculating:
+        drawn.append(_speculation(speculating))
+    if any(member.speculation is not None and member.speculation.drafters for member in speculating):
+        drawn.append(_drafters(speculating))
+    return Group(*drawn)
 
 
 def table(cluster: Cluster, address: str) -> Table:
@@ -45,12 +56,76 @@ def table(cluster: Cluster, address: str) -> Table:
     title = f"{address}: {cluster.running} running, {cluster.queued} queued"
     drawn = Table(title=title, title_justify="left")
     for heading in ("member", "is", "model", "reads", "address"):
-        drawn.add_column(heading)
+        drawn.add_column(heading, overflow="fold")
     for heading in ("sessions", "waiting", "free pages", "steps", "step ms", "silent ms"):
         drawn.add_column(heading, justify="right")
     drawn.add_column("state")
-    for member in sorted(cluster.members, key=lambda member: (not _is_verifier(member), member.member_id)):
+    for member in _sorted(cluster):
         drawn.add_row(*_cells(member))
+    return drawn
+
+
+def _sorted(cluster: Cluster) -> list[Member]:
+    """Verifiers first."""
+    return sorted(cluster.members, key=lambda member: (not _is_verifier(member), member.member_id))
+
+
+def _speculation(members: list[Member]) -> Table:
+    caption = "tokens/s: what the controller expects of its plan; as set: of the plan of the settings"
+    drawn = Table(title="speculation, lately", title_justify="left", caption=caption, caption_justify="left")
+    for heading in ("verifier", "controller", "plan"):
+        drawn.add_column(heading)
+    for heading in ("accept length", "hit rate", "step ms", "token us", "tokens/s", "as set", "gain"):
+        drawn.add_column(heading, justify="right")
+    for member in members:
+        report = member.speculation
+        assert report is not None, "the others were left out"
+        drawn.add_row(member.member_id, report.adaptive, _plan(member.plan), *_brought(report))
+    return drawn
+
+
+def _plan(plan: Plan | None) -> str:
+    if plan is None:
+        return "-"
+    if not plan.speculates:
+        return "no drafts"
+    return f"{plan.num_steps} deep, {plan.num_draft_tokens} tokens"
+
+
+def _brought(report: SpeculationReport) -> list[str]:
+    return [
+        f"{report.accept_length:.2f}" if report.accept_length else "-",
+        f"{report.hit_rate:.0%}" if report.accept_length else "-",
+        f"{report.step_s * 1e3:.1f}" if report.step_s else "-",
+        f"{report.token_s * 1e6:.0f}" if report.token_s else "-",
+        *_expected(report.estimate),
+    ]
+
+
+def _expected(estimate: Estimate | None) -> list[str]:
+    """What the controller expects of its plan, and of the plan of the settings."""
+    if estimate is None:
+        return ["-", "-", "-"]
+    return [f"{estimate.rate:.0f}", f"{estimate.static_rate:.0f}", f"{estimate.gain:+.0%}"]
+
+
+def _drafters(members: list[Member]) -> Table:
+    drawn = Table(title="drafters, as verifiers see them lately", title_justify="left")
+    for heading in ("verifier", "drafter"):
+        drawn.add_column(heading)
+    for heading in ("sessions", "steps seen", "accepted a step", "held ms a step", "round trip ms"):
+        drawn.add_column(heading, justify="right")
+    for member in members:
+        for each in () if member.speculation is None else member.speculation.drafters:
+            drawn.add_row(
+                member.member_id,
+                each.member_id,
+                str(each.sessions),
+                f"{each.steps:.0f}",
+                f"{each.accepted:.2f}",
+                f"{each.held_s * 1e3:.1f}",
+                f"{each.round_trip_s * 1e3:.1f}" if each.round_trip_s else "-",
+            )
     return drawn
 
 

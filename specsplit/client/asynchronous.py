@@ -19,7 +19,7 @@ from specsplit.requests import Delta, Done, GenerateRequest
 from specsplit.rpc import dial, from_rpc_error, wait_until_serving
 from specsplit.settings import TransportSettings
 from specsplit.v1 import coordinator_pb2_grpc
-from specsplit.values import ModelInfo, PlanChanges, TraceChanges
+from specsplit.values import Control, ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import coordinator as wire
 
 
@@ -79,11 +79,19 @@ class AsyncClient:
             return wire.cluster_from_wire(await call)
 
     async def set_plan(
-        self, changes: PlanChanges | None = None, *, reset: bool = False, timeout_s: float | None = None
+        self,
+        changes: PlanChanges | None = None,
+        control: Control | None = None,
+        *,
+        reset: bool = False,
+        timeout_s: float | None = None,
     ) -> PlanTold:
-        """Change the default plan of every verifier, on top of earlier changes or, with `reset`, instead of them; what is in force now."""
+        """Change the default plan of every verifier, and who decides what it does not say; returns all that is changed now.
+
+        That is on top of earlier changes or, with `reset`, instead of them. Raises Incompatible if a verifier does not know the controller.
+        """
         self._require_open()
-        request = wire.set_plan_to_wire(changes or PlanChanges(), reset)
+        request = wire.set_plan_to_wire(changes or PlanChanges(), control or Control(), reset)
         with self._typed_failures():
             return wire.plan_told_from_wire(await self._stub.SetPlan(request, timeout=check_timeout(timeout_s)))
 

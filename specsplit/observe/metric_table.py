@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from specsplit.values import DrafterKind, FinishReason, Miss
+from specsplit.values import Adaptive, DrafterKind, FinishReason, Miss
 
 
 class Service(StrEnum):
@@ -105,6 +105,7 @@ CODE = Label(
 """gRPC statuses, in lower case; "unknown" is for any other."""
 DIRECTION = Label("direction", ("sent", "received"))
 ROLE = Label("role", (Service.VERIFIER.value, Service.DRAFTER.value))
+CONTROLLER = Label("controller", tuple(controller.value for controller in Adaptive))
 STATE = Label("state", ("serving", "draining"))
 
 _STEP_SECONDS = steps_of_125(-4, 1)
@@ -233,6 +234,43 @@ PLAN_SWITCHES = Metric(
     _VERIFIER,
     "Changes of the plan that the sessions of this verifier step under.",
 )
+ADAPTIVE_CONTROLLER = Metric(
+    "specsplit_adaptive_controller",
+    Kind.GAUGE,
+    _VERIFIER,
+    "1 for the controller in force, which decides what neither requests nor an operator fix of the plan; 0 for the others.",
+    (CONTROLLER,),
+)
+ADAPTIVE_EXPECTED_RATE = Metric(
+    "specsplit_adaptive_expected_rate",
+    Kind.GAUGE,
+    _VERIFIER,
+    "Tokens per second that the controller expects all sessions to commit under the plan in force; here and below 0 if it has not said.",
+)
+ADAPTIVE_STATIC_RATE = Metric(
+    "specsplit_adaptive_static_rate",
+    Kind.GAUGE,
+    _VERIFIER,
+    "The same under the plan of the settings: what the plan in force is to beat.",
+)
+ADAPTIVE_ACCEPT_LENGTH = Metric(
+    "specsplit_adaptive_accept_length",
+    Kind.GAUGE,
+    _VERIFIER,
+    "Tokens that a session commits in a step, bonus included, as the controller reckons with it.",
+)
+ADAPTIVE_STEP = Metric(
+    "specsplit_adaptive_step_seconds",
+    Kind.GAUGE,
+    _VERIFIER,
+    "Time of a step at the present load, as the controller reckons with it.",
+)
+ADAPTIVE_TOKEN = Metric(
+    "specsplit_adaptive_token_seconds",
+    Kind.GAUGE,
+    _VERIFIER,
+    "What one more token costs in a step, as the controller reckons with it.",
+)
 SPEC_NUM_STEPS = Metric(
     "specsplit_spec_num_steps",
     Kind.GAUGE,
@@ -323,6 +361,12 @@ FAILOVERS = Metric(
     Kind.COUNTER,
     _VERIFIER,
     "Sessions that were given another drafter after theirs was lost or had no room.",
+)
+HAND_OVERS = Metric(
+    "specsplit_hand_overs",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Sessions that went on with another drafter because the coordinator took it for the better one.",
 )
 DRAFTERS_LOST = Metric(
     "specsplit_drafters_lost",

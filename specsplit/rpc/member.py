@@ -15,6 +15,7 @@ from specsplit.membership import (
     Directive,
     Drain,
     Draining,
+    HandOver,
     Heartbeat,
     PlanOrder,
     Register,
@@ -27,7 +28,7 @@ from specsplit.observe import fields
 from specsplit.rpc.catalogue import from_rpc_error
 from specsplit.settings import MemberSettings
 from specsplit.v1 import cluster_pb2_grpc
-from specsplit.values import Load, Plan, PlanChanges, TraceChanges
+from specsplit.values import Load, Plan, SpeculationReport, TraceChanges
 from specsplit.wire.cluster import directive_from_wire, report_to_wire
 from specsplit.wire.limits import MAX_MEMBERS
 
@@ -50,19 +51,22 @@ class _Orders:
     """The callbacks for what the coordinator says; None for what does not concern this member."""
 
     roster: Callable[[Roster], None] | None
-    plan: Callable[[PlanChanges], None] | None
+    plan: Callable[[PlanOrder], None] | None
     tracing: Callable[[TraceChanges], None] | None
+    hand_over: Callable[[HandOver], None] | None
     drain: Callable[[], None] | None
 
-    def carry_out(self, directive: Roster | PlanOrder | TracingOrder | Drain) -> None:
+    def carry_out(self, directive: Roster | PlanOrder | TracingOrder | HandOver | Drain) -> None:
         """Call the callback for this directive, if there is one."""
         match directive:
             case Roster() if self.roster is not None:
                 self.roster(directive)
             case PlanOrder() if self.plan is not None:
-                self.plan(directive.changes)
+                self.plan(directive)
             case TracingOrder() if self.tracing is not None:
                 self.tracing(directive.changes)
+            case HandOver() if self.hand_over is not None:
+                self.hand_over(directive)
             case Drain() if self.drain is not None:
                 self.drain()
             case _:
@@ -72,7 +76,8 @@ class _Orders:
 class Membership:
     """Keeps one member in the cluster for as long as `run` runs.
 
-    `load`, and `plan` if it is given, are asked before every report. The others are called on the event loop as directives arrive.
+    `load`, and `plan` and `speculation` if they are given, are asked before every report. The others are called on the event loop as
+    directives arrive.
     `on_plan` and `on_tracing` get all that now differs from the member's own settings, at every join too.
     """
 
@@ -83,9 +88,11 @@ class Membership:
         load: Callable[[], Load],
         *,
         plan: Callable[[], Plan] | None = None,
+        speculation: Callable[[], SpeculationReport] | None = None,
         on_roster: Callable[[Roster], None] | None = None,
-        on_plan: Callable[[PlanChanges], None] | None = None,
+        on_plan: Callable[[PlanOrder], None] | None = None,
         on_tracing: Callable[[TraceChanges], None] | None = None,
+        on_hand_over: Callable[[HandOver], None] | None = None,
         on_drain: Callable[[], None] | None = None,
     ) -> None:
         """The channel leads to the coordinator and stays the caller's."""
@@ -93,7 +100,8 @@ class Membership:
         self._register = register
         self._load = load
         self._plan = plan
-        self._orders = _Orders(on_roster, on_plan, on_tracing, on_drain)
+        self._speculation = speculation
+        self._orders = _Orders(on_roster, on_plan, on_tracing, on_hand_over, on_drain)
         self._joined = asyncio.Event()
         self._news = asyncio.Event()
         self._lost: list[str] = []
@@ -175,7 +183,8 @@ class Membership:
                 yield Draining()
             lost, self._lost = self._lost[:MAX_MEMBERS], self._lost[MAX_MEMBERS:]
             plan = None if self._plan is None else self._plan()
-            yield Heartbeat(self._load(), tuple(lost), plan)
+            speculation = None if self._speculation is None else self._speculation()
+            yield Heartbeat(self._load(), tuple(lost), plan, speculation)
             await self._pause(interval_s)
 
     async def _pause(self, interval_s: float) -> None:

@@ -17,6 +17,7 @@ from specsplit.rpc.channel import dial
 from specsplit.rpc.member import Membership, member_id_of
 from specsplit.rpc.server import Server
 from specsplit.settings import MemberSettings, ServiceSettings
+from specsplit.values import Adaptive, ModelInfo
 
 
 class Backend(Protocol):
@@ -139,7 +140,8 @@ class Service(Generic[B]):
 def registration(settings: MemberSettings, service: str, server: Server, role: Role) -> Register:
     """What a member of a cluster says of itself when it joins; `service` is "verifier" or "drafter"."""
     address = server.address
-    return Register(member_id_of(settings, service, address), address, role, settings.max_sessions)
+    controllers = tuple(Adaptive) if isinstance(role, ModelInfo) else ()
+    return Register(member_id_of(settings, service, address), address, role, settings.max_sessions, controllers)
 
 
 def run_service(service: str, settings: S, make: Callable[[S], Service[B]]) -> int:

@@ -111,10 +111,10 @@ class TokenTree(Columns):
 
         False, and nothing has changed, if an edge is not in LEAST_EDGE..0, or a parent would have a token twice.
         """
+        start, stop = self._count, self._count + len(parents)
+        self.reserve(stop)  # first: the slots of nodes that come are looked up too
         if not are_edges(edges) or self._clash(parents, tokens):
             return False
-        start, stop = self._count, self._count + len(parents)
-        self.reserve(stop)
         numbers = self._numbers
         numbers[ID, start:stop], numbers[TOKEN, start:stop], numbers[PARENT, start:stop] = ids, tokens, parents
         self._place(start, parents, rounded(edges))
@@ -172,7 +172,8 @@ class TokenTree(Columns):
 
     def _links_below(self, parents: Ints) -> Ints:
         """Collect the `link` to every live child of these slots, some of which may be of nodes to be."""
-        inner = parents.compress((parents < self._count) & self._above.take(parents))
+        live = parents.compress(parents < self._count)
+        inner = live.compress(self._above.take(live))
         if not len(inner):
             return NO_SLOTS
         children = self.below(inner)

@@ -19,46 +19,52 @@ class JoinRequest(_message.Message):
     def __init__(self, register: _Optional[_Union[RegisterReport, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReport, _Mapping]] = ..., draining: _Optional[_Union[DrainingReport, _Mapping]] = ...) -> None: ...
 
 class RegisterReport(_message.Message):
-    __slots__ = ("member_id", "address", "verifier", "drafter", "max_sessions")
+    __slots__ = ("member_id", "address", "verifier", "drafter", "max_sessions", "controllers")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     MAX_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLERS_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     address: str
     verifier: _common_pb2.ModelInfo
     drafter: _common_pb2.DrafterInfo
     max_sessions: int
-    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., max_sessions: _Optional[int] = ...) -> None: ...
+    controllers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., max_sessions: _Optional[int] = ..., controllers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HeartbeatReport(_message.Message):
-    __slots__ = ("load", "lost_drafters", "plan")
+    __slots__ = ("load", "lost_drafters", "plan", "speculation")
     LOAD_FIELD_NUMBER: _ClassVar[int]
     LOST_DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    SPECULATION_FIELD_NUMBER: _ClassVar[int]
     load: _common_pb2.Load
     lost_drafters: _containers.RepeatedScalarFieldContainer[str]
     plan: _common_pb2.Plan
-    def __init__(self, load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., lost_drafters: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ...) -> None: ...
+    speculation: _common_pb2.SpeculationReport
+    def __init__(self, load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., lost_drafters: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ...) -> None: ...
 
 class DrainingReport(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("registered", "roster", "drain", "plan", "tracing")
+    __slots__ = ("registered", "roster", "drain", "plan", "tracing", "hand_over")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     TRACING_FIELD_NUMBER: _ClassVar[int]
+    HAND_OVER_FIELD_NUMBER: _ClassVar[int]
     registered: RegisteredDirective
     roster: RosterDirective
     drain: DrainDirective
     plan: PlanDirective
     tracing: TracingDirective
-    def __init__(self, registered: _Optional[_Union[RegisteredDirective, _Mapping]] = ..., roster: _Optional[_Union[RosterDirective, _Mapping]] = ..., drain: _Optional[_Union[DrainDirective, _Mapping]] = ..., plan: _Optional[_Union[PlanDirective, _Mapping]] = ..., tracing: _Optional[_Union[TracingDirective, _Mapping]] = ...) -> None: ...
+    hand_over: HandOverDirective
+    def __init__(self, registered: _Optional[_Union[RegisteredDirective, _Mapping]] = ..., roster: _Optional[_Union[RosterDirective, _Mapping]] = ..., drain: _Optional[_Union[DrainDirective, _Mapping]] = ..., plan: _Optional[_Union[PlanDirective, _Mapping]] = ..., tracing: _Optional[_Union[TracingDirective, _Mapping]] = ..., hand_over: _Optional[_Union[HandOverDirective, _Mapping]] = ...) -> None: ...
 
 class RegisteredDirective(_message.Message):
     __slots__ = ("heartbeat_interval_ms",)
@@ -72,15 +78,27 @@ class RosterDirective(_message.Message):
     drafters: _containers.RepeatedCompositeFieldContainer[_verifier_pb2.DrafterAddress]
     def __init__(self, drafters: _Optional[_Iterable[_Union[_verifier_pb2.DrafterAddress, _Mapping]]] = ...) -> None: ...
 
+class HandOverDirective(_message.Message):
+    __slots__ = ("from_member", "to", "sessions")
+    FROM_MEMBER_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    from_member: str
+    to: _verifier_pb2.DrafterAddress
+    sessions: int
+    def __init__(self, from_member: _Optional[str] = ..., to: _Optional[_Union[_verifier_pb2.DrafterAddress, _Mapping]] = ..., sessions: _Optional[int] = ...) -> None: ...
+
 class DrainDirective(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class PlanDirective(_message.Message):
-    __slots__ = ("plan",)
+    __slots__ = ("plan", "control")
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
     plan: _common_pb2.Plan
-    def __init__(self, plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ...) -> None: ...
+    control: _common_pb2.Control
+    def __init__(self, plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., control: _Optional[_Union[_common_pb2.Control, _Mapping]] = ...) -> None: ...
 
 class TracingDirective(_message.Message):
     __slots__ = ("tracing",)

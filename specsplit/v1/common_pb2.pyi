@@ -87,6 +87,66 @@ class Plan(_message.Message):
     draft_ahead: bool
     def __init__(self, num_steps: _Optional[int] = ..., topk: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., wait_budget_us: _Optional[int] = ..., draft_ahead: bool = ...) -> None: ...
 
+class Control(_message.Message):
+    __slots__ = ("adaptive", "max_draft_tokens")
+    ADAPTIVE_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    adaptive: str
+    max_draft_tokens: int
+    def __init__(self, adaptive: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ...) -> None: ...
+
+class Estimate(_message.Message):
+    __slots__ = ("accept_length", "step_s", "token_s", "rate", "static_rate")
+    ACCEPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_S_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    STATIC_RATE_FIELD_NUMBER: _ClassVar[int]
+    accept_length: float
+    step_s: float
+    token_s: float
+    rate: float
+    static_rate: float
+    def __init__(self, accept_length: _Optional[float] = ..., step_s: _Optional[float] = ..., token_s: _Optional[float] = ..., rate: _Optional[float] = ..., static_rate: _Optional[float] = ...) -> None: ...
+
+class DrafterReport(_message.Message):
+    __slots__ = ("member_id", "sessions", "steps", "accepted", "held_s", "round_trip_s")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    HELD_S_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_S_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    sessions: int
+    steps: float
+    accepted: float
+    held_s: float
+    round_trip_s: float
+    def __init__(self, member_id: _Optional[str] = ..., sessions: _Optional[int] = ..., steps: _Optional[float] = ..., accepted: _Optional[float] = ..., held_s: _Optional[float] = ..., round_trip_s: _Optional[float] = ...) -> None: ...
+
+class SpeculationReport(_message.Message):
+    __slots__ = ("adaptive", "max_draft_tokens", "launched", "accept_length", "hit_rate", "step_s", "token_s", "estimate", "drafters")
+    ADAPTIVE_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LAUNCHED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    HIT_RATE_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_S_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATE_FIELD_NUMBER: _ClassVar[int]
+    DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    adaptive: str
+    max_draft_tokens: int
+    launched: Plan
+    accept_length: float
+    hit_rate: float
+    step_s: float
+    token_s: float
+    estimate: Estimate
+    drafters: _containers.RepeatedCompositeFieldContainer[DrafterReport]
+    def __init__(self, adaptive: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., launched: _Optional[_Union[Plan, _Mapping]] = ..., accept_length: _Optional[float] = ..., hit_rate: _Optional[float] = ..., step_s: _Optional[float] = ..., token_s: _Optional[float] = ..., estimate: _Optional[_Union[Estimate, _Mapping]] = ..., drafters: _Optional[_Iterable[_Union[DrafterReport, _Mapping]]] = ...) -> None: ...
+
 class TraceChanges(_message.Message):
     __slots__ = ("level", "ratio", "modules")
     LEVEL_FIELD_NUMBER: _ClassVar[int]

@@ -126,7 +126,7 @@ class GetClusterResponse(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., queued: _Optional[int] = ..., running: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("member_id", "address", "verifier", "drafter", "load", "draining", "silent_ms", "max_sessions", "plan")
+    __slots__ = ("member_id", "address", "verifier", "drafter", "load", "draining", "silent_ms", "max_sessions", "plan", "speculation")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,7 @@ class Member(_message.Message):
     SILENT_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    SPECULATION_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     address: str
     verifier: _common_pb2.ModelInfo
@@ -145,23 +146,28 @@ class Member(_message.Message):
     silent_ms: int
     max_sessions: int
     plan: _common_pb2.Plan
-    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., draining: bool = ..., silent_ms: _Optional[int] = ..., max_sessions: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ...) -> None: ...
+    speculation: _common_pb2.SpeculationReport
+    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., draining: bool = ..., silent_ms: _Optional[int] = ..., max_sessions: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ...) -> None: ...
 
 class SetPlanRequest(_message.Message):
-    __slots__ = ("plan", "reset")
+    __slots__ = ("plan", "reset", "control")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
     plan: _common_pb2.Plan
     reset: bool
-    def __init__(self, plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., reset: bool = ...) -> None: ...
+    control: _common_pb2.Control
+    def __init__(self, plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., reset: bool = ..., control: _Optional[_Union[_common_pb2.Control, _Mapping]] = ...) -> None: ...
 
 class SetPlanResponse(_message.Message):
-    __slots__ = ("told", "plan")
+    __slots__ = ("told", "plan", "control")
     TOLD_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
     told: int
     plan: _common_pb2.Plan
-    def __init__(self, told: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ...) -> None: ...
+    control: _common_pb2.Control
+    def __init__(self, told: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., control: _Optional[_Union[_common_pb2.Control, _Mapping]] = ...) -> None: ...
 
 class SetTracingRequest(_message.Message):
     __slots__ = ("tracing", "reset")

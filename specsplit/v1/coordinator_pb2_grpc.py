@@ -88,7 +88,8 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetPlan(self, request, context):
-        """Changes the default plan of every verifier of the cluster, those that join later too, until the coordinator ends.
+        """Changes the default plan of every verifier of the cluster, and who decides about it, of those that join later too, until the
+        coordinator ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,9 @@ class CoordinatorServiceStub:
     GetCluster: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GetClusterRequest, _coordinator_pb2.GetClusterResponse]
     """Who is in the cluster and how busy."""
     SetPlan: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.SetPlanRequest, _coordinator_pb2.SetPlanResponse]
-    """Changes the default plan of every verifier of the cluster, those that join later too, until the coordinator ends."""
+    """Changes the default plan of every verifier of the cluster, and who decides about it, of those that join later too, until the
+    coordinator ends.
+    """
     SetTracing: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.SetTracingRequest, _coordinator_pb2.SetTracingResponse]
     """Changes what every service of the cluster traces, those that join later too, until the coordinator ends. A service without an
     endpoint for spans traces nothing.
@@ -58,7 +60,9 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     GetCluster: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GetClusterRequest, _coordinator_pb2.GetClusterResponse]  # type: ignore[assignment]
     """Who is in the cluster and how busy."""
     SetPlan: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.SetPlanRequest, _coordinator_pb2.SetPlanResponse]  # type: ignore[assignment]
-    """Changes the default plan of every verifier of the cluster, those that join later too, until the coordinator ends."""
+    """Changes the default plan of every verifier of the cluster, and who decides about it, of those that join later too, until the
+    coordinator ends.
+    """
     SetTracing: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.SetTracingRequest, _coordinator_pb2.SetTracingResponse]  # type: ignore[assignment]
     """Changes what every service of the cluster traces, those that join later too, until the coordinator ends. A service without an
     endpoint for spans traces nothing.
@@ -97,7 +101,9 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.SetPlanRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.SetPlanResponse, _abc.Awaitable[_coordinator_pb2.SetPlanResponse]]:
-        """Changes the default plan of every verifier of the cluster, those that join later too, until the coordinator ends."""
+        """Changes the default plan of every verifier of the cluster, and who decides about it, of those that join later too, until the
+        coordinator ends.
+        """
 
     @_abc_1.abstractmethod
     def SetTracing(

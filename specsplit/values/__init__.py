@@ -6,9 +6,11 @@ Words are those of docs/design.md; tokens are vocabulary ids (ints >= 0), positi
 from __future__ import annotations
 
 from specsplit.values.adaptive import Adaptive, Estimate
+from specsplit.values.control import Control
 from specsplit.values.logprobs import MAX_LOGPROBS, TokenLogprob, check_logprobs
 from specsplit.values.members import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
 from specsplit.values.plan import Plan, PlanChanges
+from specsplit.values.reports import DrafterReport, SpeculationReport
 from specsplit.values.sampling import MAX_BIAS, MAX_BIASES, MAX_REPETITION_PENALTY, MAX_TEMPERATURE, Sampling
 from specsplit.values.statistics import Miss, SpeculationStatistics, Usage
 from specsplit.values.stopping import FinishReason, Stopping
@@ -22,8 +24,10 @@ __all__ = [
     "MAX_TEMPERATURE",
     "SERVICES",
     "Adaptive",
+    "Control",
     "DrafterInfo",
     "DrafterKind",
+    "DrafterReport",
     "Endpoint",
     "Estimate",
     "FinishReason",
@@ -33,6 +37,7 @@ __all__ = [
     "Plan",
     "PlanChanges",
     "Sampling",
+    "SpeculationReport",
     "SpeculationStatistics",
     "Stopping",
     "TokenLogprob",

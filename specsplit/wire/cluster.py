@@ -9,6 +9,7 @@ from specsplit.membership import (
     Directive,
     Drain,
     Draining,
+    HandOver,
     Heartbeat,
     PlanOrder,
     Register,
@@ -20,7 +21,7 @@ from specsplit.membership import (
 )
 from specsplit.v1 import cluster_pb2 as pb
 from specsplit.values import ModelInfo, Plan
-from specsplit.wire import common, verifier
+from specsplit.wire import common, speculation, verifier
 from specsplit.wire.checks import check
 from specsplit.wire.limits import MAX_MEMBERS
 
@@ -63,9 +64,12 @@ def directive_to_wire(directive: Directive) -> pb.JoinResponse:
             drafters = [verifier.endpoint_to_wire(endpoint) for endpoint in directive.drafters[:MAX_MEMBERS]]
             return pb.JoinResponse(roster=pb.RosterDirective(drafters=drafters))
         case PlanOrder():
-            return pb.JoinResponse(plan=pb.PlanDirective(plan=common.plan_to_wire(directive.changes)))
+            control = speculation.control_to_wire(directive.control)
+            return pb.JoinResponse(plan=pb.PlanDirective(plan=common.plan_to_wire(directive.changes), control=control))
         case TracingOrder():
             return pb.JoinResponse(tracing=pb.TracingDirective(tracing=common.tracing_to_wire(directive.changes)))
+        case HandOver():
+            return pb.JoinResponse(hand_over=_hand_over_to_wire(directive))
         case Drain():
             return pb.JoinResponse(drain=pb.DrainDirective())
 
@@ -82,17 +86,32 @@ def directive_from_wire(message: pb.JoinResponse) -> Directive:
         case "roster":
             return Roster(tuple(verifier.endpoint_from_wire(drafter) for drafter in message.roster.drafters))
         case "plan":
-            return PlanOrder(common.plan_from_wire(message.plan.plan))
+            control = speculation.control_from_wire(message.plan.control)
+            return PlanOrder(common.plan_from_wire(message.plan.plan), control)
         case "tracing":
             return TracingOrder(common.tracing_from_wire(message.tracing.tracing))
+        case "hand_over":
+            asked = message.hand_over
+            return HandOver(asked.from_member, verifier.endpoint_from_wire(asked.to), asked.sessions)
         case "drain":
             return Drain()
         case _:
-            raise InvalidRequest("directive", "is absent, expected registered, roster, plan, tracing or drain")
+            expected = "registered, roster, plan, tracing, hand_over or drain"
+            raise InvalidRequest("directive", f"is absent, expected {expected}")
+
+
+def _hand_over_to_wire(directive: HandOver) -> pb.HandOverDirective:
+    target = verifier.endpoint_to_wire(directive.target)
+    return pb.HandOverDirective(from_member=directive.source, to=target, sessions=directive.sessions)
 
 
 def _register_to_wire(report: Register) -> pb.RegisterReport:
-    message = pb.RegisterReport(member_id=report.member_id, address=report.address, max_sessions=report.max_sessions)
+    message = pb.RegisterReport(
+        member_id=report.member_id,
+        address=report.address,
+        max_sessions=report.max_sessions,
+        controllers=report.controllers,
+    )
     if isinstance(report.role, ModelInfo):
         message.verifier.CopyFrom(common.model_to_wire(report.role))
     else:
@@ -101,7 +120,8 @@ def _register_to_wire(report: Register) -> pb.RegisterReport:
 
 
 def _register_from_wire(message: pb.RegisterReport) -> Register:
-    return Register(message.member_id, message.address, _role_from_wire(message), message.max_sessions)
+    role, controllers = _role_from_wire(message), tuple(message.controllers)
+    return Register(message.member_id, message.address, role, message.max_sessions, controllers)
 
 
 def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:
@@ -109,12 +129,14 @@ def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:
         load=common.load_to_wire(report.load),
         lost_drafters=report.lost_drafters,
         plan=None if report.plan is None else common.plan_to_wire(report.plan),
+        speculation=None if report.speculation is None else speculation.report_to_wire(report.speculation),
     )
 
 
 def _heartbeat_from_wire(message: pb.HeartbeatReport) -> Heartbeat:
     plan = common.plan_from_wire(message.plan).over(Plan()) if message.HasField("plan") else None
-    return Heartbeat(common.load_from_wire(message.load), tuple(message.lost_drafters), plan)
+    told = speculation.report_from_wire(message.speculation) if message.HasField("speculation") else None
+    return Heartbeat(common.load_from_wire(message.load), tuple(message.lost_drafters), plan, told)
 
 
 def _role_from_wire(message: pb.RegisterReport) -> Role:

@@ -9,8 +9,8 @@ from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.membership import Cluster, Member, PlanTold, Role, TracingTold
 from specsplit.requests import ChatMessage, ChatPrompt, Delta, Done, GenerateRequest, Prompt, TextPrompt, TokenPrompt
 from specsplit.v1 import coordinator_pb2 as pb
-from specsplit.values import ModelInfo, Plan, PlanChanges, TraceChanges
-from specsplit.wire import common
+from specsplit.values import Control, ModelInfo, Plan, PlanChanges, TraceChanges
+from specsplit.wire import common, speculation
 from specsplit.wire.checks import check
 from specsplit.wire.unknown import refuse_unknown
 
@@ -196,29 +196,34 @@ def cluster_from_wire(message: pb.GetClusterResponse) -> Cluster:
     return Cluster(tuple(_member_from_wire(member) for member in message.members), message.queued, message.running)
 
 
-def set_plan_to_wire(changes: PlanChanges, reset: bool) -> pb.SetPlanRequest:
+def set_plan_to_wire(changes: PlanChanges, control: Control, reset: bool) -> pb.SetPlanRequest:
     """Raises InvalidRequest for a number that the wire cannot carry."""
     try:
-        return pb.SetPlanRequest(plan=common.plan_to_wire(changes), reset=reset)
+        wanted = speculation.control_to_wire(control)
+        return pb.SetPlanRequest(plan=common.plan_to_wire(changes), control=wanted, reset=reset)
     except (ValueError, TypeError) as error:
         raise InvalidRequest("plan", str(error)) from error
 
 
-def set_plan_from_wire(message: pb.SetPlanRequest) -> tuple[PlanChanges, bool]:
-    """The changes, and whether earlier ones are undone first. Raises InvalidRequest for an unknown field."""
+def set_plan_from_wire(message: pb.SetPlanRequest) -> tuple[PlanChanges, Control, bool]:
+    """The changes, who is to decide about the rest, and whether earlier changes are undone first.
+
+    Raises InvalidRequest for an unknown field, an unknown controller, or a bound out of range.
+    """
     check(message)
     refuse_unknown(message)
-    return common.plan_from_wire(message.plan), message.reset
+    return common.plan_from_wire(message.plan), speculation.control_from_wire(message.control), message.reset
 
 
 def plan_told_to_wire(told: PlanTold) -> pb.SetPlanResponse:
-    return pb.SetPlanResponse(told=told.members, plan=common.plan_to_wire(told.changes))
+    plan, control = common.plan_to_wire(told.changes), speculation.control_to_wire(told.control)
+    return pb.SetPlanResponse(told=told.members, plan=plan, control=control)
 
 
 def plan_told_from_wire(message: pb.SetPlanResponse) -> PlanTold:
-    """Raises Incompatible for what is no answer at all."""
+    """Raises InvalidRequest for a controller that this build does not know, Incompatible for what is no answer at all."""
     check(message)
-    return PlanTold(message.told, common.plan_from_wire(message.plan))
+    return PlanTold(message.told, common.plan_from_wire(message.plan), speculation.control_from_wire(message.control))
 
 
 def set_tracing_to_wire(changes: TraceChanges, reset: bool) -> pb.SetTracingRequest:
@@ -257,6 +262,7 @@ def _member_to_wire(member: Member) -> pb.Member:
         silent_ms=member.silent_ms,
         max_sessions=member.max_sessions,
         plan=None if member.plan is None else common.plan_to_wire(member.plan),
+        speculation=None if member.speculation is None else speculation.report_to_wire(member.speculation),
     )
 
 
@@ -270,6 +276,7 @@ def _member_from_wire(message: pb.Member) -> Member:
         draining=message.draining,
         silent_ms=message.silent_ms,
         plan=common.plan_from_wire(message.plan).over(Plan()) if message.HasField("plan") else None,
+        speculation=speculation.report_from_wire(message.speculation) if message.HasField("speculation") else None,
     )
 
 

@@ -46,6 +46,9 @@ MAX_MALFORMED_EVENTS = 64
 """Of one message of a Draft stream: each ends its session, and more of them end the stream."""
 MAX_MEMBERS = 2_048
 """Members of a cluster, and with that of a roster."""
+MAX_CONTROLLERS = 16
+MAX_CONTROLLER = 64
+"""Characters of the name of one."""
 MAX_SENTENCE = 1_000
 """Characters of what a refusal says."""
 
@@ -71,6 +74,10 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
     {
         # common.proto
         "Sampling.logit_bias": Limit(entries=MAX_BIASES),
+        "Control.adaptive": Limit(length=MAX_CONTROLLER),
+        "SpeculationReport.adaptive": Limit(length=MAX_CONTROLLER),
+        "SpeculationReport.drafters": Limit(entries=MAX_MEMBERS),
+        "DrafterReport.member_id": _NAME,
         "TraceChanges.modules": Limit(MAX_TRACE_MODULES, MAX_NAME),
         "Stopping.stop_token_ids": Limit(entries=MAX_STOP_TOKENS),
         "Logprobs.picked": Limit(entries=MAX_LOGGED_TOKENS),
@@ -134,8 +141,10 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         # cluster.proto
         "RegisterReport.member_id": _NAME,
         "RegisterReport.address": _NAME,
+        "RegisterReport.controllers": Limit(MAX_CONTROLLERS, MAX_CONTROLLER),
         "HeartbeatReport.lost_drafters": Limit(MAX_MEMBERS, MAX_NAME),
         "RosterDirective.drafters": Limit(entries=MAX_MEMBERS),
+        "HandOverDirective.from_member": _NAME,
     }
 )
 """By message and field; a test holds this table to the protos."""

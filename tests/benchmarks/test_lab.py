@@ -103,6 +103,12 @@ def test_without_drafters_every_step_commits_one_token(tmp_path: Path) -> None:
     assert found["idle"] == 1.0
 
 
+def test_callers_who_are_done_at_the_same_moment_send_no_more_than_there_is(tmp_path: Path) -> None:
+    scenario = Scenario("three for two", drafters=(), step=StepCurve(10.0), arrivals=Closed(2), requests=3)
+    ledger = Laboratory(scenario, ReplaySource(recorded(tmp_path, [[SURE]] * 4))).run()
+    assert [len(entry.tokens) for entry in ledger.entries] == [4, 4, 4]
+
+
 def test_bandwidth_slows_what_is_drafted(tmp_path: Path) -> None:
     source = ReplaySource(recorded(tmp_path, [[SURE]] * 40))
     fast, slow = (

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from specsplit.cli import app
-from specsplit.values import SERVICES, PlanChanges, TraceChanges
-from tests.client.scripted import Scripted, serving
+from specsplit.cli.plan import in_force
+from specsplit.membership import PlanTold
+from specsplit.values import SERVICES, Adaptive, Control, Plan, PlanChanges, SpeculationReport, TraceChanges
+from tests.client.scripted import MEMBERS, Scripted, serving
 
 
 @pytest.fixture
@@ -27,13 +32,17 @@ def run(*arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "sent", "printed"),
     [
-        (["plan"], (PlanChanges(), False), "plan: as each verifier is set; verifiers: 1\n"),
+        (
+            ["plan", "--adaptive", "goodput", "--max-draft-tokens", "32"],
+            (PlanChanges(), Control(Adaptive.GOODPUT, 32), False),
+            "plan: adaptive=goodput max_draft_tokens=32; verifiers: 1\n",
+        ),
         (
             ["plan", "--num-steps", "0", "--topk", "2", "--num-draft-tokens", "1", "--wait-budget-us", "9"],
-            (PlanChanges(0, 2, 1, 9), False),
+            (PlanChanges(0, 2, 1, 9), Control(), False),
             "plan: num_steps=0 topk=2 num_draft_tokens=1 wait_budget_us=9; verifiers: 1\n",
         ),
-        (["plan", "--reset"], (PlanChanges(), True), "plan: as each verifier is set; verifiers: 1\n"),
+        (["plan", "--reset"], (PlanChanges(), Control(), True), "plan: as each verifier is set; verifiers: 1\n"),
         (
             ["trace", "--level", "3", "--ratio", "0.5", "--modules", "drafter, verifier"],
             (TraceChanges(3, 0.5, ("drafter", "verifier")), False),
@@ -54,7 +63,7 @@ def run(*arguments: str) -> int:
 def test_what_the_options_say_is_sent_and_what_is_in_force_is_printed(
     coordinator: Scripted,
     arguments: list[str],
-    sent: tuple[object, bool],
+    sent: tuple[object, ...],
     printed: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -63,9 +72,52 @@ def test_what_the_options_say_is_sent_and_what_is_in_force_is_printed(
     assert capsys.readouterr().out == printed
 
 
+def test_without_options_every_part_of_the_plan_in_force_is_shown_with_its_source(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    v1 = MEMBERS[1]
+    launched = Plan(num_steps=5, num_draft_tokens=16)
+    ema = replace(v1, plan=replace(launched, num_steps=3), speculation=SpeculationReport("ema", launched=launched))
+    goodput = SpeculationReport("goodput", 32, launched)
+    coordinator.members = (MEMBERS[0], ema, replace(v1, member_id="v2", plan=Plan(), speculation=goodput))
+    assert run("plan", "--address", coordinator.address) == 0
+    assert coordinator.ordered == [(PlanChanges(), Control(), False)]
+    out = capsys.readouterr().out
+    assert out.startswith("plan: as each verifier is set; verifiers: 1\n")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
+    same = ["4 settings", "16 settings", "20000 settings", "yes settings"]
+    assert rows == [
+        ["v1", "ema settings", "-", "3 controller", *same],
+        ["v2", "goodput settings", "32 settings", "5 settings", *same],
+    ]
+    assert "What a request fixes for itself stands above the operator" in out
+
+
+def test_what_the_operator_said_is_told_from_what_the_verifier_does_by_itself() -> None:
+    plan = Plan(num_steps=3, topk=2, num_draft_tokens=8)
+    told = PlanTold(1, PlanChanges(num_steps=3, wait_budget_us=7), Control(Adaptive.GOODPUT, 16))
+    member = replace(MEMBERS[1], plan=plan, speculation=SpeculationReport("goodput", 16, Plan(topk=2)))
+    screen = io.StringIO()
+    Console(file=screen, width=180).print(in_force(told, (member,)))
+    (row,) = [line for line in screen.getvalue().splitlines() if "│" in line]
+    cells = [cell.strip() for cell in row.split("│")[1:-1]]
+    assert cells == [
+        "v1",
+        "goodput operator",
+        "16 operator",
+        "3 operator",
+        "2 settings",
+        "8 controller",
+        "20000 settings",  # the verifier has not said yet that it obeys
+        "yes settings",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        (["plan", "--adaptive", "oracle"], "'oracle' is not one of 'static', 'ema', 'goodput'"),
+        (["plan", "--max-draft-tokens", "0"], "max_draft_tokens: is 0, expected 1..256"),
         (["plan", "--num-steps", "few"], "--num-steps"),
         (["plan", "--topk=-1"], "plan: "),
         (["trace", "--level=-1"], "tracing: "),

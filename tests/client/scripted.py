@@ -25,9 +25,7 @@ from specsplit.values import (
     FinishReason,
     Load,
     ModelInfo,
-    PlanChanges,
     SpeculationStatistics,
-    TraceChanges,
     Usage,
     Vocabulary,
 )
@@ -57,9 +55,9 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
     address: str = ""
     asked: list[GenerateRequest] = field(default_factory=list[GenerateRequest])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
-    ordered: list[tuple[PlanChanges | TraceChanges, bool]] = field(
-        default_factory=list[tuple[PlanChanges | TraceChanges, bool]]
-    )
+    ordered: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
+    """What set_plan and set_tracing were asked for, each as its parts."""
+    members: tuple[Member, ...] = MEMBERS
     ended: threading.Event = field(default_factory=threading.Event)
 
     def Generate(self, request: wire.GenerateMessage, context: Any) -> Iterator[wire.GenerateEventMessage]:  # noqa: N802
@@ -76,11 +74,12 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
         return wire.model_info_to_wire(MODEL)
 
     def GetCluster(self, request: wire.ClusterQuestion, context: Any) -> wire.ClusterMessage:  # noqa: N802
-        return wire.cluster_to_wire(Cluster(MEMBERS, queued=3, running=2))
+        return wire.cluster_to_wire(Cluster(self.members, queued=3, running=2))
 
     def SetPlan(self, request: wire.PlanMessage, context: Any) -> wire.PlanToldMessage:  # noqa: N802
-        self.ordered.append(wire.set_plan_from_wire(request))
-        return wire.plan_told_to_wire(PlanTold(1, wire.set_plan_from_wire(request)[0]))
+        changes, control, reset = wire.set_plan_from_wire(request)
+        self.ordered.append((changes, control, reset))
+        return wire.plan_told_to_wire(PlanTold(1, changes, control))
 
     def SetTracing(self, request: wire.TracingMessage, context: Any) -> wire.TracingToldMessage:  # noqa: N802
         self.ordered.append(wire.set_tracing_from_wire(request))

@@ -25,7 +25,7 @@ from specsplit.errors import (
 )
 from specsplit.membership import PlanTold, TracingTold
 from specsplit.requests import Delta, Done, GenerateRequest, TextPrompt
-from specsplit.values import FinishReason, PlanChanges, Sampling, Stopping, TraceChanges
+from specsplit.values import Adaptive, Control, FinishReason, PlanChanges, Sampling, Stopping, TraceChanges
 from tests.client.scripted import DONE, EVENTS, MEMBERS, MODEL, Scripted, serving
 
 
@@ -365,12 +365,13 @@ async def test_a_change_of_the_plan_or_of_what_is_traced_is_sent_and_answered(
     client: Client, async_client: AsyncClient, coordinator: Scripted
 ) -> None:
     plan, tracing = PlanChanges(num_steps=0), TraceChanges(level=3, modules=("drafter",))
-    assert client.set_plan(plan) == await async_client.set_plan(plan) == PlanTold(1, plan)
+    control = Control(Adaptive.GOODPUT, 32)
+    assert client.set_plan(plan, control) == await async_client.set_plan(plan, control) == PlanTold(1, plan, control)
     assert client.set_tracing(tracing) == await async_client.set_tracing(tracing) == TracingTold(2, tracing)
     assert client.set_plan(reset=True).changes == PlanChanges()
     assert (await async_client.set_tracing(reset=True)).changes == TraceChanges()
-    expected = [(plan, False)] * 2 + [(tracing, False)] * 2 + [(PlanChanges(), True), (TraceChanges(), True)]
-    assert coordinator.ordered == expected
+    given = [(plan, control, False)] * 2 + [(tracing, False)] * 2
+    assert coordinator.ordered == [*given, (PlanChanges(), Control(), True), (TraceChanges(), True)]
 
 
 async def test_a_request_takes_the_trace_of_the_current_span_along_and_no_other_has_one(

@@ -10,19 +10,33 @@ import pytest
 from specsplit.membership import Draining, Heartbeat, Register
 from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest, TextPrompt, TokenPrompt
 from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE
-from specsplit.values import DrafterInfo, DrafterKind, Load, Plan, PlanChanges, Stopping, TraceChanges
+from specsplit.values import (
+    Adaptive,
+    Control,
+    DrafterInfo,
+    DrafterKind,
+    DrafterReport,
+    Estimate,
+    Load,
+    Plan,
+    PlanChanges,
+    SpeculationReport,
+    Stopping,
+    TraceChanges,
+)
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
 from tests.coordinator.conftest import Cluster, Script
 from tests.support.fuzz import HEALTH, REFLECTION, calls_of, check_no_tracebacks, fuzz
 
 PROMPTS = (TextPrompt("def f"), ChatPrompt((ChatMessage("user", "hello"),)), TokenPrompt((5, 6, 7)))
+REPORT = SpeculationReport("ema", estimate=Estimate(2.5, 0.02, 1e-4, 120, 100), drafters=(DrafterReport("d1", 1, 9.0),))
 EXAMPLES = (
     *(wire.generate_to_wire(GenerateRequest(each, stopping=Stopping(4), stop=("\n",))) for each in PROMPTS),
-    wire.set_plan_to_wire(PlanChanges(num_steps=3), reset=False),
+    wire.set_plan_to_wire(PlanChanges(num_steps=3), Control(Adaptive.EMA, 8), reset=False),
     wire.set_tracing_to_wire(TraceChanges(level=1, modules=("drafter",)), reset=True),
     cluster_wire.report_to_wire(Register("d9", "127.0.0.1:1", DrafterInfo(DrafterKind.NGRAM, "", None, 64), 4)),
-    cluster_wire.report_to_wire(Heartbeat(Load(sessions=1), ("d1",), Plan())),
+    cluster_wire.report_to_wire(Heartbeat(Load(sessions=1), ("d1",), Plan(), REPORT)),
     cluster_wire.report_to_wire(Draining()),
 )
 

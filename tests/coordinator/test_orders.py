@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit.errors import InvalidRequest
+from specsplit.errors import Incompatible, InvalidRequest
 from specsplit.membership import PlanOrder, PlanTold, Register, Registered, Roster, TracingOrder, TracingTold
-from specsplit.values import Plan, PlanChanges, TraceChanges, TraceScope
+from specsplit.values import Adaptive, Control, Plan, PlanChanges, TraceChanges, TraceScope
 from specsplit_coordinator.orders import Orders
 
 from .conftest import Cluster
@@ -25,6 +26,23 @@ async def member(cluster: Cluster) -> AsyncIterator[Member]:
     member = Member(cluster.address)
     yield member
     await member.hang_up()
+
+
+controls = st.builds(Control, st.none() | st.sampled_from(Adaptive), st.none() | st.integers(1, 256))
+
+
+@given(st.lists(controls, max_size=5), controls)
+def test_of_several_orders_the_last_to_name_a_controller_or_a_bound_holds(
+    earlier: list[Control], last: Control
+) -> None:
+    orders = Orders()
+    for control in earlier:
+        orders.change_plan(PlanChanges(), control)
+    adaptive = next((each.adaptive for each in reversed(earlier) if each.adaptive is not None), None)
+    bound = next((each.max_draft_tokens for each in reversed(earlier) if each.max_draft_tokens is not None), None)
+    assert orders.control == Control(adaptive, bound)
+    orders.change_plan(PlanChanges(), last, reset=True)
+    assert orders.control == last
 
 
 @given(st.lists(plans, max_size=5))
@@ -51,6 +69,8 @@ def test_a_bad_change_changes_nothing_and_is_told_to_nobody() -> None:
         orders.change_plan(PlanChanges(topk=65))
     with pytest.raises(InvalidRequest, match="trace_modules: has 'oracle'"):
         orders.change_tracing(TraceChanges(modules=("oracle",)))
+    with pytest.raises(InvalidRequest, match="max_draft_tokens: is 257"):
+        orders.change_plan(PlanChanges(), Control(max_draft_tokens=257))
     assert (orders.plan, orders.tracing, told) == (PlanChanges(), TraceChanges(), [])
 
 
@@ -80,6 +100,47 @@ async def test_verifiers_are_told_of_a_new_plan_and_so_is_one_that_joins_later(
     await late.hang_up()
     assert [type(each) for each in directives] == [Registered, Roster, PlanOrder, TracingOrder]
     assert directives[2] == PlanOrder(PlanChanges(num_steps=0, topk=2))
+
+
+def knowing(cluster: Cluster, name: str, *controllers: str) -> Register:
+    return replace(verifier(cluster, name), controllers=controllers)
+
+
+async def test_verifiers_are_told_of_a_controller_and_so_is_one_that_joins_later(
+    cluster: Cluster, member: Member
+) -> None:
+    member.say(knowing(cluster, "v1", "static", "goodput"))
+    await member.hear_first(4)
+    control = Control(Adaptive.GOODPUT, 32)
+    assert await cluster.client.set_plan(control=control) == PlanTold(1, PlanChanges(), control)
+    assert await member.hear() == PlanOrder(PlanChanges(), control)
+    await cluster.client.set_plan(PlanChanges(topk=2), Control(max_draft_tokens=8))
+    both = PlanOrder(PlanChanges(topk=2), Control(Adaptive.GOODPUT, 8))
+    assert await member.hear() == both
+    late = Member(cluster.address)
+    late.say(knowing(cluster, "v2", "static", "ema", "goodput"))
+    assert (await late.hear_first(4))[2] == both
+    await late.hang_up()
+
+
+async def test_a_controller_that_a_verifier_does_not_know_is_refused_and_nothing_changes(
+    cluster: Cluster, member: Member
+) -> None:
+    member.say(knowing(cluster, "v1", "static", "ema"))
+    await member.hear_first(4)
+    known = r"verifier v1 runs a build that cannot be told to use goodput \(it knows: static, ema\)"
+    with pytest.raises(Incompatible, match=known):
+        await cluster.client.set_plan(PlanChanges(topk=2), Control(Adaptive.GOODPUT))
+    assert await cluster.client.set_plan() == PlanTold(1, PlanChanges())
+
+
+async def test_a_verifier_of_an_older_build_that_joins_later_keeps_its_controller_and_hears_the_rest(
+    cluster: Cluster, member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cluster.client.set_plan(PlanChanges(topk=2), Control(Adaptive.GOODPUT))
+    member.say(verifier(cluster, "old"))
+    assert (await member.hear_first(4))[2] == PlanOrder(PlanChanges(topk=2))
+    assert "cannot be told to use the controller in force" in caplog.text
 
 
 async def test_every_member_is_told_what_to_trace_and_the_coordinator_obeys_too(

@@ -13,7 +13,7 @@ import pytest
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings import CoordinatorSettings
-from specsplit.values import DrafterKind, PlanChanges
+from specsplit.values import Adaptive, Control, DrafterKind, Estimate, PlanChanges, SpeculationReport
 from specsplit_coordinator.page import server
 
 from .conftest import POCKET
@@ -74,7 +74,9 @@ async def test_the_cluster_is_told_as_it_is(cluster: Cluster, say: Say) -> None:
     await cluster.add_verifier(say((5, 6), (7,)))
     await cluster.add_drafter(DrafterKind.NGRAM, "d1")
     await cluster.client.generate("x", request_id="mine")
-    cluster.coordinator.orders.change_plan(PlanChanges(num_steps=2))
+    cluster.coordinator.orders.change_plan(PlanChanges(num_steps=2), Control(Adaptive.GOODPUT))
+    (seat,) = cluster.coordinator.registry.verifiers
+    seat.speculation = SpeculationReport("goodput", 32, estimate=Estimate(2.5, 0.02, 1e-4, 120, 100), accept_length=2.4)
     now = await state(cluster)
     (verifier,), (drafter,), (request,) = now["verifiers"], now["drafters"], now["requests"]
     assert (verifier["name"], verifier["model"], verifier["state"]) == ("v1", "toy", "serving")
@@ -82,7 +84,9 @@ async def test_the_cluster_is_told_as_it_is(cluster: Cluster, say: Say) -> None:
     assert (request["id"], request["state"], request["ended"], request["tokens"]) == ("mine", "stop", True, 3)
     assert (request["verifier"], request["drafter"], request["accept_length"]) == ("v1", "d1", 1.5)
     assert now["totals"] == {"requests": 1, "tokens": 3, "steps": 2, "accepted": 1}
-    assert now["plan_changes"] == {"num_steps": 2}
+    assert now["plan_changes"] == {"num_steps": 2, "adaptive": "goodput"}
+    told = {"adaptive": "goodput", "max_draft_tokens": 32, "accept_length": 2.4, "hit_rate": 0.0}
+    assert verifier["speculation"] == told | {"estimate": {"rate": 120, "static_rate": 100}}
 
 
 async def test_a_member_that_went_is_shown_for_a_while_with_the_reason(cluster: Cluster, say: Say) -> None:

@@ -8,9 +8,10 @@ from specsplit.clock import ManualClock
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import Register
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Vocabulary
+from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.breaker import FIRST_COOL_DOWN_S, Breaker
 from specsplit_coordinator.placement import choose_drafter, choose_verifier, has_other
-from specsplit_coordinator.registry import Seat
+from specsplit_coordinator.registry import Registry, Seat
 
 TARGET = Vocabulary(50, "aa")
 
@@ -37,7 +38,9 @@ NGRAM, STANDALONE, EAGLE3 = DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKi
 
 
 def chosen(drafters: list[Seat], wish: str | None = None, cooling_down: tuple[str, ...] = ()) -> str | None:
-    seat = choose_drafter(drafters, wish, TARGET, cooling_down)
+    balance = Balance(Registry(TARGET, ManualClock(), 1.0))
+    asking = verifier("v")
+    seat = choose_drafter(drafters, wish, TARGET, cooling_down, lambda drafter: balance.score(asking, drafter, more=1))
     return None if seat is None else seat.member_id
 
 

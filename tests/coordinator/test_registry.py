@@ -9,7 +9,9 @@ from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import Heartbeat, Register
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
+from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.registry import KIND_ORDER, Registry
+from specsplit_coordinator.rosters import Rosters
 
 HERE = Vocabulary(50, "aa")
 
@@ -90,7 +92,7 @@ def test_a_roster_holds_the_fitting_drafters_best_kind_first(registry: Registry)
     registry.register(drafter("s", DrafterKind.STANDALONE, HERE))
     registry.register(drafter("alien", DrafterKind.STANDALONE, Vocabulary(51)))
     registry.drain(registry.register(drafter("leaving")))
-    assert registry.roster(seat).drafters == (Endpoint("s", "s:1"), Endpoint("n", "n:1"))
+    assert Rosters(registry, Balance(registry)).of(seat).drafters == (Endpoint("s", "s:1"), Endpoint("n", "n:1"))
 
 
 def test_a_roster_orders_every_kind_and_says_what_each_needs(registry: Registry) -> None:
@@ -100,7 +102,7 @@ def test_a_roster_orders_every_kind_and_says_what_each_needs(registry: Registry)
     for kind in DrafterKind:
         info = DrafterInfo(kind, "", None, 512, need if kind.is_head else FeatureNeed())
         registry.register(Register(kind.value, "d:1", info, 2))
-    drafters = registry.roster(seat).drafters
+    drafters = Rosters(registry, Balance(registry)).of(seat).drafters
     assert [each.member_id for each in drafters] == [kind.value for kind in KIND_ORDER]
     assert [each.features for each in drafters] == [need, need, need, FeatureNeed(), FeatureNeed()]
 

@@ -13,8 +13,8 @@ from scripts.dashboards.expressions import check_expressions, unfiltered
 from specsplit.membership import Cluster, Member
 from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import CoordinatorMetrics, DrafterMetrics, VerifierMetrics
-from specsplit.records import LinkStatistics
-from specsplit.values import DrafterInfo, DrafterKind, FinishReason, Load, Miss, ModelInfo, Vocabulary
+from specsplit.records import LinkStatistics, PlanRecord
+from specsplit.values import DrafterInfo, DrafterKind, Estimate, FinishReason, Load, Miss, ModelInfo, Vocabulary
 from tests.deploy.live import needs_prometheus, prometheus, query
 from tests.observe.test_metrics import TRACE, Costs, Step, Totals
 
@@ -43,6 +43,8 @@ class Cast:
         self.coordinator.watch(lambda: Cluster(members, queued=1, running=2))
         self.verifier.watch(lambda: Load(2, 1, 24, 64))
         self.verifier.watch_links(lambda: [LinkStatistics(*(self.turns * n for n in (1, 2, 300, 400, 5, 6, 100)))])
+        estimate = Estimate(2.5, 0.02, 1e-4, 120.0, 100.0)
+        self.verifier.watch_plan(lambda: PlanRecord(self.turns, "goodput", estimate))
         for drafter in self.drafters:
             drafter.watch(lambda: Totals(**dict.fromkeys(("expansions", "commits", "committed_nodes"), self.turns)))
 

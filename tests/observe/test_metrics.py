@@ -22,9 +22,9 @@ from specsplit.observe.exposition import expose
 from specsplit.observe.instruments import Histogram
 from specsplit.observe.metric_table import KIND, TABLE, Kind, Metric, Service, metrics_of, steps_of_125
 from specsplit.observe.metrics import MOST_STEPS, CoordinatorMetrics, DrafterMetrics, Metrics, VerifierMetrics
-from specsplit.records import DrafterStatistics, LinkStatistics, SessionStep, StepCosts
+from specsplit.records import DrafterStatistics, LinkStatistics, PlanRecord, SessionStep, StepCosts
 from specsplit.rpc.catalogue import CODES
-from specsplit.values import DrafterInfo, DrafterKind, FinishReason, Load, Miss, ModelInfo, Plan, Vocabulary
+from specsplit.values import DrafterInfo, DrafterKind, Estimate, FinishReason, Load, Miss, ModelInfo, Plan, Vocabulary
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -373,7 +373,7 @@ def test_load_and_links_are_looked_up_and_rare_events_are_told() -> None:
     metrics.watch(lambda: Load(sessions=7, waiting=2, free_pages=24, total_pages=64))
     metrics.watch_links(lambda: [LinkStatistics(1, 2, 3, 4, 5, 6, 1), LinkStatistics(10, 20, 30, 40, 50, 60, 10)])
     metrics.session(100)
-    metrics.watch_plan(lambda: 1)
+    metrics.watch_plan(lambda: PlanRecord(1, "ema"))
     metrics.drafter_lost()
     samples = scrape(metrics)
     assert (value(samples, "specsplit_running_sessions"), value(samples, "specsplit_waiting_sessions")) == (5, 2)
@@ -384,6 +384,23 @@ def test_load_and_links_are_looked_up_and_rare_events_are_told() -> None:
     assert value(samples, "specsplit_feature_bytes_total") == 11
     assert value(samples, "specsplit_prompt_tokens_total") == 100
     assert value(samples, "specsplit_plan_switches_total") == value(samples, "specsplit_drafters_lost_total") == 1
+
+
+def test_the_controller_in_force_and_its_estimate_are_looked_up() -> None:
+    metrics, estimate = VerifierMetrics(on=True), Estimate(2.5, 0.02, 1e-4, 120.0, 100.0)
+    told = [PlanRecord(3, "static"), PlanRecord(4, "goodput", estimate)]
+    metrics.watch_plan(lambda: told[0])
+    samples = scrape(metrics)
+    assert values(samples, "specsplit_adaptive_controller") == {("static",): 1, ("ema",): 0, ("goodput",): 0}
+    assert value(samples, "specsplit_adaptive_expected_rate") == value(samples, "specsplit_adaptive_static_rate") == 0
+    del told[0]
+    samples = scrape(metrics)
+    assert values(samples, "specsplit_adaptive_controller") == {("static",): 0, ("ema",): 0, ("goodput",): 1}
+    assert value(samples, "specsplit_adaptive_expected_rate") == 120
+    assert value(samples, "specsplit_adaptive_static_rate") == 100
+    assert value(samples, "specsplit_adaptive_accept_length") == 2.5
+    assert value(samples, "specsplit_adaptive_step_seconds") == 0.02
+    assert value(samples, "specsplit_adaptive_token_seconds") == 1e-4
 
 
 # The drafter

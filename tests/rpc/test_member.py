@@ -16,6 +16,7 @@ from specsplit.membership import (
     Directive,
     Drain,
     Draining,
+    HandOver,
     Heartbeat,
     PlanOrder,
     Register,
@@ -27,7 +28,7 @@ from specsplit.membership import (
 from specsplit.rpc import CLUSTER_SERVICE, Context, Membership, Server, dial, member_id_of
 from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
-from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, PlanChanges, TraceChanges
+from specsplit.values import Adaptive, Control, DrafterInfo, DrafterKind, Endpoint, Load, PlanChanges, TraceChanges
 from specsplit.wire.cluster import directive_to_wire, report_from_wire
 
 REGISTER = Register("drafter-1", "127.0.0.1:7", DrafterInfo(DrafterKind.NGRAM, "", None, 128), 4)
@@ -72,7 +73,7 @@ class Ear:
     """Hears what the membership passes on."""
 
     def __init__(self) -> None:
-        self.heard: asyncio.Queue[Roster | PlanChanges | TraceChanges | None] = asyncio.Queue()
+        self.heard: asyncio.Queue[Roster | PlanOrder | TraceChanges | HandOver | None] = asyncio.Queue()
 
     def on_drain(self) -> None:
         self.heard.put_nowait(None)
@@ -97,6 +98,7 @@ async def joined(script: Script, ear: Ear | None = None) -> AsyncIterator[Member
             lambda: Load(sessions=3),
             on_roster=ear.heard.put_nowait,
             on_plan=ear.heard.put_nowait,
+            on_hand_over=ear.heard.put_nowait,
             on_tracing=ear.heard.put_nowait,
             on_drain=ear.on_drain,
         )
@@ -123,16 +125,17 @@ async def test_a_member_registers_first_and_then_reports_its_load_again_and_agai
 async def test_directives_reach_the_member() -> None:
     script, ear = Script(), Ear()
     async with joined(script, ear):
-        plan, tracing = PlanChanges(num_steps=0), TraceChanges(level=3, modules=("drafter",))
-        for directive in (ROSTER, PlanOrder(plan), TracingOrder(tracing), Drain()):
+        plan = PlanOrder(PlanChanges(num_steps=0), Control(Adaptive.GOODPUT, 8))
+        tracing, move = TraceChanges(level=3, modules=("drafter",)), HandOver("d1", ROSTER.drafters[0], 2)
+        for directive in (ROSTER, plan, TracingOrder(tracing), move, Drain()):
             script.directives.put_nowait(directive)
         async with asyncio.timeout(10):
-            assert [await ear.heard.get() for _ in range(4)] == [ROSTER, plan, tracing, None]
+            assert [await ear.heard.get() for _ in range(5)] == [ROSTER, plan, tracing, move, None]
 
 
 async def test_a_member_that_has_no_use_for_an_order_passes_it_by() -> None:
     script = Script()
-    for directive in (ROSTER, PlanOrder(), TracingOrder(), Drain(), None):
+    for directive in (ROSTER, PlanOrder(), TracingOrder(), HandOver("d1", ROSTER.drafters[0], 2), Drain(), None):
         script.directives.put_nowait(directive)
     server = make_coordinator(script)
     address = await server.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -164,6 +165,14 @@ def test_a_long_session_holds_no_more_than_its_live_nodes_need() -> None:
     assert sum(array.nbytes for array in (mirror.tree.ids.base, mirror.tree.scores.base) if array is not None) < 10_000
 
 
+def test_a_chain_longer_than_a_tree_has_places_for_is_hung_at_once() -> None:
+    tree, count = TokenTree(7, 0), 1_000
+    numbers = np.arange(1, count + 1)
+    assert tree.extend(numbers, numbers - 1, numbers, np.full(count, -0.5))
+    assert int(tree.positions[count]) == count
+    assert tree.score_of(count) == -0.5 * count
+
+
 def test_ids_beyond_63_bits_are_refused() -> None:
     mirror = Mirror(1, 0, 0, max_nodes=64, vocab_size=100)
     with pytest.raises(IllegalEvent, match="ids: 9223372036854775808 is above 9223372036854775807"):
@@ -180,3 +189,11 @@ def test_a_number_beyond_63_bits_anywhere_is_refused_and_changes_nothing(count: 
     hostile[count // 2] = number
     with pytest.raises(IllegalEvent):
         mirror.grow(replace(sound, **{column: tuple(hostile)}))
+
+
+@pytest.mark.parametrize("count", [63, 64, 100, 1000])
+def test_a_chain_that_comes_in_one_grow_may_be_longer_than_the_columns_are(count: int) -> None:
+    mirror = Mirror(1, 0, 0, max_nodes=2000, vocab_size=8)
+    ids = range(1, count + 1)
+    assert mirror.grow(Grow(0, ids, [node_id - 1 for node_id in ids], [1] * count, [-0.125] * count)) == count
+    assert [mirror.tree.token_of(slot) for slot in mirror.tree.path(count)] == [1] * count

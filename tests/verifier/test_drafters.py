@@ -17,7 +17,7 @@ from specsplit.rpc import dial, wait_until_serving
 from specsplit.sessions import DecodeRequest
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
 from specsplit.values import Endpoint, Stopping
-from specsplit_verifier.events import Roster
+from specsplit_verifier.events import HandOver, Roster
 from tests.support.toys import letter, random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
 
@@ -201,3 +201,35 @@ async def test_a_drafter_of_another_vocabulary_refuses_and_names_both_sides(
         child.kill()
     assert tokens[:3] == list(b"bcd") and len(tokens) == 60
     assert "vocabulary mismatch" in caplog.text and "16 tokens" in caplog.text and "264 tokens" in caplog.text
+
+
+async def test_a_session_that_is_handed_over_goes_on_with_the_other_drafter_and_nobody_is_lost(alphabet: Path) -> None:
+    def silent(event: drafter_pb2.DraftRequestEvent) -> drafter_pb2.DraftResponseEvent | None:
+        if event.WhichOneof("event") == "close":
+            return None
+        return grow(event.session_id, commits=event.commit.number, resting=True)
+
+    async with (
+        scripted(silent) as (first, source),
+        scripted(silent) as (second, target),
+        verifier_over(alphabet, wait_budget_us=0) as verifier,
+    ):
+        records = recorded(verifier)
+        longer = asyncio.create_task(
+            decode(verifier, DecodeRequest("l", list(b"abcdef"), stopping=Stopping(400), drafter=source))
+        )
+        shorter = asyncio.create_task(
+            decode(verifier, DecodeRequest("s", list(b"ab"), stopping=Stopping(400), drafter=source))
+        )
+        while sum(event.WhichOneof("event") == "commit" for event in first.seen) < 4:
+            await asyncio.sleep(0.01)
+        verifier.engine.post(HandOver(source.address, target, 1))
+        tokens = [bytes(tokens) for tokens, *_ in await asyncio.gather(longer, shorter)]
+    circle = bytes(range(ord("a"), ord("z") + 1)) * 20
+    assert [circle.index(text[:20]) for text in tokens] == [6, 2]
+    opened = [event.open for event in second.seen if event.WhichOneof("event") == "open"]
+    assert [each.prompt_tokens for each in opened] == [2], "the one with the shorter text"
+    assert len(first.closed()) == 2 and len(second.closed()) == 1
+    assert sum(record.costs.hand_overs for record in records) == 1
+    assert sum(record.costs.failovers for record in records) == 0
+    assert not verifier.drafters_lost

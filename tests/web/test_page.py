@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from specsplit.cli.local import LocalCluster
-from specsplit.values import PlanChanges
+from specsplit.values import Adaptive, Control, PlanChanges
 from tests.support.toys import alphabet_target
 
 from .browser import CHROMIUM, NOT_HERE, Tab, browsing
@@ -97,7 +97,30 @@ def test_members_and_the_plan_in_force_are_shown(tab: Tab) -> None:
     assert "drafter · standalone" in text and "drafter · ngram" in text and "verifier · alphabet" in text
     assert "sessions" in text and "KV" in text and "steps/s" in text
     plan = tab.until("document.querySelector('#plan').innerText", lambda text: "depth 5" in text)
-    assert "tokens a step 16" in plan
+    assert "tokens a step 16" in plan and "controller static" in plan
+
+
+def test_the_plan_is_drawn_over_time_and_so_is_what_the_controller_expects_of_it(tab: Tab, shown: Shown) -> None:
+    tab.until("document.querySelector('#plan-said').innerText", lambda text: "tokens a step 16" in text)
+    assert "gives no estimate" in tab.evaluate("document.querySelector('#gain-said').innerText")
+    with shown.cluster.client() as client:
+        client.set_plan(PlanChanges(num_steps=2), Control(Adaptive.GOODPUT))
+    try:
+        with shown.request("course"):
+            said = tab.until("document.querySelector('#gain-said').innerText", lambda text: "expected tokens/s" in text)
+            assert "with the plan of the settings" in said and "gain" in said
+            tab.until("document.querySelector('#plan').innerText", lambda text: "controller goodput · changed" in text)
+            tab.until("document.querySelector('#plan-said').innerText", lambda text: "depth 2" in text)
+            tab.until(
+                "document.querySelector('[data-member=verifier-0]').innerText", lambda text: "accept length" in text
+            )
+        depths = tab.evaluate("[...new Set(course.map(each => each.steps))]")
+        assert depths[-2:] == [5, 2], "what was, and what is"
+        path = tab.evaluate("document.querySelector('#plan-course .other').getAttribute('d')")
+        assert path.startswith("M") and "V" in path
+    finally:
+        with shown.cluster.client() as client:
+            client.set_plan(reset=True)
 
 
 def test_the_tree_of_a_request_is_drawn_with_every_kind_of_node(tab: Tab, shown: Shown) -> None:

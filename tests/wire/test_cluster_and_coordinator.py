@@ -16,15 +16,20 @@ from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, verifier_pb2
 from specsplit.values import (
     SERVICES,
+    Adaptive,
+    Control,
     DrafterInfo,
     DrafterKind,
+    DrafterReport,
     Endpoint,
+    Estimate,
     FinishReason,
     Load,
     ModelInfo,
     Plan,
     PlanChanges,
     Sampling,
+    SpeculationReport,
     SpeculationStatistics,
     Stopping,
     TokenLogprob,
@@ -48,25 +53,57 @@ roles = models | drafters
 loads = st.builds(Load, U32, U32, U32, U32, U64, st.floats(0, 1e9))
 ADDRESS = st.sampled_from(["127.0.0.1:0", "[::1]:65535", "host.example:50051"])
 endpoints = st.builds(Endpoint, NAME, ADDRESS, needs)
-registers = st.builds(membership.Register, NAME, ADDRESS, roles, st.integers(1, 2**32 - 1))
+controllers = st.lists(NAME, max_size=3).map(tuple)
+registers = st.builds(membership.Register, NAME, ADDRESS, roles, st.integers(1, 2**32 - 1), controllers)
 plans = st.builds(
     Plan, st.integers(0, 64), st.integers(1, 64), st.integers(1, 256), st.integers(0, 60_000_000), st.booleans()
 )
-heartbeats = st.builds(membership.Heartbeat, loads, st.lists(NAME, max_size=3).map(tuple), st.none() | plans)
+MEASURED = st.floats(0, 1e9)
+estimates = st.builds(Estimate, *[MEASURED] * 5)
+drafter_reports = st.builds(DrafterReport, NAME, U32, *[MEASURED] * 4)
+speculation_reports = st.builds(
+    SpeculationReport,
+    NAME,
+    st.none() | U32,
+    plans,
+    *[MEASURED] * 4,
+    st.none() | estimates,
+    st.lists(drafter_reports, max_size=3).map(tuple),
+)
+heartbeats = st.builds(
+    membership.Heartbeat,
+    loads,
+    st.lists(NAME, max_size=3).map(tuple),
+    st.none() | plans,
+    st.none() | speculation_reports,
+)
 reports = registers | heartbeats | st.just(membership.Draining())
 plan_changes = st.builds(
     PlanChanges, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | st.booleans()
 )
+controls = st.builds(Control, st.none() | st.sampled_from(Adaptive), st.none() | st.integers(1, 256))
 modules = st.lists(st.sampled_from(SERVICES), min_size=1, max_size=3).map(tuple)
 trace_changes = st.builds(TraceChanges, st.none() | U32, st.none() | st.floats(0, 1), st.none() | modules)
 directives = (
     st.builds(membership.Registered, st.integers(1, 2**32 - 1))
     | st.builds(membership.Roster, st.lists(endpoints, max_size=3).map(tuple))
-    | st.builds(membership.PlanOrder, plan_changes)
+    | st.builds(membership.PlanOrder, plan_changes, controls)
+    | st.builds(membership.HandOver, NAME, endpoints, st.integers(1, 2**32 - 1))
     | st.builds(membership.TracingOrder, trace_changes)
     | st.just(membership.Drain())
 )
-members = st.builds(membership.Member, TEXT, TEXT, roles, U32, loads, st.booleans(), U32, st.none() | plans)
+members = st.builds(
+    membership.Member,
+    TEXT,
+    TEXT,
+    roles,
+    U32,
+    loads,
+    st.booleans(),
+    U32,
+    st.none() | plans,
+    st.none() | speculation_reports,
+)
 clusters = st.builds(membership.Cluster, st.lists(members, max_size=3).map(tuple), U32, U32)
 
 chats = st.builds(requests.ChatPrompt, st.lists(st.builds(requests.ChatMessage, TEXT, TEXT), max_size=3).map(tuple))
@@ -139,11 +176,13 @@ def test_a_generate_event_survives(event: requests.Delta | requests.Done) -> Non
     assert coordinator.generate_event(over_the_wire(coordinator.generate_response(event))) == event
 
 
-@given(plan_changes, st.booleans(), U32)
-def test_a_change_of_the_plan_and_its_answer_survive(changes: PlanChanges, reset: bool, members: int) -> None:
-    asked = over_the_wire(coordinator.set_plan_to_wire(changes, reset))
-    assert coordinator.set_plan_from_wire(asked) == (changes, reset)
-    told = membership.PlanTold(members, changes)
+@given(plan_changes, controls, st.booleans(), U32)
+def test_a_change_of_the_plan_and_its_answer_survive(
+    changes: PlanChanges, control: Control, reset: bool, members: int
+) -> None:
+    asked = over_the_wire(coordinator.set_plan_to_wire(changes, control, reset))
+    assert coordinator.set_plan_from_wire(asked) == (changes, control, reset)
+    told = membership.PlanTold(members, changes, control)
     assert coordinator.plan_told_from_wire(over_the_wire(coordinator.plan_told_to_wire(told))) == told
 
 
@@ -254,7 +293,8 @@ def test_a_wrong_value_is_refused_by_name(field: str, message: coordinator_pb2.G
         lambda: coordinator.generate_event(coordinator_pb2.GenerateResponse()),
         lambda: coordinator.cluster_from_wire(coordinator_pb2.GetClusterResponse(members=[coordinator_pb2.Member()])),
         lambda: coordinator.generate_to_wire(requests.GenerateRequest(requests.TokenPrompt((-1,)))),
-        lambda: coordinator.set_plan_to_wire(PlanChanges(num_steps=-1), reset=False),
+        lambda: coordinator.set_plan_to_wire(PlanChanges(num_steps=-1), Control(), reset=False),
+        lambda: cluster.directive_from_wire(cluster_pb2.JoinResponse(hand_over={"to": {"address": "h:1"}})),
         lambda: coordinator.set_tracing_to_wire(TraceChanges(level=-1), reset=False),
         lambda: coordinator.set_tracing_from_wire(coordinator_pb2.SetTracingRequest(tracing={"modules": ["m"] * 17})),
     ],
@@ -270,6 +310,34 @@ def test_the_longest_values_that_are_allowed_pass() -> None:
     )
     request = coordinator.generate_from_wire(message)
     assert (len(request.request_id), len(request.stop), len(request.stopping.stop_token_ids)) == (256, 16, 256)
+
+
+def test_a_controller_that_this_build_does_not_know_is_refused_with_the_known_ones() -> None:
+    asked = coordinator_pb2.SetPlanRequest(control={"adaptive": "oracle"})
+    with pytest.raises(InvalidRequest, match="adaptive: is 'oracle', expected one of static, ema, goodput"):
+        coordinator.set_plan_from_wire(asked)
+
+
+@pytest.mark.parametrize("most", [0, 257])
+def test_a_bound_out_of_range_is_refused_by_name(most: int) -> None:
+    asked = coordinator_pb2.SetPlanRequest(control={"max_draft_tokens": most})
+    with pytest.raises(InvalidRequest, match=rf"max_draft_tokens: is {most}, expected 1\.\.256"):
+        coordinator.set_plan_from_wire(asked)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -1.0])
+def test_a_report_of_what_cannot_have_been_measured_is_refused_by_name(number: float) -> None:
+    report = {"adaptive": "static", "drafters": [{"member_id": "d", "accepted": number}]}
+    with pytest.raises(InvalidRequest, match=r"speculation\.drafters\.accepted"):
+        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": report}))
+
+
+def test_a_report_of_a_controller_that_this_build_does_not_know_is_read_all_the_same() -> None:
+    report = cluster.report_from_wire(
+        cluster_pb2.JoinRequest(heartbeat={"speculation": {"adaptive": "oracle", "launched": {}}})
+    )
+    assert isinstance(report, membership.Heartbeat)
+    assert report.speculation == SpeculationReport("oracle")
 
 
 NGRAM = common_pb2.DrafterInfo(kind=common_pb2.DRAFTER_KIND_NGRAM)

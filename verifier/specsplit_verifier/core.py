@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
@@ -14,10 +14,12 @@ from specsplit.speculation import Draft
 from specsplit.values import Estimate, ModelInfo, Plan
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
+from specsplit_verifier.drafter_record import DrafterRecord
 from specsplit_verifier.events import (
     Cancel,
     DrafterLost,
     FromDrafter,
+    HandOver,
     NewPlan,
     Output,
     Roster,
@@ -51,6 +53,8 @@ class EngineStatistics:
     """How often that has changed."""
     estimate: Estimate | None = None
     """Why that plan is in force; None: nothing has been seen yet."""
+    drafters: Mapping[str, DrafterRecord] = field(default_factory=dict[str, DrafterRecord])
+    """What every drafter has brought, by address."""
 
 
 class EngineCore:
@@ -83,6 +87,7 @@ class EngineCore:
             self._planner.default,
             self._plan_switches,
             self._planner.estimate(),
+            self._drafters.records,
         )
 
     def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
@@ -108,6 +113,8 @@ class EngineCore:
                 self._sends += self._drafters.lost(event.address, running.values(), now)
             case Roster():
                 self._sends += self._drafters.roster(event.drafters, running.values(), now)
+            case HandOver():
+                self._sends += self._drafters.hand_over(event, running.values(), now)
             case NewPlan():
                 # Queued grows first: to a mirror that is behind, a drafter that rests seems busy, and is not told.
                 self._sends += self._drafters.settle(running.values())
@@ -225,6 +232,7 @@ class EngineCore:
             unverified_nodes=lost.unverified_nodes + sum(session.reroot.cut for session in sessions),
             late_nodes=lost.late_nodes,
             failovers=lost.failovers,
+            hand_overs=lost.hand_overs,
             preemptions=kv.preemptions,
             cached_tokens=kv.cached_tokens,
             round_trips_s=lost.round_trips_s,

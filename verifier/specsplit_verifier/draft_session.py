@@ -18,6 +18,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.features import Features
 from specsplit.speculation import Draft, Grow, Mirror, State
 from specsplit.values import Miss, Plan
+from specsplit_verifier.drafter_record import DrafterRecord
 from specsplit_verifier.feed import Feed, Recipe
 from specsplit_verifier.grow_queue import GrowQueue, Merged
 from specsplit_verifier.patience import Patience, Wait
@@ -46,14 +47,16 @@ class DraftCounters:
     late_nodes: int = 0
     """Came when their place in the tree, or all of it, was gone."""
     failovers: int = 0
-    """Sessions that were given another drafter."""
+    """Sessions that were given another drafter, for want of their own."""
+    hand_overs: int = 0
+    """Sessions that went on with another drafter because the coordinator wanted it."""
     round_trips_s: list[float] = field(default_factory=list[float])
     """From a commit to the first grow made after it."""
 
     def take(self) -> DraftCounters:
         """The counts so far; they begin anew."""
         taken = replace(self)
-        self.unverified_nodes = self.late_nodes = self.failovers = 0
+        self.unverified_nodes = self.late_nodes = self.failovers = self.hand_overs = 0
         self.round_trips_s = []
         return taken
 
@@ -118,13 +121,18 @@ class DraftSession:
         patience: Patience,
         feed: Feed | None = None,
         counters: DraftCounters | None = None,
+        record: DrafterRecord | None = None,
     ) -> None:
-        """`patience`: what waiting for this drafter has brought, in whatever session. `feed`: None if it reads no features."""
+        """`patience`: what waiting for this drafter has brought, in whatever session. `feed`: None if it reads no features.
+
+        `record`: what the drafter brings, in whatever session.
+        """
         self.address: Final = address
         self.mirror: Final = mirror
         self.feed: Final = feed
         self._patience = patience
         self._counters = counters or DraftCounters()
+        self._record = record or DrafterRecord()
         self._wait = Wait()
         self._queue = GrowQueue()
         self._in_flight = 0
@@ -161,6 +169,7 @@ class DraftSession:
 
     def begin(self, root: int, now: float) -> list[Features]:
         """The drafter begins below the root at position `root`: the features that it is to be sent now."""
+        self._record.sessions += 1
         self._wait.begin(now)
         return [] if self.feed is None else self._sent(self.feed.attach(root), now, prefilling=True)
 
@@ -177,6 +186,7 @@ class DraftSession:
         empty = Miss.NONE if mirror.resting else Miss.LATE
         cause = Miss.WRONG if mirror.leads_on(draft, accepted.path) else empty
         commit, hit = mirror.commit(draft, accepted.path, accepted.bonus)
+        self._record.step(len(accepted.path) - 1, hit=hit)
         self._in_flight = 0
         self._wait.restart(now, hit, probed=self._patience.probes())
         return Reroot(commit, hit, None if hit else cause, untaken - hit - len(mirror))
@@ -206,7 +216,8 @@ class DraftSession:
 
     def _apply(self, merged: Merged, limits: TreeLimits, *, prefilling: bool) -> None:
         mirror, times = self.mirror, merged.times
-        self._look(limits)
+        if merged.grow.commits == mirror.commits:
+            self._look(limits)  # what is late is of what the last commit left, and no answer to it
         seen, first = mirror.acknowledged, not mirror.caught_up
         self._counters.late_nodes += len(merged.grow.ids) - mirror.grow(merged.grow)
         if self.catching_up and not merged.last.ids:
@@ -214,6 +225,7 @@ class DraftSession:
         made = self._wait.answered(mirror.acknowledged - seen)
         if made is not None:
             self._counters.round_trips_s.append(times[0] - made)
+            self._record.round_trip(times[0] - made)
         if self.catching_up:
             return  # what it does now says nothing about how it answers a commit
         if not mirror.caught_up:
@@ -273,7 +285,9 @@ class DraftSession:
         self._wait.hold(now)
 
     def stepping(self, now: float) -> None:
-        """The session is about to step: note if waiting brought nothing."""
+        """The session is about to step: note for how long it was held back, and if waiting brought nothing."""
+        if self._wait.held_since is not None:
+            self._record.held_s += now - self._wait.held_since
         if not self.catching_up and not self.mirror.caught_up:
             self._patience.in_vain(self._wait, now)
 
@@ -281,6 +295,7 @@ class DraftSession:
         """It is over here. What was grown is lost; what is kept of features waits for another drafter."""
         queued = sum(len(merged.grow.ids) for merged in self._queue.take())
         self._counters.unverified_nodes += self.untaken + queued
+        self._record.sessions -= 1
         self.mirror.close()
         if self.feed is not None:
             self.feed.detach()

@@ -15,7 +15,8 @@ from specsplit.features import FeatureLayout, FeatureNeed, Features
 from specsplit.speculation import Grow, Mirror
 from specsplit.values import Endpoint, Plan, Vocabulary
 from specsplit_verifier.draft_session import DraftCounters, DraftSession, NoDrafter
-from specsplit_verifier.events import FromDrafter, Sends
+from specsplit_verifier.drafter_record import DrafterRecord
+from specsplit_verifier.events import FromDrafter, HandOver, Sends
 from specsplit_verifier.feed import FeatureSource, Feed, Overrun
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.session import Session
@@ -39,9 +40,16 @@ class DrafterPool:
         self._retry_at = 0.0
         self._patience: dict[str, Patience] = {}
         """By address."""
+        self._records: dict[str, DrafterRecord] = {}
+        """By address."""
         self.counters = DraftCounters()
         self.step_us = 0
         """What drafters are told of the time from one step to the next; 0: nothing."""
+
+    @property
+    def records(self) -> Mapping[str, DrafterRecord]:
+        """What every drafter has brought, by address; a copy, so that another thread may walk it."""
+        return self._records.copy()
 
     def replan(self, session: Session, plan: Plan, now: float) -> Sends:
         """From its next step on a session is under this plan; its drafter is told. No step is in flight."""
@@ -86,7 +94,8 @@ class DrafterPool:
         root = len(session.tokens) - 1
         mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
         patience = self._patience.setdefault(address, Patience())
-        session.drafter = DraftSession(address, mirror, patience, feed, self.counters)
+        record = self._records.setdefault(address, DrafterRecord())
+        session.drafter = DraftSession(address, mirror, patience, feed, self.counters, record)
         opened = self._open_event(session, feed)
         return [(address, session.id, event) for event in (opened, *session.drafter.begin(root, now))]
 
@@ -146,6 +155,19 @@ class DrafterPool:
             if session.drafted_by(address):
                 sends += self._detach(session, needed=True)  # it may have been opened on the next stream already
                 sends += self._replace(session, now)
+        return sends
+
+    def hand_over(self, order: HandOver, running: Iterable[Session], now: float) -> Sends:
+        """Some sessions of a drafter go on with another: those with the shortest texts, which cost least to open anew."""
+        if self._cooling_down.get(order.target.address, -math.inf) > now:
+            return []
+        theirs = [session for session in running if session.drafted_by(order.source)]
+        willing = [session for session in theirs if order.target.address not in session.refused_by]
+        sends: Sends = []
+        for session in sorted(willing, key=lambda session: len(session.tokens))[: order.sessions]:
+            sends += self._detach(session, needed=True)
+            sends += self._open(session, order.target, now) or self._replace(session, now)
+            self.counters.hand_overs += 1
         return sends
 
     def received(self, message: FromDrafter, running: Mapping[int, Session], now: float) -> Sends:

@@ -60,6 +60,17 @@ class Roster:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """Some of the sessions that one drafter has are to go on with another."""
+
+    source: str
+    """Address of the drafter that has them."""
+    target: Endpoint
+    sessions: int
+    """How many of them, at most."""
+
+
+@dataclass(frozen=True, slots=True)
 class NewPlan:
     """What an operator wants from now on, for sessions that are there already too. It takes the place of all wanted before."""
 
@@ -82,7 +93,7 @@ class Stop:
     """End the engine thread."""
 
 
-SessionEvent = Submit | Cancel | FromDrafter | DrafterLost | Roster | NewPlan
+SessionEvent = Submit | Cancel | FromDrafter | DrafterLost | Roster | HandOver | NewPlan
 """What happens to sessions."""
 Inbound = SessionEvent | Ran | Stop
 

@@ -32,12 +32,12 @@ class GrowQueue:
     def __init__(self) -> None:
         self._arrivals: list[Arrival] = []
         self.size = 0
-        """Grows and nodes together, which is what they hold of memory."""
+        """Grows, nodes and new edges together, which is what they hold of memory."""
 
     def add(self, grow: Grow, at: float) -> None:
         """Keep a grow that came at `at`."""
         self._arrivals.append(Arrival(grow, at))
-        self.size += 1 + len(grow.ids)
+        self.size += 1 + len(grow.ids) + len(grow.rescored)
 
     def take(self) -> Iterator[Merged]:
         """Hand out all of them, those between the same two commits as one; nothing is left."""

@@ -9,7 +9,10 @@ import grpc
 import torch
 
 from specsplit.clock import Clock, SystemClock
+from specsplit.errors import InvalidRequest
 from specsplit.interpreter import freeze_heap, switch_often
+from specsplit.membership import HandOver as HandOverDirective
+from specsplit.membership import PlanOrder
 from specsplit.membership import Roster as RosterDirective
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import CostCurve, Paced
@@ -18,8 +21,9 @@ from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, Service, registr
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit_verifier.adaptive.choice import controller_for
-from specsplit_verifier.events import Roster
+from specsplit_verifier.events import HandOver, Roster
 from specsplit_verifier.extraction import Extractor, Projection
+from specsplit_verifier.reporter import Reporter
 from specsplit_verifier.servicer import VerifierServicer
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.telemetry import Telemetry
@@ -73,7 +77,7 @@ def service_of(settings: VerifierSettings) -> Service[Verifier]:
         server,
         telemetry.metrics,
         load,
-        lambda verifier, channel: _Member(settings, server, verifier, channel).membership,
+        lambda verifier, channel: _Member(settings, server, verifier, channel, clock).membership,
     )
 
 
@@ -81,26 +85,50 @@ class _Member:
     """The verifier's place in a cluster: drafters it may use come in, drafters it lost go out."""
 
     def __init__(
-        self, settings: VerifierSettings, server: Server, verifier: Verifier, channel: grpc.aio.Channel
+        self,
+        settings: VerifierSettings,
+        server: Server,
+        verifier: Verifier,
+        channel: grpc.aio.Channel,
+        clock: Clock,
     ) -> None:
-        self._engine = verifier.engine
-        self._names: dict[str, str] = {}
+        self._verifier = verifier
+        self._reporter = Reporter(settings.plan, verifier.engine.statistics, lambda: verifier.control, clock)
         self.membership = Membership(
             channel,
             registration(settings, "verifier", server, verifier.info),
             verifier.load,
             plan=lambda: verifier.plan,
+            speculation=self._reporter.report,
             on_roster=self._on_roster,
-            on_plan=verifier.replan,
+            on_plan=self._on_plan,
             on_tracing=server.tracing.apply,
+            on_hand_over=self._on_hand_over,
             on_drain=server.leave,
         )
         verifier.on_lost = self._on_lost
 
     def _on_roster(self, roster: RosterDirective) -> None:
-        self._names = {endpoint.address: endpoint.member_id for endpoint in roster.drafters}
-        self._engine.post(Roster(tuple(roster.drafters)))
+        self._reporter.names = {endpoint.address: endpoint.member_id for endpoint in roster.drafters}
+        self._verifier.engine.post(Roster(tuple(roster.drafters)))
+
+    def _on_plan(self, order: PlanOrder) -> None:
+        """What does not go with the settings of this verifier is not obeyed: it keeps its own controller, and stays in the cluster."""
+        control = order.control
+        try:
+            self._verifier.replan(order.changes, control.adaptive, control.max_draft_tokens)
+        except InvalidRequest as error:
+            _log.warning(
+                "adaptive = %s does not go with the settings here, keeping their own: %s", control.adaptive, error
+            )
+            self._verifier.replan(order.changes)
+
+    def _on_hand_over(self, order: HandOverDirective) -> None:
+        for address, member_id in self._reporter.names.items():
+            if member_id == order.source:
+                self._verifier.engine.post(HandOver(address, order.target, order.sessions))
 
     def _on_lost(self, address: str) -> None:
-        if address in self._names:
-            self.membership.report_lost(self._names[address])
+        names = self._reporter.names
+        if address in names:
+            self.membership.report_lost(names[address])

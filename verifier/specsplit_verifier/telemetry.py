@@ -8,7 +8,7 @@ from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
 from specsplit.observe.metrics import VerifierMetrics
-from specsplit.records import LinkStatistics
+from specsplit.records import LinkStatistics, PlanRecord
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import Load
@@ -36,9 +36,9 @@ class Telemetry:
         self.metrics.watch(load)
         self.metrics.watch_links(links)
 
-    def watch_plan(self, switches: Callable[[], int]) -> None:
-        """Tell where to look up, before every scrape, how often the default plan has changed."""
-        self.metrics.watch_plan(switches)
+    def watch_plan(self, read: Callable[[], PlanRecord]) -> None:
+        """Tell where to look up, before every scrape, who decides about the default plan, and why."""
+        self.metrics.watch_plan(read)
 
     def submitted(self, session: int, request: DecodeRequest) -> str:
         """A session begins, in the task of its call: the `traceparent` for its drafters."""

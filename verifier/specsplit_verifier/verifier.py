@@ -11,9 +11,10 @@ from specsplit.clock import Clock
 from specsplit.draft_events import ToDrafter
 from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
+from specsplit.records import PlanRecord
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
-from specsplit.values import Adaptive, Load, ModelInfo, Plan, PlanChanges
+from specsplit.values import Adaptive, Control, Load, ModelInfo, Plan, PlanChanges
 from specsplit.wire.watching import Watched
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.callers import Callers
@@ -50,7 +51,7 @@ class Verifier:
         """Called with the address of every drafter that is lost."""
         self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
         self._telemetry.watch(self.load, self.links.statistics.values)
-        self._telemetry.watch_plan(lambda: self.engine.statistics().plan_switches)
+        self._telemetry.watch_plan(self._plan_record)
         self.engine.start()
         self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
 
@@ -104,6 +105,17 @@ class Verifier:
     def plan(self) -> Plan:
         """The plan that sessions step under where a request does not say otherwise."""
         return self.engine.statistics().plan
+
+    @property
+    def control(self) -> Control:
+        """The controller in force, and its bound if it has one."""
+        adaptive = self._wanted.adaptive or self._settings.adaptive
+        bound = self._wanted.max_draft_tokens or self._settings.max_draft_tokens
+        return Control(adaptive, bound if adaptive is Adaptive.GOODPUT else None)
+
+    def _plan_record(self) -> PlanRecord:
+        now, adaptive = self.engine.statistics(), self.control.adaptive
+        return PlanRecord(now.plan_switches, "" if adaptive is None else adaptive.value, now.estimate)
 
     def watch(self, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
         """What happens to a session, for people who look on; see `Watching.watch`."""

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from specsplit.clock import Clock
-from specsplit.values import DrafterInfo, ModelInfo, Plan
+from specsplit.values import DrafterInfo, ModelInfo, Plan, SpeculationReport
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.orders import Orders
 from specsplit_coordinator.registry import Registry, Seat
@@ -48,7 +48,7 @@ class ClusterSnapshot:
             "running": self._admission.running,
             "verifiers": [_verifier(seat, now) for seat in verifiers],
             "drafters": [_drafter(seat, now) for seat in drafters],
-            "plan_changes": _said(vars(self._orders.plan)),
+            "plan_changes": _said(vars(self._orders.plan) | vars(self._orders.control)),
             "requests": [_request(request, now) for request in requests.requests],
             "totals": {
                 "requests": requests.totals.arrived,
@@ -62,7 +62,22 @@ class ClusterSnapshot:
 def _verifier(seat: Seat, now: float) -> dict[str, Any]:
     assert isinstance(seat.who.role, ModelInfo)
     plan: Plan | None = seat.plan
-    return _member(seat, now) | {"model": seat.who.role.model, "plan": None if plan is None else vars(plan)}
+    return _member(seat, now) | {
+        "model": seat.who.role.model,
+        "plan": None if plan is None else vars(plan),
+        "speculation": None if seat.speculation is None else _speculation(seat.speculation),
+    }
+
+
+def _speculation(report: SpeculationReport) -> dict[str, Any]:
+    estimate = report.estimate
+    return {
+        "adaptive": report.adaptive,
+        "max_draft_tokens": report.max_draft_tokens,
+        "accept_length": round(report.accept_length, 3),
+        "hit_rate": round(report.hit_rate, 3),
+        "estimate": None if estimate is None else {"rate": estimate.rate, "static_rate": estimate.static_rate},
+    }
 
 
 def _drafter(seat: Seat, now: float) -> dict[str, Any]:

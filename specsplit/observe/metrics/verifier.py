@@ -9,11 +9,21 @@ from specsplit.observe import metric_table as table
 from specsplit.observe.instruments import Instruments
 from specsplit.observe.metric_table import DEEPEST, DEPTH, Metric, Service
 from specsplit.observe.metrics.base import Metrics
-from specsplit.records import LinkStatistics, SessionStep, StepCosts
+from specsplit.records import LinkStatistics, PlanRecord, SessionStep, StepCosts
 from specsplit.values import Load, Miss
 
 MOST_STEPS = 64
 """Deepest node below the root that a plan allows to be verified."""
+
+
+_ESTIMATES = {
+    "rate": table.ADAPTIVE_EXPECTED_RATE,
+    "static_rate": table.ADAPTIVE_STATIC_RATE,
+    "accept_length": table.ADAPTIVE_ACCEPT_LENGTH,
+    "step_s": table.ADAPTIVE_STEP,
+    "token_s": table.ADAPTIVE_TOKEN,
+}
+"""By field of an estimate."""
 
 
 class ByDepth:
@@ -48,6 +58,7 @@ class _Costs:
         self._round_trip = made.histogram(table.ROUND_TRIP)
         self._wasted = [made.counter(table.WASTED_NODES, cause) for cause in ("unverified", "late")]
         self._failovers = made.counter(table.FAILOVERS)
+        self._hand_overs = made.counter(table.HAND_OVERS)
         self._preemptions = made.counter(table.PREEMPTIONS)
 
     def count(self, costs: StepCosts) -> None:
@@ -64,6 +75,7 @@ class _Costs:
         for counter, nodes in zip(self._wasted, (costs.unverified_nodes, costs.late_nodes), strict=True):
             counter.add(nodes)
         self._failovers.add(costs.failovers)
+        self._hand_overs.add(costs.hand_overs)
         self._preemptions.add(costs.preemptions)
         for seconds in costs.round_trips_s:
             self._round_trip.observe(seconds)
@@ -162,10 +174,22 @@ class VerifierMetrics(Metrics):
 
         self._watchers.append(look)
 
-    def watch_plan(self, switches: Callable[[], int]) -> None:
-        """Where to look up how often the default plan has changed, on the event loop, before every scrape."""
-        counter = self.instruments.counter(table.PLAN_SWITCHES)
-        self._watchers.append(lambda: counter.stand_at(switches()))
+    def watch_plan(self, read: Callable[[], PlanRecord]) -> None:
+        """Where to look up who decides about the default plan, and why, on the event loop, before every scrape."""
+        made = self.instruments
+        switches = made.counter(table.PLAN_SWITCHES)
+        controllers = {name: made.gauge(table.ADAPTIVE_CONTROLLER, name) for name in table.CONTROLLER.values}
+        estimates = {name: made.gauge(metric) for name, metric in _ESTIMATES.items()}
+
+        def look() -> None:
+            now = read()
+            switches.stand_at(now.switches)
+            for name, gauge in controllers.items():
+                gauge.set(name == now.controller)
+            for name, gauge in estimates.items():
+                gauge.set(0.0 if now.estimate is None else getattr(now.estimate, name))
+
+        self._watchers.append(look)
 
     def watch_links(self, read: Callable[[], Iterable[LinkStatistics]]) -> None:
         """Where to look up the totals of the streams to all drafters there ever were, on the event loop, before every scrape."""

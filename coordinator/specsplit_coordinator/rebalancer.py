@@ -1,0 +1,76 @@
+"""Moves running sessions from one drafter to another of its kind where that pays clearly: little by little, and never to and fro."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from specsplit.clock import Clock
+from specsplit.membership import HandOver
+from specsplit.observe import fields
+from specsplit_coordinator.admission import Admission
+from specsplit_coordinator.balance import Balance
+from specsplit_coordinator.registry import Registry, Seat, endpoint_of, kind_of
+
+_log = logging.getLogger(__name__)
+
+EVERY_S = 2.0
+"""Between two rounds. In one round a verifier is told to hand one session over, at most."""
+MARGIN = 0.25
+"""What a session has to gain, as a share of the score where it is; nothing where sessions are spread unevenly."""
+NEVER_BACK_S = 60.0
+"""For so long no session of the verifier goes back the way that one has come."""
+
+
+class Rebalancer:
+    """Looks at how sessions are spread over drafters. A session keeps its kind of drafter: its caller may have asked for that."""
+
+    def __init__(self, registry: Registry, balance: Balance, admission: Admission, clock: Clock) -> None:
+        self._registry = registry
+        self._balance = balance
+        self._admission = admission
+        self._clock = clock
+        self._due = 0.0
+        self._moved: dict[tuple[str, str, str], float] = {}
+        """When a session of (verifier, from drafter, to drafter) was handed over last."""
+
+    def look(self) -> None:
+        """Tell verifiers to hand sessions over, if it is time and pays."""
+        now = self._clock.now()
+        if now < self._due:
+            return
+        self._due = now + EVERY_S
+        self._moved = {way: at for way, at in self._moved.items() if now - at < NEVER_BACK_S}
+        for verifier in self._registry.verifiers:
+            found = max(self._gains(verifier), default=None, key=lambda each: each[0])
+            if found is not None and found[0] > 1 and not verifier.draining:
+                self._hand_over(verifier, *found[1:])
+
+    def _gains(self, verifier: Seat) -> Iterator[tuple[float, Seat, Seat]]:
+        """What a session would gain by going from one drafter to another, as a multiple of what it has to gain."""
+        usable = [seat for seat in self._registry.usable_drafters if seat.member_id not in verifier.cooling_down]
+        for source in usable:
+            if self._balance.report(verifier, source).sessions:
+                here = self._balance.score(verifier, source)
+                for target in usable:
+                    if self._may_go(verifier, source, target):
+                        needed = here if _uneven(source, target) else (1 + MARGIN) * here
+                        yield self._balance.score(verifier, target, more=1) / needed, source, target
+
+    def _may_go(self, verifier: Seat, source: Seat, target: Seat) -> bool:
+        back = (verifier.member_id, target.member_id, source.member_id)
+        there = target is not source and kind_of(target) is kind_of(source)
+        return there and target.has_room and back not in self._moved
+
+    def _hand_over(self, verifier: Seat, source: Seat, target: Seat) -> None:
+        self._moved[verifier.member_id, source.member_id, target.member_id] = self._clock.now()
+        self._admission.hand_over(verifier, source, target)
+        verifier.hand_overs.append(HandOver(source.member_id, endpoint_of(target), 1))
+        self._registry.changed()
+        told = fields(verifier=verifier.member_id, source=source.member_id, target=target.member_id)
+        _log.info("a session is handed over to a better drafter", extra=told)
+
+
+def _uneven(source: Seat, target: Seat) -> bool:
+    """True if one has more than twice the sessions that the other would have with one more."""
+    return source.sessions > 2 * (target.sessions + 1)

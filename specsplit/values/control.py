@@ -1,0 +1,28 @@
+"""Who decides how much a verifier speculates, as an operator wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from specsplit.values.adaptive import Adaptive
+from specsplit.values.checks import require, said
+
+
+@dataclass(frozen=True)
+class Control:
+    """The controller that an operator wants, and its bound; None leaves either as each verifier is set.
+
+    Raises InvalidRequest for a bound out of range.
+    """
+
+    adaptive: Adaptive | None = None
+    max_draft_tokens: int | None = None
+    """The most that goodput gives a session in one step, in tokens, root included."""
+
+    def __post_init__(self) -> None:
+        most = self.max_draft_tokens
+        require(most is None or 1 <= most <= 256, "max_draft_tokens", f"is {most}, expected 1..256")
+
+    def after(self, earlier: Control) -> Control:
+        """This, and what was wanted before where this says nothing."""
+        return replace(earlier, **said(self))

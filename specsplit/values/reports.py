@@ -1,0 +1,49 @@
+"""What a verifier says of its speculation: who decides about it, and what it brought lately."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specsplit.values.adaptive import Estimate
+from specsplit.values.plan import Plan
+
+
+@dataclass(frozen=True)
+class DrafterReport:
+    """What one drafter brought one verifier lately. What is older counts less and less."""
+
+    member_id: str
+    sessions: int = 0
+    """It drafts for now."""
+    steps: float = 0.0
+    """Session steps that it drafted for: how much this report rests on."""
+    accepted: float = 0.0
+    """Its nodes accepted in one of them, the mean."""
+    held_s: float = 0.0
+    """For how long one of them was held back for it, in seconds, the mean."""
+    round_trip_s: float = 0.0
+    """From a commit to the first grow made after it, in seconds, the mean; 0: none was seen."""
+
+
+@dataclass(frozen=True)
+class SpeculationReport:
+    """How a verifier speculates."""
+
+    adaptive: str
+    """Name of the controller in force; one that this build knows or not."""
+    max_draft_tokens: int | None = None
+    """Its bound; None: it has none."""
+    launched: Plan = field(default_factory=Plan)
+    """The plan of the settings."""
+    accept_length: float = 0.0
+    """Tokens that a session with a drafter committed in a step lately, bonus included; 0: there was none."""
+    hit_rate: float = 0.0
+    """Of its commits, the share whose bonus was a node; 0: there was none."""
+    step_s: float = 0.0
+    """Seconds of a step lately; 0: there was none."""
+    token_s: float = 0.0
+    """Of these, what one more token costs."""
+    estimate: Estimate | None = None
+    """Why the plan in force is in force, as the controller sees it; None: it has not said."""
+    drafters: tuple[DrafterReport, ...] = ()
+    """Those that sessions have had lately."""

@@ -1,0 +1,98 @@
+"""common.proto: who decides how much is speculated, and what that brings."""
+
+from __future__ import annotations
+
+import math
+
+from specsplit.errors import InvalidRequest
+from specsplit.v1 import common_pb2 as pb
+from specsplit.values import Adaptive, Control, DrafterReport, Estimate, Plan, SpeculationReport
+from specsplit.wire import common
+
+
+def control_to_wire(control: Control) -> pb.Control:
+    """A field that is None is left out."""
+    return pb.Control(adaptive=control.adaptive, max_draft_tokens=control.max_draft_tokens)
+
+
+def control_from_wire(message: pb.Control) -> Control:
+    """Absent fields are None. Raises InvalidRequest for a controller that this build does not know, or a bound out of range."""
+    return Control(
+        adaptive=_adaptive(message.adaptive) if message.HasField("adaptive") else None,
+        max_draft_tokens=message.max_draft_tokens if message.HasField("max_draft_tokens") else None,
+    )
+
+
+def _adaptive(name: str) -> Adaptive:
+    try:
+        return Adaptive(name)
+    except ValueError:
+        known = ", ".join(Adaptive)
+        raise InvalidRequest("adaptive", f"is {name!r}, expected one of {known}") from None
+
+
+def report_to_wire(report: SpeculationReport) -> pb.SpeculationReport:
+    """Write what a verifier says of its speculation."""
+    return pb.SpeculationReport(
+        adaptive=report.adaptive,
+        max_draft_tokens=report.max_draft_tokens,
+        launched=common.plan_to_wire(report.launched),
+        accept_length=report.accept_length,
+        hit_rate=report.hit_rate,
+        step_s=report.step_s,
+        token_s=report.token_s,
+        estimate=None if report.estimate is None else _estimate_to_wire(report.estimate),
+        drafters=[pb.DrafterReport(**vars(drafter)) for drafter in report.drafters],
+    )
+
+
+def report_from_wire(message: pb.SpeculationReport) -> SpeculationReport:
+    """Raises InvalidRequest for a number that no measurement gives, or a plan out of range."""
+    return SpeculationReport(
+        adaptive=message.adaptive,
+        max_draft_tokens=message.max_draft_tokens if message.HasField("max_draft_tokens") else None,
+        launched=common.plan_from_wire(message.launched).over(Plan()),
+        accept_length=_measured("accept_length", message.accept_length),
+        hit_rate=_measured("hit_rate", message.hit_rate),
+        step_s=_measured("step_s", message.step_s),
+        token_s=_measured("token_s", message.token_s),
+        estimate=_estimate_from_wire(message.estimate) if message.HasField("estimate") else None,
+        drafters=tuple(_drafter_from_wire(drafter) for drafter in message.drafters),
+    )
+
+
+def _estimate_to_wire(estimate: Estimate) -> pb.Estimate:
+    return pb.Estimate(
+        accept_length=estimate.accept_length,
+        step_s=estimate.step_s,
+        token_s=estimate.token_s,
+        rate=estimate.rate,
+        static_rate=estimate.static_rate,
+    )
+
+
+def _estimate_from_wire(message: pb.Estimate) -> Estimate:
+    return Estimate(
+        accept_length=_measured("estimate.accept_length", message.accept_length),
+        step_s=_measured("estimate.step_s", message.step_s),
+        token_s=_measured("estimate.token_s", message.token_s),
+        rate=_measured("estimate.rate", message.rate),
+        static_rate=_measured("estimate.static_rate", message.static_rate),
+    )
+
+
+def _drafter_from_wire(message: pb.DrafterReport) -> DrafterReport:
+    return DrafterReport(
+        member_id=message.member_id,
+        sessions=message.sessions,
+        steps=_measured("drafters.steps", message.steps),
+        accepted=_measured("drafters.accepted", message.accepted),
+        held_s=_measured("drafters.held_s", message.held_s),
+        round_trip_s=_measured("drafters.round_trip_s", message.round_trip_s),
+    )
+
+
+def _measured(field: str, value: float) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise InvalidRequest(f"speculation.{field}", f"is {value}, expected a finite number that is not negative")
+    return value

@@ -1,0 +1,288 @@
+"""How drafters are scored, ranked and explored, and how sessions are spread over them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.clock import ManualClock
+from specsplit.membership import HandOver, Heartbeat, Register
+from specsplit.values import (
+    DrafterInfo,
+    DrafterKind,
+    DrafterReport,
+    Endpoint,
+    Load,
+    ModelInfo,
+    SpeculationReport,
+    Vocabulary,
+)
+from specsplit_coordinator.admission import Admission
+from specsplit_coordinator.balance import GUESS_STEPS, GUESSES, Balance, Brought, score
+from specsplit_coordinator.placement import EXPLORE_EVERY, DrafterPlacement
+from specsplit_coordinator.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
+from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.rosters import MARGIN, Rosters, reordered
+
+HERE = Vocabulary(50, "aa")
+STANDALONE, NGRAM = DrafterKind.STANDALONE, DrafterKind.NGRAM
+STEP_S = 0.02
+PLACES = 16
+
+steps, accepted, seconds, shares = st.floats(0, 1e4), st.floats(0, 16), st.floats(0, 1), st.floats(0, 1)
+brought = st.builds(Brought, steps, accepted, seconds)
+
+
+class Room:
+    """A cluster of seats: who is there, and what verifiers say."""
+
+    def __init__(self, *drafters: str, kind: DrafterKind = STANDALONE) -> None:
+        self.clock = ManualClock()
+        self.registry = Registry(HERE, self.clock, lost_after_s=1e9)
+        self.balance = Balance(self.registry)
+        self.admission = Admission(self.registry, 100, 1.0)
+        self.rebalancer = Rebalancer(self.registry, self.balance, self.admission, self.clock)
+        self.verifier = self.registry.register(Register("v", "v:1", ModelInfo("toy", HERE, 512), 64))
+        self.drafters = {name: self.join(name, kind) for name in drafters}
+
+    def join(self, name: str, kind: DrafterKind = STANDALONE) -> Seat:
+        return self.registry.register(Register(name, f"{name}:1", DrafterInfo(kind, "", HERE, 512), PLACES))
+
+    def hear(self, *reports: DrafterReport) -> None:
+        told = SpeculationReport("static", drafters=reports)
+        self.registry.hear(self.verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
+
+    def score(self, name: str) -> float:
+        return self.balance.score(self.verifier, self.drafters[name])
+
+    async def place(self, name: str, count: int) -> None:
+        """Sessions that are drafted for by one drafter."""
+        for _ in range(count):
+            (await self.admission.enter()).take_drafter(self.drafters[name])
+
+    def spread(self) -> dict[str, int]:
+        return {name: seat.running for name, seat in self.drafters.items()}
+
+    def settle(self) -> list[HandOver]:
+        """Let the coordinator look again and again, until it leaves everything as it is; what it ordered."""
+        ordered: list[HandOver] = []
+        for _ in range(200):
+            self.clock.advance(EVERY_S)
+            self.hear(*(DrafterReport(name, seat.running) for name, seat in self.drafters.items()))
+            self.rebalancer.look()
+            if not self.verifier.hand_overs:
+                return ordered
+            ordered.append(self.verifier.hand_overs.popleft())
+        raise AssertionError("it never rests")
+
+
+@given(brought, accepted, seconds, shares)
+def test_who_brings_more_or_holds_up_less_or_is_less_busy_never_scores_lower(
+    mine: Brought, more: float, longer_s: float, busier: float
+) -> None:
+    base = score(mine, STEP_S, 0.5)
+    assert score(replace(mine, accepted=mine.accepted + more), STEP_S, 0.5) >= base
+    assert score(replace(mine, held_s=mine.held_s + longer_s), STEP_S, 0.5) <= base
+    assert score(mine, STEP_S, 0.5 + busier) <= base
+
+
+@given(brought, brought)
+def test_what_is_shrunk_lies_between_what_was_seen_and_the_guess(mine: Brought, guess: Brought) -> None:
+    shrunk = mine.shrunk(guess)
+    for name in ("accepted", "held_s"):
+        ends = sorted((getattr(mine, name), getattr(guess, name)))
+        assert ends[0] - 1e-9 <= getattr(shrunk, name) <= ends[1] + 1e-9
+    assert Brought(0.0, 9.0).shrunk(guess).accepted == guess.accepted
+    half = replace(mine, steps=GUESS_STEPS).shrunk(guess)
+    assert half.accepted == pytest.approx((mine.accepted + guess.accepted) / 2)
+
+
+@given(st.lists(st.builds(DrafterReport, st.just("d"), st.just(0), steps, accepted, seconds), max_size=5))
+def test_the_mean_over_verifiers_goes_by_their_steps(reports: list[DrafterReport]) -> None:
+    mean = Brought.of(reports)
+    assert mean.steps == pytest.approx(sum(each.steps for each in reports))
+    assert mean.steps * mean.accepted == pytest.approx(sum(each.steps * each.accepted for each in reports))
+
+
+def test_a_worked_example() -> None:
+    room = Room("a")
+    room.hear(DrafterReport("a", 1, steps=150.0, accepted=2.0, held_s=0.004))
+    kind = 0.25 * GUESSES[STANDALONE] + 0.75 * 2.0, 0.75 * 0.004
+    drafter = 0.25 * kind[0] + 0.75 * 2.0, 0.25 * kind[1] + 0.75 * 0.004
+    pair = 0.25 * drafter[0] + 0.75 * 2.0, 0.25 * drafter[1] + 0.75 * 0.004
+    room.drafters["a"].running = PLACES // 2
+    assert room.score("a") == pytest.approx((1 + pair[0]) * STEP_S / (STEP_S + pair[1]) * (1 - 0.25 / 2))
+
+
+def test_one_that_was_never_seen_is_expected_to_bring_what_its_kind_brings() -> None:
+    room = Room("seen", "new")
+    room.hear(DrafterReport("seen", 1, steps=1e6, accepted=3.0))
+    assert room.score("new") == pytest.approx(room.score("seen"), rel=1e-3)
+    room.drafters["seen"].running = 4
+    assert room.score("new") > room.score("seen")
+
+
+def test_what_another_verifier_says_counts_until_there_is_more_to_go_by() -> None:
+    room = Room("a", "b")
+    other = room.registry.register(Register("w", "w:1", ModelInfo("toy", HERE, 512), 4))
+    reports = (DrafterReport("a", 1, steps=500.0, accepted=0.2), DrafterReport("b", 1, steps=500.0, accepted=2.5))
+    room.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=reports)))
+    assert room.score("b") > room.score("a")
+    room.hear(DrafterReport("a", 1, steps=5e3, accepted=2.5), DrafterReport("b", 1, steps=5e3, accepted=0.2))
+    assert room.score("a") > room.score("b")
+
+
+def test_one_that_answers_late_is_expected_to_bring_less_until_it_has_been_seen_often() -> None:
+    def scores(steps: float) -> tuple[float, float]:
+        room = Room("near", "far")
+        room.hear(
+            DrafterReport("near", 1, steps, 2.0, round_trip_s=STEP_S / 2),
+            DrafterReport("far", 1, steps, 2.0, round_trip_s=5 * STEP_S),
+        )
+        return room.score("near"), room.score("far")
+
+    near, far = scores(2.0)
+    assert far < 0.75 * near
+    near, far = scores(1e5)
+    assert far == pytest.approx(near, rel=1e-2)
+
+
+names = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
+
+
+@given(names, st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0.01, 10), max_size=8))
+def test_a_new_order_has_everybody_once_and_no_neighbours_that_gain_by_changing(
+    before: list[str], scores: dict[str, float]
+) -> None:
+    order = reordered(before, scores, MARGIN)
+    assert sorted(order) == sorted(scores)
+    for ahead, behind in pairwise(order):
+        assert scores[behind] <= (1 + MARGIN) * scores[ahead]
+    assert reordered(order, scores, MARGIN) == order, "it stays so"
+
+
+@given(st.dictionaries(st.sampled_from("abcdefgh"), st.floats(1.0, 1.09), max_size=8))
+def test_what_is_about_equal_does_not_change_places(scores: dict[str, float]) -> None:
+    before = sorted(scores)
+    assert reordered(before, scores, MARGIN) == before
+
+
+def test_a_roster_follows_the_scores_and_not_every_little_change() -> None:
+    room = Room("a", "b")
+    rosters = Rosters(room.registry, room.balance)
+
+    def order(a: float, b: float) -> list[str]:
+        room.hear(DrafterReport("a", 1, 1e5, a), DrafterReport("b", 1, 1e5, b))
+        return [each.member_id for each in rosters.of(room.verifier).drafters]
+
+    assert order(2.0, 2.0) == ["a", "b"]
+    assert order(2.0, 2.2) == ["a", "b"], "that is too little"
+    assert order(1.0, 2.2) == ["b", "a"]
+    assert order(2.2, 2.2) == ["b", "a"]
+
+
+def placed(room: Room, count: int, wish: str | None = None) -> Counter[str]:
+    placement, chosen = DrafterPlacement(room.balance), Counter[str]()
+    for _ in range(count):
+        seat = placement.choose(room.registry, room.verifier, wish, HERE)
+        assert seat is not None
+        chosen[seat.member_id] += 1
+    return chosen
+
+
+def test_one_session_in_so_many_goes_to_a_drafter_that_was_seldom_seen_and_none_to_one_that_is_known_to_be_worse() -> (
+    None
+):
+    room = Room("good", "bad")
+    room.hear(DrafterReport("good", 1, 1e5, 2.5))
+    room.drafters["bad"].running = 2  # as much is expected of it as of the other, and it is busier
+    assert placed(room, 4 * EXPLORE_EVERY) == {"good": 4 * (EXPLORE_EVERY - 1), "bad": 4}
+    room.hear(DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, GUESS_STEPS, 0.1))
+    assert placed(room, 4 * EXPLORE_EVERY) == {"good": 4 * EXPLORE_EVERY}
+
+
+def test_exploring_keeps_to_the_wished_kind_and_to_those_with_room() -> None:
+    room = Room("good")
+    room.drafters["ngram"] = room.join("ngram", NGRAM)
+    room.hear(DrafterReport("good", 1, 1e5, 2.5))
+    assert placed(room, EXPLORE_EVERY, "standalone") == {"good": EXPLORE_EVERY}
+    room.drafters["ngram"].running = PLACES
+    assert placed(room, EXPLORE_EVERY) == {"good": EXPLORE_EVERY}
+
+
+async def test_a_drafter_that_joins_late_gets_running_sessions_little_by_little() -> None:
+    room = Room("first")
+    await room.place("first", 8)
+    room.drafters["late"] = room.join("late")
+    assert room.settle() == [HandOver("first", Endpoint("late", "late:1"), 1)] * 2
+    assert room.spread() == {"first": 6, "late": 2}, "6 is no more than twice what the other would have with one more"
+
+
+async def test_in_one_round_a_verifier_hands_over_one_session_and_then_there_is_a_pause() -> None:
+    room = Room("first")
+    await room.place("first", 8)
+    room.drafters["late"] = room.join("late")
+    room.hear(DrafterReport("first", 8))
+    room.clock.advance(EVERY_S)
+    for _ in range(5):
+        room.rebalancer.look()
+    assert len(room.verifier.hand_overs) == 1
+
+
+@given(st.lists(st.integers(0, PLACES), min_size=1, max_size=5))
+async def test_sessions_are_spread_until_no_drafter_has_far_more_than_another_and_then_all_rest(
+    counts: list[int],
+) -> None:
+    room = Room(*(f"d{i}" for i in range(len(counts))))
+    for name, count in zip(room.drafters, counts, strict=True):
+        await room.place(name, min(count, 64 - sum(room.spread().values())))
+    before = sum(room.spread().values())
+    room.settle()
+    spread = room.spread().values()
+    assert sum(spread) == before
+    assert max(spread) <= 2 * (min(spread) + 1)
+
+
+async def test_a_session_of_one_kind_is_not_given_to_another_kind() -> None:
+    room = Room("s")
+    await room.place("s", 8)
+    room.drafters["n"] = room.join("n", NGRAM)
+    assert room.settle() == []
+
+
+async def test_a_drafter_that_is_clearly_worse_loses_its_sessions_and_none_goes_back() -> None:
+    room = Room("good", "bad")
+    await room.place("good", 2)
+    await room.place("bad", 2)
+
+    def look(good: float, bad: float) -> list[HandOver]:
+        room.clock.advance(EVERY_S)
+        told = {"good": good, "bad": bad}
+        room.hear(*(DrafterReport(name, room.spread()[name], 1e5, told[name]) for name in told))
+        room.rebalancer.look()
+        ordered = list(room.verifier.hand_overs)
+        room.verifier.hand_overs.clear()
+        return ordered
+
+    assert look(2.0, 1.9) == [], "that is too little"
+    assert look(2.0, 0.5) == [HandOver("bad", Endpoint("good", "good:1"), 1)]
+    assert look(0.5, 2.0) == [], "not at once"
+    room.clock.advance(NEVER_BACK_S)
+    assert look(0.5, 2.0) == [HandOver("good", Endpoint("bad", "bad:1"), 1)]
+
+
+async def test_a_session_that_was_handed_over_is_given_back_where_it_is() -> None:
+    room = Room("a", "b")
+    lease = await room.admission.enter()
+    lease.take_drafter(room.drafters["a"])
+    room.admission.hand_over(room.verifier, room.drafters["a"], room.drafters["b"])
+    assert room.spread() == {"a": 0, "b": 1}
+    assert lease.drafter is room.drafters["a"], "it is the one that it began with"
+    lease.release()
+    lease.release()
+    assert room.spread() == {"a": 0, "b": 0}

@@ -1,0 +1,84 @@
+"""Sessions follow the better drafter, over real processes: one is slow, one joins late."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from specsplit.cli.local import LocalCluster
+from specsplit.client import Result
+from specsplit.values import DrafterReport, PlanChanges
+from tests.support.scrape import Places
+
+from .conftest import PACED, eventually, letters
+
+SLOWLY = PlanChanges(num_steps=1, num_draft_tokens=2)
+DEFAULT = PlanChanges()
+SLOW = {"paced_expansion_base_ms": 300.0}
+"""An expansion takes as long as many steps."""
+
+
+@pytest.fixture(scope="module")
+def places() -> Places:
+    return Places()
+
+
+@pytest.fixture(scope="module")
+def cluster(alphabet: Path, erring: Path, places: Places) -> Iterator[LocalCluster]:
+    verifier = PACED | {"paced_step_base_ms": 50.0, "metrics_listen": "127.0.0.1:0", "drafter_lost_after_s": 10.0}
+    with LocalCluster(alphabet, erring, drafters=["standalone"], verifier=verifier, listener=places.hear) as started:
+        yield started
+
+
+def ask(cluster: LocalCluster, max_tokens: int, plan: PlanChanges = DEFAULT) -> Result:
+    with cluster.client() as client:
+        return client.generate("abc", max_tokens=max_tokens, ignore_eos=True, drafter="standalone", plan=plan)
+
+
+def seen(cluster: LocalCluster) -> dict[str, DrafterReport]:
+    with cluster.client() as client:
+        told = [member.speculation for member in client.cluster().members if member.speculation is not None]
+    return {each.member_id: each for report in told for each in report.drafters}
+
+
+@contextmanager
+def running(cluster: LocalCluster, count: int) -> Iterator[list[Future[Result]]]:
+    """So many sessions at once, that take long."""
+    with ThreadPoolExecutor(count) as pool:
+        yield [pool.submit(ask, cluster, 480, SLOWLY) for _ in range(count)]
+
+
+def test_running_sessions_are_handed_over_to_a_drafter_that_joins_late_and_say_the_same(
+    cluster: LocalCluster, places: Places
+) -> None:
+    with running(cluster, 6) as asked:
+        eventually(lambda: seen(cluster).get("standalone-0", DrafterReport("")).sessions == 6)
+        late = cluster.spawn_drafter("standalone")
+        cluster.wait_joined()
+        eventually(lambda: seen(cluster).get(late.name, DrafterReport("")).sessions >= 1, 30)
+    for each in asked:
+        assert each.result().text == letters("c", 480)
+    scraped = places.scraped("verifier-0")
+    assert scraped("specsplit_hand_overs_total") >= 1
+    assert scraped("specsplit_failovers_total") == scraped("specsplit_drafters_lost_total") == 0
+
+
+def test_new_sessions_go_to_the_drafter_that_brings_more(cluster: LocalCluster) -> None:
+    slow = cluster.spawn_drafter("standalone", **SLOW)
+    cluster.wait_joined()
+    drafters: Counter[str] = Counter(ask(cluster, 100).drafter for _ in range(4))
+    assert drafters[slow.name] >= 1, "it has no record yet, so as much is expected of it as of its kind"
+
+    def known_to_be_slow() -> bool:
+        told = seen(cluster)
+        quick = max(each.accepted for name, each in told.items() if name != slow.name)
+        return slow.name in told and told[slow.name].steps > 0 and told[slow.name].accepted < quick - 0.5
+
+    eventually(known_to_be_slow)
+    chosen: Counter[str] = Counter(ask(cluster, 100).drafter for _ in range(8))
+    assert chosen[slow.name] <= 2, chosen

@@ -1,0 +1,91 @@
+"""The controller of a running cluster, over real processes: it is switched while sessions run, and heartbeats tell what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from specsplit.cli.local import LocalCluster
+from specsplit.membership import Member
+from specsplit.values import Adaptive, Control, ModelInfo, PlanChanges, SpeculationReport
+
+from .conftest import PACED, eventually, letters
+
+SETTINGS = PACED | {"num_steps": 3, "num_draft_tokens": 8, "adaptive": "static"}
+
+
+@pytest.fixture(scope="module")
+def cluster(alphabet: Path, erring: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(alphabet, erring, drafters=["standalone", "ngram"], verifier=SETTINGS) as started:
+        yield started
+
+
+def reports(cluster: LocalCluster) -> dict[str, SpeculationReport]:
+    with cluster.client() as client:
+        return {m.member_id: m.speculation for m in client.cluster().members if m.speculation is not None}
+
+
+def order(cluster: LocalCluster, control: Control | None = None, *, reset: bool = False) -> None:
+    with cluster.client() as client:
+        client.set_plan(PlanChanges(), control, reset=reset)
+
+
+def in_force(cluster: LocalCluster) -> set[str]:
+    return {report.adaptive for report in reports(cluster).values()}
+
+
+def test_the_controller_is_switched_while_sessions_run_and_they_go_on(cluster: LocalCluster) -> None:
+    def write(start: str) -> str:
+        with cluster.client() as client:
+            return client.generate("abc" + start, max_tokens=480, ignore_eos=True).text
+
+    with ThreadPoolExecutor(3) as pool:
+        texts = {start: pool.submit(write, start) for start in "dmx"}
+        for adaptive in (Adaptive.EMA, Adaptive.GOODPUT, Adaptive.STATIC, Adaptive.GOODPUT):
+            order(cluster, Control(adaptive, 6))
+            eventually(lambda adaptive=adaptive: in_force(cluster) == {adaptive.value})
+    for start, text in texts.items():
+        assert text.result() == letters(start, 480)
+    (report,) = reports(cluster).values()
+    assert report.max_draft_tokens == 6
+    order(cluster, reset=True)
+    eventually(lambda: in_force(cluster) == {"static"})
+
+
+def test_heartbeats_tell_what_speculation_brings_and_what_each_drafter_does(cluster: LocalCluster) -> None:
+    with cluster.client() as client:
+        for drafter in ("standalone", "ngram"):
+            text = client.generate("abc", max_tokens=200, ignore_eos=True, drafter=drafter).text
+            assert text == letters("c", 200)
+
+    def told() -> bool:
+        (report,) = reports(cluster).values()
+        return {each.member_id for each in report.drafters} == {"standalone-0", "ngram-1"} and report.accept_length > 1
+
+    eventually(told)
+    (report,) = reports(cluster).values()
+    assert 0 < report.hit_rate <= 1
+    assert report.step_s >= 0.005, "steps are paced"
+    assert report.launched.num_steps == 3
+    for each in report.drafters:
+        assert each.steps > 0 and each.round_trip_s > 0 and each.sessions == 0
+
+
+def test_a_verifier_that_joins_later_is_told_and_one_that_cannot_obey_stays_as_it_is(cluster: LocalCluster) -> None:
+    order(cluster, Control(Adaptive.EMA))
+    odd = cluster.spawn_verifier(num_steps=4)
+    cluster.wait_joined()
+    eventually(lambda: {name: each.adaptive for name, each in reports(cluster).items()}.get("verifier-0") == "ema")
+
+    def stays() -> bool:
+        return reports(cluster)[odd.name].adaptive == "static"
+
+    eventually(stays)
+    with cluster.client() as client:
+        members: list[Member] = [each for each in client.cluster().members if isinstance(each.role, ModelInfo)]
+    assert len(members) == 2, (
+        "it is no tier of its settings, so it keeps its own controller, and its place in the cluster"
+    )

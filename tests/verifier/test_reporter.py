@@ -1,0 +1,93 @@
+"""What a verifier tells of its drafters: sums that fade, and how long is lately."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.clock import ManualClock
+from specsplit.values import Adaptive, Control, DrafterReport, Estimate, Plan, SpeculationReport
+from specsplit_verifier.core import EngineStatistics
+from specsplit_verifier.drafter_record import FORGOTTEN, HALF_LIFE_S, DrafterRecord, Recently
+from specsplit_verifier.reporter import Reporter
+
+ESTIMATE = Estimate(2.5, 0.02, 1e-4, 120.0, 100.0)
+
+
+def record(steps: int, accepted: int, hits: int = 0) -> DrafterRecord:
+    return DrafterRecord(1, steps, accepted, hits)
+
+
+@given(st.lists(st.tuples(st.floats(0, 60), st.integers(0, 100)), min_size=1, max_size=10), st.integers(1, 5))
+def test_lately_is_the_same_however_often_one_looks_while_nothing_happens(
+    happened: list[tuple[float, int]], looks: int
+) -> None:
+    often, rarely, now, steps = Recently(), Recently(), 0.0, 0
+    for passed, fresh in happened:
+        for i in range(1, looks):
+            often.look({"d": record(steps, 0)}, now + passed * i / looks)
+        now, steps = now + passed, steps + fresh
+        mine = often.look({"d": record(steps, 0)}, now)
+        theirs = rarely.look({"d": record(steps, 0)}, now)
+        assert mine["d"].steps == pytest.approx(theirs["d"].steps)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 200)), min_size=1, max_size=8), st.floats(0.1, 100))
+def test_the_mean_lies_between_the_least_and_the_most_that_was_ever_accepted(
+    happened: list[tuple[int, int]], every_s: float
+) -> None:
+    recently, now, seen = Recently(), 0.0, record(0, 0)
+    for steps, accepted in happened:
+        now, seen = now + every_s, record(seen.steps + steps, seen.accepted + (accepted if steps else 0))
+        lately = recently.look({"d": seen}, now)["d"]
+        if lately.steps > FORGOTTEN:
+            means = [accepted / steps for steps, accepted in happened if steps]
+            assert min(means) - 1e-6 <= lately.accepted / lately.steps <= max(means) + 1e-6
+
+
+def test_half_of_it_counts_after_a_half_life_and_who_is_forgotten_is_left_out() -> None:
+    recently = Recently()
+    recently.look({"d": record(8, 16)}, 0.0)
+    assert recently.look({"d": record(8, 16)}, HALF_LIFE_S)["d"].steps == pytest.approx(4)
+    gone = DrafterRecord(0, 8, 16)
+    assert "d" in recently.look({"d": gone}, 2 * HALF_LIFE_S)
+    assert "d" not in recently.look({"d": gone}, 20 * HALF_LIFE_S)
+
+
+def statistics(drafters: dict[str, DrafterRecord], estimate: Estimate | None = None) -> EngineStatistics:
+    return EngineStatistics(1, 0, 5, 8, 10, 20.0, Plan(num_steps=3), 1, estimate, drafters)
+
+
+def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a_name() -> None:
+    first = DrafterRecord(2, steps=10, accepted=15, hits=9, held_s=0.5, round_trips=4, round_trip_s=0.1)
+    drafters = {"h:1": first, "h:2": DrafterRecord(1), "gone:3": DrafterRecord(0, steps=10, accepted=5)}
+    control, launched = Control(Adaptive.GOODPUT, 32), Plan(num_steps=5)
+    reporter = Reporter(launched, lambda: statistics(drafters, ESTIMATE), lambda: control, ManualClock())
+    reporter.names = {"h:1": "d1", "h:2": "d2"}
+    assert reporter.report() == SpeculationReport(
+        adaptive="goodput",
+        max_draft_tokens=32,
+        launched=launched,
+        accept_length=2.0,
+        hit_rate=0.45,
+        step_s=0.02,
+        token_s=1e-4,
+        estimate=ESTIMATE,
+        drafters=(DrafterReport("d1", 2, 10.0, 1.5, 0.05, 0.025), DrafterReport("d2", 1)),
+    )
+
+
+def test_a_verifier_that_has_done_nothing_yet_says_so() -> None:
+    reporter = Reporter(Plan(), lambda: statistics({}), lambda: Control(Adaptive.STATIC), ManualClock())
+    assert reporter.report() == SpeculationReport("static", launched=Plan(), step_s=0.02)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -1.0])
+def test_an_estimate_that_makes_no_sense_costs_the_verifier_not_its_place_in_the_cluster(odd: float) -> None:
+    estimate = replace(ESTIMATE, static_rate=odd)
+    reporter = Reporter(Plan(), lambda: statistics({}, estimate), lambda: Control(Adaptive.GOODPUT, 8), ManualClock())
+    assert reporter.report().estimate is None

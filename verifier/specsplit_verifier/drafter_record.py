@@ -1,0 +1,92 @@
+"""What each drafter has brought, and what it brought lately."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+HALF_LIFE_S = 15.0
+"""After so long a step counts half of what it did."""
+FORGOTTEN = 0.01
+"""Steps: who has been seen less than this, and drafts for nobody, is not told of."""
+
+
+@dataclass(slots=True)
+class DrafterRecord:
+    """Sums over all that one drafter has done for a verifier. They only go up, but for `sessions`."""
+
+    sessions: int = 0
+    """It drafts for now."""
+    steps: int = 0
+    """Session steps that ended with a commit to it."""
+    accepted: int = 0
+    """Its nodes accepted in them."""
+    hits: int = 0
+    held_s: float = 0.0
+    """For how long sessions were held back for it."""
+    round_trips: int = 0
+    round_trip_s: float = 0.0
+    """Sum over them."""
+
+    def step(self, accepted: int, *, hit: bool) -> None:
+        """A step of one of its sessions is committed."""
+        self.steps += 1
+        self.accepted += accepted
+        self.hits += hit
+
+    def round_trip(self, seconds: float) -> None:
+        """Its first grow after a commit came so long after that."""
+        self.round_trips += 1
+        self.round_trip_s += seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """The same sums, in which what is older counts less and less."""
+
+    steps: float = 0.0
+    accepted: float = 0.0
+    hits: float = 0.0
+    held_s: float = 0.0
+    round_trips: float = 0.0
+    round_trip_s: float = 0.0
+
+    @classmethod
+    def of(cls, record: DrafterRecord) -> Lately:
+        """The sums as they stand."""
+        return cls(record.steps, record.accepted, record.hits, record.held_s, record.round_trips, record.round_trip_s)
+
+    def followed_by(self, before: Lately, now: Lately, share: float) -> Lately:
+        """`share` of these sums, and what came between two looks at the record."""
+        return Lately(
+            share * self.steps + now.steps - before.steps,
+            share * self.accepted + now.accepted - before.accepted,
+            share * self.hits + now.hits - before.hits,
+            share * self.held_s + now.held_s - before.held_s,
+            share * self.round_trips + now.round_trips - before.round_trips,
+            share * self.round_trip_s + now.round_trip_s - before.round_trip_s,
+        )
+
+
+class Recently:
+    """Looks at the records now and then, and knows what drafters brought lately. Pure: time is an argument."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Lately] = {}
+        """The sums of each record at the latest look, by address."""
+        self._lately: dict[str, Lately] = {}
+        self._at = 0.0
+
+    def look(self, records: Mapping[str, DrafterRecord], now: float) -> Mapping[str, Lately]:
+        """What every drafter brought lately, by address; those forgotten and without sessions are left out."""
+        share = 0.5 ** ((now - self._at) / HALF_LIFE_S)
+        self._at = now
+        for address, record in records.items():
+            sums, before = Lately.of(record), self._seen.get(address, Lately())
+            self._lately[address] = self._lately.get(address, Lately()).followed_by(before, sums, share)
+            self._seen[address] = sums
+        return {
+            address: lately
+            for address, lately in self._lately.items()
+            if lately.steps >= FORGOTTEN or records[address].sessions
+        }
