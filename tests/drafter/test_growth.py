@@ -234,6 +234,21 @@ def test_after_a_commit_a_tree_is_drawn_anew_level_by_level_and_keeps_its_ids() 
     assert not any(expand([growth], children(again))), "nothing is drawn twice between two commits"
 
 
+def test_without_room_in_the_proposer_known_nodes_are_drawn_anew_and_new_ones_wait() -> None:
+    growth = growth_of(redraws=True)
+    for _ in range(3):
+        expand([growth], children(HALVES))
+    growth.commit(Commit(1, 0, (0,)))
+    below = {node.id for node in growth.original.tree.root.children.values()}
+    drawn = [expand([growth], children(HALVES), room=0) for _ in range(3)]
+    assert drawn[0] == [growth.original.tree.root]
+    assert {node.id for node in drawn[1]} == below
+    assert drawn[2] == [] and growth.resting
+    growth.commit(Commit(2, 0, (5,)))
+    expand([growth], children(HALVES), room=0)
+    assert len(expand([growth], children(HALVES), room=3)) == 3
+
+
 def test_a_kind_that_does_not_redraw_expands_no_node_twice() -> None:
     growth = growth_of(Plan(num_steps=2))
     seen = set[int]()
