@@ -104,7 +104,7 @@ class CandidatePool:
         self._rows = tree.attach(np.int64, 0)
         """The node's row in them."""
         self._distances = tree.attach(np.int64, _NEVER)
-        """Levels of the node below the root when it was expanded."""
+        """Guessed states between the node and the last true feature, when it was expanded: one more than its parent had then."""
 
     def add(self, slots: Ints, children: Children) -> Rescored:
         """Take in the children of nodes that were expanded together, in the place of those that some of them had.
@@ -112,7 +112,7 @@ class CandidatePool:
         What is given back is for those that are nodes already.
         """
         tree = self._tree
-        distances = tree.positions.take(slots) - tree.root_position
+        distances = np.where(slots == ROOT, 0, self._distances.data.take(tree.parents.take(slots)) + 1)
         again = slots.compress(self._distances.data.take(slots) != _NEVER)
         self._expansions.data[slots], self._distances.data[slots] = children, distances
         self._rows.data[slots] = np.arange(len(slots))

@@ -22,6 +22,7 @@ class ExpandableNodes:
         """True for nodes that were taken to be expanded, if nodes are redrawn since the latest commit."""
         self._known = tree.attach(np.bool_, False)
         """True for nodes that were taken at some time."""
+        self._in_order = False
         self._ranked: Ints | None = None
         """What `best` gives; None if the tree has changed since it was asked for."""
 
@@ -51,9 +52,10 @@ class ExpandableNodes:
         self._taken.data[ROOT] = False
         self._ranked = None
 
-    def give_back_all(self) -> None:
-        """Give every node again, each one once its parent has been taken."""
+    def give_back_all(self, *, in_order: bool) -> None:
+        """Give every node again, each one once its parent has been taken. New ones wait for that only if `in_order`."""
         self._taken.data[:] = False
+        self._in_order = in_order
         self._ranked = None
 
     def changed(self, floor: float) -> None:
@@ -66,9 +68,15 @@ class ExpandableNodes:
         deepest = min(tree.root_position + self.max_depth, self._max_context - 1)
         worthwhile = tree.scores >= tree.root_score + self._floor
         worthwhile &= tree.positions < deepest
-        taken = self._taken.data[: len(worthwhile)]
-        ready = taken.take(tree.parents)
-        ready[ROOT] = True
-        worthwhile &= ready & ~taken
-        slots = worthwhile.nonzero()[0]
+        slots = (worthwhile & self._ready()).nonzero()[0]
         return likeliest(slots, tree.scores.take(slots), self._width)
+
+    def _ready(self) -> Flags:
+        """Tell which may be taken: known ones again once their parents have been; new ones too, or unless their parents are about to be."""
+        parents = self._tree.parents
+        taken, known = self._taken.data[: len(parents)], self._known.data[: len(parents)]
+        again = known & ~taken & taken.take(parents)
+        open_ = taken.take(parents) if self._in_order else known.take(parents) & ~again.take(parents)
+        ready = again | ~known & open_
+        ready[ROOT] = not taken[ROOT]
+        return ready

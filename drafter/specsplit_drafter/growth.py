@@ -117,6 +117,7 @@ class Growth:
     def commit(self, commit: Commit) -> Advance:
         """Reroot, and learn from what was picked. Raises IllegalEvent if the commit does not follow the tree."""
         path = self.original.path_of(commit)
+        ahead = self.resting
         self._unsent.seal()
         for slot, pick in zip((ROOT, *path), commit.tokens, strict=True):
             self._candidates.learn(slot, pick)
@@ -125,7 +126,7 @@ class Growth:
         self.worth.committed(len(commit.tokens), hit=moved is not None)
         self._candidates.move(moved, redraws_root=self._redraws)
         if self._redraws:
-            self._expandable.give_back_all()
+            self._expandable.give_back_all(in_order=ahead)  # with time to spare nothing more is drawn from old states
         self._rounds = 0
         self._starved = False
         self._push()  # survival has risen: what was too unlikely may not be now

@@ -234,6 +234,17 @@ def test_after_a_commit_a_tree_is_drawn_anew_level_by_level_and_keeps_its_ids() 
     assert not any(expand([growth], children(again))), "nothing is drawn twice between two commits"
 
 
+def test_a_drafter_that_had_more_to_draw_goes_on_below_while_it_draws_anew() -> None:
+    growth = growth_of(Plan(num_steps=4), max_nodes=500, redraws=True)
+    for _ in range(4):
+        expand([growth], children(HALVES))
+    growth.commit(Commit(1, 0, (0,)))
+    assert [depth(node, growth) for node in expand([growth], children(HALVES))] == [0]
+    drawn = expand([growth], children(HALVES))
+    assert {depth(node, growth) for node in drawn} == {1, 3}, "known ones after their parents, new ones at once"
+    assert not {node.id for node in drawn} & {node.id for node in expand([growth], children(HALVES))}
+
+
 def test_without_room_in_the_proposer_known_nodes_are_drawn_anew_and_new_ones_wait() -> None:
     growth = growth_of(redraws=True)
     for _ in range(3):
