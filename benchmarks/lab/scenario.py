@@ -18,6 +18,8 @@ class Policy(StrEnum):
     """The product's planner under a plan that stays."""
     EMA = "ema"
     """The same under SGLang's tiers."""
+    GOODPUT = "goodput"
+    """The same, where every step is chosen by what it commits per second."""
     KNOWS_SURVIVALS = "oracle: survivals"
     """The best plan of every step for whoever knows how often nodes like these are accepted, and what a step costs."""
     KNOWS_TOKENS = "oracle: tokens"
