@@ -55,6 +55,8 @@ class EngineStatistics:
     """Why that plan is in force; None: nothing has been seen yet."""
     drafters: Mapping[str, DrafterRecord] = field(default_factory=dict[str, DrafterRecord])
     """What every drafter has brought, by address."""
+    token_s: float = 0.0
+    """What one more token costs in a step, in seconds."""
 
 
 class EngineCore:
@@ -88,6 +90,7 @@ class EngineCore:
             self._plan_switches,
             self._planner.estimate(),
             self._drafters.records,
+            self._planner.cost.token_s,
         )
 
     def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
