@@ -14,6 +14,8 @@ class StepCosts:
 
     tokens: int
     """In the forward."""
+    kv_tokens: int
+    """That it reads the KV of, its own included; of every session's text once."""
     prefill_tokens: int
     recomputed_tokens: int
     """Committed tokens run once more, for features that a drafter lacks."""

@@ -20,6 +20,7 @@ from specsplit.speculation import Draft
 from specsplit.tree import ROOT
 from specsplit.values import Plan, PlanChanges
 from specsplit_verifier.adaptive.ema import EmaController
+from specsplit_verifier.adaptive.goodput import GoodputController
 from specsplit_verifier.adaptive.tiers_file import DEFAULT
 from specsplit_verifier.draft_session import DraftSession, TreeLimits
 from specsplit_verifier.planner import Batch, CyclePlanner, Pause, Planner
@@ -200,6 +201,8 @@ def planner_of(scenario: Scenario, settings: VerifierSettings, texts: Sequence[S
             return CyclePlanner(plan, budget)
         case Policy.EMA:
             return CyclePlanner(plan, budget, lambda *_: EmaController(DEFAULT, DEFAULT.middle))
+        case Policy.GOODPUT:
+            return CyclePlanner(plan, budget, lambda *_: GoodputController(settings.max_draft_tokens))
         case Policy.KNOWS_SURVIVALS:
             return OraclePlanner(plan, budget, Survivals(), scenario.step)
         case Policy.KNOWS_TOKENS:

@@ -18,6 +18,8 @@ class Policy(StrEnum):
     """The product's planner under a plan that stays."""
     EMA = "ema"
     """The same under SGLang's tiers."""
+    GOODPUT = "goodput"
+    """The same, where every step is chosen by what it commits per second."""
     KNOWS_SURVIVALS = "oracle: survivals"
     """The best plan of every step for whoever knows how often nodes like these are accepted, and what a step costs."""
     KNOWS_TOKENS = "oracle: tokens"
@@ -32,9 +34,8 @@ class DrafterSpec:
 
     kind: DrafterKind = DrafterKind.STANDALONE
     cost: ExpansionCurve = EXPANSION_2
-    expand_width: int = 64
-    expand_survival: float = 0.002
-    push_survival: float = 0.002
+    expand_width: int = 256
+    node_us: float = 3.0
     children: int = 16
 
     def __str__(self) -> str:
@@ -57,7 +58,7 @@ class Scenario:
     link: Link = DIRECT
     temperature: float = 0.0
     plan: PlanChanges = field(default_factory=PlanChanges)
-    max_nodes: int = 512
+    max_nodes: int = 4096
     arrivals: Arrivals = ONE_CALLER
     requests: int = 4
     prompt: int | None = 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -67,6 +68,10 @@ class Commit:
     """Id of the deepest accepted node; 0 if none was."""
     tokens: Sequence[int]
     """The accepted tokens from below the root, then the bonus; never empty."""
+    step_us: int = 0
+    """Microseconds from one step of the verifier to the next; 0: unknown."""
+    seen: int = 0
+    """Highest id that the mirror had been told of; 0: none, or unknown."""
 
     @property
     def bonus(self) -> int:
@@ -102,6 +107,18 @@ class Draft:
     def expected_length(self) -> float:
         """Expected accept_length: the bonus and the expected drafts."""
         return expected_drafts(list(self.survivals))
+
+    @property
+    def open_ends(self) -> float:
+        """Probability that the target goes on behind a node below which the draft has nothing: what further nodes may still bring."""
+        inner = set(self.parents)
+        return math.fsum(math.exp(s) for i, s in enumerate(self.survivals) if i not in inner)
+
+    def first(self, count: int) -> Draft:
+        """Keep the first `count` tokens. Where nodes stand best first, these are the best draft of so many."""
+        if count >= len(self.tokens):
+            return self
+        return Draft(*(each[:count] for each in (self.ids, self.tokens, self.parents, self.positions, self.survivals)))
 
     def accept(self, picks: Sequence[int | None]) -> list[int]:
         """Walk down from the root along the target's picks: indices of the accepted path, root first.

@@ -47,6 +47,11 @@ class Mirror:
         return self._protocol.state
 
     @property
+    def seen(self) -> int:
+        """Highest id of a node that has come, dropped ones included."""
+        return self._last_id
+
+    @property
     def acknowledged(self) -> int:
         """Number of the latest commit that the drafter is known to have applied."""
         return self._trail.commits
@@ -195,9 +200,9 @@ class Mirror:
     def preview(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
         """Choose what `take` would take now. It is remembered until something changes: a commit and the step after both ask."""
         wish = (num_draft_tokens, topk, num_steps)
-        if self._preview is None or self._preview[0] != wish:
+        if self._preview is None or self._preview[0][1:] != wish[1:] or self._preview[0][0] < num_draft_tokens:
             self._preview = wish, self._best(*wish)
-        return self._preview[1]
+        return self._preview[1].first(num_draft_tokens)
 
     def _best(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
         slots = self.tree.best(num_draft_tokens, topk, num_steps)

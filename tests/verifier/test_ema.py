@@ -38,6 +38,7 @@ def result(*accepted: int, plan: Plan, attached: bool = True) -> StepResult:
 
 
 COSTS = StepCosts(
+    kv_tokens=0,
     tokens=1,
     prefill_tokens=0,
     recomputed_tokens=0,

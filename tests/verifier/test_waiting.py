@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specsplit.speculation import Draft
 from specsplit.values import Plan
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.patience import Patience, Wait
@@ -15,7 +17,7 @@ PLAN = Plan(wait_budget_us=20_000)
 def missed(at: float = 0.0) -> Wait:
     wait = Wait()
     wait.restart(at, hit=False)
-    wait.look(1.0)
+    wait.look(Draft.root_alone(7, 0))
     return wait
 
 
@@ -43,10 +45,10 @@ def test_a_drafter_that_sleeps_is_soon_not_waited_for() -> None:
 def test_a_drafter_that_only_answers_late_is_timed_all_the_same() -> None:
     patience = Patience()
     for _ in range(100):
-        patience.late_grow(0.1)
+        patience.late_grow(missed(), 0.1)
     assert patience.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
     for _ in range(100):
-        patience.late_grow(0.001)
+        patience.late_grow(missed(), 0.001)
     assert patience.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) > 0.0
 
 
@@ -73,7 +75,7 @@ def test_step_cost_learns_a_line() -> None:
     cost = StepCost()
     for _ in range(40):
         for tokens in (1, 16, 64):
-            cost.observe(tokens, 0.010 + 0.0001 * tokens)
+            cost.observe(tokens, 0, 0.010 + 0.0001 * tokens)
     for tokens in (1, 32, 64):
         assert abs(cost.predict(tokens) - (0.010 + 0.0001 * tokens)) < 2e-4
 
@@ -81,6 +83,24 @@ def test_step_cost_learns_a_line() -> None:
 def test_step_cost_of_one_size_is_its_mean() -> None:
     cost = StepCost()
     for _ in range(500):
-        cost.observe(16, 0.02)
+        cost.observe(16, 0, 0.02)
     assert abs(cost.predict(16) - 0.02) < 1e-4
     assert cost.predict(1) > 0
+
+
+def test_step_cost_tells_what_tokens_cost_from_what_kv_costs() -> None:
+    cost, tokens = StepCost(), [1, 16, 64, 8, 96, 2]
+    for step in range(600):
+        size, kv = tokens[step % 6], 2000 + 500 * (step % 5)
+        cost.observe(size, kv, 0.006 + 20e-6 * size + 40e-9 * kv)
+    assert cost.token_s == pytest.approx(20e-6, rel=0.05)
+    assert cost.predict(32, 10_000) == pytest.approx(0.006 + 20e-6 * 32 + 40e-9 * 10_000, rel=0.05)
+
+
+@given(st.lists(st.tuples(st.integers(1, 600), st.integers(0, 10_000), st.floats(1e-4, 1.0)), max_size=30))
+def test_no_step_is_believed_to_be_cheaper_for_having_more_tokens(steps: list[tuple[int, int, float]]) -> None:
+    cost = StepCost()
+    for tokens, kv_tokens, seconds in steps:
+        cost.observe(tokens, kv_tokens, seconds)
+    assert cost.token_s >= 0.0
+    assert 0.0 < cost.predict(1, 100) <= cost.predict(64, 100) <= cost.predict(64, 5000)

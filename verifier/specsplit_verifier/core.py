@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
@@ -84,7 +84,7 @@ class EngineCore:
             scheduler.kv.pool.total_pages,
             self._steps,
             self._planner.cost.mean_s * 1e3 if self._steps else 0.0,
-            self._planner.default,
+            self._planner.shown(self._planner.default),
             self._plan_switches,
             self._planner.estimate(),
             self._drafters.records,
@@ -133,6 +133,8 @@ class EngineCore:
         batch = self._choose(now)
         if isinstance(batch, Pause):
             return batch
+        for session, plan in self._planner.turned(session for session, _ in batch.decoding):
+            self._sends += self._drafters.replan(session, plan, now)
         for session, _ in batch.decoding:
             session.drafter.stepping(now)
         return self._scheduler.lay_out(batch, now)
@@ -150,7 +152,7 @@ class EngineCore:
 
     def expected_s(self, step: StepInput) -> float:
         """Seconds that the forward of a step should take, going by those before it."""
-        return self._planner.cost.predict(step.tokens)
+        return self._planner.cost.predict(step.tokens, step.kv_tokens)
 
     def commit(self, step: StepInput, output: StepOutput, watched: Collection[int] = ()) -> StepResult:
         """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation."""
@@ -165,6 +167,7 @@ class EngineCore:
         for tree in step.trees:
             if tree.session in output.no_pick:
                 self._without_pick(running[tree.session], tree.draft)
+        self._drafters.step_us = self._step_us(step)
         made = [tree for tree in step.trees if tree.session in output.accepted]
         sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
         self._hand_on(output.features, now)
@@ -184,8 +187,18 @@ class EngineCore:
             self._outputs.append((session.id, result.finished))
             self._end(session)
         elif result.reroot.commit is not None and isinstance(drafter, DraftSession):
-            self._sends.append((drafter.address, session.id, result.reroot.commit))
-        return result
+            told = replace(result.reroot.commit, step_us=self._drafters.step_us, seen=drafter.mirror.seen)
+            self._sends.append((drafter.address, session.id, told))
+        return replace(result, shown=self._planner.shown(result.plan))
+
+    def _step_us(self, step: StepInput) -> int:
+        """Expect so many microseconds from one step like this to the next, prompts not counted; 0: there has been none."""
+        tokens = sum(len(tree.draft.tokens) for tree in step.trees)
+        return (
+            round((self._planner.cost.predict(tokens, step.kv_tokens) + self.stopwatch.between_s) * 1e6)
+            if self._steps
+            else 0
+        )
 
     def _without_pick(self, session: Session, draft: Draft) -> None:
         """The target has no token for a session. Its drafts may be at fault (masked NaN is still NaN): the next step does without."""
@@ -214,6 +227,7 @@ class EngineCore:
         recomputed = sum(chunk.tokens for chunk in step.chunks if chunk.recomputed)
         return StepCosts(
             tokens=step.tokens,
+            kv_tokens=step.kv_tokens,
             prefill_tokens=sum(chunk.tokens for chunk in step.chunks) - recomputed,
             recomputed_tokens=recomputed,
             began=step.planned_at,

@@ -2,34 +2,80 @@
 
 from __future__ import annotations
 
-FORGETTING = 0.98
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+FORGETTING: Final = 0.99
+_UNITS: Final = np.array([1.0, 64.0, 4096.0])
+"""Of the three terms, so that their coefficients are of like size."""
+_TRUST: Final = np.array([1e-3, 0.05, 0.05])
+"""How many steps what was believed before counts as, by term: a term that steps say nothing of stays as it was."""
 
 
 class StepCost:
-    """Seconds of a step as a + b * tokens, by least squares over recent steps (older ones fade by 0.98 each)."""
+    """Seconds of a step as a + b * tokens + c * KV tokens read, none of them negative.
 
-    def __init__(self, guess_s: float = 0.005) -> None:
-        # Sums of weight, tokens, seconds, tokens^2 and tokens * seconds; the guess weighs as much as one observation.
-        self._w, self._t, self._s, self._tt, self._ts = 1.0, 0.0, guess_s, 0.0, 0.0
+    Least squares of relative errors over recent steps (older ones fade by 0.99 each), drawn a little towards what was believed before them.
+    Sessions' KV hardly changes from one step to the next, and trees of one size tell nothing of others: what cannot be told apart
+    stays as it was, or goes to the first term.
+    """
 
-    def observe(self, tokens: int, seconds: float) -> None:
-        """Learn that a step over `tokens` tokens took `seconds`."""
-        keep = FORGETTING
-        self._w = keep * self._w + 1
-        self._t = keep * self._t + tokens
-        self._s = keep * self._s + seconds
-        self._tt = keep * self._tt + tokens * tokens
-        self._ts = keep * self._ts + tokens * seconds
+    def __init__(self, base_s: float = 0.005, token_s: float = 0.0) -> None:
+        """What is believed before the first step."""
+        self._believed = np.array([base_s, token_s, 0.0]) * _UNITS
+        self._moments = np.zeros((3, 3))
+        self._seconds = np.zeros(3)
+        self._mean_s, self._weight = 0.0, 0.0
+        self._terms: npt.NDArray[np.float64] = self._believed
+        self._stale = False
+
+    def observe(self, tokens: int, kv_tokens: int, seconds: float) -> None:
+        """Learn that a step over so many tokens, that read so much KV, took `seconds`."""
+        at = np.array([1.0, tokens, kv_tokens]) / _UNITS
+        share = 1 / max(seconds, 1e-6) ** 2
+        self._moments = FORGETTING * self._moments + share * np.outer(at, at)
+        self._seconds = FORGETTING * self._seconds + share * seconds * at
+        self._weight = FORGETTING * self._weight + 1
+        self._mean_s += (seconds - self._mean_s) / self._weight
+        self._stale = True
 
     @property
     def mean_s(self) -> float:
         """Weighted mean duration."""
-        return self._s / self._w
+        return self._mean_s if self._weight else float(self._believed[0])
 
-    def predict(self, tokens: int) -> float:
-        """Expected seconds of a step over `tokens` tokens; never less than a tenth of the mean."""
-        variance = self._tt / self._w - (self._t / self._w) ** 2
-        if variance < 1.0:
-            return self.mean_s
-        slope = max(0.0, (self._ts / self._w - self.mean_s * self._t / self._w) / variance)
-        return max(self.mean_s + slope * (tokens - self._t / self._w), 0.1 * self.mean_s)
+    @property
+    def token_s(self) -> float:
+        """Seconds of one more token."""
+        return float(self._fitted[1] / _UNITS[1])
+
+    def predict(self, tokens: int, kv_tokens: int = 0) -> float:
+        """Expected seconds of a step; never less than a tenth of the mean."""
+        base, token, kv = (self._fitted / _UNITS).tolist()
+        return max(base + token * tokens + kv * kv_tokens, 0.1 * self.mean_s)
+
+    @property
+    def _fitted(self) -> npt.NDArray[np.float64]:
+        if self._stale:
+            self._terms, self._stale = self._fit(), False
+        return self._terms
+
+    def _fit(self) -> npt.NDArray[np.float64]:
+        """Solve for all terms; without those that come out negative where some do."""
+        weight = _TRUST * self._weight_of_one
+        left, right = self._moments + np.diag(weight), self._seconds + weight * self._believed
+        kept = np.array([True, True, True])
+        while True:
+            terms = np.zeros(3)
+            terms[kept] = np.linalg.solve(left[np.ix_(kept, kept)], right[kept])
+            negative = terms < 0
+            if not negative.any():
+                return terms
+            kept &= ~negative
+
+    @property
+    def _weight_of_one(self) -> float:
+        """What a step of mean length counts."""
+        return 1 / max(self._mean_s, 1e-6) ** 2

@@ -22,6 +22,7 @@ from specsplit_verifier.drafter_record import DrafterRecord
 from specsplit_verifier.feed import Feed, Recipe
 from specsplit_verifier.grow_queue import GrowQueue, Merged
 from specsplit_verifier.patience import Patience, Wait
+from specsplit_verifier.prospect import Prospect
 from specsplit_verifier.step import Accepted, Reroot, TreeView
 
 
@@ -95,6 +96,10 @@ class NoDrafter:
     def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
         """Nobody is waited for."""
         return 0.0
+
+    def prospect(self, now: float, plan: Plan, limits: TreeLimits) -> Prospect | None:
+        """Nothing comes."""
+        return None
 
     def hold(self, now: float) -> None:
         """Nobody is waited for."""
@@ -230,7 +235,7 @@ class DraftSession:
             return  # what it does now says nothing about how it answers a commit
         if not mirror.caught_up:
             if made is not None:
-                self._patience.late_grow(times[0] - made)
+                self._patience.late_grow(self._wait, times[0], made)
         elif not prefilling:
             self._learn(times, limits, first=first)
 
@@ -238,9 +243,9 @@ class DraftSession:
         """Learn from grows that answer the last commit; from what they brought only if no step is in flight, or in a probe."""
         wait, patience = self._wait, self._patience
         if self.mirror.state is State.READY or (first and wait.probed):
-            patience.grew(wait, times, self.mirror.preview(*limits).expected_length, first=first)
+            patience.grew(wait, times, self.mirror.preview(*limits), first=first)
         elif first:
-            patience.late_grow(times[0] - wait.since)
+            patience.late_grow(wait, times[0])
 
     def read(self, position: int, now: float, *, prefilling: bool) -> list[Features]:
         """The drafter has read the features of every position below: what it is to be sent now. Raises InvalidRequest if it cannot have."""
@@ -263,16 +268,27 @@ class DraftSession:
     def _look(self, limits: TreeLimits) -> None:
         """Note what the last commit left before anything is added. The step takes what was looked at, so it costs nothing more."""
         if self._wait.before is None:
-            self._wait.look(self.mirror.preview(*limits).expected_length)
+            self._wait.look(self.mirror.preview(*limits))
 
     def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
         """Seconds for which it pays to wait for what may be grown, instead of a step of `step_s` now; 0: step now."""
-        if self.mirror.resting or self._features_withheld or not plan.speculates:
-            return 0.0
-        if self.catching_up and self.mirror.commits > 0:
+        if self._brings_nothing(plan):
             return 0.0
         self._look(limits)
         return self._patience.pause(self._wait, now, step_s, plan, self.mirror.caught_up)
+
+    def prospect(self, now: float, plan: Plan, limits: TreeLimits) -> Prospect | None:
+        """What may still be grown before the next step; None: nothing that might be waited for."""
+        if self._brings_nothing(plan):
+            return None
+        self._look(limits)
+        return self._patience.prospect(self._wait, now, plan, self.mirror.caught_up)
+
+    def _brings_nothing(self, plan: Plan) -> bool:
+        """True if nothing comes before the next step, or nothing that it could be told when."""
+        if self.mirror.resting or self._features_withheld or not plan.speculates:
+            return True
+        return self.catching_up and self.mirror.commits > 0
 
     def replan(self, now: float) -> None:
         """The drafter is told of another plan, and answers as it would a commit: by growing, or by saying that it rests."""

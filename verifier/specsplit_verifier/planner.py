@@ -7,12 +7,14 @@ its request fixes comes first, then what an operator wants, then what the contro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from specsplit.values import Adaptive, Estimate, Plan, PlanChanges
 from specsplit_verifier.adaptive.controller import Controller, StaticController
+from specsplit_verifier.budget import Spending
+from specsplit_verifier.chooser import StepChooser
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import TreeLimits
 from specsplit_verifier.prefill import prompt_chunks, recompute_chunks
@@ -83,6 +85,14 @@ class Planner(Protocol):
         """The next step over these sessions, in order of arrival, or how long to wait for a better one."""
         ...
 
+    def turned(self, running: Iterable[Session]) -> Sequence[tuple[Session, Plan]]:
+        """Sessions that step now, or later, under another plan than they have, for no other reason than what their drafters bring."""
+        ...
+
+    def shown(self, plan: Plan) -> Plan:
+        """What is told of a session's plan to people who look."""
+        ...
+
     def observe(self, result: StepResult) -> None:
         """A step is over."""
         ...
@@ -137,12 +147,13 @@ class CyclePlanner:
 
     def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
         """Everybody who is not worth waiting for; beside a prompt, everybody: there is a forward in any case."""
-        decoding = [session for session in running if not session.prefilling]
-        if len(decoding) < len(running):
-            prefilling = [session for session in running if session.prefilling]
-            return self._batch(running, decoding, prompt_chunks(prefilling, self._budget))
-        if not decoding:
+        decoding, chooser = [session for session in running if not session.prefilling], self._controller.chooser
+        if not running:
             return Pause(None)
+        if chooser is not None:
+            return self._chosen(chooser, running, decoding, now)
+        if len(decoding) < len(running):
+            return self._batch(running, decoding, self._prompts(running))
         step_s = self.cost.predict(_width(decoding))
         pauses = [session.drafter.pause(now, step_s, session.plan, session.tree_limits) for session in decoding]
         longest = max(pauses)
@@ -158,8 +169,53 @@ class CyclePlanner:
             return Pause(min(pause for pause in pauses if pause > 0.0))
         return self._batch(running, ready, [])
 
+    def _chosen(
+        self, chooser: StepChooser, running: Sequence[Session], decoding: Sequence[Session], now: float
+    ) -> Batch | Pause:
+        """Everybody, with the nodes that pay, once nothing is worth waiting for. Who drafts and verifies in turn is not waited with."""
+        chooser.meet(decoding)
+        if prompts := self._prompts(running):
+            beside = sum(size for _, size in prompts)
+            return self._spent(
+                running, decoding, chooser.spending(decoding, self.cost, self._launched, beside), prompts
+            )
+        serial = {session.id: _serial_pause(session, now) for session in decoding if not session.plan.draft_ahead}
+        ready = [session for session in decoding if serial.get(session.id, 0.0) == 0.0]
+        spending = chooser.spending(ready, self.cost, self._launched)
+        pause = chooser.pause(ready, spending, now) if ready else min(serial.values())
+        if pause == 0.0:
+            return self._spent(running, ready, spending, [])
+        for session in decoding:
+            session.drafter.hold(now)
+        return Pause(pause)
+
+    def _prompts(self, running: Sequence[Session]) -> list[tuple[Session, int]]:
+        return prompt_chunks([session for session in running if session.prefilling], self._budget)
+
+    def _spent(
+        self,
+        running: Sequence[Session],
+        stepping: Sequence[Session],
+        spending: Spending,
+        prompts: Sequence[tuple[Session, int]],
+    ) -> Batch:
+        batch = self._batch(running, stepping, prompts)
+        decoding = [
+            (session, limits._replace(num_draft_tokens=1 + nodes))
+            for (session, limits), nodes in zip(batch.decoding, spending.nodes, strict=True)
+        ]
+        return replace(batch, decoding=decoding)
+
+    def turned(self, running: Iterable[Session]) -> Sequence[tuple[Session, Plan]]:
+        chooser = self._controller.chooser
+        return [] if chooser is None else chooser.turned(running, self.plan_of)
+
+    def shown(self, plan: Plan) -> Plan:
+        return self._controller.shown(plan)
+
     def observe(self, result: StepResult) -> None:
-        self.cost.observe(result.costs.tokens, result.costs.forward_us * 1e-6)
+        costs = result.costs
+        self.cost.observe(costs.tokens, costs.kv_tokens, costs.forward_us * 1e-6)
         self._controller.observe(result)
 
     def _batch(
@@ -174,6 +230,10 @@ class CyclePlanner:
             return False
         now_s, later_s = self.cost.predict(_width(ready)), self.cost.predict(_width(everyone))
         return len(ready) / now_s >= len(everyone) / (pause + later_s)
+
+
+def _serial_pause(session: Session, now: float) -> float:
+    return session.drafter.pause(now, 0.0, session.plan, session.tree_limits)
 
 
 def _width(sessions: Sequence[Session]) -> int:

@@ -88,6 +88,11 @@ class StepInput:
         return sum(part.row.num_tokens for part in (*self.trees, *self.chunks))
 
     @property
+    def kv_tokens(self) -> int:
+        """Whose KV is read: of every row the text before it, and its own."""
+        return sum(row.pages.length for row in self.rows)
+
+    @property
     def layers(self) -> frozenset[int]:
         """Whose hidden states are wanted."""
         recipes = (part.recipe for part in (*self.trees, *self.chunks))
@@ -184,6 +189,8 @@ class SessionResult:
     reroot: Reroot = Reroot()
     tree: TreeView | None = None
     """The speculation that the draft was taken from, if somebody watches."""
+    shown: Plan | None = None
+    """What people are told of the plan, where a controller spends less than it; None: the plan."""
 
     @property
     def hit(self) -> bool | None:
@@ -219,7 +226,14 @@ class SessionResult:
     def numbers(self) -> SessionStep:
         """What metrics count of it."""
         return SessionStep(
-            self.plan, self.attached, self.drafted, self.depth, self.accepted, self.committed, self.hit, self.miss
+            self.shown or self.plan,
+            self.attached,
+            self.drafted,
+            self.depth,
+            self.accepted,
+            self.committed,
+            self.hit,
+            self.miss,
         )
 
     @property

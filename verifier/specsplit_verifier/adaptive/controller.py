@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from specsplit.values import Estimate, Plan
+from specsplit_verifier.chooser import StepChooser
 from specsplit_verifier.step import StepResult
 
 
@@ -13,6 +14,15 @@ class Controller(Protocol):
 
     def plan(self, launched: Plan, sessions: int) -> Plan:
         """The plan in force for a batch of so many sessions, given the plan that the verifier was started with."""
+        ...
+
+    @property
+    def chooser(self) -> StepChooser | None:
+        """What chooses every step within the plan; None: a step takes all that the plan allows."""
+        ...
+
+    def shown(self, plan: Plan) -> Plan:
+        """What is told of a session's plan to people who look."""
         ...
 
     def observe(self, result: StepResult) -> None:
@@ -29,6 +39,15 @@ class StaticController:
 
     def plan(self, launched: Plan, sessions: int) -> Plan:
         return launched
+
+    @property
+    def chooser(self) -> None:
+        """A step takes all."""
+        return
+
+    def shown(self, plan: Plan) -> Plan:
+        """The plan itself."""
+        return plan
 
     def observe(self, result: StepResult) -> None:
         """Nothing follows from it."""

@@ -30,6 +30,15 @@ class EmaController:
         nodes = max(num_steps, round(num_steps * per_step))
         return replace(launched, num_steps=num_steps, num_draft_tokens=min(256, 1 + nodes))
 
+    @property
+    def chooser(self) -> None:
+        """A step takes all."""
+        return
+
+    def shown(self, plan: Plan) -> Plan:
+        """The plan itself."""
+        return plan
+
     def observe(self, result: StepResult) -> None:
         """Sessions whose request, or an older tier, gave them other steps do not count.
 

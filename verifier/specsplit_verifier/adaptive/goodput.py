@@ -1,11 +1,22 @@
-"""The `goodput` controller: the plan that commits the most tokens per second, by acceptance and cost as measured."""
+"""The `goodput` controller: what commits the most tokens per second, by acceptance and cost as measured.
+
+Its plan is what a step may spend at most. What a step does spend is chosen for each by `StepChooser`, so nothing has to be switched when
+the load or the text changes. What is shown as the plan is what was spent lately.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 from specsplit.values import Estimate, Plan
+from specsplit_verifier.chooser import StepChooser
 from specsplit_verifier.step import StepResult
 
-FORGETTING = 0.95
+MAX_STEPS: Final = 16
+"""Levels below the root that a step may verify."""
+STICKY: Final = 0.8
+"""What is shown changes when what was spent lately is so far from it: more than a rounding, so that it does not flutter."""
 
 
 class GoodputController:
@@ -13,26 +24,43 @@ class GoodputController:
 
     def __init__(self, max_draft_tokens: int) -> None:
         """`max_draft_tokens`: of a session in one step at most."""
-        self.max_draft_tokens = max_draft_tokens
-        self._weight, self._length, self._seconds, self._committed = 0.0, 0.0, 0.0, 0.0
+        self._max_draft_tokens = max_draft_tokens
+        self._bounds: Plan | None = None
+        self._shown: tuple[int, int] | None = None
+        """num_steps and num_draft_tokens."""
+        self.chooser: Final = StepChooser()
 
     def plan(self, launched: Plan, sessions: int) -> Plan:
-        """The launched plan, for now."""
-        return launched
+        """The bounds; a launched plan that does not speculate stays as it is."""
+        if self._bounds is None:
+            tokens = self._max_draft_tokens
+            bounds = replace(launched, num_steps=min(MAX_STEPS, tokens - 1), num_draft_tokens=tokens)
+            self._bounds = bounds if launched.speculates else launched
+        return self._bounds
+
+    def shown(self, plan: Plan) -> Plan:
+        """A plan with what is spent of it lately; what was fixed otherwise stays."""
+        if self._shown is None or self._bounds is None:
+            return plan
+        num_steps, num_draft_tokens = self._shown
+        return replace(
+            plan,
+            num_steps=min(plan.num_steps, num_steps),
+            num_draft_tokens=min(plan.num_draft_tokens, num_draft_tokens),
+        )
 
     def observe(self, result: StepResult) -> None:
-        """Steps fade, by 0.95 each."""
-        if not result.sessions:
-            return
-        mean = sum(part.accepted + 1 for part in result.sessions) / len(result.sessions)
-        self._weight = FORGETTING * self._weight + 1
-        self._length = FORGETTING * self._length + mean
-        self._seconds = FORGETTING * self._seconds + result.costs.forward_us * 1e-6
-        self._committed = FORGETTING * self._committed + result.committed
+        """A step is over."""
+        self.chooser.observe(result)
+        depth, tokens = self.chooser.account.depth.mean, 1 + self.chooser.account.nodes.mean
+        num_steps, num_draft_tokens = self._shown or (depth, tokens)
+        self._shown = _stuck(num_steps, depth), _stuck(num_draft_tokens, tokens)
 
     def estimate(self) -> Estimate | None:
         """Of what was seen lately."""
-        if not self._seconds:
-            return None
-        rate = self._committed / self._seconds
-        return Estimate(self._length / self._weight, self._seconds / self._weight, 0.0, rate, rate)
+        return self.chooser.account.estimate()
+
+
+def _stuck(shown: float, now: float) -> int:
+    """The number to show."""
+    return round(now if abs(now - shown) > STICKY else shown)

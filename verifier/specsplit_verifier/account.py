@@ -1,0 +1,64 @@
+"""What was spent lately, what came of it, and what the launched plan would have made of the same."""
+
+from __future__ import annotations
+
+from specsplit.values import Estimate
+from specsplit_verifier.budget import Line, Spending
+from specsplit_verifier.step import StepResult
+
+FORGETTING = 0.95
+
+
+class Faded:
+    """A mean over recent steps; older ones fade by 5 % each."""
+
+    def __init__(self) -> None:
+        self._sum = self._weight = 0.0
+
+    def add(self, value: float, weight: float = 1.0) -> None:
+        """Count a step in."""
+        self._sum = FORGETTING * self._sum + value
+        self._weight = FORGETTING * self._weight + weight
+
+    @property
+    def mean(self) -> float:
+        """The sum of the values over that of the weights; 0 before the first."""
+        return self._sum / self._weight if self._weight else 0.0
+
+
+class Account:
+    """Of one verifier. A step is weighed when it is chosen, as often as it is, and counts when it is over."""
+
+    def __init__(self) -> None:
+        self.depth, self.nodes = Faded(), Faded()
+        """Of what was verified, by session that had a drafter."""
+        self._length, self._step_s, self._rate, self._gain = Faded(), Faded(), Faded(), Faded()
+        self._token_s = 0.0
+        self._ratio = 1.0
+
+    def weighed(self, chosen: Spending, launched: Spending, line: Line) -> None:
+        """This step is about to be made; the launched plan would make that one."""
+        self._token_s = line.token_s
+        self._ratio = (launched.length * chosen.seconds) / (chosen.length * launched.seconds) if chosen.length else 1.0
+
+    def stepped(self, result: StepResult) -> None:
+        """The step is over."""
+        if not result.sessions:
+            return
+        costs = result.costs
+        seconds = (costs.waited_us + costs.forward_us + costs.host_us) * 1e-6
+        self._length.add(sum(part.accepted + 1 for part in result.sessions), len(result.sessions))
+        self._step_s.add(costs.forward_us * 1e-6)
+        self._rate.add(result.committed, seconds)
+        self._gain.add(self._ratio)
+        for part in result.sessions:
+            if part.attached:
+                self.depth.add(part.depth)
+                self.nodes.add(part.drafted)
+
+    def estimate(self) -> Estimate | None:
+        """What was seen lately; None: nothing yet."""
+        rate = self._rate.mean
+        if not rate:
+            return None
+        return Estimate(self._length.mean, self._step_s.mean, self._token_s, rate, rate * self._gain.mean)

@@ -1,0 +1,134 @@
+"""What a step verifies and when it begins, by what that brings per second: the policy behind `adaptive = goodput`.
+
+Every number here is measured: what a step costs (`StepCost`), how often nodes of such a survival are accepted (`Acceptance`), what
+drafters bring after a commit and when (`Patience`), and which part of what was waited for came (`Trust`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from specsplit.speculation import Draft
+from specsplit.values import Plan, PlanChanges
+from specsplit_verifier.acceptance import Acceptance, SessionAcceptance, Survivals
+from specsplit_verifier.account import Account
+from specsplit_verifier.budget import Line, Spending, fixed, spend
+from specsplit_verifier.cost import StepCost
+from specsplit_verifier.draft_session import DraftSession
+from specsplit_verifier.prospect import Trust, Waiting, worth_waiting
+from specsplit_verifier.session import Session
+from specsplit_verifier.standing import Standing
+from specsplit_verifier.step import StepResult
+
+_NOTHING: Final[Survivals] = np.empty(0)
+SMOOTHING: Final = 0.05
+REMEMBERED: Final = 64
+"""Drafters whose acceptance is kept."""
+
+
+class _Asked(NamedTuple):
+    """A wait that was decided for."""
+
+    at: float
+    sessions: list[int]
+    length: float
+    waiting: Waiting
+
+
+class StepChooser:
+    """Chooses steps. Belongs to the engine thread."""
+
+    def __init__(self) -> None:
+        self.host_s = 0.0
+        """Seconds of a step beside the forward, lately."""
+        self.account = Account()
+        self._trust = Trust()
+        self._asked: _Asked | None = None
+        self._acceptance: dict[tuple[str, bool], Acceptance] = {}
+        """By address of the drafter, and by whether sessions are sampled."""
+        self._standings: dict[int, Standing] = {}
+        """By session."""
+
+    def meet(self, sessions: Sequence[Session]) -> None:
+        """These are all that decode now."""
+        found = ((session.id, self._standing(session)) for session in sessions)
+        self._standings = {number: standing for number, standing in found if standing is not None}
+
+    def spending(self, sessions: Sequence[Session], cost: StepCost, launched: Plan, beside: int = 0) -> Spending:
+        """How many nodes of each session a step should take that runs `beside` other tokens. `launched`: what it is compared with."""
+        standings = [self._standings.get(session.id) for session in sessions]
+        survivals = [_survivals(session, standing) for session, standing in zip(sessions, standings, strict=True)]
+        least = [
+            min(standing.least, len(s)) if standing else 0 for standing, s in zip(standings, survivals, strict=True)
+        ]
+        kv_tokens = sum(session.kv_length for session in sessions)
+        line = Line(cost.predict(beside, kv_tokens) + self.host_s, cost.token_s)
+        spending = spend(survivals, line).at_least(least)
+        self.account.weighed(spending, fixed(survivals, line, launched.num_draft_tokens - 1), line)
+        return spending
+
+    def pause(self, sessions: Sequence[Session], spending: Spending, now: float) -> float:
+        """Seconds to wait before looking again, for what would make this step a better one; 0: step now."""
+        self._learn(sessions, spending, now)
+        found = (session.drafter.prospect(now, session.plan, session.tree_limits) for session in sessions)
+        prospects = [prospect for prospect in found if prospect is not None]
+        waiting = worth_waiting(prospects, spending.length / spending.seconds, self._trust.share)
+        if waiting is None:
+            self._trust.unwanted()
+            return 0.0
+        self._asked = _Asked(now, [session.id for session in sessions], spending.length, waiting)
+        return waiting.look_s
+
+    def observe(self, result: StepResult) -> None:
+        """A step is over."""
+        self.host_s += SMOOTHING * (result.costs.host_us * 1e-6 - self.host_s)
+        self.account.stepped(result)
+        for part in result.sessions:
+            standing = self._standings.get(part.session)
+            if standing is not None and (part.plan.speculates or standing.resting):
+                standing.stepped(_probabilities(part.draft), [index - 1 for index in part.accepted_path[1:]])
+
+    def turned(self, sessions: Iterable[Session], plan_of: Callable[[PlanChanges], Plan]) -> list[tuple[Session, Plan]]:
+        """Sessions whose drafters should begin to rest, or cease to, with the plans to put them under."""
+        standings = ((session, self._standings.get(session.id)) for session in sessions)
+        return [
+            (session, replace(plan_of(session.request.plan), **({"num_steps": 0} if standing.resting else {})))
+            for session, standing in standings
+            if standing is not None and standing.resting == session.plan.speculates
+        ]
+
+    def _standing(self, session: Session) -> Standing | None:
+        drafter, standing = session.drafter, self._standings.get(session.id)
+        if not isinstance(drafter, DraftSession):
+            return None
+        if standing is None or standing.address != drafter.address:
+            return Standing(drafter.address, SessionAcceptance(self._drafters(drafter.address, session)))
+        return standing
+
+    def _drafters(self, address: str, session: Session) -> Acceptance:
+        key = address, session.request.sampling.temperature > 0
+        if key not in self._acceptance and len(self._acceptance) >= REMEMBERED:
+            del self._acceptance[next(iter(self._acceptance))]
+        return self._acceptance.setdefault(key, Acceptance())
+
+    def _learn(self, sessions: Sequence[Session], spending: Spending, now: float) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None and asked.sessions == [session.id for session in sessions]:
+            self._trust.waited(asked.waiting, now - asked.at, spending.length - asked.length)
+
+
+def _survivals(session: Session, standing: Standing | None) -> Survivals:
+    """What a step may take of a session's nodes, the root left out."""
+    drafter = session.drafter
+    if not isinstance(drafter, DraftSession) or standing is None or not session.plan.speculates:
+        return _NOTHING
+    found = _probabilities(drafter.mirror.preview(*session.tree_limits))
+    return standing.acceptance.corrected(found) if len(found) else found
+
+
+def _probabilities(draft: Draft) -> Survivals:
+    return np.exp(draft.survivals[1:])
