@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from specsplit.values import Estimate, Plan
+from specsplit.values import Plan
+from specsplit_verifier.adaptive.controller import StaticController
 from specsplit_verifier.step import StepResult
 
 MOST_STEPS = 4
 """Under one plan."""
 
 
-class RestlessController:
+class RestlessController(StaticController):
     """The Controller that draws plans on a seed. All it keeps of the launched one is how long to wait."""
 
     def __init__(self, seed: int) -> None:
@@ -36,7 +37,3 @@ class RestlessController:
     def observe(self, result: StepResult) -> None:
         """Count the step."""
         self._left -= 1
-
-    def estimate(self) -> Estimate | None:
-        """Nothing is weighed."""
-        return None
