@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.lab.arrivals import Burst, Closed, Poisson
-from benchmarks.lab.cost import HEAD_8B_H100, STEP_8B_H100, ExpansionCurve
+from benchmarks.lab.cost import HEAD_8B_H100, STEP_8B_H100, ExpansionCurve, StepCurve
 from benchmarks.lab.scenario import SERIAL, DrafterSpec, Policy, Scenario
 from benchmarks.lab.transport import Link
 from specsplit.values import DrafterKind
@@ -35,6 +35,13 @@ def _batch(size: int) -> Scenario:
     )
 
 
+def _unpaced(name: str, verifiers: int) -> list[Scenario]:
+    """An expansion takes as long as a step, as with the pocket models on one core each: ahead, serial, and whatever goodput makes of it."""
+    drafter = replace(STANDALONE, cost=ExpansionCurve(3.0))
+    ahead = Scenario(name, (drafter,), verifiers, step=StepCurve(3.0), arrivals=Closed(verifiers))
+    return [ahead, replace(ahead, plan=SERIAL), replace(ahead, policy=Policy.GOODPUT)]
+
+
 GROUPS: dict[str, list[Scenario]] = {
     "static": [
         *_both(Scenario("as it is")),
@@ -61,6 +68,7 @@ GROUPS: dict[str, list[Scenario]] = {
         for temperature in (0.0, 1.0)
         for drafters in ((NGRAM,), ())
     ],
+    "unpaced": [*_unpaced("unpaced", 1), *_unpaced("unpaced, two verifiers", 2)],
     "8b": [replace(_batch(size), policy=policy) for size in BATCHES for policy in Policy],
 }
 """By the name that `--scenario` takes."""

@@ -10,12 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specsplit.errors import InvalidRequest
+from specsplit.model.pages import PagePool, PageTable
+from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
-from specsplit.speculation import Draft
+from specsplit.speculation import Draft, Mirror
 from specsplit.values import Adaptive, Plan, PlanChanges
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.adaptive.goodput import MAX_STEPS, GoodputController
+from specsplit_verifier.cost import StepCost
+from specsplit_verifier.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.patience import Patience
 from specsplit_verifier.planner import CyclePlanner
+from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.standing import IDLE
 from specsplit_verifier.step import SessionResult, StepResult
 from tests.verifier.test_ema import COSTS
 
@@ -55,6 +63,49 @@ def test_request_and_operator_bound_what_the_controller_may_spend(tmp_path: Path
     assert planner.plan_of(PlanChanges(num_steps=0)).speculates is False
     planner.replan(PlanChanges(), Adaptive.STATIC)
     assert planner.default == settings.plan
+
+
+def test_a_bound_that_features_have_no_room_for_is_refused(tmp_path: Path) -> None:
+    settings = VerifierSettings(model=tmp_path, step_token_budget=100, feature_retention=132)
+    controller_for(settings, Adaptive.GOODPUT, 32)
+    with pytest.raises(InvalidRequest, match=r"max_draft_tokens: is 33, too many .* expected at most 32"):
+        controller_for(settings, Adaptive.GOODPUT, 33)
+
+
+def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew() -> None:
+    controller = GoodputController(24)
+    bounds, chooser = controller.plan(LAUNCHED, 1), controller.chooser
+    session = Session(1, DecodeRequest("r", (1,)), bounds, StopRule(50), PageTable(PagePool(8, 16)), [1])
+
+    def turned() -> list[Plan]:
+        chooser.meet([session])
+        return [plan for _, plan in chooser.turned([session], lambda wishes: wishes.over(bounds))]
+
+    def drafted_by(address: str) -> None:
+        session.drafter = DraftSession(address, Mirror(1, 1, 0, 50, 100), Patience())
+
+    drafted_by("slow")
+    for _ in range(IDLE):
+        assert turned() == []
+        assert chooser.spending([session], StepCost(), LAUNCHED).nodes == [0]
+        controller.observe(step(session.plan, 0, 0))
+    (resting,) = turned()
+    assert resting == replace(bounds, num_steps=0)
+    session.plan = resting
+    assert turned() == [], "it was told"
+    session.drafter = NoDrafter(needed=True)
+    assert turned() == [bounds], "it is gone, and another may bring more"
+    drafted_by("other")
+    assert turned() == [bounds]
+
+
+def test_a_request_that_wants_no_drafts_is_left_alone() -> None:
+    controller = GoodputController(24)
+    bounds, wishes = controller.plan(LAUNCHED, 1), PlanChanges(num_steps=0)
+    request = DecodeRequest("r", (1,), plan=wishes)
+    session = Session(1, request, wishes.over(bounds), StopRule(50), PageTable(PagePool(8, 16)), [1])
+    controller.chooser.meet([session])
+    assert list(controller.chooser.turned([session], lambda wishes: wishes.over(bounds))) == []
 
 
 def test_what_is_shown_falls_and_rises_with_what_is_spent() -> None:

@@ -72,7 +72,7 @@ def fixed(pool: Pool, line: Line, most: int) -> Spending:
     taken = rank < most
     length = pool.sessions + float(pool.survivals.sum(where=taken))
     seconds = line.base_s + line.token_s * (pool.sessions + np.count_nonzero(taken))
-    return Spending(pool.counts(pool.owners[taken]), length, seconds)
+    return Spending(pool.counts(pool.owners[taken]), length, float(seconds))
 
 
 def spend(pool: Pool, line: Line) -> Spending:

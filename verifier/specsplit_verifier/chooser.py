@@ -116,9 +116,13 @@ class StepChooser:
         found: list[tuple[Session, Plan]] = []
         for session in sessions:
             standing = self._standings.get(session.id)
-            if standing is not None and standing.resting == session.plan.speculates:
-                plan = plan_of(session.request.plan)
-                found.append((session, replace(plan, num_steps=0) if standing.resting else plan))
+            resting = standing is not None and standing.resting
+            if resting != session.plan.speculates:
+                continue
+            plan = plan_of(session.request.plan)
+            plan = replace(plan, num_steps=0) if resting else plan
+            if plan != session.plan:  # else it is a request that wants no drafts
+                found.append((session, plan))
         return found
 
     def _standing(self, session: Session) -> Standing | None:
