@@ -37,15 +37,21 @@ class SessionAcceptance:
 
     def __init__(self, drafter: Acceptance) -> None:
         self._drafter = drafter
-        self._accepted = self._expected = 0.0
+        self._accepted = self._expected = self._said = 0.0
 
     @property
     def ratios(self) -> Survivals:
         """How often nodes of each bin should be accepted here, relative to what is said of them."""
         return self._drafter.ratios * ((self._accepted + _BELIEF) / (self._expected + _BELIEF))
 
+    @property
+    def level(self) -> float:
+        """The same of all nodes together, so of those that are still to come."""
+        return (self._accepted + _BELIEF) / (self._said + _BELIEF)
+
     def observe(self, survivals: Survivals, accepted: Sequence[int]) -> None:
         """Nodes with these survivals were verified, those at the indices `accepted` were accepted."""
+        self._said = 0.95 * self._said + float(survivals.sum())
         expected = (survivals * self._drafter.ratios[bins_of(survivals)]).sum()
         self._accepted = 0.95 * self._accepted + len(accepted)
         self._expected = 0.95 * self._expected + float(expected)

@@ -19,7 +19,7 @@ from specsplit_verifier.account import Account
 from specsplit_verifier.budget import Line, Pool, Spending, fixed, pooled, spend
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession
-from specsplit_verifier.prospect import Trust, Waiting, worth_waiting
+from specsplit_verifier.prospect import Prospect, Trust, Waiting, worth_waiting
 from specsplit_verifier.session import Session
 from specsplit_verifier.standing import Standing
 from specsplit_verifier.step import StepResult
@@ -68,6 +68,14 @@ class StepChooser:
         there = zip(sessions, pool.counts(pool.owners), strict=True)
         return spending.at_least([min(self._least(session), nodes) for session, nodes in there])
 
+    def _prospect(self, session: Session, now: float) -> Prospect | None:
+        """What may come for a session, in tokens as they have shown to be accepted."""
+        prospect = session.drafter.prospect(now, session.plan, session.tree_limits)
+        standing = self._standings.get(session.id)
+        if prospect is None or standing is None:
+            return None
+        return prospect._replace(gain=prospect.gain * min(1.0, standing.acceptance.level))
+
     def _least(self, session: Session) -> int:
         standing = self._standings.get(session.id)
         return 0 if standing is None else standing.least
@@ -89,11 +97,10 @@ class StepChooser:
     def pause(self, sessions: Sequence[Session], spending: Spending, now: float) -> float:
         """Seconds to wait before looking again, for what would make this step a better one; 0: step now."""
         self._learn(sessions, spending, now)
-        asked = ((session, session.drafter.prospect(now, session.plan, session.tree_limits)) for session in sessions)
+        asked = ((session, self._prospect(session, now)) for session in sessions)
         found = [(session, prospect) for session, prospect in asked if prospect is not None]
-        waiting = worth_waiting(
-            [prospect for _, prospect in found], spending.length / spending.seconds, self._trust.share
-        )
+        price = spending.length / spending.seconds
+        waiting = worth_waiting([prospect for _, prospect in found], price, self._trust.share)
         if waiting is None:
             self._trust.unwanted()
             return 0.0
