@@ -11,6 +11,7 @@ from rich.console import Console
 
 from benchmarks.context import Context
 from benchmarks.machine import describe
+from specsplit.errors import SpecsplitError
 
 NAMES = ("step_overhead", "overlap", "speedup", "acceptance", "drafters", "features", "telemetry", "trees")
 
@@ -27,14 +28,22 @@ def main() -> None:
     )
     parser.add_argument("--models", type=Path, default=Path("models/pocket"), help="folder with target and draft")
     parser.add_argument("--before", type=Path, help="telemetry: a checkout from before there was any, to compare with")
+    parser.add_argument(
+        "--chat", action="store_true", help="speedup: a real chat model; python -m scripts.chat_model fetches it"
+    )
     options = parser.parse_args()
-    command = ["python -m benchmarks", options.name, *(["--quick"] if options.quick else [])]
+    if options.chat and options.name != "speedup":
+        parser.error("--chat goes with speedup alone")
+    command = ["python -m benchmarks", *sys.argv[1:]]
     console = Console() if sys.stdout.isatty() else Console(width=140)
     context = Context(options.models, options.quick, describe(command), console)
     for name in NAMES if options.name == "all" else (options.name,):
         context.console.rule(name)
-        more = {"before": options.before} if name == "telemetry" else {}
-        importlib.import_module(f"benchmarks.{name}").run(context, **more)
+        more = {"telemetry": {"before": options.before}, "speedup": {"chat_model": options.chat}}.get(name, {})
+        try:
+            importlib.import_module(f"benchmarks.{name}").run(context, **more)
+        except SpecsplitError as error:
+            sys.exit(f"benchmarks {name}: {error}")
 
 
 if __name__ == "__main__":

@@ -45,12 +45,15 @@ def _caller(model: LlamaForCausalLM, threads: int, **how: object) -> Generate:
     return call
 
 
-def generators(target: Path, draft: Path, layers: int) -> dict[str, Generate]:
-    """Every way, by name; the target inflated to `layers`."""
-    model, assistant = _load(target, layers), _load(draft, 0)
+def generators(target: Path, draft: Path | None, layers: int) -> dict[str, Generate]:
+    """Every way, by name; the target inflated to `layers` (0: as it is), assisted by `draft` if there is one."""
+    model = _load(target, layers)
+    assisted = (
+        {} if draft is None else {"generate, assistant_model": _caller(model, 1, assistant_model=_load(draft, 0))}
+    )
     return {
         "generate, 1 thread": _caller(model, 1),
         "generate, 2 threads": _caller(model, 2),
-        "generate, assistant_model": _caller(model, 1, assistant_model=assistant),
+        **assisted,
         "generate, prompt lookup": _caller(model, 1, prompt_lookup_num_tokens=PROMPT_LOOKUP),
     }

@@ -6,22 +6,28 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
 
 from benchmarks.context import Context
+from benchmarks.lab.chat import MESSAGES, chats
 from benchmarks.plain import PROMPT_LOOKUP, Generate, generators
 from benchmarks.prompts import held_out
 from benchmarks.report import Row
 from benchmarks.spread import spread
-from specsplit.cli.folders import drafts_beside
+from specsplit.cli.folders import drafts_beside, is_model
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client
+from specsplit.errors import InvalidRequest
 from specsplit.values import DrafterKind
 
 LAYERS = 24
 PROMPT, NEW = 64, 96
+PROMPTS = 4
+CHAT = Path("build/chat/target")
+"""Where scripts.chat_model puts SmolLM2-135M-Instruct."""
 TEMPERATURES = (0.0, 1.0)
 KINDS = (DrafterKind.EAGLE3, DrafterKind.STANDALONE, DrafterKind.NGRAM)
 ALONE, PLAIN = "specsplit, no drafter", "generate, 1 thread"
@@ -32,6 +38,50 @@ COLUMNS = {
 
 Way = Callable[[list[int], int, float, int], tuple[list[int], float, float]]
 """(prompt, new tokens, temperature, seed) -> (tokens, seconds, accept_length or nan)."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: a target, and what it is asked."""
+
+    name: str
+    """Of the files of its results."""
+    title: str
+    target: Path
+    draft: Path | None
+    """For assistant_model."""
+    layers: int
+    """The target is inflated to so many; 0 leaves it as it is."""
+    prompts: list[list[int]]
+    note: str
+    prompt: str
+    """What the prompts are, for the settings below the table."""
+
+
+def pocket(context: Context) -> Subject:
+    """The pocket target on held-out text."""
+    note = (
+        f"The pocket target inflated to {LAYERS} layers: acceptance is the pocket pair's, "
+        "the cost of a step that of a model four times as deep."
+    )
+    prompts = held_out(context.target, PROMPT, PROMPTS).tolist()
+    title = "Tokens per second at batch 1"
+    return Subject("speedup", title, context.target, context.draft, LAYERS, prompts, note, f"{PROMPT} held-out tokens")
+
+
+def chat() -> Subject:
+    """A real chat model on messages of the kinds that people send. Raises InvalidRequest if it has not been fetched."""
+    if not is_model(CHAT):
+        raise InvalidRequest("chat", f"needs a model in {CHAT}; fetch it with: python -m scripts.chat_model (92 MB)")
+    prompts = [list(prompt) for prompt in chats(CHAT, len(MESSAGES))]
+    note = (
+        "SmolLM2-135M-Instruct, 30 layers, as it is, on one message each: edit this code, summarise this text, answer from it, talk to me. "
+        "No draft is made for it, so specsplit has the n-gram drafter alone."
+    )
+    title = "Tokens per second at batch 1, a chat model"
+    return Subject(
+        "speedup_chat", title, CHAT, None, 0, prompts, note, "messages of a chat, in the model's own template"
+    )
 
 
 @dataclass
@@ -73,9 +123,9 @@ def _round(way: Way, prompts: list[list[int]], new: int, temperature: float, int
     into.rates.append(tokens / seconds)
 
 
-def _measure(context: Context, ways: dict[str, Way]) -> dict[tuple[str, float], Measured]:
-    new, count, repeats = (48, 1, 1) if context.quick else (NEW, 4, 3)
-    prompts = held_out(context.target, PROMPT, count).tolist()
+def _measure(context: Context, ways: dict[str, Way], prompts: list[list[int]]) -> dict[tuple[str, float], Measured]:
+    new, count, repeats = (48, 1, 1) if context.quick else (NEW, len(prompts), 3)
+    prompts = prompts[:count]
     measured = {(name, t): Measured() for t in TEMPERATURES for name in ways}
     with context.progress("speedup", len(measured) * (repeats + 1)) as advance:
         for repeat in range(repeats + 1):
@@ -101,16 +151,18 @@ def _row(name: str, temperature: float, measured: dict[tuple[str, float], Measur
     }  # fmt: skip
 
 
-def run(context: Context) -> None:
+def run(context: Context, *, chat_model: bool = False) -> None:
     """Measure, print, write."""
     torch.set_num_threads(1)
-    models = drafts_beside(context.target)
+    subject = chat() if chat_model else pocket(context)
+    models = drafts_beside(subject.target)
     kinds = [kind for kind in KINDS if kind in models or not kind.needs_model]
-    cluster = LocalCluster(context.target, models, drafters=kinds, verifier={"inflate_layers": LAYERS})
-    with cluster, cluster.client() as client:
+    started = LocalCluster(subject.target, models, drafters=kinds, verifier={"inflate_layers": subject.layers})
+    with started as cluster, cluster.client() as client:
         ways = {ALONE: _ours(client, "none")} | {f"specsplit, {k.value}": _ours(client, k.value) for k in kinds}
-        ways |= {name: _theirs(call) for name, call in generators(context.target, context.draft, LAYERS).items()}
-        measured = _measure(context, ways)
+        theirs = generators(subject.target, subject.draft, subject.layers)
+        ways |= {name: _theirs(call) for name, call in theirs.items()}
+        measured = _measure(context, ways, subject.prompts)
     rows = [_row(name, temperature, measured) for name, temperature in measured]
 
     def draw(figure: Figure) -> None:
@@ -123,17 +175,17 @@ def run(context: Context) -> None:
         axes[0].set_ylabel("tokens/s, batch 1")
 
     notes = [
-        f"The pocket target inflated to {LAYERS} layers: acceptance is the pocket pair's, "
-        "the cost of a step that of a model four times as deep.",
+        subject.note,
         "From request to last token, prompt included, as the caller sees it. specsplit: client, coordinator, verifier and drafters "
         "are processes of their own, target and draft on one thread each. generate: one process. float32, the same weights everywhere.",
-        f"assistant_model: the standalone draft, transformers' default schedule. Prompt lookup: prompt_lookup_num_tokens={PROMPT_LOOKUP}.",
+        *(["assistant_model: the standalone draft, transformers' default schedule."] if subject.draft else []),
+        f"Prompt lookup: prompt_lookup_num_tokens={PROMPT_LOOKUP}.",
     ]
     settings: dict[str, object] = {
-        "inflate_layers": LAYERS,
+        "inflate_layers": subject.layers or "none",
         "batch": 1,
-        "prompt": PROMPT,
+        "prompt": subject.prompt,
         "plan": "default",
         "threads": "1 per model unless named",
     }
-    context.finish("speedup", "Tokens per second at batch 1", COLUMNS, rows, settings, notes, draw)
+    context.finish(subject.name, subject.title, COLUMNS, rows, settings, notes, draw)

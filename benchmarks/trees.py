@@ -14,9 +14,9 @@ from benchmarks.spread import spread
 from specsplit.speculation import Grow, Mirror, Original
 from specsplit.values import Plan
 from specsplit_drafter.calibration import Calibration
-from specsplit_drafter.expandable import GrowthLimits
 from specsplit_drafter.growth import Growth, choose
 from specsplit_drafter.proposer import Children
+from specsplit_drafter.worth import Worth
 
 SIZES = (256, 1024, 8192)
 BRANCHING = 16
@@ -43,8 +43,7 @@ def children_of(count: int, children: int, rng: np.random.Generator) -> Children
 
 def growth() -> Growth:
     """A session of a drafter that has grown nothing yet, and whose candidates all become nodes."""
-    limits = GrowthLimits(expand_survival=1e-12, push_survival=1e-12)
-    return Growth(Original(1, 0, 0, ROOM), Plan(num_steps=DEPTH), limits, Calibration(), ROOM)
+    return Growth(Original(1, 0, 0, ROOM), Plan(num_steps=DEPTH), 64, Worth(price_s=1e-15), Calibration(), ROOM)
 
 
 def expand(session: Growth, width: int, found: Children) -> list[Grow]:

@@ -29,6 +29,8 @@ class Open:
     """How the verifier sends features; width 0: it sends none."""
     prompt_tokens: int = 0
     """How many of the tokens, from the front, are the prompt's, and were not generated. 0: all of them."""
+    step_us: int = 0
+    """Microseconds from one step of the verifier to the next; 0: unknown."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A drafter without a thread: the product's SessionTable, and an expansion that takes what its curve says.
 
 A turn is that of the engine (drafter/specsplit_drafter/engine.py): take what has come, tell what a commit made of what is there, expand
-once, tell of what grew.
+once, or a few times where that is cheap, tell of what grew.
 """
 
 from __future__ import annotations
@@ -51,15 +51,24 @@ class Drafter:
             for session, event in events:
                 self.table.handle((stream, session), event)
         self._tell()
-        nodes = self.table.step()
-        if nodes == 0:
+        before = self.expansions
+        seconds = sum(self._expand() for _ in range(self.table.levels))
+        if self.expansions == before:
             self._tell()
             self._awake = False
             return
+        self._timeline.after(seconds, self._expanded)
+
+    def _expand(self) -> float:
+        """Expand once; how long that takes."""
+        nodes = self.table.step()
+        if nodes == 0:
+            return 0.0
         seconds = self._curve.seconds(nodes)
         self.expansions += 1
         self.busy_s += seconds
-        self._timeline.after(seconds, self._expanded)
+        self.table.expansions.took(seconds)
+        return seconds
 
     def _expanded(self) -> None:
         self._tell()

@@ -19,8 +19,7 @@ from benchmarks.lab.verifier import Verifier
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint
 from specsplit_drafter.calibration import Calibrations
-from specsplit_drafter.expandable import GrowthLimits
-from specsplit_drafter.session_table import SessionTable
+from specsplit_drafter.session_table import SessionTable, TableLimits
 from specsplit_verifier.engine import core_of
 from specsplit_verifier.events import Output, Roster, Submit
 
@@ -64,11 +63,11 @@ class Laboratory:
         return self.ledger
 
     def _drafter(self, source: Source, spec: DrafterSpec) -> Drafter:
-        limits = GrowthLimits(spec.expand_width, spec.expand_survival, spec.push_survival)
+        limits = TableLimits(MAX_SESSIONS, spec.expand_width, spec.node_us)
         proposer = source.proposer(spec)
         if self._scenario.policy is Policy.DRAFTS_TOKENS:
             proposer = RightProposer(proposer, self._texts)
-        return Drafter(self.timeline, SessionTable(proposer, limits, MAX_SESSIONS), spec.cost)
+        return Drafter(self.timeline, SessionTable(proposer, limits, clock=self.timeline.clock), spec.cost)
 
     def _verifier(self, source: Source) -> Verifier:
         scenario, clock = self._scenario, self.timeline.clock

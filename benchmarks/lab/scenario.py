@@ -34,9 +34,8 @@ class DrafterSpec:
 
     kind: DrafterKind = DrafterKind.STANDALONE
     cost: ExpansionCurve = EXPANSION_2
-    expand_width: int = 64
-    expand_survival: float = 0.002
-    push_survival: float = 0.002
+    expand_width: int = 256
+    node_us: float = 3.0
     children: int = 16
 
     def __str__(self) -> str:
@@ -59,7 +58,7 @@ class Scenario:
     link: Link = DIRECT
     temperature: float = 0.0
     plan: PlanChanges = field(default_factory=PlanChanges)
-    max_nodes: int = 512
+    max_nodes: int = 4096
     arrivals: Arrivals = ONE_CALLER
     requests: int = 4
     prompt: int | None = 64

@@ -14,8 +14,10 @@ NEAR, FAR = Link(0.0), Link(5.0)
 STANDALONE, EAGLE3 = DrafterSpec(), DrafterSpec(DrafterKind.EAGLE3)
 NGRAM = DrafterSpec(DrafterKind.NGRAM, ExpansionCurve(0.2))
 FREE = replace(STANDALONE, cost=ExpansionCurve(0.0))
-LOOSE = replace(STANDALONE, expand_survival=0.0001, push_survival=0.0001)
+AS_SLOW = replace(STANDALONE, cost=ExpansionCurve(3.0))
 BATCHES = (1, 8, 32)
+DELAYS = (0.0, 0.5, 2.5, 5.0)
+"""One way, in ms."""
 
 
 def _both(scenario: Scenario) -> list[Scenario]:
@@ -57,7 +59,22 @@ GROUPS: dict[str, list[Scenario]] = {
         for scenario in _both(Scenario("calibrated", drafters=(drafter,), warm=True))
         for policy in Policy
     ],
-    "loose": _both(Scenario("thresholds 0.0001, 8192 nodes", drafters=(LOOSE,), max_nodes=8192)),
+    "growth": [
+        *[Scenario("one session", link=Link(delay)) for delay in DELAYS],
+        *_both(Scenario("one session, drafting costs nothing", drafters=(FREE,))),
+        *_both(Scenario("one session, serial loop", plan=SERIAL)),
+        *_both(Scenario("ngram", drafters=(NGRAM,))),
+        *[Scenario("one session, 50 kB/s", link=Link(delay, bytes_per_s=5e4)) for delay in (0.0, 5.0)],
+        Scenario("an expansion takes as long as a step", drafters=(AS_SLOW,), step=StepCurve(3.0)),
+        *[
+            Scenario(name, drafters=drafters, arrivals=Closed(16), requests=16)
+            for name, drafters in {
+                "batch 16": (STANDALONE,),
+                "batch 16, two drafters": (STANDALONE, STANDALONE),
+                "batch 16, drafting costs nothing": (FREE, FREE),
+            }.items()
+        ],
+    ],
     "batch": _both(Scenario("batch 16", arrivals=Closed(16), requests=16)),
     "cluster": [
         Scenario("two verifiers, two drafters, Poisson", (STANDALONE, EAGLE3), 2, arrivals=Poisson(2.0), requests=8),

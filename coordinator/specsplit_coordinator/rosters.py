@@ -20,7 +20,10 @@ class Rosters:
         self._balance = balance
         self._orders: dict[str, Sequence[str]] = {}
         """Of drafters by member id, as it was last, by verifier."""
-        registry.on_gone.append(lambda seat: self._orders.pop(seat.member_id, None))
+        registry.on_gone.append(self._forget)
+
+    def _forget(self, gone: Seat) -> None:
+        self._orders.pop(gone.member_id, None)
 
     def of(self, verifier: Seat) -> Roster:
         """The drafters that `verifier` may use now, best first; what is equal stands in order of kind, then of joining."""

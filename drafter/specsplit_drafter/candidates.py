@@ -1,12 +1,11 @@
 """Children of expanded nodes: those that are no nodes yet, and what is learnt from those that the target picked.
 
-A candidate becomes a node when its survival is above a threshold and there is room. One that is not likely enough is kept: when a commit
+A candidate becomes a node when its survival is above a floor and there is room. One that is not likely enough is kept: when a commit
 makes one of its ancestors the root, its survival rises, and it may become a node without another forward.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,9 +83,8 @@ class Candidates:
 class CandidatePool:
     """One session's candidates, and of every expanded node the children as the proposer gave them."""
 
-    def __init__(self, tree: TokenTree, push_survival: float, calibration: Calibration) -> None:
+    def __init__(self, tree: TokenTree, calibration: Calibration) -> None:
         self._tree = tree
-        self._floor = math.log(push_survival)
         self._calibration = calibration
         self._waiting = Candidates.none()
         self._expansions = tree.attach(np.object_, None)
@@ -100,9 +98,9 @@ class CandidatePool:
         self._rows.data[slots] = np.arange(len(slots))
         self._waiting = self._waiting.beside(Candidates.of(slots, children, self._tree, self._calibration))
 
-    def take(self, count: int) -> Candidates:
-        """Take those above the threshold, `count` at most, likeliest first. They are to become nodes."""
-        chosen = self._waiting.likeliest(self._tree, self._tree.root_score + self._floor, count)
+    def take(self, count: int, floor: float) -> Candidates:
+        """Take those above a floor of log-survival, `count` at most, likeliest first. They are to become nodes."""
+        chosen = self._waiting.likeliest(self._tree, self._tree.root_score + floor, count)
         found = self._waiting.at(chosen)
         if len(chosen):
             self._waiting = self._waiting.without(chosen)

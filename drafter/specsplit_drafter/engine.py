@@ -1,8 +1,9 @@
 """The thread on which everything happens: it takes what streams bring, expands, and hands out what is to be sent.
 
 One turn: take every event that has arrived (and wait for one if all sessions rest or are stalled), tell of sessions that rest, expand once,
-tell of what grew. So a commit is followed by an expansion of the new root within one expansion's time, and a verifier gets one
-message per expansion, whatever the number of its sessions. What the turn has cost leaves with what it has to say.
+or a few times where that takes next to no time and nothing has arrived, tell of what grew. So a commit is followed by an expansion of the
+new root within one expansion's time, and a verifier gets one message per turn, whatever the number of its sessions. What the turn has
+cost leaves with what it has to say.
 """
 
 from __future__ import annotations
@@ -157,16 +158,27 @@ class Engine:
     def _turn(self) -> bool:
         table = self._table
         self._tell(table.outgoing())  # a commit may have made more of what is there already: do not keep it for later
+        more = table.levels
+        while more:
+            if (times := self._expand()) is None:
+                self._tell(table.outgoing(), self._told_of(None))
+                return False
+            more = more - 1 if self._inbox.empty() else 0
+            outgoing = {} if more else table.outgoing()
+            expansion = Expansion(*times, table.expansions.frontier, table.rounds.take_shares())
+            self._tell(outgoing, self._told_of(expansion))
+        return True
+
+    def _expand(self) -> tuple[float, float] | None:
+        """Expand once: when that began and ended, None if every session rests."""
         began = self._clock.now()
-        table.rounds.stamp(began)
-        if table.step() == 0:
-            self._tell(table.outgoing(), self._told_of(None))
-            return False
+        self._table.rounds.stamp(began)
+        if self._table.step() == 0:
+            return None
         ended = self._clock.now()
         self._durations.add((ended - began) * 1e3)
-        outgoing = table.outgoing()
-        self._tell(outgoing, self._told_of(Expansion(began, ended, table.frontier, table.rounds.take_shares())))
-        return True
+        self._table.expansions.took(ended - began)
+        return began, ended
 
     def _told_of(self, expansion: Expansion | None) -> Turn | None:
         rounds = self._table.rounds.take_over()

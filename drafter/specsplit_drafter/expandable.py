@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import numpy as np
 
 from specsplit.tree import ROOT, Ints, TokenTree, likeliest
 
 
-@dataclass(frozen=True)
-class GrowthLimits:
-    """Where growing stops."""
-
-    expand_width: int = 64
-    """Nodes in one expansion, all sessions together."""
-    expand_survival: float = 0.002
-    """A node less likely than this to be accepted is not expanded."""
-    push_survival: float = 0.002
-    """A candidate less likely than this to be accepted is not pushed."""
-
-
 class ExpandableNodes:
     """The nodes of a tree that may still be expanded, the likeliest first. Every node is taken once."""
 
-    def __init__(self, tree: TokenTree, limits: GrowthLimits, max_depth: int, max_context: int) -> None:
-        """max_depth: levels below the root that a tree may have. max_context: positions, from 0, that a token may have."""
+    def __init__(self, tree: TokenTree, width: int, max_depth: int, max_context: int) -> None:
+        """width: nodes of one expansion. max_depth: levels below the root that a tree may have. max_context: positions of tokens."""
         self._tree = tree
-        self._floor = math.log(limits.expand_survival)
-        self._width = limits.expand_width
+        self._width = width
+        self._floor = 0.0
         self.max_depth = max_depth
         """Levels below the root, from the next ranking on."""
         self._max_context = max_context
@@ -59,8 +44,9 @@ class ExpandableNodes:
         self._taken.data[ROOT] = False
         self._ranked = None
 
-    def changed(self) -> None:
-        """Rank afresh: nodes of the tree have come or gone."""
+    def changed(self, floor: float) -> None:
+        """Rank afresh: nodes of the tree have come or gone. Below a log-survival of `floor` they are not worth it."""
+        self._floor = floor
         self._ranked = None
 
     def _rank(self) -> Ints:

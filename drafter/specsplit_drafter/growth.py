@@ -1,8 +1,9 @@
 """How the tree of one session grows, and which nodes of all sessions are expanded next: a pure policy.
 
 The next root is almost always a node that was not verified in the step before: a sibling of those that were. So breadth counts more than
-depth: all children of an expanded node stay candidates, those whose survival is above a threshold are pushed, the likeliest pushed nodes
-of all sessions are expanded together in wide batches, and it goes on while the verifier works on a step.
+depth: all children of an expanded node stay candidates, those that are worth what sending them costs are pushed, the likeliest pushed
+nodes of all sessions are expanded together in wide batches, and it goes on, while the verifier works on a step, until no node is left
+that is worth it.
 
 What a session has grown is in one tree, the original's; all that is known of a node is in columns of it. Sessions are independent but for
 `choose`, which fills one expansion with the likeliest nodes of them all.
@@ -10,19 +11,22 @@ What a session has grown is in one tree, the original's; all that is known of a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from specsplit.speculation import Commit, Grow, Original
-from specsplit.tree import ROOT, Ints
+from specsplit.tree import ROOT, Ints, Scores
 from specsplit.values import Plan
 from specsplit_drafter.calibration import Calibration
 from specsplit_drafter.candidates import CandidatePool
-from specsplit_drafter.expandable import ExpandableNodes, GrowthLimits
+from specsplit_drafter.cost import FREE, CostLine, best_width
+from specsplit_drafter.expandable import ExpandableNodes
 from specsplit_drafter.proposer import UNBOUNDED, Advance, Children
 from specsplit_drafter.unsent import UnsentGrows
+from specsplit_drafter.worth import Worth
 
 _NO_SLOTS: Final[Ints] = np.empty(0, dtype=np.int64)
 
@@ -34,22 +38,27 @@ class Growth:
         self,
         original: Original,
         plan: Plan,
-        limits: GrowthLimits,
+        width: int,
+        worth: Worth,
         calibration: Calibration,
         max_context: int,
         *,
         max_depth: int = UNBOUNDED,
         renews_root: bool = False,
     ) -> None:
-        """max_context: positions, from 0, that a drafted token may have. max_depth, renews_root: as a Proposer has them."""
+        """width: nodes in one expansion at most. max_context: positions, from 0, that a drafted token may have.
+
+        max_depth, renews_root: as a Proposer has them.
+        """
         self.original = original
         self.plan = plan
+        self.worth = worth
         self.stalled = False
         """True if nothing can be expanded before the proposer has been fed; the session table sets it."""
         self._max_depth = max_depth
         self._renews_root = renews_root
-        self._expandable = ExpandableNodes(original.tree, limits, self._depth(), max_context)
-        self._candidates = CandidatePool(original.tree, limits.push_survival, calibration)
+        self._expandable = ExpandableNodes(original.tree, width, self._depth(), max_context)
+        self._candidates = CandidatePool(original.tree, calibration)
         self._unsent = UnsentGrows()
         self._chosen: Ints = _NO_SLOTS
         """Nodes that are being expanded."""
@@ -76,7 +85,7 @@ class Growth:
         self._expandable.take(slots)
 
     def starve(self) -> None:
-        """Rest until the next commit: there is no room for its nodes in the proposer."""
+        """Rest until the next commit: there is no room for its nodes in the proposer, or they are not worth an expansion."""
         self._starved = True
 
     def postponed(self) -> None:
@@ -106,6 +115,8 @@ class Growth:
         for slot, pick in zip((ROOT, *path), commit.tokens, strict=True):
             self._candidates.learn(slot, pick)
         moved = self.original.commit(commit).moved
+        self.worth.told(commit.step_us)
+        self.worth.committed(len(commit.tokens), hit=moved is not None)
         self._candidates.move(moved, renews_root=self._renews_root)
         if self._renews_root:
             self._expandable.give_back_root()
@@ -119,9 +130,10 @@ class Growth:
         return self._unsent.take(self.original.commits, self.resting, whole=not self.plan.draft_ahead)
 
     def _push(self) -> None:
-        """Make nodes of the candidates above the threshold, likeliest first, while there is room."""
-        self._expandable.changed()
-        new = self._candidates.take(self.original.room if self.plan.speculates else 0)
+        """Make nodes of the candidates that are worth it, likeliest first, while there is room."""
+        floor = math.log(self.worth.floor)
+        self._expandable.changed(floor)
+        new = self._candidates.take(self.original.room if self.plan.speculates else 0, floor)
         if len(new.tokens):
             self._unsent.add(self.original.grow_at_once(new.parents, new.tokens, new.edges))
 
@@ -131,29 +143,57 @@ class Growth:
         return min(2 * plan.num_steps + 1 if plan.draft_ahead else plan.num_steps, self._max_depth)
 
 
-def choose(growths: Iterable[Growth], width: int, room: int) -> list[tuple[Growth, Ints]]:
-    """Choose the likeliest nodes (slots, the likeliest first) to expand, at most `width`, at most `room` of them not a root.
+class Offer(NamedTuple):
+    """What one session would have expanded."""
 
-    A session whose likeliest node finds no room is starved: it rests until its next commit.
+    growth: Growth
+    slots: Ints
+    """The likeliest first."""
+
+    @property
+    def gains(self) -> Scores:
+        """Seconds of the verifier that the children of each save, if every node has a sure one [n]."""
+        return np.exp(self.growth.original.tree.survivals(self.slots)) * self.growth.worth.token_s
+
+    def pays(self, saved_s: float, expansion_s: float) -> bool:
+        """Tell whether this is worth such an expansion. A root always is, and so is all where the verifier waits for the whole tree."""
+        obliged = self.slots[0] == ROOT or not self.growth.plan.draft_ahead
+        return obliged or self.growth.worth.pays(saved_s, expansion_s)
+
+
+def choose(growths: Iterable[Growth], width: int, room: int, cost: CostLine = FREE) -> list[tuple[Growth, Ints]]:
+    """Choose the nodes (slots, the likeliest first) to expand, so many of them that the most is gained for what an expansion costs.
+
+    They are at most `width`, and at most `room` of them not a root. None if all of them together are not worth an expansion. A session
+    whose likeliest node finds no room, or is not worth it, is starved: it rests until its next commit.
     """
-    offers = [(growth, slots) for growth in growths if len(slots := growth.offers())]
-    if sum(len(slots) for _, slots in offers) > min(width, room):
+    offers = [Offer(growth, slots) for growth in growths if len(slots := growth.offers())]
+    if not offers:
+        return []
+    gains = np.concatenate([offer.gains for offer in offers])
+    gains[::-1].sort()
+    width = min(width, best_width(gains, cost))
+    if not any(offer.pays(float(gains[:width].sum()), cost.seconds(width)) for offer in offers):
+        for offer in offers:
+            offer.growth.starve()
+        return []
+    if len(gains) > min(width, room):
         offers = _shared(offers, width, room)
     for growth, slots in offers:
         growth.take(slots)
-    return offers
+    return [*offers]
 
 
-def _shared(offers: Sequence[tuple[Growth, Ints]], width: int, room: int) -> list[tuple[Growth, Ints]]:
+def _shared(offers: Sequence[Offer], width: int, room: int) -> list[Offer]:
     """Give each session its part of its offers, if that is anything. Roots come first: nothing is likelier."""
-    owners = np.arange(len(offers)).repeat([len(slots) for _, slots in offers])
-    below = np.concatenate([slots for _, slots in offers]) != ROOT
-    survivals = np.concatenate([growth.original.tree.survivals(slots) for growth, slots in offers])
-    order = np.lexsort((-survivals, below))  # stable: of equals the session that stands first
+    owners = np.arange(len(offers)).repeat([len(offer.slots) for offer in offers])
+    below = np.concatenate([offer.slots for offer in offers]) != ROOT
+    gains = np.concatenate([offer.gains for offer in offers])
+    order = np.lexsort((-gains, below))  # stable: of equals the session that stands first
     fitting = ~below[order] | (below[order].cumsum() <= room)
     chosen = owners[order[fitting]][:width]
     if len(chosen) < width:
         for number in set(owners[order[~fitting]].tolist()):
-            offers[number][0].starve()
+            offers[number].growth.starve()
     counts = np.bincount(chosen, minlength=len(offers)).tolist()
-    return [(growth, slots[:count]) for (growth, slots), count in zip(offers, counts, strict=True) if count]
+    return [Offer(offer.growth, offer.slots[:count]) for offer, count in zip(offers, counts, strict=True) if count]

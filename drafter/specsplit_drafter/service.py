@@ -15,11 +15,10 @@ from specsplit.rpc import DRAFTER_SERVICE, Membership, Server, Service, registra
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit_drafter.engine import Engine, Outbox
-from specsplit_drafter.expandable import GrowthLimits
 from specsplit_drafter.ngram import NgramProposer
 from specsplit_drafter.proposer import Proposer
 from specsplit_drafter.servicer import DrafterServicer
-from specsplit_drafter.session_table import Pace, SessionTable, unpaced
+from specsplit_drafter.session_table import Pace, SessionTable, TableLimits, unpaced
 from specsplit_drafter.telemetry import Telemetry
 
 
@@ -87,8 +86,8 @@ class Drafter:
 
 def load_table(settings: DrafterSettings) -> SessionTable:
     """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError."""
-    limits = GrowthLimits(settings.expand_width, settings.expand_survival, settings.push_survival)
-    table = SessionTable(load_proposer(settings), limits, settings.max_sessions, _pace(settings))
+    limits = TableLimits(settings.max_sessions, settings.expand_width, settings.node_us)
+    table = SessionTable(load_proposer(settings), limits, _pace(settings))
     freeze_heap()
     return table
 

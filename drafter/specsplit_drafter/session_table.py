@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from specsplit.clock import Clock, SystemClock
 from specsplit.draft_events import Close, FeaturesRead, Open, ToDrafter
 from specsplit.errors import Exhausted, IllegalEvent, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.features import FeatureLayout, Features
@@ -18,11 +19,12 @@ from specsplit.speculation import Commit, Grow, Original
 from specsplit.values import Plan
 from specsplit.wire.common import check_tokens
 from specsplit_drafter.calibration import Calibrations
-from specsplit_drafter.expandable import GrowthLimits
+from specsplit_drafter.cost import Expansions, levels_at_once
 from specsplit_drafter.growth import Growth, choose
 from specsplit_drafter.isolation import error_of
 from specsplit_drafter.proposer import Children, Expanded, Frontier, Proposer, SessionKey
 from specsplit_drafter.rounds import Rounds
+from specsplit_drafter.worth import Worth
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +41,19 @@ Pace: TypeAlias = Callable[[int], AbstractContextManager[None]]
 def unpaced(num_nodes: int) -> AbstractContextManager[None]:
     """Expand as fast as the model goes."""
     return nullcontext()
+
+
+@dataclass(frozen=True)
+class TableLimits:
+    """What bounds a drafter's work."""
+
+    max_sessions: int = 64
+    """Taken at once."""
+
+    expand_width: int = 256
+    """Nodes in one expansion at most, all sessions together."""
+    node_us: float = 3.0
+    """What it costs to send a node and to apply it, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +79,21 @@ class DraftCounts:
 class SessionTable:
     """The sessions, the proposer and what is to be sent. Not thread-safe."""
 
-    def __init__(self, proposer: Proposer, limits: GrowthLimits, max_sessions: int, pace: Pace = unpaced) -> None:
+    def __init__(
+        self, proposer: Proposer, limits: TableLimits, pace: Pace = unpaced, clock: Clock | None = None
+    ) -> None:
         self.proposer = proposer
         self.calibrations = Calibrations()
         self.rounds = Rounds()
         """Told of what happens to sessions; to be set before there are any, if some are to be traced."""
-        self.frontier: Sequence[Frontier] = ()
-        """Nodes of the latest expansion, by session."""
         self.draining = False
         """True if new sessions are refused."""
         self.counts: Final = DraftCounts()
+        self.expansions: Final = Expansions()
+        """To be told how long each took."""
         self._limits = limits
-        self._max_sessions = max_sessions
         self._pace = pace
+        self._clock = clock or SystemClock()
         self._sessions: dict[SessionKey, _Session] = {}
         self._ended: set[SessionKey] = set()
         self._refusals: list[tuple[SessionKey, SpecsplitError]] = []
@@ -118,20 +135,30 @@ class SessionTable:
         A session for which that failed ends.
         """
         keys = {id(state.growth): session for session, state in self._sessions.items()}
-        chosen = choose(
-            (state.growth for state in self._sessions.values()), self._limits.expand_width, self.proposer.room
-        )
+        growths = (state.growth for state in self._sessions.values())
+        chosen = choose(growths, self._limits.expand_width, self.proposer.room, self.expansions.line)
         if not chosen:
             return 0
-        frontier = self.frontier = [Frontier(keys[id(growth)], slots) for growth, slots in chosen]
+        frontier = self.expansions.frontier = [Frontier(keys[id(growth)], slots) for growth, slots in chosen]
         num_nodes = sum(len(part.slots) for part in frontier)
+        pending = self._pending(frontier)
         self.rounds.expanding([part.session for part in frontier], self.proposer.pending)
         with self._pace(num_nodes):
             expansions = self.proposer.expand(frontier)
         self.rounds.read(self.proposer.pending)
+        self.expansions.rows = num_nodes + pending - self._pending(frontier)
         for part, expansion in zip(frontier, expansions, strict=True):
             self._expanded(part, expansion)
         return num_nodes
+
+    @property
+    def levels(self) -> int:
+        """How many steps to take before the verifiers are told of them."""
+        steps_s = [state.growth.worth.step_s for state in self._sessions.values()]
+        return levels_at_once(min(steps_s, default=0.0), self.expansions.mean_s)
+
+    def _pending(self, frontier: Sequence[Frontier]) -> int:
+        return sum(self.proposer.pending(part.session) for part in frontier)
 
     def _expanded(self, part: Frontier, expansion: Expanded) -> None:
         """Take in what an expansion brought for one session's nodes. An error ends the session, and no other."""
@@ -163,6 +190,8 @@ class SessionTable:
             for grow in state.growth.flush():
                 self.counts.pushed_nodes += len(grow.ids)
                 self.rounds.sent(session, grow)
+                if grow.ids:
+                    state.growth.worth.acknowledgements.sent(grow.ids[-1], self._clock.now())
                 yield session, grow
 
     def _handle(self, session: SessionKey, event: SessionEvent) -> None:
@@ -189,7 +218,7 @@ class SessionTable:
             raise IllegalEvent(session[1], "growing", "open", "it is open already")
         if self.draining:
             raise Unavailable("the drafter is draining and takes no new sessions")
-        if len(self._sessions) >= self._max_sessions:
+        if len(self._sessions) >= self._limits.max_sessions:
             raise Exhausted(f"the drafter has {len(self._sessions)} sessions open, its limit")
         info = self.proposer.info
         info.require_fit(event.vocabulary)
@@ -203,7 +232,8 @@ class SessionTable:
         growth = Growth(
             original,
             event.plan,
-            self._limits,
+            self._limits.expand_width,
+            Worth(self._limits.node_us / 1e6, event.step_us),
             calibration,
             info.max_context,
             max_depth=self.proposer.max_depth,
@@ -229,6 +259,7 @@ class SessionTable:
     def _commit(self, session: SessionKey, event: Commit) -> None:
         state = self._known(session, "commit")
         check_tokens("commit.token_ids", event.tokens, state.vocab_size)
+        state.growth.worth.acknowledged(event.seen, self._clock.now())
         advance = state.growth.commit(event)
         self.counts.commits += 1
         self.counts.committed_nodes += len(advance.accepted)

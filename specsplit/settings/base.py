@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
 from pydantic_settings import (
@@ -30,12 +31,15 @@ class Settings(BaseSettings):
         case_sensitive=False,
     )
 
+    removed: ClassVar[Mapping[str, str]] = {}
+    """Settings that there were once, and what to use now."""
+
     def __init__(self, **values: Any) -> None:
         """Check the values. Raises InvalidRequest that names the setting."""
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise _first_problem(error) from error
+            raise _first_problem(error, self.removed) from error
 
     @classmethod
     def settings_customise_sources(
@@ -79,15 +83,24 @@ def _read_environment(cls: type[Settings]) -> dict[str, Any]:
     known = {f"{prefix}{name}".lower() for name in cls.model_fields}
     for variable in sorted(os.environ):
         if variable.lower().startswith(prefix.lower()) and variable.lower() not in known:
+            name = variable[len(prefix) :].lower()
+            if name in cls.removed:
+                raise InvalidRequest(variable, _gone(cls.removed[name]))
             raise InvalidRequest(
                 variable, "this environment variable names no setting; unset it or correct its spelling"
             )
     return EnvSettingsSource(cls)()
 
 
-def _first_problem(error: ValidationError) -> InvalidRequest:
+def _gone(instead: str) -> str:
+    return f"there is no such setting any more; {instead}"
+
+
+def _first_problem(error: ValidationError, removed: Mapping[str, str]) -> InvalidRequest:
     problem = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in problem["loc"]) or "settings"
+    if problem["type"] == "extra_forbidden" and field in removed:
+        return InvalidRequest(field, _gone(removed[field]))
     if problem["type"] == "extra_forbidden":
         return InvalidRequest(field, "there is no such setting")
     if problem["type"] == "missing":

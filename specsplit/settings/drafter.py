@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -18,6 +19,10 @@ class DrafterSettings(EngineSettings):
     """The settings of one drafter."""
 
     model_config = SettingsConfigDict(env_prefix="SPECSPLIT_DRAFTER_")
+    removed: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("expand_survival", "push_survival"),
+        "a drafter grows what is worth more than it costs: leave it out, or say what a node costs with node_us",
+    )
 
     kind: DrafterKind = DrafterKind.STANDALONE
     """What proposes: ngram (no model), standalone (a small model), eagle, eagle3 or multi_layer_eagle (heads on the target's features)."""
@@ -33,14 +38,12 @@ class DrafterSettings(EngineSettings):
     """Sessions taken at once, at most."""
     kv_tokens: int = Field(default=65_536, ge=1)
     """Room in the KV pool, in tokens, all sessions together."""
-    expand_width: int = Field(default=64, ge=1)
-    """Nodes expanded in one forward at most, all sessions together."""
+    expand_width: int = Field(default=256, ge=1)
+    """Nodes expanded in one forward at most, all sessions together. How many it is follows what they cost here."""
     children: int = Field(default=16, ge=1)
     """Children kept of every expanded node."""
-    expand_survival: float = Field(default=0.002, gt=0, le=1)
-    """A node less likely than this to be accepted is not expanded."""
-    push_survival: float = Field(default=0.002, gt=0, le=1)
-    """A node less likely than this to be accepted is not sent."""
+    node_us: float = Field(default=3.0, gt=0)
+    """What it costs to send a node and to apply it at the verifier, in microseconds; one that saves the verifier less is not grown."""
     paced_expansion_base_ms: float = Field(default=0.0, ge=0)
     """Benchmarks only: an expansion lasts at least this long, plus the share of its tokens."""
     paced_expansion_per_token_us: float = Field(default=0.0, ge=0)

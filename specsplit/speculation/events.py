@@ -68,6 +68,10 @@ class Commit:
     """Id of the deepest accepted node; 0 if none was."""
     tokens: Sequence[int]
     """The accepted tokens from below the root, then the bonus; never empty."""
+    step_us: int = 0
+    """Microseconds from one step of the verifier to the next; 0: unknown."""
+    seen: int = 0
+    """Highest id that the mirror had been told of; 0: none, or unknown."""
 
     @property
     def bonus(self) -> int:

@@ -47,6 +47,11 @@ class Mirror:
         return self._protocol.state
 
     @property
+    def seen(self) -> int:
+        """Highest id of a node that has come, dropped ones included."""
+        return self._last_id
+
+    @property
     def acknowledged(self) -> int:
         """Number of the latest commit that the drafter is known to have applied."""
         return self._trail.commits

@@ -40,7 +40,7 @@ class DraftRequestEvent(_message.Message):
     def __init__(self, session_id: _Optional[int] = ..., open: _Optional[_Union[OpenEvent, _Mapping]] = ..., commit: _Optional[_Union[CommitEvent, _Mapping]] = ..., close: _Optional[_Union[CloseEvent, _Mapping]] = ..., features: _Optional[_Union[FeaturesEvent, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ...) -> None: ...
 
 class OpenEvent(_message.Message):
-    __slots__ = ("token_ids", "sampling", "plan", "vocabulary", "max_nodes", "traceparent", "features", "prompt_tokens")
+    __slots__ = ("token_ids", "sampling", "plan", "vocabulary", "max_nodes", "traceparent", "features", "prompt_tokens", "step_us")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +49,7 @@ class OpenEvent(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STEP_US_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _common_pb2.Sampling
     plan: _common_pb2.Plan
@@ -57,17 +58,22 @@ class OpenEvent(_message.Message):
     traceparent: str
     features: _common_pb2.FeatureLayout
     prompt_tokens: int
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.Vocabulary, _Mapping]] = ..., max_nodes: _Optional[int] = ..., traceparent: _Optional[str] = ..., features: _Optional[_Union[_common_pb2.FeatureLayout, _Mapping]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+    step_us: int
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.Vocabulary, _Mapping]] = ..., max_nodes: _Optional[int] = ..., traceparent: _Optional[str] = ..., features: _Optional[_Union[_common_pb2.FeatureLayout, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., step_us: _Optional[int] = ...) -> None: ...
 
 class CommitEvent(_message.Message):
-    __slots__ = ("number", "deepest_id", "token_ids")
+    __slots__ = ("number", "deepest_id", "token_ids", "step_us", "seen_id")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     DEEPEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    STEP_US_FIELD_NUMBER: _ClassVar[int]
+    SEEN_ID_FIELD_NUMBER: _ClassVar[int]
     number: int
     deepest_id: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, number: _Optional[int] = ..., deepest_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    step_us: int
+    seen_id: int
+    def __init__(self, number: _Optional[int] = ..., deepest_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., step_us: _Optional[int] = ..., seen_id: _Optional[int] = ...) -> None: ...
 
 class FeaturesEvent(_message.Message):
     __slots__ = ("first", "count", "data", "scales")

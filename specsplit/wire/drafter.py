@@ -142,6 +142,7 @@ def open_to_wire(event: Open) -> pb.OpenEvent:
         traceparent=event.traceparent,
         features=common.layout_to_wire(event.features) if event.features.width else None,
         prompt_tokens=event.prompt_tokens,
+        step_us=event.step_us,
     )
 
 
@@ -167,11 +168,18 @@ def open_from_wire(message: pb.OpenEvent) -> Open:
         message.traceparent,
         common.layout_from_wire(message.features) if message.HasField("features") else FeatureLayout(),
         message.prompt_tokens,
+        message.step_us,
     )
 
 
 def commit_to_wire(event: Commit) -> pb.CommitEvent:
-    return pb.CommitEvent(number=event.number, deepest_id=event.deepest, token_ids=event.tokens)
+    return pb.CommitEvent(
+        number=event.number,
+        deepest_id=event.deepest,
+        token_ids=event.tokens,
+        step_us=event.step_us,
+        seen_id=event.seen,
+    )
 
 
 def commit_from_wire(message: pb.CommitEvent) -> Commit:
@@ -180,7 +188,7 @@ def commit_from_wire(message: pb.CommitEvent) -> Commit:
         raise InvalidRequest("commit.token_ids", "is empty, expected at least the bonus")
     if message.number == 0:
         raise InvalidRequest("commit.number", "is 0, expected a count from 1")
-    return Commit(message.number, message.deepest_id, tuple(message.token_ids))
+    return Commit(message.number, message.deepest_id, tuple(message.token_ids), message.step_us, message.seen_id)
 
 
 def features_to_wire(event: Features) -> pb.FeaturesEvent:

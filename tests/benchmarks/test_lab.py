@@ -117,6 +117,15 @@ def test_bandwidth_slows_what_is_drafted(tmp_path: Path) -> None:
     assert isinstance(fast, float) and isinstance(slow, float) and slow < 0.8 * fast
 
 
+def test_a_drafter_sends_no_more_than_the_wire_can_bear() -> None:
+    source = ReplaySource(Recorded.read(TRACES / "standalone.jsonl"))
+    fast, slow = (
+        measured(Scenario("wire", link=Link(1.0, bytes_per_s=rate), requests=2), source)["pushed"]
+        for rate in (1e9, 2e4)  # the slow one takes 400 bytes in a step
+    )
+    assert isinstance(fast, float) and isinstance(slow, float) and slow < 60 < fast
+
+
 def test_a_chain_is_accepted_as_far_as_it_was_recorded(tmp_path: Path) -> None:
     miss = Level(-1, (0.9, 0.05))
     second = Level(1, (0.5, 0.4))

@@ -11,9 +11,11 @@ from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
 from specsplit.tree import ROOT, Node
 from specsplit.values import Plan
 from specsplit_drafter.calibration import Calibration
-from specsplit_drafter.growth import Growth, GrowthLimits, choose
+from specsplit_drafter.cost import CostLine
+from specsplit_drafter.growth import Growth, choose
 from specsplit_drafter.proposer import UNBOUNDED, Children
-from tests.drafter.toys import children, children_of
+from specsplit_drafter.worth import Worth
+from tests.drafter.toys import children, children_of, price_s
 
 VOCAB = 6
 HALVES = {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.0625}
@@ -29,12 +31,13 @@ def growth_of(
     max_depth: int = UNBOUNDED,
     renews_root: bool = False,
     calibration: Calibration | None = None,
+    worth: Worth | None = None,
 ) -> Growth:
-    limits = GrowthLimits(expand_survival=survival, push_survival=survival)
     return Growth(
         Original(1, 0, 3, max_nodes),
         plan or Plan(),
-        limits,
+        64,
+        worth or Worth(price_s(survival)),
         calibration or Calibration(),
         max_context,
         max_depth=max_depth,
@@ -398,3 +401,48 @@ def test_another_plan_is_followed_at_once_and_answered() -> None:
     growth.replan(Plan(num_steps=0))
     (nothing,) = growth.flush()
     assert nothing.resting and not nothing.ids, "a drafter that has nothing to add says so"
+
+
+def after_root(worth: Worth, found: Children) -> Growth:
+    growth = growth_of(worth=worth)
+    expand([growth], found)
+    growth.flush()
+    return growth
+
+
+def test_of_equal_nodes_those_come_first_whose_verifier_takes_longer_for_a_token() -> None:
+    quick, slow = (after_root(Worth(1e-6, step_us), children(HALVES)) for step_us in (2_000, 20_000))
+    ((growth, slots),) = choose([quick, slow], 1, 99)
+    assert growth is slow
+    assert len(slots) == 1
+
+
+def test_nodes_that_are_not_worth_an_expansion_make_a_session_rest_until_its_next_commit() -> None:
+    growth = after_root(Worth(1e-6, step_us=20_000), children({0: 0.01}))  # saves 0.01 of a third of a step: 0.07 ms
+    dear = CostLine(0.5, 0.0)
+    assert choose([growth], 64, 99, dear) == []
+    assert growth.flush() == [Grow(0, resting=True)]
+    growth.commit(Commit(1, 0, (5,)))
+    assert [slots.tolist() for _, slots in choose([growth], 64, 99, dear)] == [[ROOT]], "a root is always worth it"
+
+
+def test_without_draft_ahead_the_tree_is_grown_whatever_an_expansion_costs() -> None:
+    growth = growth_of(Plan(num_steps=3, draft_ahead=False))
+    for _ in range(3):
+        ((_, slots),) = choose([growth], 64, 99, CostLine(60.0, 0.0))
+        growth.expanded(children_of([{0: 0.5}] * len(slots)))
+    assert growth.resting
+
+
+def test_an_expansion_is_as_wide_as_pays_and_the_rest_comes_with_the_next() -> None:
+    growth = after_root(Worth(1e-9, step_us=20_000), children({0: 0.6, 1: 0.3, 2: 0.05}))
+    ((_, slots),) = choose([growth], 64, 99, CostLine(0.002, 0.001))
+    assert len(slots) == 2  # 0.6 / 3 < 0.9 / 4 > 0.95 / 5
+
+
+def test_longer_steps_make_more_nodes_worth_sending() -> None:
+    growth = growth_of(survival=0.2)
+    for number, (step_us, nodes) in enumerate([(20_000, 2), (2_000_000, 4)], start=1):
+        growth.commit(Commit(number, 0, (5,), step_us=step_us))
+        expand([growth], children(HALVES))
+        assert len(growth.original.tree) == nodes

@@ -211,3 +211,41 @@ def test_hits_are_common_when_breadth_is_drafted_ahead() -> None:
             deliver(table, verifier)
         verifier.step()
     assert sum(verifier.hits) / len(verifier.hits) > 0.75
+
+
+def test_expansions_that_cost_next_to_nothing_are_told_of_together() -> None:
+    table = table_of(NgramProposer(children=4))
+    table.handle((1, 1), open_event([1, 2, 3, 4, 5, 6, 1]))
+    assert table.levels == 1, "nothing is known yet"
+    table.step()
+    table.expansions.took(0.0001)
+    assert table.levels == 10
+    for _ in range(table.levels):
+        table.step()
+    ((_, grow),) = table.outgoing()[1]
+    assert isinstance(grow, Grow)
+    assert list(grow.tokens[:5]) == [2, 3, 4, 5, 6]
+
+
+def test_what_is_read_of_a_context_counts_as_rows_of_an_expansion() -> None:
+    proposer = TableProposer(lambda _: {0: 0.5})
+    unread = {True: 7, False: 0}
+    proposer.pending = lambda session: unread[not proposer.batches]
+    table = table_of(proposer)
+    table.handle((1, 1), open_event([THE, CAT]))
+    assert table.step() == 1
+    assert table.expansions.rows == 8
+
+
+def test_a_chain_of_sixteen_is_reached_in_two_messages_where_an_expansion_costs_a_tenth_of_a_millisecond() -> None:
+    table = table_of(NgramProposer(children=4), survival=1e-9)
+    text = list(range(1, 9)) * 6
+    table.handle((1, 1), open_event(text, plan=Plan(num_steps=16), max_nodes=1000))
+    table.step()
+    table.expansions.took(0.0001)
+    for _ in range(2):
+        for _ in range(table.levels):
+            table.step()
+        assert table.outgoing()
+    tree = table.growth_of((1, 1)).original.tree
+    assert tree.positions.max() - tree.root_position >= 16

@@ -17,7 +17,6 @@ from specsplit.model.attention import NAME
 from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
 from specsplit.tree import ROOT, TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Plan, Sampling, Vocabulary
-from specsplit_drafter.growth import GrowthLimits
 from specsplit_drafter.proposer import (
     Advance,
     Children,
@@ -28,7 +27,8 @@ from specsplit_drafter.proposer import (
     ProposerPages,
     SessionKey,
 )
-from specsplit_drafter.session_table import SessionTable
+from specsplit_drafter.session_table import SessionTable, TableLimits
+from specsplit_drafter.worth import ACCEPT_LENGTH, STEP_S
 
 THE, CAT, SAT, IS, ON, IN, A, MAT, RUG = range(9)
 WORDS = Vocabulary(9)
@@ -223,7 +223,12 @@ def deliver(table: SessionTable, *verifiers: Verifier) -> None:
 
 def table_of(proposer: Proposer, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8) -> SessionTable:
     """A table with these limits."""
-    return SessionTable(proposer, GrowthLimits(width, survival, survival), max_sessions)
+    return SessionTable(proposer, TableLimits(max_sessions, width, price_s(survival) * 1e6))
+
+
+def price_s(survival: float) -> float:
+    """At this price a session that has committed nothing yet has this floor of survival."""
+    return survival * STEP_S / ACCEPT_LENGTH
 
 
 def tiny_config(max_context: int = 128) -> LlamaConfig:

@@ -71,6 +71,17 @@ def test_an_unknown_name_is_an_error_wherever_it_stands(monkeypatch: pytest.Monk
         VerifierSettings.load(model=TARGET)
 
 
+def test_a_setting_that_is_gone_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = refusal(DrafterSettings, kind=DrafterKind.NGRAM, push_survival=0.01)
+    assert gone.field == "push_survival"
+    assert gone.problem.startswith("there is no such setting any more") and "node_us" in gone.problem
+    monkeypatch.setenv("SPECSPLIT_DRAFTER_EXPAND_SURVIVAL", "0.01")
+    with pytest.raises(
+        InvalidRequest, match=r"SPECSPLIT_DRAFTER_EXPAND_SURVIVAL: there is no such setting any more.*node_us"
+    ):
+        DrafterSettings.load(kind=DrafterKind.NGRAM)
+
+
 def test_a_file_that_is_missing_or_broken_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="config: there is no file"):
         VerifierSettings.load(tmp_path / "none.toml")

@@ -71,7 +71,7 @@ def test_running_sessions_are_handed_over_to_a_drafter_that_joins_late_and_say_t
 def test_new_sessions_go_to_the_drafter_that_brings_more(cluster: LocalCluster) -> None:
     slow = cluster.spawn_drafter("standalone", **SLOW)
     cluster.wait_joined()
-    drafters: Counter[str] = Counter(ask(cluster, 100).drafter for _ in range(4))
+    drafters: Counter[str] = Counter(ask(cluster, 100).done.drafter for _ in range(4))
     assert drafters[slow.name] >= 1, "it has no record yet, so as much is expected of it as of its kind"
 
     def known_to_be_slow() -> bool:
@@ -80,5 +80,5 @@ def test_new_sessions_go_to_the_drafter_that_brings_more(cluster: LocalCluster) 
         return slow.name in told and told[slow.name].steps > 0 and told[slow.name].accepted < quick - 0.5
 
     eventually(known_to_be_slow)
-    chosen: Counter[str] = Counter(ask(cluster, 100).drafter for _ in range(8))
+    chosen: Counter[str] = Counter(ask(cluster, 100).done.drafter for _ in range(8))
     assert chosen[slow.name] <= 2, chosen

@@ -20,8 +20,7 @@ from specsplit.sessions import DecodeRequest
 from specsplit.v1 import drafter_pb2
 from specsplit.values import Endpoint, Plan, Stopping, Vocabulary
 from specsplit.wire import drafter as wire
-from specsplit_drafter.growth import GrowthLimits
-from specsplit_drafter.session_table import SessionTable
+from specsplit_drafter.session_table import SessionTable, TableLimits
 from specsplit_verifier.draft_session import DraftSession
 from specsplit_verifier.drafter_pool import COOL_DOWN_S, DrafterPool
 from specsplit_verifier.events import FromDrafter, Sends
@@ -68,7 +67,7 @@ class World:
         self.addresses: tuple[str, ...] = ("drafter:1", "drafter:2")
         self.drafters = DrafterPool(Vocabulary(VOCAB), MAX_NODES)
         self.tables = {
-            address: SessionTable(TableProposer(draft, Vocabulary(VOCAB)), GrowthLimits(4), 16)
+            address: SessionTable(TableProposer(draft, Vocabulary(VOCAB)), TableLimits(16, 4))
             for address in self.addresses
         }
         self.streams: dict[str, int] = dict.fromkeys(self.addresses, 1)

@@ -24,8 +24,7 @@ from specsplit.speculation import Draft
 from specsplit.v1 import drafter_pb2
 from specsplit.values import Endpoint, Plan, Stopping
 from specsplit.wire import drafter as wire
-from specsplit_drafter.growth import GrowthLimits
-from specsplit_drafter.session_table import SessionTable
+from specsplit_drafter.session_table import SessionTable, TableLimits
 from specsplit_verifier.draft_session import DraftSession
 from specsplit_verifier.drafter_pool import COOL_DOWN_S, DrafterPool
 from specsplit_verifier.events import FromDrafter, Sends
@@ -59,7 +58,7 @@ class World:
         self.drafters = DrafterPool(VOCABULARY, MAX_NODES, FeatureSource(recipe_of, limits))
         budget, pages = chance.choice([1, 3, 512]), PagePool(256, 4)
         self.tables = {
-            address: SessionTable(Checked(name, budget, 1024), GrowthLimits(chance.choice([4, 32])), 16)
+            address: SessionTable(Checked(name, budget, 1024), TableLimits(16, chance.choice([4, 32])))
             for address, name in zip(ADDRESSES, heads, strict=True)
         }
         self.streams = dict.fromkeys(ADDRESSES, 1)

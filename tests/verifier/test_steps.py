@@ -10,14 +10,15 @@ from pathlib import Path
 import torch
 
 from specsplit.clock import ManualClock, SystemClock
-from specsplit.draft_events import ToDrafter
+from specsplit.draft_events import Open, ToDrafter
 from specsplit.model import CostCurve, Paced
 from specsplit.model.capture import decoder_layers
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import VerifierSettings
-from specsplit.values import Stopping
+from specsplit.speculation import Commit, Grow
+from specsplit.values import Endpoint, Stopping
 from specsplit_verifier.engine import Engine
-from specsplit_verifier.events import Inbound, Output, Submit
+from specsplit_verifier.events import FromDrafter, Inbound, Inbox, Output, Submit
 from specsplit_verifier.service import load_target
 from specsplit_verifier.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target_runner import TargetRunner
@@ -98,6 +99,48 @@ def test_a_whole_engine_runs_in_the_time_of_its_clock(alphabet: Path) -> None:
     assert [each.started for each in costs] == [1000.0 + 3.0 * step for step in range(21)], "one step read the prompt"
     assert {(each.forward_us, each.host_us, each.waited_us) for each in costs} == {(3e6, 0.0, 0.0)}
     assert clock.now() == 1063.0 and engine.statistics().step_ms > 1000
+
+
+class Drafted(Collected):
+    """One that answers the open with a node, and keeps what the drafter is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[ToDrafter] = []
+        self.inbox: Inbox | None = None
+
+    def deliver(
+        self,
+        outputs: Sequence[tuple[int, Output]],
+        drafts: Sequence[tuple[str, int, ToDrafter]],
+        result: StepResult | None,
+    ) -> None:
+        for address, session, event in drafts:
+            self.told.append(event)
+            if isinstance(event, Open) and self.inbox is not None:
+                self.inbox.put(FromDrafter(address, [(session, Grow(0, (7,), (0,), (65,), (-9.0,)))]))
+        super().deliver(outputs, drafts, result)
+
+
+def test_a_drafter_is_told_how_long_steps_take_and_which_nodes_had_come(alphabet: Path) -> None:
+    settings, clock, outbox = VerifierSettings(model=alphabet), ManualClock(), Drafted()
+    runner = TargetRunner(
+        load_target(settings, clock).target, Paced(CostCurve(base_ms=500.0), clock, clock.advance), None, clock
+    )
+    outbox.inbox = TurningInbox(clock)
+    engine = Engine(runner, settings, outbox, clock, outbox.inbox)
+    for session in (1, 2):
+        engine.post(
+            Submit(session, DecodeRequest("r", list(b"abc"), stopping=Stopping(40), drafter=Endpoint("d", "d:1")))
+        )
+    engine.start()
+    assert outbox.over.wait(60)
+    engine.stop()
+    opens = [event for event in outbox.told if isinstance(event, Open)]
+    assert [event.step_us for event in opens] == [0, 0], "there has been no step"
+    commits = [event for event in outbox.told if isinstance(event, Commit)]
+    assert {commit.seen for commit in commits} == {7}
+    assert 490_000 < commits[-1].step_us < 550_000
 
 
 def test_values_of_a_step_are_empty_where_nothing_was_stepped() -> None:

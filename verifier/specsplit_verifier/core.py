@@ -173,6 +173,7 @@ class EngineCore:
         for tree in step.trees:
             if tree.session in output.no_pick:
                 self._without_pick(running[tree.session], tree.draft)
+        self._drafters.step_us = self._step_us(step)
         made = [tree for tree in step.trees if tree.session in output.accepted]
         sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
         self._hand_on(output.features, now)
@@ -192,8 +193,18 @@ class EngineCore:
             self._outputs.append((session.id, result.finished))
             self._end(session)
         elif result.reroot.commit is not None and isinstance(drafter, DraftSession):
-            self._sends.append((drafter.address, session.id, result.reroot.commit))
+            told = replace(result.reroot.commit, step_us=self._drafters.step_us, seen=drafter.mirror.seen)
+            self._sends.append((drafter.address, session.id, told))
         return replace(result, shown=self._planner.shown(result.plan))
+
+    def _step_us(self, step: StepInput) -> int:
+        """Expect so many microseconds from one step like this to the next, prompts not counted; 0: there has been none."""
+        tokens = sum(len(tree.draft.tokens) for tree in step.trees)
+        return (
+            round((self._planner.cost.predict(tokens, step.kv_tokens) + self.stopwatch.between_s) * 1e6)
+            if self._steps
+            else 0
+        )
 
     def _without_pick(self, session: Session, draft: Draft) -> None:
         """The target has no token for a session. Its drafts may be at fault (masked NaN is still NaN): the next step does without."""

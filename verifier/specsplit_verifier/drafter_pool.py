@@ -43,6 +43,8 @@ class DrafterPool:
         self._records: dict[str, DrafterRecord] = {}
         """By address."""
         self.counters = DraftCounters()
+        self.step_us = 0
+        """What drafters are told of the time from one step to the next; 0: nothing."""
 
     @property
     def records(self) -> Mapping[str, DrafterRecord]:
@@ -109,6 +111,7 @@ class DrafterPool:
             session.traceparent,
             layout,
             session.prompt_length,
+            self.step_us,
         )
 
     def _feed(self, session: Session, need: FeatureNeed) -> Feed | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from specsplit.clock import Clock
 
+SMOOTHING = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Lap:
@@ -26,6 +28,8 @@ class Stopwatch:
         self._clock = clock
         self._since = clock.now()
         self._waited_s = 0.0
+        self.between_s = 0.0
+        """Time between two forwards, lately."""
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -45,4 +49,5 @@ class Stopwatch:
         ended = self._clock.now()
         lap = Lap(ended, self._waited_s, ended - self._since - self._waited_s - forward_s)
         self._since, self._waited_s = ended, 0.0
+        self.between_s += SMOOTHING * (lap.waited_s + lap.host_s - self.between_s)
         return lap

@@ -1,0 +1,47 @@
+"""How long nodes are on their way: learnt from what a verifier had been told when it made a commit.
+
+A commit names the highest id that had come. The grow that held it has been on its way, and the commit on its way back, since that grow was
+sent: the least of these times, of late, is the round trip. What was sent longer ago than a round trip, and had not come, is late: the
+wire, or whoever reads it, has more than it can bear.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import numpy as np
+
+REMEMBERED: Final = 64
+"""Commits of which the round trip is the least."""
+MOST_SENT: Final = 1024
+"""Grows that are remembered; a verifier that names no ids acknowledges none."""
+
+
+class Acknowledgements:
+    """Of one session. Times are seconds of a clock."""
+
+    def __init__(self) -> None:
+        self._sent: deque[tuple[int, float]] = deque(maxlen=MOST_SENT)
+        """Highest id of every grow that has not been acknowledged, and when it left."""
+        self._round_trips: deque[float] = deque(maxlen=REMEMBERED)
+
+    @property
+    def round_trip_s(self) -> float:
+        """The least of late; 0 if nothing is known."""
+        return float(np.min(self._round_trips)) if self._round_trips else 0.0
+
+    def sent(self, last_id: int, now: float) -> None:
+        """Note that a grow leaves."""
+        self._sent.append((last_id, now))
+
+    def seen(self, node_id: int, now: float) -> float:
+        """Take in the highest id that a commit names, 0 for none; returns by how much the next nodes are late (0: they are not)."""
+        left_at = None
+        while self._sent and self._sent[0][0] <= node_id:
+            left_at = self._sent.popleft()[1]
+        if left_at is not None:
+            self._round_trips.append(now - left_at)
+        if not self._sent or not self._round_trips:
+            return 0.0
+        return max(0.0, now - self._sent[0][1] - self.round_trip_s)

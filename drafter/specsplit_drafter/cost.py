@@ -1,0 +1,87 @@
+"""What an expansion costs on this device, learnt from the expansions themselves, and how wide it should be for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from specsplit.tree import Scores
+from specsplit_drafter.proposer import Frontier
+
+FORGETTING: Final = 0.98
+MESSAGE_SHARE: Final = 0.05
+"""Of a step's time, for which what was grown may wait to be told together."""
+MOST_LEVELS: Final = 16
+
+
+class CostLine(NamedTuple):
+    """Seconds of an expansion by its rows, which are the nodes that it expands and the committed tokens that it reads."""
+
+    base_s: float
+    row_s: float
+
+    def seconds(self, rows: int) -> float:
+        """Expect an expansion of so many rows to take this long."""
+        return self.base_s + self.row_s * rows
+
+
+FREE: Final = CostLine(0.0, 0.0)
+
+
+class Expansions:
+    """The latest expansion, and the line, by least squares over recent ones (older ones fade by 0.98 each)."""
+
+    def __init__(self) -> None:
+        self.frontier: Sequence[Frontier] = ()
+        """Nodes of the latest expansion, by session."""
+        self.rows = 0
+        """Its rows."""
+        self._sums = np.zeros(5)
+        """Of weight, rows, seconds, rows squared and rows times seconds."""
+
+    def took(self, seconds: float) -> None:
+        """Learn how long it took."""
+        rows = self.rows
+        self._sums *= FORGETTING
+        self._sums += (1, rows, seconds, rows * rows, rows * seconds)
+
+    @property
+    def mean_s(self) -> float | None:
+        """Of how long recent ones took; None if there was none."""
+        weight, _, seconds, _, _ = self._sums.tolist()
+        return seconds / weight if weight else None
+
+    @property
+    def line(self) -> CostLine:
+        """The line so far. As long as all expansions were equally wide, a row costs nothing: a wider one is tried, and shows it."""
+        weight, rows, seconds, squares, products = self._sums.tolist()
+        if weight == 0:
+            return FREE
+        spread = squares - rows * rows / weight
+        row_s = (products - rows * seconds / weight) / spread if spread > 0.5 * weight else 0.0
+        row_s = min(max(row_s, 0.0), seconds / max(rows, 1.0))  # so that the base is not below 0 either
+        return CostLine((seconds - row_s * rows) / weight, row_s)
+
+
+def levels_at_once(step_s: float, mean_s: float | None) -> int:
+    """Choose how many expansions one message tells of, so that none is kept back for long: a twentieth of a step, and 16 at most.
+
+    Worked example: for steps of 20 ms an n-gram drafter, whose expansions take 0.2 ms, tells of 5 levels at once, a model of 2 ms of each.
+    """
+    if mean_s is None:
+        return 1
+    return max(1, min(MOST_LEVELS, int(MESSAGE_SHARE * step_s / max(mean_s, 1e-6))))
+
+
+def best_width(survivals: Scores, line: CostLine) -> int:
+    """Choose how many of these nodes, likeliest first, to expand at once so that the most survival is expanded per second.
+
+    Worked example: survivals 0.9, 0.5 and 0.1 where an expansion costs 1 ms and 0.1 ms for each node. One node gives 0.9 / 1.1 = 0.82
+    per ms, two 1.4 / 1.2 = 1.17, three 1.5 / 1.3 = 1.15. So two are expanded now, and the third with what comes next.
+    """
+    seconds = line.base_s + line.row_s * np.arange(1, len(survivals) + 1)
+    if line.row_s == 0.0:
+        return len(survivals)
+    return int((survivals.cumsum() / seconds).argmax()) + 1

@@ -1,0 +1,95 @@
+"""What a node is worth, by hand; and when nodes are late."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit_drafter.acknowledgements import Acknowledgements
+from specsplit_drafter.worth import ACCEPT_LENGTH, HIGHEST_FLOOR, STEP_S, Worth
+
+
+def after_commits(worth: Worth, tokens: int, count: int = 200) -> Worth:
+    for _ in range(count):
+        worth.committed(tokens, hit=True)
+    return worth
+
+
+def test_the_worked_example_has_a_floor_of_six_in_ten_thousand() -> None:
+    assert after_commits(Worth(3e-6, step_us=20_000), tokens=4).floor == pytest.approx(0.0006)
+
+
+def test_a_verifier_that_does_not_say_how_long_its_steps_take_is_guessed_at() -> None:
+    worth = Worth(3e-6)
+    worth.told(0)
+    assert worth.floor == pytest.approx(3e-6 * ACCEPT_LENGTH / STEP_S)
+    worth.told(2_000)
+    assert worth.floor == pytest.approx(3e-6 * ACCEPT_LENGTH / 0.002)
+
+
+@given(st.integers(1, 10**7), st.integers(1, 30))
+def test_the_floor_is_lower_where_steps_are_longer_and_commit_less(step_us: int, tokens: int) -> None:
+    floor = after_commits(Worth(3e-6, step_us), tokens).floor
+    assert after_commits(Worth(3e-6, 2 * step_us), tokens).floor <= floor
+    assert after_commits(Worth(3e-6, step_us), tokens + 1).floor >= floor
+    assert 0.0 < floor <= HIGHEST_FLOOR
+
+
+def test_an_expansion_has_to_bring_a_hundredth_of_its_time_and_more_where_it_may_delay_an_answer() -> None:
+    worth = after_commits(Worth(3e-6, step_us=20_000), tokens=4)  # no misses: a delay costs nothing
+    assert worth.pays(0.000021, 0.002)
+    assert not worth.pays(0.000019, 0.002)
+    missing = Worth(3e-6, step_us=3_000)
+    for _ in range(200):
+        missing.committed(1, hit=False)
+    assert missing.pays(0.0016, 0.003)  # half of the expansion, after every commit
+    assert not missing.pays(0.0014, 0.003)
+
+
+def test_the_round_trip_is_the_least_time_from_a_grow_to_a_commit_that_has_seen_it() -> None:
+    acknowledgements = Acknowledgements()
+    for number, (left, heard) in enumerate([(0.0, 0.030), (0.1, 0.112), (0.2, 0.250)], start=1):
+        acknowledgements.sent(number, left)
+        assert acknowledgements.seen(number, heard) == 0.0
+    assert acknowledgements.round_trip_s == pytest.approx(0.012)
+
+
+def test_nodes_are_late_that_were_sent_longer_ago_than_a_round_trip_and_had_not_come() -> None:
+    acknowledgements = Acknowledgements()
+    acknowledgements.sent(1, 0.0)
+    assert acknowledgements.seen(1, 0.010) == 0.0  # the round trip
+    acknowledgements.sent(5, 1.000)
+    acknowledgements.sent(9, 1.002)
+    assert acknowledgements.seen(1, 1.008) == 0.0  # on its way
+    assert acknowledgements.seen(5, 1.030) == pytest.approx(0.018)  # 9 left 28 ms ago
+
+
+def test_of_a_verifier_that_names_no_id_nothing_is_late() -> None:
+    acknowledgements = Acknowledgements()
+    acknowledgements.sent(1, 0.0)
+    assert acknowledgements.seen(0, 9.0) == 0.0
+    assert acknowledgements.round_trip_s == 0.0
+
+
+def test_nodes_become_dearer_while_they_are_late_and_as_cheap_as_before_when_they_are_not() -> None:
+    worth = Worth(3e-6, step_us=20_000)
+    worth.acknowledgements.sent(1, 0.0)
+    worth.acknowledged(1, 0.010)
+    usual = worth.floor
+    worth.acknowledgements.sent(2, 1.0)
+    worth.acknowledged(1, 1.1)
+    assert worth.floor == pytest.approx(1.5 * usual)
+    for number in range(100):
+        worth.acknowledged(1, 2.0 + number)
+    assert worth.floor == HIGHEST_FLOOR
+    for number in range(1000):
+        worth.acknowledged(2, 200.0 + number)
+    assert worth.floor == pytest.approx(usual)
+
+
+def test_a_verifier_may_name_an_id_that_was_never_sent() -> None:
+    worth = Worth(3e-6, step_us=20_000)
+    worth.acknowledgements.sent(1, 0.0)
+    worth.acknowledged(2**63, 0.5)
+    assert worth.floor == pytest.approx(3e-6 * ACCEPT_LENGTH / 0.020)
