@@ -48,7 +48,8 @@ def load_target(settings: VerifierSettings, clock: Clock) -> TargetRunner:
     projection = Projection.load(settings.feature_projection, target) if settings.feature_projection else None
     paced = Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock)
     runner = TargetRunner(target, paced, Extractor(target, projection), clock)
-    runner.profile = tuple(profile(runner))
+    if paced.is_free:  # else steps take what a benchmark wants
+        runner.profile = tuple(profile(runner))
     freeze_heap()
     return runner
 
