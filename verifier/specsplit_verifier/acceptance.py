@@ -66,8 +66,11 @@ def corrected(survivals: Survivals, owners: npt.NDArray[np.int64], ratios: Seque
     if not len(survivals):
         return survivals
     shown = np.minimum(1.0, survivals * np.stack(ratios)[owners, bins_of(survivals)])
-    apart = 2.0 * owners  # so that the least so far of one session is above all of the next
-    return np.minimum.accumulate(shown - apart) + apart
+    apart: Survivals = 2.0 * owners.astype(
+        np.float64
+    )  # so that the least so far of one session is above all of the next
+    lowest: Survivals = np.minimum.accumulate(shown - apart)
+    return lowest + apart
 
 
 def bins_of(survivals: Survivals) -> npt.NDArray[np.int64]:
