@@ -37,6 +37,13 @@ def _batch(size: int) -> Scenario:
     )
 
 
+def _unpaced(name: str, verifiers: int) -> list[Scenario]:
+    """An expansion takes as long as a step, as with the pocket models on one core each: ahead, serial, and whatever goodput makes of it."""
+    drafter = replace(STANDALONE, cost=ExpansionCurve(3.0))
+    ahead = Scenario(name, (drafter,), verifiers, step=StepCurve(3.0), arrivals=Closed(verifiers))
+    return [ahead, replace(ahead, plan=SERIAL), replace(ahead, policy=Policy.GOODPUT)]
+
+
 GROUPS: dict[str, list[Scenario]] = {
     "static": [
         *_both(Scenario("as it is")),
@@ -78,6 +85,7 @@ GROUPS: dict[str, list[Scenario]] = {
         for temperature in (0.0, 1.0)
         for drafters in ((NGRAM,), ())
     ],
+    "unpaced": [*_unpaced("unpaced", 1), *_unpaced("unpaced, two verifiers", 2)],
     "8b": [replace(_batch(size), policy=policy) for size in BATCHES for policy in Policy],
 }
 """By the name that `--scenario` takes."""

@@ -12,6 +12,7 @@ from specsplit.features import Features
 from specsplit.records import StepCosts
 from specsplit.speculation import Draft
 from specsplit.values import Estimate, ModelInfo, Plan
+from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.drafter_record import DrafterRecord
@@ -92,6 +93,11 @@ class EngineCore:
             self._drafters.records,
             self._planner.cost.token_s,
         )
+
+    @property
+    def cost(self) -> StepCost:
+        """What a step costs, as it has been observed."""
+        return self._planner.cost
 
     def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
         """What has come up for callers and for drafters since this was last asked."""
