@@ -13,7 +13,7 @@ from benchmarks.report import Row
 from benchmarks.spread import spread
 from specsplit.speculation import Grow, Mirror, Original
 from specsplit.values import Plan
-from specsplit_drafter.calibration import Calibration
+from specsplit_drafter.calibration import DistanceCalibration
 from specsplit_drafter.growth import Growth, choose
 from specsplit_drafter.proposer import Children
 from specsplit_drafter.worth import Worth
@@ -43,7 +43,7 @@ def children_of(count: int, children: int, rng: np.random.Generator) -> Children
 
 def growth() -> Growth:
     """A session of a drafter that has grown nothing yet, and whose candidates all become nodes."""
-    return Growth(Original(1, 0, 0, ROOM), Plan(num_steps=DEPTH), 64, Worth(price_s=1e-15), Calibration(), ROOM)
+    return Growth(Original(1, 0, 0, ROOM), Plan(num_steps=DEPTH), 64, Worth(price_s=1e-15), DistanceCalibration(), ROOM)
 
 
 def expand(session: Growth, width: int, found: Children) -> list[Grow]:

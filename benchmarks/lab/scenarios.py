@@ -44,6 +44,12 @@ def _unpaced(name: str, verifiers: int) -> list[Scenario]:
     return [ahead, replace(ahead, plan=SERIAL), replace(ahead, policy=Policy.GOODPUT)]
 
 
+def _paired(cost_ms: float, delay_ms: float) -> list[Scenario]:
+    """A head of that expansion cost at the end of such a link, ahead and serial."""
+    scenario = Scenario("refresh", drafters=(replace(EAGLE3, cost=ExpansionCurve(cost_ms)),), link=Link(delay_ms))
+    return [scenario, replace(scenario, plan=SERIAL)]
+
+
 GROUPS: dict[str, list[Scenario]] = {
     "static": [
         *_both(Scenario("as it is")),
@@ -86,6 +92,12 @@ GROUPS: dict[str, list[Scenario]] = {
         for drafters in ((NGRAM,), ())
     ],
     "unpaced": [*_unpaced("unpaced", 1), *_unpaced("unpaced, two verifiers", 2)],
+    "refresh": [
+        scenario
+        for cost_ms in (0.5, 1.0, 2.0, 4.0)
+        for delay_ms in (0.0, 0.5, 2.5, 5.0)
+        for scenario in _paired(cost_ms, delay_ms)
+    ],
     "8b": [replace(_batch(size), policy=policy) for size in BATCHES for policy in Policy],
 }
 """By the name that `--scenario` takes."""

@@ -28,7 +28,7 @@ class RightProposer:
         self._texts = texts
         self._trees: dict[SessionKey, TokenTree] = {}
         self.max_depth = proposer.max_depth
-        self.renews_root = proposer.renews_root
+        self.redraws = proposer.redraws
 
     @property
     def info(self) -> DrafterInfo:

@@ -6,6 +6,9 @@ the candidates it had given a raw probability near 0.8, how many did the target 
 Elkan 2001): in logit space, so that bins are narrow near 0 and 1 where scores are decided; with a Beta prior that pulls an empty
 bin to its own probability; pooled, so that a likelier candidate never gets a lower estimate; interpolated between bin centres;
 and with old observations forgotten exponentially, so that it follows a change of text.
+
+A head is the less right the more of its own guesses its state was made of. So there is a calibration for every *distance*: guessed states
+since the last true feature. What all distances have shown together stands for one that has shown little.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
 
 NUM_BINS = 24
 LOGIT_LIMIT = 9.0
@@ -25,6 +29,10 @@ PRIOR_WEIGHT = 4.0
 """Pseudo-observations of each bin at its own probability."""
 KEEP = 0.9995
 """Weight that an observed node keeps when another is observed: a memory of about 1 / (1 - KEEP) nodes."""
+
+
+DISTANCES = 4
+"""Told apart for a kind whose nodes are the better, the nearer they are to a true feature."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +48,17 @@ class CalibrationBin:
 
 
 class Calibration:
-    """Reliability of one kind of session (greedy, or sampled)."""
+    """Reliability of the nodes of one kind."""
 
-    def __init__(self, num_bins: int = NUM_BINS, prior_weight: float = PRIOR_WEIGHT, keep: float = KEEP) -> None:
+    def __init__(
+        self,
+        num_bins: int = NUM_BINS,
+        prior_weight: float = PRIOR_WEIGHT,
+        keep: float = KEEP,
+        *,
+        wider: Calibration | None = None,
+    ) -> None:
+        """wider: what is believed of a bin in which little was seen; by default that a raw probability is right."""
         self._centres: FloatArray = np.linspace(-LOGIT_LIMIT, LOGIT_LIMIT, num_bins)
         self._step = float(self._centres[1] - self._centres[0])
         self._prior = prior_weight
@@ -50,13 +66,13 @@ class Calibration:
         self._seen: FloatArray = np.zeros(num_bins)
         self._picked: FloatArray = np.zeros(num_bins)
         self._shift: FloatArray = np.zeros(num_bins)
-        self._stale = False
-        """True if something was observed since the last fit."""
+        self._wider = wider
+        self._observed = self._fitted = 0
+        """Nodes observed, by the wider one too, and how many of them the fit knows."""
 
     def log_probabilities(self, raw: npt.ArrayLike) -> FloatArray:
         """Calibrate raw log-probabilities [n]: each is <= 0, and their order is kept."""
-        if self._stale:
-            self._fit()
+        self._fit()
         # Surer than the last bin is as sure as the last bin; less sure than the first keeps its distance to it.
         logits = np.minimum(_logit(np.asarray(raw, dtype=np.float64)), LOGIT_LIMIT)
         calibrated = logits + np.interp(logits, self._centres, self._shift)
@@ -79,7 +95,7 @@ class Calibration:
         if picked is not None:
             self._picked[lower[picked]] += 1.0 - upper_share[picked]
             self._picked[lower[picked] + 1] += upper_share[picked]
-        self._stale = True
+        self._observed += 1
 
     def table(self) -> tuple[CalibrationBin, ...]:
         """Make the reliability table, least likely bin first."""
@@ -90,22 +106,57 @@ class Calibration:
             for r, c, n in zip(raw, calibrated, self._seen, strict=True)
         )
 
+    @property
+    def _known(self) -> int:
+        return self._observed + (self._wider._known if self._wider is not None else 0)
+
     def _fit(self) -> None:
-        self._stale = False
-        own = 1.0 / (1.0 + np.exp(-self._centres))
+        if self._fitted == self._known:
+            return
+        self._fitted = self._known
+        prior = self._centres
+        if self._wider is not None:
+            self._wider._fit()
+            prior = prior + self._wider._shift
         weights = self._seen + self._prior
-        rates = _isotonic((self._picked + self._prior * own) / weights, weights)
+        rates = _isotonic((self._picked + self._prior / (1.0 + np.exp(-prior))) / weights, weights)
         self._shift = np.log(rates) - np.log1p(-rates) - self._centres
+
+
+class DistanceCalibration:
+    """Reliability of one kind of session (greedy, or sampled), by distance."""
+
+    def __init__(self, distances: int = 1) -> None:
+        """distances: how many are told apart; the last is `so far and farther`."""
+        self._overall = Calibration()
+        self.by_distance = (
+            [self._overall] if distances == 1 else [Calibration(wider=self._overall) for _ in range(distances)]
+        )
+
+    def log_probabilities(self, raw: FloatArray, distances: Ints) -> FloatArray:
+        """Calibrate raw log-probabilities [n, c] of the children of nodes at these distances [n]."""
+        found = np.empty_like(raw)
+        which = np.minimum(distances, len(self.by_distance) - 1)
+        for distance in set(which.tolist()):
+            rows = (which == distance).nonzero()[0]
+            found[rows] = self.by_distance[distance].log_probabilities(raw.take(rows, axis=0))
+        return found
+
+    def observe(self, raw: npt.ArrayLike, picked: int | None, distance: int) -> None:
+        """Learn as `Calibration.observe` does from a node at this distance."""
+        own = self.by_distance[min(distance, len(self.by_distance) - 1)]
+        for calibration in {self._overall, own}:
+            calibration.observe(raw, picked)
 
 
 class Calibrations:
     """One calibration for greedy sessions and one for sampled ones: noise makes a draft's first choice mean something else."""
 
-    def __init__(self) -> None:
-        self.greedy = Calibration()
-        self.sampled = Calibration()
+    def __init__(self, distances: int = 1) -> None:
+        self.greedy = DistanceCalibration(distances)
+        self.sampled = DistanceCalibration(distances)
 
-    def of(self, greedy: bool) -> Calibration:
+    def of(self, greedy: bool) -> DistanceCalibration:
         """Choose the calibration of a session."""
         return self.greedy if greedy else self.sampled
 

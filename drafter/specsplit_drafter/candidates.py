@@ -7,12 +7,17 @@ makes one of its ancestors the root, its survival rises, and it may become a nod
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from specsplit.tree import ROOT, Flags, Ints, Scores, TokenTree, as_sent
-from specsplit_drafter.calibration import Calibration
+from specsplit_drafter.calibration import DistanceCalibration
 from specsplit_drafter.proposer import Children
+
+NO_NODES: Final[Ints] = np.empty(0, dtype=np.int64)
+NO_EDGES: Final[Scores] = np.empty(0)
+_NEVER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +33,14 @@ class Candidates:
     @staticmethod
     def none() -> Candidates:
         """Make an empty set."""
-        return Candidates(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))
+        return Candidates(NO_NODES, NO_NODES, NO_EDGES)
 
     @staticmethod
-    def of(slots: Ints, children: Children, tree: TokenTree, calibration: Calibration) -> Candidates:
-        """Make candidates of the children of these nodes, calibrated in one go, but for those that are nodes already."""
-        tokens, raw = children.tokens.ravel(), children.log_probabilities.ravel()
-        parents = slots.repeat(children.tokens.shape[1])
-        found = Candidates(parents, tokens, as_sent(calibration.log_probabilities(raw)))
-        return found.where(np.isfinite(raw) & ~tree.holds(parents, tokens))
+    def of(slots: Ints, children: Children, edges: Scores, tree: TokenTree) -> Candidates:
+        """Make candidates of the children of these nodes, whose edges [n, c] are calibrated, but for those that are nodes already."""
+        tokens, parents = children.tokens.ravel(), slots.repeat(children.tokens.shape[1])
+        found = Candidates(parents, tokens, edges.ravel())
+        return found.where(np.isfinite(children.log_probabilities.ravel()) & ~tree.holds(parents, tokens))
 
     def at(self, places: Ints) -> Candidates:
         """Select those at these places [m], in that order."""
@@ -80,10 +84,18 @@ class Candidates:
         return Candidates(parents.take(alive), self.tokens.take(alive), self.edges.take(alive))
 
 
+class Rescored(NamedTuple):
+    """Nodes with another edge than they have."""
+
+    slots: Ints
+    """[n], ascending."""
+    edges: Scores
+
+
 class CandidatePool:
     """One session's candidates, and of every expanded node the children as the proposer gave them."""
 
-    def __init__(self, tree: TokenTree, calibration: Calibration) -> None:
+    def __init__(self, tree: TokenTree, calibration: DistanceCalibration) -> None:
         self._tree = tree
         self._calibration = calibration
         self._waiting = Candidates.none()
@@ -91,12 +103,38 @@ class CandidatePool:
         """The Children that came of an expansion, for all of its nodes."""
         self._rows = tree.attach(np.int64, 0)
         """The node's row in them."""
+        self._distances = tree.attach(np.int64, _NEVER)
+        """Levels of the node below the root when it was expanded."""
 
-    def add(self, slots: Ints, children: Children) -> None:
-        """Take in the children of nodes that were expanded together."""
-        self._expansions.data[slots] = children
+    def add(self, slots: Ints, children: Children) -> Rescored:
+        """Take in the children of nodes that were expanded together, in the place of those that some of them had.
+
+        What is given back is for those that are nodes already.
+        """
+        tree = self._tree
+        distances = tree.positions.take(slots) - tree.root_position
+        again = slots.compress(self._distances.data.take(slots) != _NEVER)
+        self._expansions.data[slots], self._distances.data[slots] = children, distances
         self._rows.data[slots] = np.arange(len(slots))
-        self._waiting = self._waiting.beside(Candidates.of(slots, children, self._tree, self._calibration))
+        edges = as_sent(self._calibration.log_probabilities(children.log_probabilities, distances))
+        if len(again):
+            self._waiting = self._waiting.where(~np.isin(self._waiting.parents, again))
+        self._waiting = self._waiting.beside(Candidates.of(slots, children, edges, tree))
+        if not len(again) or not edges.size:
+            return Rescored(NO_NODES, NO_EDGES)
+        return self._rescored(again, children, edges)
+
+    def _rescored(self, parents: Ints, children: Children, edges: Scores) -> Rescored:
+        """Give the nodes below these their new edges. One that is no candidate any more is not likelier than the last of those that are."""
+        tree, slots = self._tree, self._tree.below(parents)
+        rows = self._rows.data.take(tree.parents.take(slots))
+        same = children.tokens.take(rows, axis=0) == tree.tokens.take(slots)[:, None]
+        least = np.where(np.isfinite(children.log_probabilities), edges, 0.0).min(axis=1, initial=0.0)
+        old = tree.scores.take(slots) - tree.scores.take(tree.parents.take(slots))
+        drawn = edges[rows, same.argmax(axis=1)]
+        new = np.where(same.any(axis=1), drawn, np.minimum(old, least.take(rows)))
+        changed = new != old
+        return Rescored(slots.compress(changed), new.compress(changed))
 
     def take(self, count: int, floor: float) -> Candidates:
         """Take those above a floor of log-survival, `count` at most, likeliest first. They are to become nodes."""
@@ -116,11 +154,12 @@ class CandidatePool:
         possible = np.isfinite(raw).nonzero()[0]  # not what the session's filters forbid
         if len(possible):
             picked = (expansion.tokens[row].take(possible) == pick).nonzero()[0]
-            self._calibration.observe(raw.take(possible), int(picked[0]) if len(picked) else None)
+            distance = int(self._distances.data[slot])
+            self._calibration.observe(raw.take(possible), int(picked[0]) if len(picked) else None, distance)
 
-    def move(self, slots: Ints | None, *, renews_root: bool) -> None:
+    def move(self, slots: Ints | None, *, redraws_root: bool) -> None:
         """Follow a reroot that gave every slot a new one, or -1; None if nothing survived.
 
         The candidates of a root that is to be expanded again give way to those that its expansion brings.
         """
-        self._waiting = Candidates.none() if slots is None else self._waiting.moved(slots, ROOT + renews_root)
+        self._waiting = Candidates.none() if slots is None else self._waiting.moved(slots, ROOT + redraws_root)

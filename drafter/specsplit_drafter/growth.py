@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from specsplit.speculation import Commit, Grow, Original
-from specsplit.tree import ROOT, Ints, Scores
+from specsplit.tree import ROOT, Flags, Ints, Scores
 from specsplit.values import Plan
-from specsplit_drafter.calibration import Calibration
+from specsplit_drafter.calibration import DistanceCalibration
 from specsplit_drafter.candidates import CandidatePool
 from specsplit_drafter.cost import FREE, CostLine, best_width
 from specsplit_drafter.expandable import ExpandableNodes
@@ -40,15 +40,15 @@ class Growth:
         plan: Plan,
         width: int,
         worth: Worth,
-        calibration: Calibration,
+        calibration: DistanceCalibration,
         max_context: int,
         *,
         max_depth: int = UNBOUNDED,
-        renews_root: bool = False,
+        redraws: bool = False,
     ) -> None:
         """width: nodes in one expansion at most. max_context: positions, from 0, that a drafted token may have.
 
-        max_depth, renews_root: as a Proposer has them.
+        max_depth, redraws: as a Proposer has them.
         """
         self.original = original
         self.plan = plan
@@ -56,7 +56,7 @@ class Growth:
         self.stalled = False
         """True if nothing can be expanded before the proposer has been fed; the session table sets it."""
         self._max_depth = max_depth
-        self._renews_root = renews_root
+        self._redraws = redraws
         self._expandable = ExpandableNodes(original.tree, width, self._depth(), max_context)
         self._candidates = CandidatePool(original.tree, calibration)
         self._unsent = UnsentGrows()
@@ -84,6 +84,10 @@ class Growth:
         self._chosen = slots
         self._expandable.take(slots)
 
+    def takes_room(self, slots: Ints) -> Flags:
+        """Tell which of these take room in the proposer [n]: nodes that it does not know yet."""
+        return self._expandable.new(slots) & (slots != ROOT)
+
     def starve(self) -> None:
         """Rest until the next commit: there is no room for its nodes in the proposer, or they are not worth an expansion."""
         self._starved = True
@@ -95,7 +99,9 @@ class Growth:
 
     def expanded(self, children: Children) -> None:
         """Make candidates of the children of the nodes that were taken, and nodes of the likely ones."""
-        self._candidates.add(self._chosen, children)
+        rescored = self._candidates.add(self._chosen, children)
+        if len(rescored.slots):
+            self._unsent.add(self.original.rescore(*rescored))
         self._chosen = _NO_SLOTS
         self._rounds += 1
         self._unsent.stir()  # if it rested, it was for want of features
@@ -117,9 +123,9 @@ class Growth:
         moved = self.original.commit(commit).moved
         self.worth.told(commit.step_us)
         self.worth.committed(len(commit.tokens), hit=moved is not None)
-        self._candidates.move(moved, renews_root=self._renews_root)
-        if self._renews_root:
-            self._expandable.give_back_root()
+        self._candidates.move(moved, redraws_root=self._redraws)
+        if self._redraws:
+            self._expandable.give_back_all()
         self._rounds = 0
         self._starved = False
         self._push()  # survival has risen: what was too unlikely may not be now
@@ -187,13 +193,15 @@ def choose(growths: Iterable[Growth], width: int, room: int, cost: CostLine = FR
 def _shared(offers: Sequence[Offer], width: int, room: int) -> list[Offer]:
     """Give each session its part of its offers, if that is anything. Roots come first: nothing is likelier."""
     owners = np.arange(len(offers)).repeat([len(offer.slots) for offer in offers])
-    below = np.concatenate([offer.slots for offer in offers]) != ROOT
-    gains = np.concatenate([offer.gains for offer in offers])
-    order = np.lexsort((-gains, below))  # stable: of equals the session that stands first
-    fitting = ~below[order] | (below[order].cumsum() <= room)
-    chosen = owners[order[fitting]][:width]
+    slots = np.concatenate([offer.slots for offer in offers])
+    takes = np.concatenate([offer.growth.takes_room(offer.slots) for offer in offers])
+    order = np.lexsort(
+        (-np.concatenate([offer.gains for offer in offers]), slots != ROOT)
+    )  # stable: of equals the first session's
+    fitting = ~takes[order] | (takes[order].cumsum() <= room)
+    chosen = order[fitting][:width]
     if len(chosen) < width:
-        for number in set(owners[order[~fitting]].tolist()):
+        for number in set(owners[order[~fitting]].tolist()) - set(owners[chosen].tolist()):
             offers[number].growth.starve()
-    counts = np.bincount(chosen, minlength=len(offers)).tolist()
-    return [Offer(offer.growth, offer.slots[:count]) for offer, count in zip(offers, counts, strict=True) if count]
+    shares = [slots[chosen[owners[chosen] == number]] for number in range(len(offers))]
+    return [Offer(offer.growth, share) for offer, share in zip(offers, shares, strict=True) if len(share)]

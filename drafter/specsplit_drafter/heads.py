@@ -9,9 +9,11 @@ The row of a token at position p is row p - (j + 1) of its step: earlier tokens 
 
     multi-layer  a node at depth d below the root is predicted from step d, so that its state comes from a true feature whatever the tree
                  looks like. It has rows in steps d and up (its descendants attend to those), so no node as deep as there are steps can be
-                 expanded. A row depends on tokens and features only: it stays right for good.
+                 expanded. A row depends on tokens and features only: it stays right for good. But once the root has come nearer, a lower
+                 step, with features of more tokens, can say what follows a node.
     recurrent    one step. The feature of a node is not there yet: its parent's own state stands in for it. Once the node is committed,
-                 its row is computed again, in the same slot, from the true feature.
+                 its row is computed again, in the same slot, from the true feature; and level by level those of the nodes below it, from
+                 states that are as many guesses better.
 
 States of rows lie beside their KV, by slot (state_width numbers each), so that whoever has a slot has the state, and the inputs of a
 forward are one gather.

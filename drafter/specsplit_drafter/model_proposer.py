@@ -96,7 +96,7 @@ class ModelProposer:
         return UNBOUNDED if self._model.recurrent else len(self._model.pools)
 
     @property
-    def renews_root(self) -> bool:
+    def redraws(self) -> bool:
         """True for a model that reads features: a node is expanded without the feature of its parent."""
         return self._model.feature_dtype is not None
 
@@ -160,7 +160,7 @@ class ModelProposer:
 
     def _maps(self, tree: TokenTree) -> list[TokenMap]:
         """Map a session into every pool. A head has no row of the first token in step 0, nor of the first two in step 1."""
-        skipped, exact = int(self.renews_root), not (self._model.recurrent and self.renews_root)
+        skipped, exact = int(self.redraws), not (self._model.recurrent and self.redraws)
         return [TokenMap(pool, tree, step + skipped, exact) for step, pool in enumerate(self._model.pools)]
 
     def _run(self, parts: Sequence[Sequence[StepInput]], frontier: Sequence[Frontier]) -> Found:

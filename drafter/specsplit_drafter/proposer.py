@@ -2,7 +2,8 @@
 
 A proposer knows tokens, not scores: which node is worth expanding and which child is worth pushing is `growth`'s affair. It sees a
 session as a committed sequence whose last token is the root, and the session's tree below it, to which it may attach columns. A node is
-expanded at most once, and in a later expansion than its parent; a root may be expanded again, and stands in a frontier alone.
+expanded in a later expansion than its parent, and at most once, or with a kind that redraws at most once after every commit. A root stands
+in a frontier alone.
 
 A kind that drafts with a head also reads *features* of the committed tokens. They come when the verifier has them, so a session may
 be stalled: nothing can be done for it before more arrive. Every other kind takes what `NoFeatures` says.
@@ -107,8 +108,8 @@ class Proposer(Protocol):
         ...
 
     @property
-    def renews_root(self) -> bool:
-        """True if a root is to be expanded after every commit, also if it has been as a node: its children are better for it."""
+    def redraws(self) -> bool:
+        """True if nodes are to be expanded again after a commit, each one after its parent: their children are better for it."""
         ...
 
     def open(
@@ -157,7 +158,7 @@ class NoFeatures:
     """What kinds that read no features have to say of them."""
 
     max_depth: int = UNBOUNDED
-    renews_root: bool = False
+    redraws: bool = False
 
     def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
         """Refuse features: nothing reads them."""

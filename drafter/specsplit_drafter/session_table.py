@@ -18,7 +18,7 @@ from specsplit.features import FeatureLayout, Features
 from specsplit.speculation import Commit, Grow, Original
 from specsplit.values import Plan
 from specsplit.wire.common import check_tokens
-from specsplit_drafter.calibration import Calibrations
+from specsplit_drafter.calibration import DISTANCES, Calibrations
 from specsplit_drafter.cost import Expansions, levels_at_once
 from specsplit_drafter.growth import Growth, choose
 from specsplit_drafter.isolation import error_of
@@ -83,7 +83,7 @@ class SessionTable:
         self, proposer: Proposer, limits: TableLimits, pace: Pace = unpaced, clock: Clock | None = None
     ) -> None:
         self.proposer = proposer
-        self.calibrations = Calibrations()
+        self.calibrations = Calibrations(DISTANCES if proposer.redraws else 1)
         self.rounds = Rounds()
         """Told of what happens to sessions; to be set before there are any, if some are to be traced."""
         self.draining = False
@@ -237,7 +237,7 @@ class SessionTable:
             calibration,
             info.max_context,
             max_depth=self.proposer.max_depth,
-            renews_root=self.proposer.renews_root,
+            redraws=self.proposer.redraws,
         )
         # Last: nothing must fail that would have to close it again.
         self.proposer.open(session, original.tree, event.tokens, event.sampling, event.prompt_tokens)

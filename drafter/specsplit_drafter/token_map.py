@@ -87,8 +87,9 @@ class TokenMap:
         return row
 
     def add(self, nodes: Ints) -> None:
-        """Give nodes that are to be expanded their slots. They are missing until `branch`. Raises OutOfPages."""
-        self._slots.data[nodes] = self._pool.allocate(len(nodes))
+        """Give nodes that are to be expanded slots, if they have none. They are missing until `branch`. Raises OutOfPages."""
+        new = nodes.compress(self._slots.data.take(nodes) == _NO_SLOT)
+        self._slots.data[new] = self._pool.allocate(len(new))
         self.missing = np.concatenate((self.missing, nodes))
 
     def branch(self, logits_at: Sequence[int] = ()) -> Row:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_drafter.calibration import Calibration
+from specsplit_drafter.calibration import DISTANCES, Calibration, Calibrations, DistanceCalibration
 
 LOG_PROBABILITIES = st.lists(st.floats(-40, 0), min_size=1, max_size=20)
 
@@ -74,3 +74,37 @@ def test_estimates_are_log_probabilities_and_keep_the_order(
     assert (estimates <= 0).all()
     assert (np.diff(estimates) >= -1e-9).all()
     assert all(0 <= line.calibrated <= 1 for line in calibration.table())
+
+
+def by_distance(calibration: DistanceCalibration, raw: float) -> list[float]:
+    distances = np.arange(DISTANCES + 2)
+    rows = np.full((len(distances), 1), math.log(raw))
+    return np.exp(calibration.log_probabilities(rows, distances))[:, 0].tolist()
+
+
+def test_every_distance_has_a_reliability_of_its_own() -> None:
+    calibration = DistanceCalibration(DISTANCES)
+    for seed, rate in enumerate((0.8, 0.6, 0.4, 0.2)):
+        random_numbers = random.Random(seed)
+        for _ in range(2000):
+            calibration.observe([math.log(0.5)], 0 if random_numbers.random() < rate else None, seed)
+    assert by_distance(calibration, 0.5) == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.2, 0.2], abs=0.06)
+
+
+def test_a_distance_that_has_shown_nothing_goes_by_what_the_others_have() -> None:
+    calibration = DistanceCalibration(DISTANCES)
+    for _ in range(500):
+        calibration.observe([math.log(0.9)], None, 0)
+    found = by_distance(calibration, 0.9)
+    assert found == pytest.approx([found[0]] * len(found), abs=0.05)
+    calibration.observe([math.log(0.9)], 0, 1)
+    assert by_distance(calibration, 0.9)[1] > found[1], "and is told at once"
+
+
+def test_without_distances_there_is_one_reliability_and_it_is_the_plain_one() -> None:
+    plain, calibration = Calibration(), Calibrations().of(greedy=True)
+    for i in range(50):
+        plain.observe([math.log(0.7), math.log(0.2)], i % 2 or None)
+        calibration.observe([math.log(0.7), math.log(0.2)], i % 2 or None, 3)
+    rows = np.log([[0.7, 0.2]])
+    np.testing.assert_array_equal(calibration.log_probabilities(rows, np.array([2])), plain.log_probabilities(rows))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
 from specsplit.tree import ROOT, Node
 from specsplit.values import Plan
-from specsplit_drafter.calibration import Calibration
+from specsplit_drafter.calibration import DistanceCalibration
 from specsplit_drafter.cost import CostLine
 from specsplit_drafter.growth import Growth, choose
 from specsplit_drafter.proposer import UNBOUNDED, Children
@@ -29,8 +29,8 @@ def growth_of(
     survival: float = 0.002,
     max_context: int = 1000,
     max_depth: int = UNBOUNDED,
-    renews_root: bool = False,
-    calibration: Calibration | None = None,
+    redraws: bool = False,
+    calibration: DistanceCalibration | None = None,
     worth: Worth | None = None,
 ) -> Growth:
     return Growth(
@@ -38,10 +38,10 @@ def growth_of(
         plan or Plan(),
         64,
         worth or Worth(price_s(survival)),
-        calibration or Calibration(),
+        calibration or DistanceCalibration(),
         max_context,
         max_depth=max_depth,
-        renews_root=renews_root,
+        redraws=redraws,
     )
 
 
@@ -204,23 +204,64 @@ def test_impossible_candidates_are_left_out() -> None:
     assert [node.token for node in growth.original.tree.nodes.values()] == [4]
 
 
-def test_a_root_that_is_renewed_gets_new_children_beside_those_that_survived() -> None:
-    growth = growth_of(Plan(num_steps=2), renews_root=True)
+def test_after_a_commit_a_tree_is_drawn_anew_level_by_level_and_keeps_its_ids() -> None:
+    growth = growth_of(Plan(num_steps=2), redraws=True)
+    mirror = Mirror(1, 0, 3, 64, VOCAB)
     grow_out(growth, children(HALVES))
-    growth.flush()
     growth.commit(Commit(1, 0, (0,)))
-    root, survivors = growth.original.tree.root, growth.original.tree.snapshot()[2]
-    growth.flush()
-    assert expand([growth], children({5: 0.6, 0: 0.3, 4: 0.05}), width=64) == [root]  # alone, and before all others
+    mirror.commit(mirror.take(1, 1, 0), [0], 0)
+    tree = growth.original.tree
+    root, before = tree.root, tree.snapshot()[2]
+    for grow in growth.flush():
+        mirror.grow(grow)
+    again = {5: 0.6, 0: 0.3, 4: 0.05}
+    assert expand([growth], children(again)) == [root]  # alone, and before all others
     (grow,) = growth.flush()
-    assert (list(grow.parents), list(grow.tokens)) == ([0, 0], [5, 4])  # 0 is a child already
-    assert 0 >= grow.edges[0] > grow.edges[1]
-    assert survivors.items() <= growth.original.tree.snapshot()[2].items()
-    assert root not in expand([growth], children(HALVES), width=64)
+    assert (list(grow.parents), list(grow.tokens)) == ([0, 0], [5, 4])
+    below = sorted(node.id for node in root.children.values())
+    assert [tree.nodes[i].token for i in grow.rescored] == [0, 1, 2, 3]
+    kept, *gone = grow.new_edges
+    assert grow.edges[0] > kept > grow.edges[1], "as likely as its new expansion says"
+    assert gone == [grow.edges[1]] * 3, "what is no candidate any more is not likelier than the last that is"
+    assert before.keys() <= tree.snapshot()[2].keys()
+    drawn = {node.id for node in expand([growth], children(again))}
+    assert drawn == {*below}, "the next level: what is new beside what is redrawn"
+    assert all(tree.nodes[i].children.keys() >= {0, 4, 5} for i in drawn if tree.nodes[i].score - root.score > -2)
+    for told in [grow, *growth.flush()]:
+        mirror.grow(told)
+    assert mirror.tree.snapshot() == tree.snapshot()
+    grow_out(growth, children(again))
+    assert not any(expand([growth], children(again))), "nothing is drawn twice between two commits"
+
+
+def test_without_room_in_the_proposer_known_nodes_are_drawn_anew_and_new_ones_wait() -> None:
+    growth = growth_of(redraws=True)
+    for _ in range(3):
+        expand([growth], children(HALVES))
+    growth.commit(Commit(1, 0, (0,)))
+    below = {node.id for node in growth.original.tree.root.children.values()}
+    drawn = [expand([growth], children(HALVES), room=0) for _ in range(3)]
+    assert drawn[0] == [growth.original.tree.root]
+    assert {node.id for node in drawn[1]} == below
+    assert drawn[2] == [] and growth.resting
+    growth.commit(Commit(2, 0, (5,)))
+    expand([growth], children(HALVES), room=0)
+    assert len(expand([growth], children(HALVES), room=3)) == 3
+
+
+def test_a_kind_that_does_not_redraw_expands_no_node_twice() -> None:
+    growth = growth_of(Plan(num_steps=2))
+    seen = set[int]()
+    for number in range(1, 4):
+        while drawn := expand([growth], children(HALVES)):
+            assert not seen & {node.id for node in drawn if node.id}
+            seen |= {node.id for node in drawn if node.id}
+        assert not any(grow.rescored for grow in growth.flush())
+        growth.commit(Commit(number, 0, (0,)))
 
 
 def test_candidates_of_a_renewed_root_give_way_to_those_of_its_new_expansion() -> None:
-    growth = growth_of(survival=0.2, renews_root=True)
+    growth = growth_of(survival=0.2, redraws=True)
     grow_out(growth, children(HALVES))
     growth.commit(Commit(1, 0, (0,)))
     assert {node.token for node in growth.original.tree.root.children.values()} == {
@@ -231,20 +272,22 @@ def test_candidates_of_a_renewed_root_give_way_to_those_of_its_new_expansion() -
 
 
 def test_what_was_picked_below_a_renewed_root_teaches_of_its_new_expansion() -> None:
-    calibration = Calibration()
-    growth = growth_of(renews_root=True, calibration=calibration, plan=Plan(num_steps=1, draft_ahead=False))
+    calibration = DistanceCalibration()
+    growth = growth_of(redraws=True, calibration=calibration, plan=Plan(num_steps=1, draft_ahead=False))
     expand([growth], children({0: 0.5}))
     growth.commit(Commit(1, 0, (0,)))
     expand([growth], children({3: 0.99, 4: 0.01}))
-    assert sum(line.observations for line in calibration.table()) == 1
+    assert sum(line.observations for line in calibration.by_distance[0].table()) == 1
     growth.commit(Commit(2, 0, (3,)))
-    observed = {round(line.raw, 2): line.observations for line in calibration.table() if line.observations > 0.1}
+    observed = {
+        round(line.raw, 2): line.observations for line in calibration.by_distance[0].table() if line.observations > 0.1
+    }
     assert max(observed) > 0.98
     assert min(observed) < 0.02
 
 
-def test_a_renewed_root_is_expanded_even_if_there_is_no_room_for_children() -> None:
-    growth = growth_of(max_nodes=3, renews_root=True)
+def test_a_tree_is_drawn_anew_even_if_there_is_no_room_for_more_nodes() -> None:
+    growth = growth_of(max_nodes=3, redraws=True)
     expand([growth], children({0: 0.9}))
     expand([growth], children({0: 0.9, 1: 0.1}))
     assert growth.original.room == 0
@@ -256,7 +299,7 @@ def test_a_renewed_root_is_expanded_even_if_there_is_no_room_for_children() -> N
 
 
 def test_no_node_is_expanded_that_is_as_deep_as_the_proposer_goes() -> None:
-    growth = growth_of(Plan(num_steps=5), max_depth=2, renews_root=True)
+    growth = growth_of(Plan(num_steps=5), max_depth=2, redraws=True)
     grow_out(growth, children({0: 0.99}))
     assert max(depth(node, growth) for node in growth.original.tree.nodes.values()) == 2
     growth.commit(Commit(1, 0, (0,)))
@@ -334,7 +377,7 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
         max_nodes=cap,
         survival=data.draw(st.sampled_from([0.002, 0.05])),
         max_depth=data.draw(st.sampled_from([1, 2, UNBOUNDED])),
-        renews_root=data.draw(st.booleans()),
+        redraws=data.draw(st.booleans()),
     )
     mirror = Mirror(1, 0, 3, cap, VOCAB)
     last_id, seen = 0, set[tuple[int, int, int]]()
@@ -345,6 +388,7 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
         for grow in growth.flush():
             assert all(a < b for a, b in zip([last_id, *grow.ids], grow.ids, strict=False))
             last_id = max([last_id, *grow.ids])
+            assert all(0 < i <= last_id for i in grow.rescored)
             for parent, token in zip(grow.parents, grow.tokens, strict=True):
                 link = (grow.commits if parent == 0 else -1, parent, token)
                 assert link not in seen

@@ -203,6 +203,7 @@ def slots_of(original: Original, *ids: int) -> Ints:
 
 def test_the_worked_example_is_drawn_anew_below_sat() -> None:
     original, mirror = example()
+    assert mirror.preview(5, 4, 5).ids == [0, 1, 3, 2, 5]
     grow = original.rescore(slots_of(original, 3, 4), np.array([-0.9, -0.05]))
     assert (grow.rescored, grow.ids) == ([3, 4], ())
     mirror.grow(grow)
