@@ -41,6 +41,10 @@ class Run:
         """Committed tokens per second, in one phase or in all."""
         return rate_of([step for step in self.steps if phase in (None, step.phase)])
 
+    def first(self, phase: int, steps: int) -> float:
+        """Committed tokens per second in the first steps of a phase."""
+        return rate_of([step for step in self.steps if step.phase == phase][:steps])
+
     def per_session(self, phase: int) -> tuple[float, float]:
         """accept_length, and tokens verified, of one session in one step of a phase."""
         steps = [step for step in self.steps if step.phase == phase]

@@ -15,6 +15,8 @@ from benchmarks.report import Row
 
 POINTS = 60
 """Of a curve."""
+FIRST = 40
+"""Steps after a change of text that are looked at: how soon a plan follows."""
 CONTROLLED = [contender.name for contender in CONTROLLERS]
 CLOSED_AIM, REGRET_AIM = 0.7, 0.02
 
@@ -25,7 +27,8 @@ def columns(phases: Sequence[Phase]) -> dict[str, str]:
     return {
         "callers": "batch", "name": "plan", **rates, "rate": "whole run, tokens/s", "lengths": "accept_length", "tokens": "tokens a step",
         "regret": "worst regret, %", "gain": "to best static plan, %", "closed": "of the gap to oracles", "switches": "switches",
-        "around": "tokens/s before and after a switch", "best": "best static plan of",
+        "around": "tokens/s before and after a switch",
+        "first": f"tokens/s in the first {FIRST} steps after the text changes", "best": "best static plan of",
     }  # fmt: skip
 
 
@@ -43,6 +46,7 @@ def rows_of(outcome: Outcome, phases: Sequence[Phase]) -> Iterator[Row]:
             "regret": 100 * max(outcome.regret(name, number) for number in numbers),
             "gain": 100 * outcome.gain(name), "closed": " / ".join(closed),
             "switches": len(run.switches), "around": _around(run),
+            "first": ", ".join(f"{run.first(number, FIRST):.0f}" for number in numbers[1:]),
             "best": ", ".join(part for part, winner in best.items() if winner == name),
         }  # fmt: skip
 

@@ -140,21 +140,21 @@ class OraclePlanner(CyclePlanner):
         prefilling = [session for session in running if session.prefilling]
         if not running:
             return Pause(None)
-        chosen = self._chosen(decoding)
+        chosen = self._best_of(decoding)
         prompts = prompt_chunks(prefilling, self._tokens_left) if prefilling else []
         pauses = [] if prompts else self._pauses(decoding, chosen, now)
         if any(pauses):
             ready = [session for session, pause in zip(decoding, pauses, strict=True) if pause == 0.0]
             if not self._worth_splitting(ready, decoding, max(pauses)):
                 return Pause(min(pause for pause in pauses if pause > 0.0))
-            decoding, chosen = ready, self._chosen(ready)
+            decoding, chosen = ready, self._best_of(ready)
         batch = self._batch(running, decoding, prompts)
         stepping = [
             (session, _limits(session, choice.tokens)) for session, choice in zip(decoding, chosen, strict=True)
         ]
         return Batch(stepping, prompts, batch.recomputing)
 
-    def _chosen(self, decoding: Sequence[Session]) -> list[Choice]:
+    def _best_of(self, decoding: Sequence[Session]) -> list[Choice]:
         """Of every session the choice by which the step commits the most per second: Dinkelbach's method over sums."""
         considered = [self._considered(session) for session in decoding]
         kv_tokens = sum(session.kv_length for session in decoding)

@@ -37,6 +37,13 @@ def _batch(size: int) -> Scenario:
     )
 
 
+def _unpaced(name: str, verifiers: int) -> list[Scenario]:
+    """An expansion takes as long as a step, as with the pocket models on one core each: ahead, serial, and whatever goodput makes of it."""
+    drafter = replace(STANDALONE, cost=ExpansionCurve(3.0))
+    ahead = Scenario(name, (drafter,), verifiers, step=StepCurve(3.0), arrivals=Closed(verifiers))
+    return [ahead, replace(ahead, plan=SERIAL), replace(ahead, policy=Policy.GOODPUT)]
+
+
 def _paired(cost_ms: float, delay_ms: float) -> list[Scenario]:
     """A head of that expansion cost at the end of such a link, ahead and serial."""
     scenario = Scenario("refresh", drafters=(replace(EAGLE3, cost=ExpansionCurve(cost_ms)),), link=Link(delay_ms))
@@ -84,6 +91,7 @@ GROUPS: dict[str, list[Scenario]] = {
         for temperature in (0.0, 1.0)
         for drafters in ((NGRAM,), ())
     ],
+    "unpaced": [*_unpaced("unpaced", 1), *_unpaced("unpaced, two verifiers", 2)],
     "refresh": [
         scenario
         for cost_ms in (0.5, 1.0, 2.0, 4.0)

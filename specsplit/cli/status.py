@@ -74,7 +74,7 @@ def _speculation(members: list[Member]) -> Table:
     caption = "tokens/s: what the controller expects of its plan; as set: of the plan of the settings"
     drawn = Table(title="speculation, lately", title_justify="left", caption=caption, caption_justify="left")
     for heading in ("verifier", "controller", "plan"):
-        drawn.add_column(heading)
+        drawn.add_column(heading, no_wrap=heading == "plan")
     for heading in ("accept length", "hit rate", "step ms", "token us", "tokens/s", "as set", "gain"):
         drawn.add_column(heading, justify="right")
     for member in members:

@@ -34,6 +34,11 @@ class Paced:
         self._clock = clock
         self._sleep = sleep
 
+    @property
+    def is_free(self) -> bool:
+        """True if nothing is stretched."""
+        return self._curve == CostCurve()
+
     @contextmanager
     def step(self, num_tokens: int) -> Iterator[None]:
         """The block returns no sooner than a forward of `num_tokens` would; if it raises, at once."""

@@ -1,11 +1,12 @@
 """Grow/commit: the replicated token tree at the heart of specsplit. Pure: values in, values out."""
 
 from specsplit.speculation.events import Commit, Draft, Grow, NewNode
-from specsplit.speculation.mirror import Mirror
+from specsplit.speculation.mirror import AT_ONCE, Mirror
 from specsplit.speculation.original import Original, Reroot
 from specsplit.speculation.states import TRANSITIONS, Event, Side, State
 
 __all__ = [
+    "AT_ONCE",
     "TRANSITIONS",
     "Commit",
     "Draft",

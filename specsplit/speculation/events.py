@@ -118,7 +118,8 @@ class Draft:
         """Keep the first `count` tokens. Where nodes stand best first, these are the best draft of so many."""
         if count >= len(self.tokens):
             return self
-        return Draft(*(each[:count] for each in (self.ids, self.tokens, self.parents, self.positions, self.survivals)))
+        ids, tokens, parents = self.ids[:count], self.tokens[:count], self.parents[:count]
+        return Draft(ids, tokens, parents, self.positions[:count], self.survivals[:count])
 
     def accept(self, picks: Sequence[int | None]) -> list[int]:
         """Walk down from the root along the target's picks: indices of the accepted path, root first.

@@ -82,6 +82,7 @@ def test_what_stands_around_a_switch_is_five_steps_on_either_side() -> None:
     assert switched.switches == [7]
     assert [step.committed for step in before] == [2, 3, 4, 5, 6]
     assert [step.committed for step in after] == [7, 8, 9, 10, 11]
+    assert switched.first(0, 3) == 1.0
 
 
 def test_a_curve_has_its_points_in_the_middle_of_what_they_are_of() -> None:

@@ -190,6 +190,14 @@ def test_oracles_keep_what_they_promise_on_the_recorded_traces(name: str) -> Non
     assert rates[Policy.STATIC] < rates[Policy.DRAFTS_TOKENS] > rates[Policy.KNOWS_TOKENS]
 
 
+@pytest.mark.parametrize("file", sorted(TRACES.glob("*.jsonl")), ids=lambda file: file.stem)
+def test_every_trace_that_is_kept_can_be_replayed(file: Path) -> None:
+    source = ReplaySource(Recorded.read(file))
+    scenario = source.fitted(Scenario("kept", requests=1))
+    (entry,) = Laboratory(scenario, source).run().entries
+    assert [*entry.request.tokens, *entry.tokens] == list(source.truth(entry.request))
+
+
 def test_a_run_is_the_same_every_time() -> None:
     source = ReplaySource(Recorded.read(TRACES / "eagle3.jsonl"))
     scenario = Scenario(

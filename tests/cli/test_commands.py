@@ -15,13 +15,22 @@ from specsplit.cli import app
 from specsplit.cli.drafters import CHOICES
 from specsplit.cli.paint import Painter
 from specsplit.cli.serve import SETTINGS, option_of
-from specsplit.cli.status import table
+from specsplit.cli.status import table, tables
 from specsplit.client import ChatMessage, ChatPrompt, Delta
 from specsplit.errors import Exhausted
 from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import Cluster, Member
 from specsplit.requests import Done, GenerateRequest, TextPrompt
-from specsplit.values import DrafterInfo, DrafterKind, Sampling, TokenLogprob
+from specsplit.values import (
+    DrafterInfo,
+    DrafterKind,
+    DrafterReport,
+    Estimate,
+    Plan,
+    Sampling,
+    SpeculationReport,
+    TokenLogprob,
+)
 from tests.client.scripted import DONE, EVENTS, MEMBERS, Scripted, serving
 
 POCKET = "models/pocket/target"
@@ -315,3 +324,17 @@ def test_the_status_table_has_verifiers_first_with_their_load_and_says_what_head
         ["d1", "ngram drafter", "-", "-", "127.0.0.1:2", "0/8", "0", "-", "0", "0.0", "0", "draining"],
         ["d2", "eagle3 drafter", "head", "layers 2, 3, last", "h:3", "0/2", "0", "-", "0", "0.0", "0", "ready"],
     ]
+
+
+def test_status_shows_what_speculation_brings_every_verifier_and_what_each_drafter_does() -> None:
+    brought = (DrafterReport("d1", 2, 812.0, 1.41, 0.0031, 0.0224), DrafterReport("d2", 0, 37.0))
+    estimate = Estimate(2.4, 0.021, 4e-5, 812.0, 655.0)
+    report = SpeculationReport("goodput", 32, Plan(), 2.31, 0.71, 0.0212, 4.1e-5, estimate, brought)
+    v1 = replace(MEMBERS[1], plan=Plan(num_steps=4, num_draft_tokens=11), speculation=report)
+    v2 = replace(v1, member_id="v2", plan=Plan(num_steps=0), speculation=SpeculationReport("static"))
+    screen = io.StringIO()
+    Console(file=screen, width=120).print(tables(Cluster((v2, v1), 0, 0), "here:1"))
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in screen.getvalue().splitlines() if "│" in line]
+    assert ["v1", "goodput", "4 deep, 11 tokens", "2.31", "71%", "21.2", "41", "812", "655", "+24%"] in rows
+    assert ["v2", "static", "no drafts", *["-"] * 7] in rows
+    assert rows[-2:] == [["v1", "d1", "2", "812", "1.41", "3.1", "22.4"], ["v1", "d2", "0", "37", "0.00", "0.0", "-"]]

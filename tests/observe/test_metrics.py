@@ -40,6 +40,7 @@ class Costs(StepCosts):
     forward_us: float = 5000.0
     host_us: float = 500.0
     tokens: int = 40
+    kv_tokens: int = 0
     prefill_tokens: int = 0
     recomputed_tokens: int = 0
     unverified_nodes: int = 0

@@ -92,18 +92,27 @@ def nervous(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> 
     """A verifier whose plan changes at almost every step stands in the place of the other: its name."""
     file = tmp_path_factory.mktemp("nervous") / "tiers.json"
     file.write_text(json.dumps(NERVOUS))
+    return replaced(cluster, adaptive_config=file, num_steps=4, draft_ahead=True, wait_budget_us=20_000)
+
+
+def replaced(cluster: LocalCluster, **settings: Any) -> str:
+    """Put another verifier in the place of the one there is: its name."""
     (steady,) = cluster.verifiers
-    started = cluster.spawn_verifier(adaptive_config=file, num_steps=4, draft_ahead=True, wait_budget_us=20_000)
+    started = cluster.spawn_verifier(**settings)
     cluster.wait_joined()
     steady.terminate()
     assert steady.wait(30) == 0
     return started.name
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 5}], ids=["greedy", "seeded"])
-def test_text_is_the_targets_own_while_plans_switch_all_the_time(
-    cluster: LocalCluster, places: Places, nervous: str, sampling: dict[str, Any]
-) -> None:
+@pytest.fixture(scope="module")
+def choosing(cluster: LocalCluster) -> str:
+    """A verifier that chooses every step by what it commits per second: its name."""
+    return replaced(cluster, adaptive="goodput", adaptive_config=None, draft_ahead=True, wait_budget_us=20_000)
+
+
+def written(cluster: LocalCluster, sampling: dict[str, Any]) -> dict[str, list[str]]:
+    """What is written at a few prompts, all at once, by every drafter."""
     prompts = ["import os\n\ndef", "class Queue:\n    def", "for line in lines:\n", "try:\n    return"]
 
     def write(drafter: str, prompt: str) -> str:
@@ -111,10 +120,41 @@ def test_text_is_the_targets_own_while_plans_switch_all_the_time(
             return client.generate(prompt, max_tokens=64, ignore_eos=True, drafter=drafter, **sampling).text
 
     with ThreadPoolExecutor(4) as pool:
-        texts = {
+        return {
             drafter: list(pool.map(lambda prompt, drafter=drafter: write(drafter, prompt), prompts))
             for drafter in ("none", "ngram", "eagle3")
         }
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 5}], ids=["greedy", "seeded"])
+def test_text_is_the_targets_own_while_plans_switch_all_the_time(
+    cluster: LocalCluster, places: Places, nervous: str, sampling: dict[str, Any]
+) -> None:
+    texts = written(cluster, sampling)
     assert texts["ngram"] == texts["none"]
     assert texts["eagle3"] == texts["none"]
     assert places.scraped(nervous)("specsplit_plan_switches_total") > 20
+
+
+def test_what_a_step_spends_falls_under_a_hard_load_and_rises_again_under_an_easy_one(
+    cluster: LocalCluster, places: Places, choosing: str
+) -> None:
+    def spent() -> tuple[float, float]:
+        now = places.scraped(choosing)
+        return now("specsplit_spec_num_steps"), now("specsplit_spec_num_draft_tokens")
+
+    for text, fits, what in (
+        (EASY, lambda: min(spent()) >= 4, "easy text deserves deep drafts"),
+        (HARD, lambda: spent()[0] <= 2 and spent()[1] <= 3, "hard text deserves hardly any"),
+        (EASY, lambda: min(spent()) >= 4, "easy text deserves deep drafts again"),
+    ):
+        with load(cluster, text):
+            eventually(fits, what, 60)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 5}], ids=["greedy", "seeded"])
+def test_text_is_the_targets_own_whatever_a_step_spends(
+    cluster: LocalCluster, choosing: str, sampling: dict[str, Any]
+) -> None:
+    texts = written(cluster, sampling)
+    assert texts["ngram"] == texts["eagle3"] == texts["none"], choosing

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
+from benchmarks.rank import Generated, generate, rank
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, make_request
-from specsplit.values import PlanChanges
+from specsplit.features import FeatureNeed
+from specsplit.rpc import dial
+from specsplit.sessions import DecodeRequest
+from specsplit.settings import VerifierSettings
+from specsplit.v1 import drafter_pb2_grpc
+from specsplit.values import Endpoint, PlanChanges, Stopping
+from specsplit.wire import drafter as wire
+from specsplit_verifier.events import Roster
+from tests.support.restless import RestlessController
 from tests.support.sampling import processors
 
 POCKET = Path("models/pocket")
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 50, 24, 128
+ADAPTED_TOKENS = 96
+"""Of a text that is written while plans switch."""
 DRAFTERS = ["eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram"]
 KINDS = ["none", *DRAFTERS]
 SERIAL = PlanChanges(draft_ahead=False, wait_budget_us=2_000_000)
@@ -222,3 +236,101 @@ def test_seeded_text_with_penalties_is_the_same_with_any_drafter(
 ) -> None:
     written, _ = write_all(wide, prompts[:4], drafter, in_flight=4, plan=AHEAD, **SEEDED, **PENALISED)
     assert written == penalised_seeded
+
+
+@pytest.fixture(scope="module")
+def drafting(cluster: LocalCluster) -> dict[str, Endpoint]:
+    """The drafters of the cluster, by kind, for a verifier that is no member."""
+
+    async def asked(address: str) -> FeatureNeed:
+        async with dial(address) as channel:
+            response = await drafter_pb2_grpc.DrafterServiceStub(channel).GetDrafterInfo(wire.drafter_info_request())
+        return wire.drafter_info_from_wire(response).features
+
+    return {
+        kind: Endpoint(child.name, child.address, asyncio.run(asked(child.address)))
+        for kind, child in zip(DRAFTERS, cluster.drafters, strict=True)
+    }
+
+
+@pytest.fixture
+def nervous_tiers(tmp_path: Path) -> Path:
+    """Every step decides anew, by itself alone."""
+    tiers = {"ema_alpha": 1, "warmup_batches": 0, "update_interval": 1, "1": {"candidate_steps": [0, 1, 2, 4, 8]}}
+    file = tmp_path / "tiers.json"
+    file.write_text(json.dumps(tiers))
+    return file
+
+
+def settings_of(controller: str, nervous_tiers: Path) -> VerifierSettings:
+    """A verifier of eight sessions, whose steps wait for their drafts as far as the controller leaves that as it is."""
+    settings = {"max_sessions": 8, "draft_ahead": False, "wait_budget_us": 2_000_000}
+    if controller == "ema":
+        settings |= {"adaptive": "ema", "adaptive_config": nervous_tiers, "num_steps": 4}
+    if controller == "goodput":
+        settings |= {"adaptive": "goodput"}
+    return VerifierSettings.model_validate({"model": POCKET / "target", **settings})
+
+
+Case = tuple[str, dict[str, Any], list[int], tuple[int, ...]]
+"""Drafter, how tokens are picked, prompt, and the text that it has to be."""
+
+
+@pytest.fixture(scope="module")
+def cases(
+    prompts: list[list[int]],
+    references: list[tuple[int, ...]],
+    seeded: list[tuple[int, ...]],
+    penalised: list[tuple[int, ...]],
+    penalised_seeded: list[tuple[int, ...]],
+) -> list[Case]:
+    """Every drafter with every way to pick tokens, and one session without a drafter."""
+    ways = [({}, references), (SEEDED, seeded), (PENALISED, penalised), (SEEDED | PENALISED, penalised_seeded)]
+    return [("none", {}, prompts[-1], references[-1])] + [
+        (kind, way, prompts[number % len(texts)], texts[number % len(texts)])
+        for way, texts in ways
+        for number, kind in enumerate(DRAFTERS)
+    ]
+
+
+# Of drafters and ways to pick tokens the restless controller has all pairs, the others half of them each, as on a chessboard.
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("controller", "of"), [("ema", (0, 2)), ("goodput", (1, 2)), ("restless", (0, 1))])
+def test_text_is_the_same_whatever_a_controller_does(
+    drafting: dict[str, Endpoint],
+    cases: list[Case],
+    nervous_tiers: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    controller: str,
+    of: tuple[int, int],
+) -> None:
+    """The cases meet in the batches of one verifier, which is in this process; drafters are processes of their own."""
+    if controller == "restless":
+        monkeypatch.setattr("specsplit_verifier.engine.controller_for", lambda *_: RestlessController(seed=9))
+    chosen, stopping = cases[of[0] :: of[1]], Stopping(ADAPTED_TOKENS, ignore_eos=True)
+    requests = [
+        DecodeRequest(kind, prompt, make_request("", **way).sampling, stopping, drafter=drafting.get(kind))
+        for kind, way, prompt, _ in chosen
+    ]
+    generated, switches = asyncio.run(decoded(settings_of(controller, nervous_tiers), requests))
+    wrong = [
+        case[:2] for case, got in zip(chosen, generated, strict=True) if tuple(got.tokens) != case[3][:ADAPTED_TOKENS]
+    ]
+    assert wrong == []
+    if controller != "goodput":
+        assert switches > 20
+        assert sum(got.speculation.accepted for got in generated) > len(generated)
+
+
+async def decoded(settings: VerifierSettings, requests: Sequence[DecodeRequest]) -> tuple[list[Generated], int]:
+    """What a verifier in this process makes of requests, as many at once as it takes, and how often its plan switched."""
+    free = asyncio.Semaphore(settings.max_sessions)
+    async with rank(settings) as verifier:
+
+        async def one(request: DecodeRequest) -> Generated:
+            async with free:
+                return await generate(verifier, request)
+
+        verifier.engine.post(Roster([request.drafter for request in requests if request.drafter is not None]))
+        generated = await asyncio.gather(*map(one, requests))
+        return generated, verifier.engine.statistics().plan_switches

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from itertools import product
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.speculation import Grow, Mirror
-from specsplit_verifier.budget import Line, Spending, fixed, spend
+from specsplit_verifier.budget import Line, Spending, fixed, pooled, spend
 
 Survivals = list[list[float]]
 SURVIVALS = st.lists(
@@ -20,7 +19,7 @@ LINES = st.builds(Line, st.floats(1e-3, 1.0), st.floats(0.0, 0.5))
 
 
 def chosen(survivals: Survivals, line: Line) -> Spending:
-    return spend([np.array(each) for each in survivals], line)
+    return spend(pooled(survivals), line)
 
 
 def rate(survivals: Survivals, nodes: tuple[int, ...], line: Line) -> float:
@@ -36,7 +35,7 @@ def test_the_nodes_of_a_session_that_accepts_badly_go_to_one_that_accepts_well()
     assert spending.nodes == [3, 1]
     assert spending.length == pytest.approx(4.7)
     assert spending.seconds == pytest.approx(0.016)
-    assert fixed([np.array([0.9, 0.8]), np.array([0.3])], line, 1) == ([1, 1], pytest.approx(3.2), pytest.approx(0.014))
+    assert fixed(pooled([[0.9, 0.8], [0.3]]), line, 1) == ([1, 1], pytest.approx(3.2), pytest.approx(0.014))
 
 
 @given(SURVIVALS, LINES)

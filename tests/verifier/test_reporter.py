@@ -59,7 +59,7 @@ def test_half_of_it_counts_after_a_half_life_and_who_is_forgotten_is_left_out() 
 
 
 def statistics(drafters: dict[str, DrafterRecord], estimate: Estimate | None = None) -> EngineStatistics:
-    return EngineStatistics(1, 0, 5, 8, 10, 20.0, Plan(num_steps=3), 1, estimate, drafters)
+    return EngineStatistics(1, 0, 5, 8, 10, 20.0, Plan(num_steps=3), 1, estimate, drafters, 1e-4)
 
 
 def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a_name() -> None:
@@ -83,7 +83,7 @@ def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a
 
 def test_a_verifier_that_has_done_nothing_yet_says_so() -> None:
     reporter = Reporter(Plan(), lambda: statistics({}), lambda: Control(Adaptive.STATIC), ManualClock())
-    assert reporter.report() == SpeculationReport("static", launched=Plan(), step_s=0.02)
+    assert reporter.report() == SpeculationReport("static", launched=Plan(), step_s=0.02, token_s=1e-4)
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -1.0])

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_verifier.acceptance import Acceptance, SessionAcceptance, Survivals
+from specsplit_verifier.acceptance import Acceptance, SessionAcceptance, Survivals, corrected
+from specsplit_verifier.budget import pooled
 from specsplit_verifier.standing import IDLE, PROBE, PROBED, RESTS, Standing
 
 NONE: Survivals = np.empty(0)
@@ -58,12 +59,17 @@ def test_a_session_without_nodes_now_and_then_does_not_rest() -> None:
         assert not session.resting
 
 
+def alone(ratios: Survivals, *survivals: float) -> list[float]:
+    """What is made of the survivals of one session."""
+    return corrected(np.array(survivals), np.zeros(len(survivals), dtype=np.int64), [ratios]).tolist()
+
+
 def test_survivals_are_corrected_by_what_became_of_nodes_like_these() -> None:
     drafter = Acceptance()
-    assert drafter.corrected(np.array([0.9, 0.2])) == pytest.approx([0.9, 0.2]), "the drafter's word, at first"
+    assert alone(drafter.ratios, 0.9, 0.2) == pytest.approx([0.9, 0.2]), "the drafter's word, at first"
     for _ in range(2000):
         drafter.observe(np.array([0.9, 0.2]), [0])  # those of 0.9 always are accepted, those of 0.2 never
-    assert drafter.corrected(np.array([0.9, 0.2])) == pytest.approx([1.0, 0.0], abs=0.05)
+    assert alone(drafter.ratios, 0.9, 0.2) == pytest.approx([1.0, 0.0], abs=0.05)
 
 
 def test_a_session_of_other_text_is_believed_otherwise() -> None:
@@ -72,16 +78,25 @@ def test_a_session_of_other_text_is_believed_otherwise() -> None:
     for _ in range(100):
         good.observe(np.array([0.5, 0.4]), [0, 1])
         bad.observe(np.array([0.5, 0.4]), [])
-    new = SessionAcceptance(drafter).corrected(np.array([0.5]))[0]
-    assert bad.corrected(np.array([0.5]))[0] < 0.2 < new < 0.8 < good.corrected(np.array([0.5]))[0]
+    (new,) = alone(SessionAcceptance(drafter).ratios, 0.5)
+    assert alone(bad.ratios, 0.5)[0] < 0.2 < new < 0.8 < alone(good.ratios, 0.5)[0]
 
 
-@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=16), st.lists(st.booleans(), max_size=200))
-def test_corrected_survivals_fall_and_are_probabilities(survivals: list[float], outcomes: list[bool]) -> None:
-    session = SessionAcceptance(Acceptance())
-    fallen = np.array(sorted(survivals, reverse=True))
-    for outcome in outcomes:
-        session.observe(fallen, [0] if outcome else [])
-    corrected = session.corrected(fallen)
-    assert ((corrected >= 0) & (corrected <= 1)).all()
-    assert (np.diff(corrected) <= 0).all()
+@given(
+    st.lists(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=8), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=100),
+)
+def test_corrected_survivals_fall_in_every_session_and_are_probabilities(
+    survivals: list[list[float]], outcomes: list[tuple[int, bool]]
+) -> None:
+    drafter, fallen = Acceptance(), [sorted(each, reverse=True) for each in survivals]
+    sessions = [SessionAcceptance(drafter) for _ in fallen]
+    for number, outcome in outcomes:
+        sessions[number % len(sessions)].observe(np.array(fallen[number % len(sessions)]), [0] if outcome else [])
+    pool = pooled(fallen)
+    shown = corrected(pool.survivals, pool.owners, [session.ratios for session in sessions])
+    assert ((shown >= -1e-12) & (shown <= 1 + 1e-12)).all()
+    for number, session in enumerate(sessions):
+        own = shown[pool.owners == number]
+        assert (np.diff(own) <= 1e-12).all()
+        assert own == pytest.approx(alone(session.ratios, *fallen[number])), "whoever is beside it"

@@ -21,19 +21,15 @@ class Acceptance:
     def __init__(self) -> None:
         self._accepted = np.zeros(_BINS)
         self._expected = np.zeros(_BINS)
+        self.ratios: Survivals = np.ones(_BINS)
+        """How often nodes of each bin were accepted, relative to what was said of them."""
 
     def observe(self, survivals: Survivals, accepted: Sequence[int]) -> None:
         """Nodes with these survivals were verified, those at the indices `accepted` were accepted."""
-        bins = _bins(survivals)
-        self._accepted *= 0.995
-        self._expected *= 0.995
-        self._expected += np.bincount(bins, survivals, _BINS)
-        self._accepted += np.bincount(bins[list(accepted)], minlength=_BINS)
-
-    def corrected(self, survivals: Survivals) -> Survivals:
-        """Survivals as they have shown to be."""
-        ratios = (self._accepted + _BELIEF) / (self._expected + _BELIEF)
-        return survivals * ratios[_bins(survivals)]
+        bins = bins_of(survivals)
+        self._expected = 0.995 * self._expected + np.bincount(bins, survivals, _BINS)
+        self._accepted = 0.995 * self._accepted + np.bincount(bins[list(accepted)], minlength=_BINS)
+        self.ratios = (self._accepted + _BELIEF) / (self._expected + _BELIEF)
 
 
 class SessionAcceptance:
@@ -41,20 +37,42 @@ class SessionAcceptance:
 
     def __init__(self, drafter: Acceptance) -> None:
         self._drafter = drafter
-        self._accepted = self._expected = 0.0
+        self._accepted = self._expected = self._said = 0.0
+
+    @property
+    def ratios(self) -> Survivals:
+        """How often nodes of each bin should be accepted here, relative to what is said of them."""
+        return self._drafter.ratios * ((self._accepted + _BELIEF) / (self._expected + _BELIEF))
+
+    @property
+    def level(self) -> float:
+        """The same of all nodes together, so of those that are still to come."""
+        return (self._accepted + _BELIEF) / (self._said + _BELIEF)
 
     def observe(self, survivals: Survivals, accepted: Sequence[int]) -> None:
         """Nodes with these survivals were verified, those at the indices `accepted` were accepted."""
-        expected = self._drafter.corrected(survivals).sum()
+        self._said = 0.95 * self._said + float(survivals.sum())
+        expected = (survivals * self._drafter.ratios[bins_of(survivals)]).sum()
         self._accepted = 0.95 * self._accepted + len(accepted)
         self._expected = 0.95 * self._expected + float(expected)
         self._drafter.observe(survivals, accepted)
 
-    def corrected(self, survivals: Survivals) -> Survivals:
-        """Survivals as they have shown to be in this session; they fall as the drafter's do, and none is above 1."""
-        ratio = (self._accepted + _BELIEF) / (self._expected + _BELIEF)
-        return np.minimum.accumulate(np.minimum(1.0, ratio * self._drafter.corrected(survivals)))
+
+def corrected(survivals: Survivals, owners: npt.NDArray[np.int64], ratios: Sequence[Survivals]) -> Survivals:
+    """Survivals of the nodes of several sessions, as they have shown to be; none is above 1.
+
+    `owners`: whose each is, by index into `ratios`, ascending. Each session's fall as the drafter's do: its first nodes are its best.
+    """
+    if not len(survivals):
+        return survivals
+    shown = np.minimum(1.0, survivals * np.stack(ratios)[owners, bins_of(survivals)])
+    apart: Survivals = 2.0 * owners.astype(
+        np.float64
+    )  # so that the least so far of one session is above all of the next
+    lowest: Survivals = np.minimum.accumulate(shown - apart)
+    return lowest + apart
 
 
-def _bins(survivals: Survivals) -> npt.NDArray[np.int64]:
+def bins_of(survivals: Survivals) -> npt.NDArray[np.int64]:
+    """The bin of each."""
     return np.minimum(-np.log2(np.maximum(survivals, 1e-12)), _BINS - 1).astype(np.int64)

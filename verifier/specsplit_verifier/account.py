@@ -47,9 +47,10 @@ class Account:
             return
         costs = result.costs
         seconds = (costs.waited_us + costs.forward_us + costs.host_us) * 1e-6
-        self._length.add(sum(part.accepted + 1 for part in result.sessions), len(result.sessions))
+        committed = result.accepted + len(result.sessions)
+        self._length.add(committed, len(result.sessions))
         self._step_s.add(costs.forward_us * 1e-6)
-        self._rate.add(result.committed, seconds)
+        self._rate.add(committed, seconds)
         self._gain.add(self._ratio)
         for part in result.sessions:
             if part.attached:

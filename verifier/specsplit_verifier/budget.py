@@ -12,12 +12,14 @@ is highest. A session that accepts well so gets the nodes of one that does not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Survivals = npt.NDArray[np.float64]
+Owners = npt.NDArray[np.int64]
 
 
 class Line(NamedTuple):
@@ -44,21 +46,41 @@ class Spending(NamedTuple):
         return self._replace(nodes=[max(pair) for pair in zip(self.nodes, least, strict=True)])
 
 
-def fixed(survivals: Sequence[Survivals], line: Line, most: int) -> Spending:
+class Pool(NamedTuple):
+    """The nodes of a batch, session by session, each session's best first; roots left out."""
+
+    survivals: Survivals
+    owners: Owners
+    """Whose each is, counted from 0; ascending."""
+    sessions: int
+
+    def counts(self, owners: Owners) -> list[int]:
+        """How many of these are each session's."""
+        return np.bincount(owners, minlength=self.sessions).tolist()
+
+
+def pooled(sessions: Sequence[Sequence[float]]) -> Pool:
+    """Put survivals of sessions together."""
+    lengths = np.fromiter(map(len, sessions), np.int64, len(sessions))
+    owners = np.repeat(np.arange(len(sessions)), lengths)
+    return Pool(np.fromiter(chain.from_iterable(sessions), np.float64, len(owners)), owners, len(sessions))
+
+
+def fixed(pool: Pool, line: Line, most: int) -> Spending:
     """The step that takes as many nodes of every session as there are, `most` at most."""
-    nodes = [min(len(each), most) for each in survivals]
-    length = len(nodes) + sum(float(each[:count].sum()) for each, count in zip(survivals, nodes, strict=True))
-    return Spending(nodes, length, line.base_s + line.token_s * (len(nodes) + sum(nodes)))
+    rank = np.arange(len(pool.owners)) - np.searchsorted(pool.owners, pool.owners)
+    taken = rank < most
+    length = pool.sessions + float(pool.survivals.sum(where=taken))
+    seconds = line.base_s + line.token_s * (pool.sessions + np.count_nonzero(taken))
+    return Spending(pool.counts(pool.owners[taken]), length, float(seconds))
 
 
-def spend(survivals: Sequence[Survivals], line: Line) -> Spending:
-    """Choose the step that commits the most tokens per second. `survivals`: of each session's nodes, falling, the root left out."""
-    roots = len(survivals)
-    pooled = np.concatenate(survivals) if roots else np.empty(0)
-    owners = np.repeat(np.arange(roots), [len(each) for each in survivals])
-    order = np.argsort(-pooled, kind="stable")  # of equals the first of its session, so that each gives its best
-    lengths = roots + np.concatenate(([0.0], np.cumsum(pooled[order])))
-    seconds = line.base_s + line.token_s * (roots + np.arange(len(lengths)))
+def spend(pool: Pool, line: Line) -> Spending:
+    """Choose the step that commits the most tokens per second."""
+    order = np.argsort(
+        -pool.survivals, kind="stable"
+    )  # of equals the first of its session, so that each gives its best
+    lengths = pool.sessions + np.concatenate(([0.0], np.cumsum(pool.survivals[order])))
+    seconds = line.base_s + line.token_s * (pool.sessions + np.arange(len(lengths)))
     best = int(np.argmax(lengths / seconds))  # of equals the fewest nodes
-    nodes = np.bincount(owners[order[:best]], minlength=roots).tolist()
-    return Spending(nodes, float(lengths[best]), float(seconds[best]))
+    return Spending(pool.counts(pool.owners[order[:best]]), float(lengths[best]), float(seconds[best]))

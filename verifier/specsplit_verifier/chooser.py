@@ -14,17 +14,17 @@ import numpy as np
 
 from specsplit.speculation import Draft
 from specsplit.values import Plan, PlanChanges
-from specsplit_verifier.acceptance import Acceptance, SessionAcceptance, Survivals
+from specsplit_verifier.acceptance import Acceptance, SessionAcceptance, Survivals, corrected
 from specsplit_verifier.account import Account
-from specsplit_verifier.budget import Line, Spending, fixed, spend
+from specsplit_verifier.budget import Line, Pool, Spending, fixed, pooled, spend
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession
-from specsplit_verifier.prospect import Trust, Waiting, worth_waiting
+from specsplit_verifier.prospect import Prospect, Trust, Waiting, worth_waiting
 from specsplit_verifier.session import Session
 from specsplit_verifier.standing import Standing
 from specsplit_verifier.step import StepResult
 
-_NOTHING: Final[Survivals] = np.empty(0)
+_UNKNOWN: Final = Acceptance().ratios
 SMOOTHING: Final = 0.05
 REMEMBERED: Final = 64
 """Drafters whose acceptance is kept."""
@@ -60,26 +60,52 @@ class StepChooser:
 
     def spending(self, sessions: Sequence[Session], cost: StepCost, launched: Plan, beside: int = 0) -> Spending:
         """How many nodes of each session a step should take that runs `beside` other tokens. `launched`: what it is compared with."""
-        standings = [self._standings.get(session.id) for session in sessions]
-        survivals = [_survivals(session, standing) for session, standing in zip(sessions, standings, strict=True)]
-        least = [
-            min(standing.least, len(s)) if standing else 0 for standing, s in zip(standings, survivals, strict=True)
-        ]
+        pool = self._pool(sessions)
         kv_tokens = sum(session.kv_length for session in sessions)
         line = Line(cost.predict(beside, kv_tokens) + self.host_s, cost.token_s)
-        spending = spend(survivals, line).at_least(least)
-        self.account.weighed(spending, fixed(survivals, line, launched.num_draft_tokens - 1), line)
-        return spending
+        spending = spend(pool, line)
+        self.account.weighed(spending, fixed(pool, line, launched.num_draft_tokens - 1), line)
+        there = zip(sessions, pool.counts(pool.owners), strict=True)
+        return spending.at_least([min(self._least(session), nodes) for session, nodes in there])
+
+    def _prospect(self, session: Session, now: float) -> Prospect | None:
+        """What may come for a session, in tokens as they have shown to be accepted."""
+        prospect = session.drafter.prospect(now, session.plan, session.tree_limits)
+        standing = self._standings.get(session.id)
+        if prospect is None or standing is None:
+            return None
+        return prospect._replace(gain=prospect.gain * min(1.0, standing.acceptance.level))
+
+    def _least(self, session: Session) -> int:
+        standing = self._standings.get(session.id)
+        return 0 if standing is None else standing.least
+
+    def _pool(self, sessions: Sequence[Session]) -> Pool:
+        """What a step may take of the sessions' nodes, with what has shown of their survivals."""
+        found = [self._nodes(session) for session in sessions]
+        pool = pooled([survivals for survivals, _ in found])
+        survivals = corrected(np.exp(pool.survivals), pool.owners, [ratios for _, ratios in found])
+        return pool._replace(survivals=survivals)
+
+    def _nodes(self, session: Session) -> tuple[Sequence[float], Survivals]:
+        """Log-survivals of a session's nodes, the root left out, and what they are to be multiplied with."""
+        drafter, standing = session.drafter, self._standings.get(session.id)
+        if not isinstance(drafter, DraftSession) or standing is None or not session.plan.speculates:
+            return (), _UNKNOWN
+        return drafter.mirror.preview(*session.tree_limits).survivals[1:], standing.acceptance.ratios
 
     def pause(self, sessions: Sequence[Session], spending: Spending, now: float) -> float:
         """Seconds to wait before looking again, for what would make this step a better one; 0: step now."""
         self._learn(sessions, spending, now)
-        found = (session.drafter.prospect(now, session.plan, session.tree_limits) for session in sessions)
-        prospects = [prospect for prospect in found if prospect is not None]
-        waiting = worth_waiting(prospects, spending.length / spending.seconds, self._trust.share)
+        asked = ((session, self._prospect(session, now)) for session in sessions)
+        found = [(session, prospect) for session, prospect in asked if prospect is not None]
+        price = spending.length / spending.seconds
+        waiting = worth_waiting([prospect for _, prospect in found], price, self._trust.share)
         if waiting is None:
             self._trust.unwanted()
             return 0.0
+        for session, _ in found:
+            session.drafter.hold(now)
         self._asked = _Asked(now, [session.id for session in sessions], spending.length, waiting)
         return waiting.look_s
 
@@ -94,12 +120,17 @@ class StepChooser:
 
     def turned(self, sessions: Iterable[Session], plan_of: Callable[[PlanChanges], Plan]) -> list[tuple[Session, Plan]]:
         """Sessions whose drafters should begin to rest, or cease to, with the plans to put them under."""
-        standings = ((session, self._standings.get(session.id)) for session in sessions)
-        return [
-            (session, replace(plan_of(session.request.plan), **({"num_steps": 0} if standing.resting else {})))
-            for session, standing in standings
-            if standing is not None and standing.resting == session.plan.speculates
-        ]
+        found: list[tuple[Session, Plan]] = []
+        for session in sessions:
+            standing = self._standings.get(session.id)
+            resting = standing is not None and standing.resting
+            if resting != session.plan.speculates:
+                continue
+            plan = plan_of(session.request.plan)
+            plan = replace(plan, num_steps=0) if resting else plan
+            if plan != session.plan:  # else it is a request that wants no drafts
+                found.append((session, plan))
+        return found
 
     def _standing(self, session: Session) -> Standing | None:
         drafter, standing = session.drafter, self._standings.get(session.id)
@@ -119,15 +150,6 @@ class StepChooser:
         asked, self._asked = self._asked, None
         if asked is not None and asked.sessions == [session.id for session in sessions]:
             self._trust.waited(asked.waiting, now - asked.at, spending.length - asked.length)
-
-
-def _survivals(session: Session, standing: Standing | None) -> Survivals:
-    """What a step may take of a session's nodes, the root left out."""
-    drafter = session.drafter
-    if not isinstance(drafter, DraftSession) or standing is None or not session.plan.speculates:
-        return _NOTHING
-    found = _probabilities(drafter.mirror.preview(*session.tree_limits))
-    return standing.acceptance.corrected(found) if len(found) else found
 
 
 def _probabilities(draft: Draft) -> Survivals:

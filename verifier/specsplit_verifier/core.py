@@ -12,6 +12,7 @@ from specsplit.features import Features
 from specsplit.records import StepCosts
 from specsplit.speculation import Draft
 from specsplit.values import Estimate, ModelInfo, Plan
+from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.drafter_record import DrafterRecord
@@ -55,6 +56,8 @@ class EngineStatistics:
     """Why that plan is in force; None: nothing has been seen yet."""
     drafters: Mapping[str, DrafterRecord] = field(default_factory=dict[str, DrafterRecord])
     """What every drafter has brought, by address."""
+    token_s: float = 0.0
+    """What one more token costs in a step, in seconds."""
 
 
 class EngineCore:
@@ -88,7 +91,13 @@ class EngineCore:
             self._plan_switches,
             self._planner.estimate(),
             self._drafters.records,
+            self._planner.cost.token_s,
         )
+
+    @property
+    def cost(self) -> StepCost:
+        """What a step costs, as it has been observed."""
+        return self._planner.cost
 
     def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
         """What has come up for callers and for drafters since this was last asked."""

@@ -2,8 +2,9 @@
 
 A session knows nothing more of drafters than what the two classes here have in common. Without one it has `NoDrafter`.
 
-A grow is not applied when it comes. It is queued, and the engine settles the queues at the beginning of `plan` and of `commit`: all grows
-made between the same two commits reach the mirror as one, so that a tree costs a few operations a step and not some for every grow.
+A grow is not applied when it comes. It is queued, and settled once there is enough of it for arrays to be worth while, while the target is
+at work as a rule; what is left the engine settles at the beginning of `plan` and of `commit`. All grows made between the same two commits
+that are queued reach the mirror as one, so that a tree costs a few operations a step and not some for every grow.
 What the mirror says (live nodes, whether the drafter rests or has caught up) is therefore as of the last settling, and right wherever
 somebody decides by it. Everything else that a drafter says is taken in at once, behind what it had grown before.
 """
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple
 
 from specsplit.errors import InvalidRequest
 from specsplit.features import Features
-from specsplit.speculation import Draft, Grow, Mirror, State
+from specsplit.speculation import AT_ONCE, Draft, Grow, Mirror, State
 from specsplit.values import Miss, Plan
 from specsplit_verifier.drafter_record import DrafterRecord
 from specsplit_verifier.feed import Feed, Recipe
@@ -211,8 +212,8 @@ class DraftSession:
 
     @property
     def urgent(self) -> bool:
-        """True if what is queued should not wait: there is a tree's worth of it, or somebody wants to know what the first grow brings."""
-        return self._queue.size > self.mirror.max_nodes or (self._wait.probed and not self.mirror.caught_up)
+        """True if what is queued should not wait: arrays take it at no more cost a node than later, and now the target may be at work."""
+        return self._queue.size >= AT_ONCE or (self._wait.probed and not self.mirror.caught_up)
 
     def settle(self, limits: TreeLimits, *, prefilling: bool) -> None:
         """Apply what is queued, and learn from when it came. Raises IllegalEvent if the drafter broke the protocol."""

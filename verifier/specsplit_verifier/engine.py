@@ -52,6 +52,8 @@ class Engine:
         """With an `inbox` that turns the clock where it would wait, all of this runs in the clock's time."""
         self._outbox = outbox
         self._core = core_of(runner.target.info, runner.target.pool, runner.extractor.recipe, settings, clock)
+        for profiled in runner.profile:
+            self._core.cost.observe(*profiled)
         self._inbox: Inbox = queue.SimpleQueue() if inbox is None else inbox
         self._deferred: list[Inbound] = []
         """What has come while a step was in flight and has to wait for its end."""

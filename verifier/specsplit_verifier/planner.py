@@ -151,10 +151,10 @@ class CyclePlanner:
         if not running:
             return Pause(None)
         if chooser is not None:
-            return self._chosen(chooser, running, decoding, now)
+            return self._weighed(chooser, running, decoding, now)
         if len(decoding) < len(running):
             return self._batch(running, decoding, self._prompts(running))
-        step_s = self.cost.predict(_width(decoding))
+        step_s = self._step_s(decoding)
         pauses = [session.drafter.pause(now, step_s, session.plan, session.tree_limits) for session in decoding]
         longest = max(pauses)
         if longest == 0.0:
@@ -169,7 +169,7 @@ class CyclePlanner:
             return Pause(min(pause for pause in pauses if pause > 0.0))
         return self._batch(running, ready, [])
 
-    def _chosen(
+    def _weighed(
         self, chooser: StepChooser, running: Sequence[Session], decoding: Sequence[Session], now: float
     ) -> Batch | Pause:
         """Everybody, with the nodes that pay, once nothing is worth waiting for. Who drafts and verifies in turn is not waited with."""
@@ -183,14 +183,11 @@ class CyclePlanner:
         ready = [session for session in decoding if serial.get(session.id, 0.0) == 0.0]
         spending = chooser.spending(ready, self.cost, self._launched)
         pause = chooser.pause(ready, spending, now) if ready else min(serial.values())
-        if pause == 0.0:
-            return self._spent(running, ready, spending, [])
-        for session in decoding:
-            session.drafter.hold(now)
-        return Pause(pause)
+        return self._spent(running, ready, spending, []) if pause == 0.0 else Pause(pause)
 
     def _prompts(self, running: Sequence[Session]) -> list[tuple[Session, int]]:
-        return prompt_chunks([session for session in running if session.prefilling], self._budget)
+        prefilling = [session for session in running if session.prefilling]
+        return prompt_chunks(prefilling, self._budget) if prefilling else []
 
     def _spent(
         self,
@@ -224,18 +221,21 @@ class CyclePlanner:
         left = self._budget - sum(size for _, size in prompts)
         return Batch([(session, session.tree_limits) for session in stepping], prompts, recompute_chunks(running, left))
 
+    def _step_s(self, sessions: Sequence[Session]) -> float:
+        """Expected seconds of a step with all that these bring at most."""
+        tokens, kv_tokens = sum(each.width for each in sessions), sum(each.kv_length for each in sessions)
+        return self.cost.predict(tokens, kv_tokens)
+
     def _worth_splitting(self, ready: Sequence[Session], everyone: Sequence[Session], pause: float) -> bool:
         """True if stepping the ready ones now commits as fast as waiting to step everyone: a step must cost no more than its share."""
         if not ready:
             return False
-        now_s, later_s = self.cost.predict(_width(ready)), self.cost.predict(_width(everyone))
+        now_s, later_s = self._step_s(ready), self._step_s(everyone)
         return len(ready) / now_s >= len(everyone) / (pause + later_s)
 
 
 def _serial_pause(session: Session, now: float) -> float:
-    return session.drafter.pause(now, 0.0, session.plan, session.tree_limits)
-
-
-def _width(sessions: Sequence[Session]) -> int:
-    """Tokens that they bring to a step at most."""
-    return sum(session.width for session in sessions)
+    pause = session.drafter.pause(now, 0.0, session.plan, session.tree_limits)
+    if pause > 0.0:
+        session.drafter.hold(now)
+    return pause

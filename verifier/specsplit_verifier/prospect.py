@@ -19,6 +19,8 @@ RECOVERY: Final = 0.01
 """How far trust goes back to where it began with every step that nobody waited for, so that waiting is tried again."""
 BELIEF: Final = 5.0
 """Open ends that a first guess counts as."""
+LOOK_S: Final = 0.0005
+"""Nobody looks again sooner, unless something comes."""
 GROWS: Final = 8
 """So many are looked ahead for each session."""
 
@@ -111,4 +113,4 @@ def worth_waiting(prospects: Sequence[Prospect], price: float, trust: float = 1.
     best = int(np.argmax(surplus))
     if surplus[best] <= 0.0:
         return None
-    return Waiting(float(next_s.min()), float(moments[best]), float(reached[best]))
+    return Waiting(max(LOOK_S, float(next_s.min())), float(moments[best]), float(reached[best]))

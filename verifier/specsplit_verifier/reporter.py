@@ -39,7 +39,7 @@ class Reporter:
             accept_length=1 + sum(each.accepted for each in lately.values()) / steps if steps else 0.0,
             hit_rate=sum(each.hits for each in lately.values()) / steps if steps else 0.0,
             step_s=now.step_ms * 1e-3,
-            token_s=0.0 if estimate is None else estimate.token_s,
+            token_s=now.token_s,
             estimate=estimate,
             drafters=tuple(
                 _told(self.names[address], now.drafters[address], each)

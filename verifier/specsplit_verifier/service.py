@@ -23,6 +23,7 @@ from specsplit.v1 import verifier_pb2_grpc
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.events import HandOver, Roster
 from specsplit_verifier.extraction import Extractor, Projection
+from specsplit_verifier.profile import profile
 from specsplit_verifier.reporter import Reporter
 from specsplit_verifier.servicer import VerifierServicer
 from specsplit_verifier.target_runner import TargetRunner
@@ -47,6 +48,8 @@ def load_target(settings: VerifierSettings, clock: Clock) -> TargetRunner:
     projection = Projection.load(settings.feature_projection, target) if settings.feature_projection else None
     paced = Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock)
     runner = TargetRunner(target, paced, Extractor(target, projection), clock)
+    if paced.is_free:  # else steps take what a benchmark wants
+        runner.profile = tuple(profile(runner))
     freeze_heap()
     return runner
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,12 +23,22 @@ from specsplit_verifier.step import Accepted, StepInput, StepOutput, TreeInput
 _log = logging.getLogger(__name__)
 
 
+class Profiled(NamedTuple):
+    """What one step took."""
+
+    tokens: int
+    kv_tokens: int
+    seconds: float
+
+
 class TargetRunner:
     """The target, its KV, and how its tokens are picked. `run` belongs to one thread, and touches no session."""
 
     def __init__(self, target: CausalLM, paced: Paced, extractor: Extractor | None, clock: Clock) -> None:
         self.target = target
         self.extractor = Extractor(target) if extractor is None else extractor
+        self.profile: Sequence[Profiled] = ()
+        """What steps of a few sizes took at load."""
         self._paced = paced
         self._clock = clock
         self._sampler = Sampler(target.info.vocabulary.size, target.device)

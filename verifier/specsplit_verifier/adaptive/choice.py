@@ -24,7 +24,18 @@ def controller_for(
         case Adaptive.EMA:
             return _ema(settings)
         case Adaptive.GOODPUT:
-            return GoodputController(max_draft_tokens or settings.max_draft_tokens)
+            return _goodput(settings, max_draft_tokens or settings.max_draft_tokens)
+
+
+def _goodput(settings: VerifierSettings, max_draft_tokens: int) -> GoodputController:
+    most = settings.feature_retention - settings.step_token_budget
+    if max_draft_tokens > most:
+        raise InvalidRequest(
+            "max_draft_tokens",
+            f"is {max_draft_tokens}, too many for one step of step_token_budget = {settings.step_token_budget} and "
+            f"feature_retention = {settings.feature_retention}; expected at most {most}",
+        )
+    return GoodputController(max_draft_tokens)
 
 
 def _ema(settings: VerifierSettings) -> EmaController:

@@ -1,0 +1,144 @@
+"""The `goodput` controller: bounds within which every step is chosen, what is shown of it, and what it says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.errors import InvalidRequest
+from specsplit.model.pages import PagePool, PageTable
+from specsplit.sessions import DecodeRequest
+from specsplit.settings import VerifierSettings
+from specsplit.speculation import Draft, Mirror
+from specsplit.values import Adaptive, Plan, PlanChanges
+from specsplit_verifier.adaptive.choice import controller_for
+from specsplit_verifier.adaptive.goodput import MAX_STEPS, GoodputController
+from specsplit_verifier.cost import StepCost
+from specsplit_verifier.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.patience import Patience
+from specsplit_verifier.planner import CyclePlanner
+from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.standing import IDLE
+from specsplit_verifier.step import SessionResult, StepResult
+from tests.verifier.test_ema import COSTS
+
+LAUNCHED = Plan(num_steps=3, num_draft_tokens=8, topk=3)
+
+
+def step(plan: Plan, nodes: int, accepted: int, *, seconds: float = 0.02) -> StepResult:
+    """A step of one session that verified a chain of so many nodes."""
+    chain = range(nodes + 1)
+    draft = Draft(chain, chain, [at - 1 for at in chain], chain, [-0.1 * at for at in chain])
+    part = SessionResult(1, plan, draft, range(accepted + 1), 7, True, None, None)
+    return StepResult([part], (), {}, replace(COSTS, forward_us=1e6 * seconds, host_us=0.0))
+
+
+def test_the_plan_is_what_a_step_may_spend_at_most_whatever_the_batch() -> None:
+    controller = GoodputController(24)
+    bounds = Plan(num_steps=MAX_STEPS, num_draft_tokens=24, topk=3)
+    assert [controller.plan(LAUNCHED, sessions) for sessions in (0, 1, 64)] == 3 * [bounds]
+    assert GoodputController(4).plan(LAUNCHED, 1) == Plan(num_steps=3, num_draft_tokens=4, topk=3)
+
+
+@pytest.mark.parametrize("off", [{"num_steps": 0}, {"num_draft_tokens": 1}])
+def test_a_launched_plan_that_does_not_speculate_stays(off: dict[str, int]) -> None:
+    launched = replace(LAUNCHED, **off)
+    assert GoodputController(24).plan(launched, 1) == launched
+
+
+def test_request_and_operator_bound_what_the_controller_may_spend(tmp_path: Path) -> None:
+    settings = VerifierSettings(model=tmp_path, adaptive=Adaptive.GOODPUT, max_draft_tokens=24)
+    planner = CyclePlanner(settings.plan, 100, lambda *wanted: controller_for(settings, *wanted))
+    assert planner.default.num_draft_tokens == 24
+    assert planner.plan_of(PlanChanges(num_draft_tokens=5)).num_draft_tokens == 5
+    planner.replan(PlanChanges(num_steps=2), max_draft_tokens=12)
+    assert planner.default.num_steps == 2
+    planner.replan(PlanChanges(), max_draft_tokens=12)
+    assert planner.default.num_draft_tokens == 12
+    assert planner.plan_of(PlanChanges(num_steps=0)).speculates is False
+    planner.replan(PlanChanges(), Adaptive.STATIC)
+    assert planner.default == settings.plan
+
+
+def test_a_bound_that_features_have_no_room_for_is_refused(tmp_path: Path) -> None:
+    settings = VerifierSettings(model=tmp_path, step_token_budget=100, feature_retention=132)
+    controller_for(settings, Adaptive.GOODPUT, 32)
+    with pytest.raises(InvalidRequest, match=r"max_draft_tokens: is 33, too many .* expected at most 32"):
+        controller_for(settings, Adaptive.GOODPUT, 33)
+
+
+def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew() -> None:
+    controller = GoodputController(24)
+    bounds, chooser = controller.plan(LAUNCHED, 1), controller.chooser
+    session = Session(1, DecodeRequest("r", (1,)), bounds, StopRule(50), PageTable(PagePool(8, 16)), [1])
+
+    def turned() -> list[Plan]:
+        chooser.meet([session])
+        return [plan for _, plan in chooser.turned([session], lambda wishes: wishes.over(bounds))]
+
+    def drafted_by(address: str) -> None:
+        session.drafter = DraftSession(address, Mirror(1, 1, 0, 50, 100), Patience())
+
+    drafted_by("slow")
+    for _ in range(IDLE):
+        assert turned() == []
+        assert chooser.spending([session], StepCost(), LAUNCHED).nodes == [0]
+        controller.observe(step(session.plan, 0, 0))
+    (resting,) = turned()
+    assert resting == replace(bounds, num_steps=0)
+    session.plan = resting
+    assert turned() == [], "it was told"
+    session.drafter = NoDrafter(needed=True)
+    assert turned() == [bounds], "it is gone, and another may bring more"
+    drafted_by("other")
+    assert turned() == [bounds]
+
+
+def test_a_request_that_wants_no_drafts_is_left_alone() -> None:
+    controller = GoodputController(24)
+    bounds, wishes = controller.plan(LAUNCHED, 1), PlanChanges(num_steps=0)
+    request = DecodeRequest("r", (1,), plan=wishes)
+    session = Session(1, request, wishes.over(bounds), StopRule(50), PageTable(PagePool(8, 16)), [1])
+    controller.chooser.meet([session])
+    assert list(controller.chooser.turned([session], lambda wishes: wishes.over(bounds))) == []
+
+
+def test_what_is_shown_falls_and_rises_with_what_is_spent() -> None:
+    controller = GoodputController(24)
+    bounds = controller.plan(LAUNCHED, 1)
+    assert controller.shown(bounds) == bounds, "nothing was spent yet"
+    for nodes in (6, 0, 6):
+        for _ in range(200):
+            controller.observe(step(bounds, nodes, 0))
+        shown = controller.shown(bounds)
+        assert (shown.num_steps, shown.num_draft_tokens) == (nodes, nodes + 1)
+    fixed = replace(bounds, num_steps=2, num_draft_tokens=3)
+    assert controller.shown(fixed) == fixed, "never more than a session may have"
+
+
+@given(st.lists(st.sampled_from([4, 5]), min_size=100, max_size=200))
+def test_what_is_shown_does_not_flutter(spent: list[int]) -> None:
+    controller = GoodputController(24)
+    bounds = controller.plan(LAUNCHED, 1)
+    shown: list[Plan] = []
+    for nodes in spent:
+        controller.observe(step(bounds, nodes, 0))
+        shown.append(controller.shown(bounds))
+    assert sum(one != two for one, two in pairwise(shown)) <= 1 + len(spent) // 25
+
+
+def test_the_estimate_says_what_is_committed_per_second() -> None:
+    controller = GoodputController(24)
+    bounds = controller.plan(LAUNCHED, 1)
+    assert controller.estimate() is None
+    for _ in range(100):
+        controller.observe(step(bounds, 4, 2))
+    estimate = controller.estimate()
+    assert estimate is not None
+    assert estimate.accept_length == pytest.approx(3.0)
+    assert estimate.step_s == pytest.approx(0.02)
