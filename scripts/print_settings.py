@@ -47,10 +47,11 @@ def default_of(field: FieldInfo) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def bounds_of(schema: Mapping[str, Any]) -> str:
-    """What may be given, in words: "integer, at least 1"."""
-    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
-    (kind,) = kinds
+def bounds_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """What may be given, in words: "integer, at least 1". A kind that is described elsewhere is looked up there."""
+    (kind,) = (kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null")
+    if "$ref" in kind:
+        kind = definitions[str(kind["$ref"]).rpartition("/")[2]]
     if "enum" in kind:
         return " or ".join(f"`{each}`" for each in kind["enum"])
     words = {
@@ -71,10 +72,8 @@ def rows_of(settings: type[ServiceSettings]) -> Iterator[str]:
     for name in [*own, *(name for name in settings.model_fields if name not in own)]:
         field = settings.model_fields[name]
         described: Mapping[str, Any] = schema["properties"][name]
-        if "$ref" in described:
-            described = definitions[str(described["$ref"]).rpartition("/")[2]]
         meaning = " ".join((field.description or "").split())
-        yield f"| `{name}` | {default_of(field)} | {bounds_of(described)} | {meaning} |"
+        yield f"| `{name}` | {default_of(field)} | {bounds_of(described, definitions)} | {meaning} |"
 
 
 def page() -> str:

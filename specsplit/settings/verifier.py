@@ -40,9 +40,9 @@ class VerifierSettings(EngineSettings):
     """Default plan: longest wait for a grow after a miss."""
     draft_ahead: bool = True
     """Default plan: False makes the drafter rest while a step is in flight."""
-    adaptive: Adaptive = Adaptive.STATIC
+    adaptive: Adaptive | None = None
     """Who adapts the default plan: static (nobody), ema (SGLang's tiers of num_steps, by what was accepted lately) or goodput (what commits
-    the most tokens per second, by acceptance and cost as measured)."""
+    the most tokens per second, as measured). Unset: goodput, or static where num_steps, topk or num_draft_tokens is set."""
     adaptive_config: Path | None = None
     """ema only: a JSON file of tiers, as SGLang reads it. Unset: SGLang's own tiers."""
     max_draft_tokens: int = Field(default=32, ge=1, le=256)
@@ -79,16 +79,22 @@ class VerifierSettings(EngineSettings):
             draft_ahead=self.draft_ahead,
         )
 
+    @property
+    def controller(self) -> Adaptive:
+        """Who adapts the default plan. A size that is set holds, unless somebody is named who may change it."""
+        sized = not self.model_fields_set.isdisjoint(("num_steps", "topk", "num_draft_tokens"))
+        return self.adaptive or (Adaptive.STATIC if sized else Adaptive.GOODPUT)
+
     @model_validator(mode="after")
     def _check_plan(self) -> Self:
         try:
             _ = self.plan
         except InvalidRequest as error:
             raise InvalidRequest(error.field.removeprefix("plan."), error.problem) from error
-        if self.adaptive_config is not None and self.adaptive is not Adaptive.EMA:
+        if self.adaptive_config is not None and self.controller is not Adaptive.EMA:
             raise InvalidRequest(
                 "adaptive_config",
-                f"is for adaptive = ema, and adaptive is {self.adaptive}; set that, or leave the file out",
+                f"is for adaptive = ema, and adaptive is {self.controller}; set that, or leave the file out",
             )
         if self.max_nodes < self.num_draft_tokens - 1:
             raise InvalidRequest(

@@ -10,7 +10,7 @@ import pytest
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureFormat
 from specsplit.settings import CoordinatorSettings, DrafterSettings, Settings, TransportSettings, VerifierSettings
-from specsplit.values import DrafterKind, Plan
+from specsplit.values import Adaptive, DrafterKind, Plan
 
 TARGET = Path("models/target")
 HEAD = Path("models/head")
@@ -220,3 +220,10 @@ def test_resolved_settings_hold_every_setting_as_plain_values() -> None:
     assert resolved["model"] == "models/target"
     assert resolved["kind"] == "standalone"
     assert set(resolved) == set(DrafterSettings.model_fields)
+
+
+def test_goodput_decides_unless_somebody_is_named_or_a_size_is_set() -> None:
+    assert VerifierSettings(model=TARGET).controller is Adaptive.GOODPUT
+    assert VerifierSettings(model=TARGET, wait_budget_us=5).controller is Adaptive.GOODPUT
+    assert VerifierSettings(model=TARGET, num_draft_tokens=8).controller is Adaptive.STATIC
+    assert VerifierSettings(model=TARGET, num_steps=3, adaptive=Adaptive.EMA).controller is Adaptive.EMA

@@ -109,7 +109,7 @@ class Verifier:
     @property
     def control(self) -> Control:
         """The controller in force, and its bound if it has one."""
-        adaptive = self._wanted.adaptive or self._settings.adaptive
+        adaptive = self._wanted.adaptive or self._settings.controller
         bound = self._wanted.max_draft_tokens or self._settings.max_draft_tokens
         return Control(adaptive, bound if adaptive is Adaptive.GOODPUT else None)
 

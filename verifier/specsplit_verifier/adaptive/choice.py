@@ -18,7 +18,7 @@ def controller_for(
 
     Raises InvalidRequest for a file of tiers that is wrong, or that lacks the num_steps that was asked for.
     """
-    match adaptive or settings.adaptive:
+    match adaptive or settings.controller:
         case Adaptive.STATIC:
             return StaticController()
         case Adaptive.EMA:
