@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from specsplit.values import DrafterKind, DrafterReport
@@ -31,6 +31,8 @@ GUESSES = {
 """Accepted nodes a step, before anything was seen. What matters is the order."""
 GUESS_STEPS = 50.0
 """Session steps that a guess weighs as much as."""
+MOST_STEPS = 1000.0
+"""Session steps of one report that count, so that no verifier speaks for all."""
 COST_OF_BUSY = 0.25
 """What a drafter loses from idle to full."""
 
@@ -59,6 +61,15 @@ class Brought:
         accepted = weight * self.accepted + (1 - weight) * guess.accepted
         return Brought(self.steps, accepted, weight * self.held_s + (1 - weight) * guess.held_s)
 
+    def beside(self, before: Brought) -> Brought:
+        """The same, filled up to the weight of a guess with what was known before."""
+        left = min(max(0.0, GUESS_STEPS - self.steps), before.steps)
+        steps = self.steps + left
+        if not steps:
+            return self
+        accepted = (self.steps * self.accepted + left * before.accepted) / steps
+        return Brought(steps, accepted, (self.steps * self.held_s + left * before.held_s) / steps)
+
     def at(self, step_s: float, round_trip_s: float) -> Brought:
         """The same as a guess of what it brings where a step takes `step_s`; 0 for either: not known."""
         late = step_s / round_trip_s if 0 < step_s < round_trip_s else 1.0
@@ -67,7 +78,7 @@ class Brought:
 
 def score(brought: Brought, step_s: float, busy: float) -> float:
     """Tokens per second relative to the target alone; `step_s` 0: not known, then no time was lost."""
-    waiting = step_s / (step_s + brought.held_s) if step_s else 1.0
+    waiting = step_s / (step_s + brought.held_s) if step_s > 0 else 1.0
     return (1 + brought.accepted) * waiting * (1 - COST_OF_BUSY * min(1.0, busy))
 
 
@@ -78,7 +89,9 @@ class Balance:
         self._registry = registry
         self._heard = -1
         self._by_drafter: dict[str, Brought] = {}
-        """Of all verifiers, by member id."""
+        """Of all verifiers, by member id. A drafter that is hardly used is remembered as it was: sessions would come back to a bad one."""
+        self._seen: dict[str, Brought] = {}
+        """The same, without what is remembered."""
         self._by_kind: dict[DrafterKind, Brought] = {}
         self._reports: dict[tuple[str, str], DrafterReport] = {}
         """By verifier and drafter."""
@@ -101,7 +114,7 @@ class Balance:
     def seen(self, drafter: Seat) -> float:
         """Session steps that verifiers have seen of it lately."""
         self._pool()
-        return self._by_drafter[drafter.member_id].steps if drafter.member_id in self._by_drafter else 0.0
+        return self._seen[drafter.member_id].steps if drafter.member_id in self._seen else 0.0
 
     def _kind(self, kind: DrafterKind) -> Brought:
         guess = Brought(0.0, GUESSES[kind])
@@ -114,7 +127,7 @@ class Balance:
         self._heard = self._registry.heard
         kinds = {seat.member_id: kind_of(seat) for seat in self._registry.drafters}
         self._reports = {
-            (verifier.member_id, report.member_id): report
+            (verifier.member_id, report.member_id): replace(report, steps=min(report.steps, MOST_STEPS))
             for verifier in self._registry.verifiers
             if verifier.speculation is not None
             for report in verifier.speculation.drafters
@@ -125,7 +138,9 @@ class Balance:
             _grouped(reports, lambda each: each.member_id),
             _grouped(reports, lambda each: kinds[each.member_id]),
         )
-        self._by_drafter = {name: Brought.of(group) for name, group in by_drafter.items()}
+        self._seen = {name: Brought.of(group) for name, group in by_drafter.items()}
+        told = {name: self._by_drafter.get(name, Brought(0.0, 0.0)) for name in kinds}
+        self._by_drafter = {name: self._seen.get(name, Brought(0.0, 0.0)).beside(told[name]) for name in kinds}
         self._by_kind = {kind: Brought.of(group) for kind, group in by_kind.items()}
 
 

@@ -10,6 +10,7 @@ from specsplit.clock import Clock
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.membership import HandOver, Heartbeat, Member, Register
 from specsplit.values import (
+    Adaptive,
     Control,
     DrafterInfo,
     DrafterKind,
@@ -54,7 +55,7 @@ class Seat:
     """In force on a verifier where a request does not say otherwise, as it said last."""
     speculation: SpeculationReport | None = None
     """How a verifier speculates, and what drafters brought it, as it said last."""
-    hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
+    hand_overs: deque[HandOver] = field(default_factory=lambda: deque[HandOver](maxlen=8))
     """What a verifier has yet to be told of sessions that are to go on with another drafter."""
 
     @property
@@ -68,8 +69,11 @@ class Seat:
         return isinstance(self.who.role, ModelInfo)
 
     def knows(self, control: Control) -> bool:
-        """True if this verifier can be told to use the controller, if there is one to use."""
-        return control.adaptive is None or control.adaptive.value in self.who.controllers
+        """True if this verifier can be told to use the controller, or the bound, if there is one to use."""
+        wanted = (
+            Adaptive.GOODPUT if control.adaptive is None and control.max_draft_tokens is not None else control.adaptive
+        )
+        return wanted is None or wanted.value in self.who.controllers
 
     @property
     def sessions(self) -> int:

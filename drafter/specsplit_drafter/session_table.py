@@ -148,7 +148,11 @@ class SessionTable:
         self.rounds.read(self.proposer.pending)
         self.expansions.rows = num_nodes + pending - self._pending(frontier)
         for part, expansion in zip(frontier, expansions, strict=True):
-            self._expanded(part, expansion)
+            try:
+                self._expanded(part, expansion)
+            except Exception as error:  # noqa: BLE001 (what was drafted belongs to one session, and so does what it breaks)
+                _log.exception("session %d of stream %d: what it drafted is no tree", part.session[1], part.session[0])
+                self._end(part.session, error_of(error))
         return num_nodes
 
     @property

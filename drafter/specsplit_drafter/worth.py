@@ -20,6 +20,9 @@ from specsplit_drafter.acknowledgements import Acknowledgements
 SMOOTHING: Final = 0.1
 STEP_S: Final = 0.020
 """Of a verifier that does not say how long its steps take."""
+SHORTEST_S: Final = 0.0005
+LONGEST_S: Final = 1.0
+"""Of what a verifier says of its steps: sessions of several verifiers are weighed against one another by it."""
 ACCEPT_LENGTH: Final = 3.0
 """Of a session that has not committed anything yet."""
 MISSES: Final = 0.2
@@ -57,9 +60,9 @@ class Worth:
         return min(HIGHEST_FLOOR, self._price_s / self.token_s)
 
     def told(self, step_us: int) -> None:
-        """Take in how long the verifier says that its steps take; 0: it does not."""
+        """Take in how long the verifier says that its steps take; 0: it does not. One that exaggerates takes nothing from others by it."""
         if step_us:
-            self.step_s = step_us / 1e6
+            self.step_s = min(max(step_us / 1e6, SHORTEST_S), LONGEST_S)
 
     def acknowledged(self, node_id: int, now: float) -> None:
         """Take in the highest id that the verifier had seen when it made a commit: nodes that come late have been too cheap."""

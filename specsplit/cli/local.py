@@ -38,7 +38,7 @@ class Child:
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._address = ""
         self._listening = threading.Event()
-        self._killed = False
+        self._dismissed = False
         command = [sys.executable, "-m", "specsplit.cli.child", "serve", service, *_arguments(options)]
         self.process = Popen(
             command,
@@ -67,9 +67,9 @@ class Child:
         return self._address
 
     @property
-    def killed(self) -> bool:
-        """True if `kill` ended it."""
-        return self._killed
+    def dismissed(self) -> bool:
+        """True if it was told to end."""
+        return self._dismissed
 
     @property
     def tail(self) -> str:
@@ -101,12 +101,13 @@ class Child:
 
     def terminate(self) -> None:
         """Send SIGTERM, upon which it drains and exits."""
+        self._dismissed = True
         if self.alive:
             self.process.terminate()
 
     def kill(self) -> None:
         """Send SIGKILL, and wait until the process is gone."""
-        self._killed = True
+        self._dismissed = True
         if self.alive:
             self.process.kill()
         self.wait(10)
@@ -255,7 +256,7 @@ class LocalCluster:
         return child
 
     def wait_joined(self) -> None:
-        """Return once the coordinator sees every member that was not killed on purpose. Raises as `start`."""
+        """Return once the coordinator sees every member that was not told to end. Raises as `start`."""
         deadline = time.monotonic() + self._start_timeout_s
         with self.client() as client:
             while missing := self._missing(client):
@@ -309,7 +310,7 @@ class LocalCluster:
         return Child(name, service, options, self._listener)
 
     def _missing(self, client: Client) -> list[str]:
-        expected = [child.name for child in self.children[1:] if not child.killed]
+        expected = [child.name for child in self.children[1:] if not child.dismissed]
         try:
             there = {member.member_id for member in client.cluster(timeout_s=5).members}
         except SpecsplitError:

@@ -47,7 +47,7 @@ class VerifierSettings(EngineSettings):
     """ema only: a JSON file of tiers, as SGLang reads it. Unset: SGLang's own tiers."""
     max_draft_tokens: int = Field(default=32, ge=1, le=256)
     """goodput only: tokens of a session in one step, root included, at most."""
-    max_nodes: int = Field(default=4096, ge=1)
+    max_nodes: int = Field(default=4096, ge=1, le=65_536)
     """Nodes held per session at most; a drafter that sends more is refused."""
     feature_window: int = Field(default=2048, ge=1)
     """Tokens of a session whose features a drafter may have been sent without having read them yet; more wait here."""

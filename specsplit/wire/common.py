@@ -325,9 +325,9 @@ def load_to_wire(load: Load) -> pb.Load:
 
 
 def load_from_wire(message: pb.Load) -> Load:
-    """Raises InvalidRequest if the step time is not a number."""
-    if not math.isfinite(message.step_ms):
-        raise InvalidRequest("load.step_ms", f"is {message.step_ms}, expected a finite number")
+    """Raises InvalidRequest if the step time is not a number, or negative."""
+    if not 0 <= message.step_ms < math.inf:
+        raise InvalidRequest("load.step_ms", f"is {message.step_ms}, expected a finite number that is not negative")
     return Load(
         message.sessions, message.waiting, message.free_pages, message.total_pages, message.steps, message.step_ms
     )

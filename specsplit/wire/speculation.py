@@ -9,6 +9,9 @@ from specsplit.v1 import common_pb2 as pb
 from specsplit.values import Adaptive, Control, DrafterReport, Estimate, Plan, SpeculationReport
 from specsplit.wire import common
 
+MOST_ACCEPTED = 256.0
+"""Nodes that a step can accept."""
+
 
 def control_to_wire(control: Control) -> pb.Control:
     """A field that is None is left out."""
@@ -86,13 +89,14 @@ def _drafter_from_wire(message: pb.DrafterReport) -> DrafterReport:
         member_id=message.member_id,
         sessions=message.sessions,
         steps=_measured("drafters.steps", message.steps),
-        accepted=_measured("drafters.accepted", message.accepted),
+        accepted=_measured("drafters.accepted", message.accepted, MOST_ACCEPTED),
         held_s=_measured("drafters.held_s", message.held_s),
         round_trip_s=_measured("drafters.round_trip_s", message.round_trip_s),
     )
 
 
-def _measured(field: str, value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise InvalidRequest(f"speculation.{field}", f"is {value}, expected a finite number that is not negative")
+def _measured(field: str, value: float, most: float = math.inf) -> float:
+    if not (math.isfinite(value) and 0 <= value <= most):
+        expected = "a finite number that is not negative" if most == math.inf else f"0..{most:g}"
+        raise InvalidRequest(f"speculation.{field}", f"is {value}, expected {expected}")
     return value

@@ -92,7 +92,9 @@ class StepChooser:
         drafter, standing = session.drafter, self._standings.get(session.id)
         if not isinstance(drafter, DraftSession) or standing is None or not session.plan.speculates:
             return (), _UNKNOWN
-        return drafter.mirror.preview(*session.tree_limits).survivals[1:], standing.acceptance.ratios
+        survivals = drafter.mirror.preview(*session.tree_limits).survivals[1:]
+        standing.offered = len(survivals) > 0
+        return survivals, standing.acceptance.ratios
 
     def pause(self, sessions: Sequence[Session], spending: Spending, now: float) -> float:
         """Seconds to wait before looking again, for what would make this step a better one; 0: step now."""
@@ -111,6 +113,7 @@ class StepChooser:
 
     def observe(self, result: StepResult) -> None:
         """A step is over."""
+        self._asked = None  # a wait before a step beside prompts was for another step
         self.host_s += SMOOTHING * (result.costs.host_us * 1e-6 - self.host_s)
         self.account.stepped(result)
         for part in result.sessions:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from specsplit.clock import Clock
-from specsplit.errors import SpecsplitError
+from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import Features
 from specsplit.records import StepCosts
 from specsplit.speculation import Draft
@@ -36,6 +36,8 @@ from specsplit_verifier.step import SessionResult, StepInput, StepOutput, StepRe
 from specsplit_verifier.stopwatch import Stopwatch
 
 _log = logging.getLogger(__name__)
+LONGEST_TOLD_S = 1000.0
+"""Of what drafters are told of steps: the wire holds 32 bits of microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,7 @@ class EngineCore:
             case HandOver():
                 self._sends += self._drafters.hand_over(event, running.values(), now)
             case NewPlan():
-                # Queued grows first: to a mirror that is behind, a drafter that rests seems busy, and is not told.
-                self._sends += self._drafters.settle(running.values())
-                self._planner.replan(event.changes, event.adaptive, event.max_draft_tokens)
-                self._replan()
+                self._order(event)
 
     def plan(self) -> StepInput | Pause:
         """Admit who fits, and choose the next step, or how long to wait for a better one."""
@@ -202,12 +201,11 @@ class EngineCore:
 
     def _step_us(self, step: StepInput) -> int:
         """Expect so many microseconds from one step like this to the next, prompts not counted; 0: there has been none."""
+        if not self._steps:
+            return 0
         tokens = sum(len(tree.draft.tokens) for tree in step.trees)
-        return (
-            round((self._planner.cost.predict(tokens, step.kv_tokens) + self.stopwatch.between_s) * 1e6)
-            if self._steps
-            else 0
-        )
+        expected_s = self._planner.cost.predict(tokens, step.kv_tokens) + self.stopwatch.between_s
+        return round(min(max(expected_s, 0.0), LONGEST_TOLD_S) * 1e6)
 
     def _without_pick(self, session: Session, draft: Draft) -> None:
         """The target has no token for a session. Its drafts may be at fault (masked NaN is still NaN): the next step does without."""
@@ -272,6 +270,17 @@ class EngineCore:
         drafter = NoDrafter(needed=request.drafter is not None)
         table, tokens = self._scheduler.kv.table(), list(request.tokens)
         return Session(event.session, request, plan, stops, table, tokens, 0, drafter, traceparent=event.traceparent)
+
+    def _order(self, order: NewPlan) -> None:
+        """An operator wants this from now on."""
+        # Queued grows first: to a mirror that is behind, a drafter that rests seems busy, and is not told.
+        self._sends += self._drafters.settle(self._scheduler.running.values())
+        try:
+            self._planner.replan(order.changes, order.adaptive, order.max_draft_tokens)
+        except InvalidRequest as error:  # a file of tiers that was good when the order was looked at
+            _log.warning("the plan stays as it is: %s", error)
+        else:
+            self._replan()
 
     def _replan(self) -> None:
         """Another default plan: sessions that are here follow it too. No step is in flight."""

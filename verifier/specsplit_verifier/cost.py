@@ -29,17 +29,16 @@ class StepCost:
         self._seconds = np.zeros(3)
         self._mean_s, self._weight = 0.0, 0.0
         self._terms: npt.NDArray[np.float64] = self._believed
-        self._stale = False
 
     def observe(self, tokens: int, kv_tokens: int, seconds: float) -> None:
         """Learn that a step over so many tokens, that read so much KV, took `seconds`."""
         at = np.array([1.0, tokens, kv_tokens]) / _UNITS
-        share = 1 / max(seconds, 1e-6) ** 2
+        share = 1 / max(seconds, 0.05 * self._mean_s, 1e-6) ** 2
         self._moments = FORGETTING * self._moments + share * np.outer(at, at)
         self._seconds = FORGETTING * self._seconds + share * seconds * at
         self._weight = FORGETTING * self._weight + 1
         self._mean_s += (seconds - self._mean_s) / self._weight
-        self._stale = True
+        self._terms = self._fit()
 
     @property
     def mean_s(self) -> float:
@@ -49,18 +48,12 @@ class StepCost:
     @property
     def token_s(self) -> float:
         """Seconds of one more token."""
-        return float(self._fitted[1] / _UNITS[1])
+        return float(self._terms[1] / _UNITS[1])
 
     def predict(self, tokens: int, kv_tokens: int = 0) -> float:
         """Expected seconds of a step; never less than a tenth of the mean."""
-        base, token, kv = (self._fitted / _UNITS).tolist()
+        base, token, kv = (self._terms / _UNITS).tolist()
         return max(base + token * tokens + kv * kv_tokens, 0.1 * self.mean_s)
-
-    @property
-    def _fitted(self) -> npt.NDArray[np.float64]:
-        if self._stale:
-            self._terms, self._stale = self._fit(), False
-        return self._terms
 
     def _fit(self) -> npt.NDArray[np.float64]:
         """Solve for all terms; without those that come out negative where some do."""
@@ -69,7 +62,10 @@ class StepCost:
         kept = np.array([True, True, True])
         while True:
             terms = np.zeros(3)
-            terms[kept] = np.linalg.solve(left[np.ix_(kept, kept)], right[kept])
+            try:
+                terms[kept] = np.linalg.solve(left[np.ix_(kept, kept)], right[kept])
+            except np.linalg.LinAlgError:  # steps that tell the terms apart by less than a float holds
+                return self._terms
             negative = terms < 0
             if not negative.any():
                 return terms

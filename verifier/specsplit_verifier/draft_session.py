@@ -202,7 +202,11 @@ class DraftSession:
         return TreeView(*self.mirror.listed())
 
     def grow(self, grow: Grow, now: float) -> None:
-        """Queue what was grown, until the engine settles."""
+        """Queue what was grown, until the engine settles. Raises InvalidRequest for more new edges than there can be nodes."""
+        if len(grow.rescored) > self.mirror.max_nodes:
+            raise InvalidRequest(
+                "grow.rescored_ids", f"has {len(grow.rescored)}, expected at most {self.mirror.max_nodes}"
+            )
         self._queue.add(grow, now)
 
     @property

@@ -212,7 +212,8 @@ class CyclePlanner:
 
     def observe(self, result: StepResult) -> None:
         costs = result.costs
-        self.cost.observe(costs.tokens, costs.kv_tokens, costs.forward_us * 1e-6)
+        if not result.failed:  # what was tried in vain says nothing of what a step takes
+            self.cost.observe(costs.tokens, costs.kv_tokens, costs.forward_us * 1e-6)
         self._controller.observe(result)
 
     def _batch(

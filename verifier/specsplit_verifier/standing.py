@@ -25,6 +25,8 @@ class Standing:
         self.acceptance = acceptance
         self.resting = False
         """True if the drafter should draft nothing now."""
+        self.offered = True
+        """True if there were nodes that the next step could take."""
         self._idle = 0
         self._left = 0
         """Steps of the rest, or of the probe, that are still to come."""
@@ -36,7 +38,12 @@ class Standing:
         return PROBED if self._left > 0 and not self.resting else 0
 
     def stepped(self, survivals: Survivals, accepted: Sequence[int]) -> None:
-        """The session has made a step over nodes with these survivals; those at the indices `accepted` were accepted."""
+        """The session has made a step over nodes with these survivals; those at the indices `accepted` were accepted.
+
+        A step for which a drafter that is at work had no nodes, since it reads a prompt still or came late, tells nothing of its worth.
+        """
+        if not (self.resting or self.offered):
+            return
         if len(survivals):
             self.acceptance.observe(survivals, accepted)
         if self._left > 0:

@@ -24,11 +24,17 @@ def controller_for(
         case Adaptive.EMA:
             return _ema(settings)
         case Adaptive.GOODPUT:
-            return _goodput(settings, max_draft_tokens or settings.max_draft_tokens)
+            return _goodput(settings, max_draft_tokens)
 
 
-def _goodput(settings: VerifierSettings, max_draft_tokens: int) -> GoodputController:
-    most = settings.feature_retention - settings.step_token_budget
+def _goodput(settings: VerifierSettings, ordered: int | None) -> GoodputController:
+    """The bound is what an operator orders, or the settings say; one that nobody has named gives way to what features there is room for."""
+    most, max_draft_tokens = (
+        settings.feature_retention - settings.step_token_budget,
+        ordered or settings.max_draft_tokens,
+    )
+    if ordered is None and "max_draft_tokens" not in settings.model_fields_set:
+        return GoodputController(min(max_draft_tokens, most))
     if max_draft_tokens > most:
         raise InvalidRequest(
             "max_draft_tokens",
