@@ -65,7 +65,7 @@ class SessionStep:
     plan: Plan
     """What it stepped under."""
     attached: bool
-    """True if it had a drafter."""
+    """True if it had a drafter, and a plan to draft by."""
     drafted: int
     """Nodes verified, root not counted."""
     depth: int

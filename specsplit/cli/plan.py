@@ -13,6 +13,7 @@ from rich.table import Table
 from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
 from specsplit.cli.status import WIDE
 from specsplit.client import Client
+from specsplit.errors import InvalidRequest
 from specsplit.membership import Member, PlanTold
 from specsplit.values import Adaptive, Control, PlanChanges
 
@@ -53,6 +54,10 @@ def plan(
 
     What a request fixed for itself stays. Verifiers that join later are told too; a coordinator that starts anew knows of no changes.
     """
+    if max_draft_tokens is not None and adaptive in (Adaptive.STATIC, Adaptive.EMA):
+        raise InvalidRequest(
+            "max_draft_tokens", f"bounds goodput, and adaptive is {adaptive}; leave one of the two out"
+        )
     changes = PlanChanges(num_steps, topk, num_draft_tokens, wait_budget_us)
     control = Control(adaptive, max_draft_tokens)
     with Client(address, transport(tls_ca)) as client:

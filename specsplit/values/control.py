@@ -22,15 +22,7 @@ class Control:
     def __post_init__(self) -> None:
         most = self.max_draft_tokens
         require(most is None or 1 <= most <= 256, "max_draft_tokens", f"is {most}, expected 1..256")
-        bounded = self.adaptive in (None, Adaptive.GOODPUT)
-        require(
-            most is None or bounded,
-            "max_draft_tokens",
-            f"bounds goodput, and adaptive is {self.adaptive}; leave one of them out",
-        )
 
     def after(self, earlier: Control) -> Control:
-        """This, and what was wanted before where this says nothing; the bound goes with goodput."""
-        if self.adaptive in (Adaptive.STATIC, Adaptive.EMA):
-            return self
+        """This, and what was wanted before where this says nothing."""
         return replace(earlier, **said(self))

@@ -139,3 +139,10 @@ def test_where_nobody_listens_one_line_says_what_to_do(capsys: pytest.CaptureFix
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert "start one with specsplit up" in err
+
+
+def test_a_bound_of_goodput_beside_another_controller_is_refused_before_anybody_is_dialled(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("plan", "--adaptive", "static", "--max-draft-tokens", "8") == 2
+    assert "max_draft_tokens: bounds goodput, and adaptive is static" in capsys.readouterr().err

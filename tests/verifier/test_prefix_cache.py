@@ -269,7 +269,7 @@ async def test_a_head_on_a_shared_beginning_is_accepted_as_often_as_on_its_own(k
     for prefix_cache in (False, True):
         async with (
             drafting(kind) as endpoint,
-            verifier_over(POCKET / "target", prefix_cache=prefix_cache) as verifier,
+            verifier_over(POCKET / "target", prefix_cache=prefix_cache, adaptive="static") as verifier,
         ):
             steps = recorded(verifier)
             await write_all(verifier, [prompt], Sampling(), endpoint, new=60)

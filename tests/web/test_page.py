@@ -34,7 +34,7 @@ class Shown:
             erring,
             drafters=["standalone", "ngram"],
             coordinator={"web_listen": "127.0.0.1:0"},
-            verifier={"paced_step_base_ms": 60.0},
+            verifier={"adaptive": "static", "paced_step_base_ms": 60.0},
             listener=lambda name, line: self._lines.append(line),
         )
 

@@ -92,8 +92,9 @@ class StepChooser:
         drafter, standing = session.drafter, self._standings.get(session.id)
         if not isinstance(drafter, DraftSession) or standing is None or not session.plan.speculates:
             return (), _UNKNOWN
-        survivals = drafter.mirror.preview(*session.tree_limits).survivals[1:]
-        standing.offered = len(survivals) > 0
+        mirror = drafter.mirror
+        survivals = mirror.preview(*session.tree_limits).survivals[1:]
+        standing.offered = len(survivals) > 0 or mirror.caught_up or mirror.resting
         return survivals, standing.acceptance.ratios
 
     def pause(self, sessions: Sequence[Session], spending: Spending, now: float) -> float:

@@ -26,7 +26,7 @@ class Standing:
         self.resting = False
         """True if the drafter should draft nothing now."""
         self.offered = True
-        """True if there were nodes that the next step could take."""
+        """True if the drafter has said what it has for the next step, be it nothing."""
         self._idle = 0
         self._left = 0
         """Steps of the rest, or of the probe, that are still to come."""
@@ -40,7 +40,7 @@ class Standing:
     def stepped(self, survivals: Survivals, accepted: Sequence[int]) -> None:
         """The session has made a step over nodes with these survivals; those at the indices `accepted` were accepted.
 
-        A step for which a drafter that is at work had no nodes, since it reads a prompt still or came late, tells nothing of its worth.
+        A step for which a drafter that is at work has said nothing yet, since it still reads or is late, tells nothing of its worth.
         """
         if not (self.resting or self.offered):
             return

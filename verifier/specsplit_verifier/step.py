@@ -227,7 +227,7 @@ class SessionResult:
         """What metrics count of it."""
         return SessionStep(
             self.shown or self.plan,
-            self.attached,
+            self.attached and self.plan.speculates,
             self.drafted,
             self.depth,
             self.accepted,

@@ -115,7 +115,7 @@ class _Speculation:
                 self._misses[session.miss].add()
             self._reached.ends[session.depth] += 1
             self._accepted_to.ends[correct] += 1
-            if session.attached and session.plan.speculates:
+            if session.attached:
                 self._accept_length.observe(correct + 1)
         self._session_steps.add(len(sessions))
         self._drafted.add(drafted)
@@ -147,7 +147,7 @@ class VerifierMetrics(Metrics):
         self._costs.count(costs)
         if sessions:
             self._speculation.count(sessions)
-            speculating = [s.plan for s in sessions if s.attached and s.plan.speculates]
+            speculating = [s.plan for s in sessions if s.attached]
             self._num_steps.set(sum(plan.num_steps for plan in speculating) / len(sessions))
             self._num_draft_tokens.set(sum(plan.num_draft_tokens for plan in speculating) / len(sessions))
 
