@@ -60,7 +60,7 @@ plans = st.builds(
 )
 MEASURED = st.floats(0, 1e9)
 estimates = st.builds(Estimate, *[MEASURED] * 5)
-drafter_reports = st.builds(DrafterReport, NAME, U32, *[MEASURED] * 4)
+drafter_reports = st.builds(DrafterReport, NAME, U32, MEASURED, st.floats(0, 256), MEASURED, MEASURED)
 speculation_reports = st.builds(
     SpeculationReport,
     NAME,
