@@ -20,7 +20,8 @@ from specsplit.errors import InvalidRequest
 from specsplit.membership import Cluster, Member
 from specsplit.observe.exposition import expose
 from specsplit.observe.instruments import Histogram
-from specsplit.observe.metric_table import KIND, TABLE, Kind, Metric, Service, metrics_of, steps_of_125
+from specsplit.observe.metric import Kind, Metric, Service, steps_of_125
+from specsplit.observe.metric_table import KIND, TABLE, metrics_of
 from specsplit.observe.metrics import MOST_STEPS, CoordinatorMetrics, DrafterMetrics, Metrics, VerifierMetrics
 from specsplit.records import DrafterStatistics, LinkStatistics, PlanRecord, SessionStep, StepCosts
 from specsplit.rpc.catalogue import CODES
