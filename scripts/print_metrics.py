@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from scripts.dashboards.expressions import rules
 from scripts.printed import ROOT, finish
-from specsplit.observe.metric_table import TABLE, Kind, Metric, Service, metrics_of
+from specsplit.observe.metric import Kind, Metric, Service
+from specsplit.observe.metric_table import TABLE, metrics_of
 
 PAGE = ROOT / "docs" / "metrics.md"
 

@@ -64,9 +64,9 @@ class Brought:
     def beside(self, before: Brought) -> Brought:
         """The same, filled up to the weight of a guess with what was known before."""
         left = min(max(0.0, GUESS_STEPS - self.steps), before.steps)
-        steps = self.steps + left
-        if not steps:
+        if not left:
             return self
+        steps = self.steps + left
         accepted = (self.steps * self.accepted + left * before.accepted) / steps
         return Brought(steps, accepted, (self.steps * self.held_s + left * before.held_s) / steps)
 

@@ -10,7 +10,6 @@ from specsplit.clock import Clock
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.membership import HandOver, Heartbeat, Member, Register
 from specsplit.values import (
-    Adaptive,
     Control,
     DrafterInfo,
     DrafterKind,
@@ -70,10 +69,7 @@ class Seat:
 
     def knows(self, control: Control) -> bool:
         """True if this verifier can be told to use the controller, or the bound, if there is one to use."""
-        wanted = (
-            Adaptive.GOODPUT if control.adaptive is None and control.max_draft_tokens is not None else control.adaptive
-        )
-        return wanted is None or wanted.value in self.who.controllers
+        return control.wanted is None or control.wanted.value in self.who.controllers
 
     @property
     def sessions(self) -> int:
@@ -204,7 +200,7 @@ class Registry:
             if not seat.knows(control):
                 known = ", ".join(seat.who.controllers) or "none"
                 raise Incompatible(
-                    f"verifier {seat.member_id} runs a build that cannot be told to use {control.adaptive} (it knows: {known}); "
+                    f"verifier {seat.member_id} runs a build that cannot be told to use {control.wanted} (it knows: {known}); "
                     "update it, or choose a controller that every verifier knows"
                 )
 

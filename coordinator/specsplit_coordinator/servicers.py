@@ -160,7 +160,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         if seat.is_verifier and not seat.knows(self._orders.control):
             _log.warning(
                 "a verifier cannot be told to use the controller in force, and keeps its own",
-                extra=fields(member_id=seat.member_id, adaptive=self._orders.control.adaptive),
+                extra=fields(member_id=seat.member_id, adaptive=self._orders.control.wanted),
             )
         membership = _Membership(self._registry, self._rosters, self._orders, seat, reports)
         self._memberships.add(membership)

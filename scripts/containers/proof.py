@@ -54,7 +54,7 @@ def check_images(engine: Engine, base: str) -> str:
 
 @dataclass(frozen=True)
 class Proof:
-    """The checks of a stack that is up, in an order in which each leaves it whole for the next."""
+    """Checks of a running stack, in the order in which they are to be made: each but the last leaves every service running."""
 
     stack: Stack
     client: Client

@@ -11,7 +11,8 @@ from grafana_foundation_sdk.builders import heatmap, stat, timeseries
 from grafana_foundation_sdk.models import dashboard
 
 from scripts.dashboards.panels import PROMETHEUS
-from specsplit.observe.metric_table import EXPANSIONS, STEPS, Metric, Service
+from specsplit.observe.metric import Metric, Service
+from specsplit.observe.metric_table import EXPANSIONS, STEPS
 
 TAG = "specsplit"
 CHOICES: Mapping[str, Metric] = {"verifier": STEPS, "drafter": EXPANSIONS}

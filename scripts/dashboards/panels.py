@@ -15,7 +15,7 @@ from grafana_foundation_sdk.models import heatmap as heatmap_models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from scripts.dashboards.promql import Source
-from specsplit.observe.metric_table import Metric
+from specsplit.observe.metric import Metric
 
 PROMETHEUS = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TRACES = "specsplit-traces"

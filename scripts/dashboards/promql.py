@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from specsplit.observe.metric_table import Kind, Metric, Service
+from specsplit.observe.metric import Kind, Metric, Service
 
 WINDOW = "[$__rate_interval]"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models import dashboard
 
-from scripts.dashboards.page import CHOSEN, Row, page
+from scripts.dashboards.page import CHOSEN, Panel, Row, page
 from scripts.dashboards.panels import Query, distribution, limits, lines, number, percentiles
 from scripts.dashboards.promql import Source
 from specsplit.observe import metric_table as table
@@ -30,7 +30,11 @@ def _accept_rate(by: str = "") -> str:
 
 
 def _gain() -> Row:
-    return "What it brings", [
+    return "What it brings", [*_totals(), *_accepted(), *_members()]
+
+
+def _totals() -> list[Panel]:
+    return [
         number(
             "Accept length",
             "Tokens per session step with a drafter: accepted nodes and the bonus. At 1 speculation brings nothing.",
@@ -54,6 +58,11 @@ def _gain() -> Row:
             f"{CHOICE.rate(table.ACCEPTED)} / ({CHOICE.rate(table.ACCEPTED)} + {CHOICE.rate(table.BONUS)})",
             width=6,
         ),
+    ]
+
+
+def _accepted() -> list[Panel]:
+    return [
         lines(
             "Accept length by verifier",
             "Tokens per session step with a drafter: accepted nodes and the bonus.",
@@ -81,6 +90,11 @@ def _gain() -> Row:
             ],
             top=1,
         ),
+    ]
+
+
+def _members() -> list[Panel]:
+    return [
         lines(
             "Accept rate by verifier",
             "Accepted nodes as a share of verified ones.",
@@ -142,7 +156,11 @@ def _outcome() -> Row:
 
 
 def _plan() -> Row:
-    return "Plan", [
+    return "Plan", [*_chosen(), *_reckoned(), *_made()]
+
+
+def _chosen() -> list[Panel]:
+    return [
         lines(
             "Plan",
             "num_steps and num_draft_tokens that sessions step under, averaged; sessions without a drafter count as 0.",
@@ -179,6 +197,11 @@ def _plan() -> Row:
             [Query(CHOICE.level(table.ADAPTIVE_CONTROLLER, "controller"), "{{controller}}")],
             stacked=True,
         ),
+    ]
+
+
+def _reckoned() -> list[Panel]:
+    return [
         lines(
             "Accept length that controllers reckon with",
             "Tokens that a session commits in a step, bonus included.",
@@ -194,6 +217,11 @@ def _plan() -> Row:
                 Query(CHOICE.average(table.ADAPTIVE_TOKEN), "one more token"),
             ],
         ),
+    ]
+
+
+def _made() -> list[Panel]:
+    return [
         lines(
             "Switches of the plan",
             "How often the plan was changed.",

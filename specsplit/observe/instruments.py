@@ -17,7 +17,8 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-from specsplit.observe.metric_table import Kind, Metric, Service, metrics_of
+from specsplit.observe.metric import Kind, Metric, Service
+from specsplit.observe.metric_table import metrics_of
 
 
 class Counter:

@@ -132,9 +132,6 @@ class Columns:
     def token_of(self, slot: int) -> int:
         return self._token[slot]
 
-    def score_of(self, slot: int) -> float:
-        return self._score[slot]
-
     def has_children(self, slot: int) -> bool:
         """Tell whether anything hangs below a slot."""
         return self._is_above[slot]

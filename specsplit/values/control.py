@@ -23,6 +23,12 @@ class Control:
         most = self.max_draft_tokens
         require(most is None or 1 <= most <= 256, "max_draft_tokens", f"is {most}, expected 1..256")
 
+    @property
+    def wanted(self) -> Adaptive | None:
+        """The controller that a verifier has to know for this; None: any will do."""
+        bounds = self.adaptive is None and self.max_draft_tokens is not None
+        return Adaptive.GOODPUT if bounds else self.adaptive
+
     def after(self, earlier: Control) -> Control:
         """This, and what was wanted before where this says nothing."""
         return replace(earlier, **said(self))

@@ -50,7 +50,9 @@ def report_to_wire(report: SpeculationReport) -> pb.SpeculationReport:
 
 
 def report_from_wire(message: pb.SpeculationReport) -> SpeculationReport:
-    """Raises InvalidRequest for a number that no measurement gives, or a plan out of range."""
+    """Raises InvalidRequest for a number that no measurement gives, and for a plan that is missing or out of range."""
+    if not message.HasField("launched"):
+        raise InvalidRequest("speculation.launched", "is missing; expected the plan of the verifier's settings")
     return SpeculationReport(
         adaptive=message.adaptive,
         max_draft_tokens=message.max_draft_tokens if message.HasField("max_draft_tokens") else None,

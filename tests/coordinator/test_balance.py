@@ -23,7 +23,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.balance import GUESS_STEPS, GUESSES, Balance, Brought, score
+from specsplit_coordinator.balance import GUESS_STEPS, GUESSES, MOST_STEPS, Balance, Brought, score
 from specsplit_coordinator.placement import EXPLORE_EVERY, DrafterPlacement
 from specsplit_coordinator.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
 from specsplit_coordinator.registry import Registry, Seat
@@ -122,7 +122,9 @@ def test_a_worked_example() -> None:
 def test_one_that_was_never_seen_is_expected_to_bring_what_its_kind_brings() -> None:
     room = Room("seen", "new")
     room.hear(DrafterReport("seen", 1, steps=1e6, accepted=3.0))
-    assert room.score("new") == pytest.approx(room.score("seen"), rel=0.05)
+    # Of 1e6 steps 1,000 count, so a guess weighs 50 / 1,050 = 1/21: that of the kind is (3 - 1.4) / 21 short of 3, the next 1/21 of that.
+    assert room.score("new") == pytest.approx(1 + 3 - 1.6 / 21)
+    assert room.score("seen") == pytest.approx(1 + 3 - 1.6 / 21**3)
     room.drafters["seen"].running = 4
     assert room.score("new") > room.score("seen")
 
@@ -149,7 +151,31 @@ def test_one_that_answers_late_is_expected_to_bring_less_until_it_has_been_seen_
     near, far = scores(2.0)
     assert far < 0.75 * near
     near, far = scores(1e5)
-    assert far == pytest.approx(near, rel=0.05)
+    # 2,000 steps of the kind, 1,000 of each: guesses weigh 1/41, 1/21 and 1/21; of what is guessed of the far one a fifth counts.
+    guess = 2 - 0.6 / 41 / 21
+    assert near == pytest.approx(1 + (20 * 2 + guess) / 21)
+    assert far == pytest.approx(1 + (20 * 2 + guess / 5) / 21)
+
+
+def test_of_one_report_no_more_than_so_many_steps_count() -> None:
+    room = Room("d")
+    for name, count, accepted in (("w", 1e9, 3.0), ("x", MOST_STEPS, 1.0)):
+        other = room.registry.register(Register(name, f"{name}:1", ModelInfo("toy", HERE, 512), 4))
+        report = DrafterReport("d", 1, count, accepted)
+        room.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=(report,))))
+    assert room.balance.seen(room.drafters["d"]) == 2 * MOST_STEPS
+    assert room.score("d") == pytest.approx(1 + 2.0 - 0.6 / 41**2), "both verifiers count alike: 2 of 1 and 3"
+
+
+@given(brought, brought)
+def test_what_was_known_fills_up_what_is_seen_to_the_weight_of_a_guess(mine: Brought, before: Brought) -> None:
+    both = mine.beside(before)
+    assert both.steps == max(mine.steps, min(GUESS_STEPS, mine.steps + before.steps))
+    if mine.steps >= GUESS_STEPS or not both.steps:
+        assert both == mine
+    for name in ("accepted", "held_s") if both.steps else ():
+        ends = sorted((getattr(mine, name), getattr(before, name)))
+        assert ends[0] - 1e-9 <= getattr(both, name) <= ends[1] + 1e-9
 
 
 names = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
@@ -274,6 +300,29 @@ async def test_a_drafter_that_is_clearly_worse_loses_its_sessions_and_none_goes_
     assert look(0.5, 2.0) == [], "not at once"
     room.clock.advance(NEVER_BACK_S)
     assert look(0.5, 2.0) == [HandOver("good", Endpoint("bad", "bad:1"), 1)]
+
+
+async def test_a_drafter_that_nobody_uses_is_remembered_as_it_was_and_sessions_do_not_come_back_to_it() -> None:
+    room = Room("good", "bad")
+    await room.place("good", 2)
+    await room.place("bad", 1)
+    seen, moved = {"good": 1e3, "bad": 1e3}, list[HandOver]()
+    for _ in range(40):
+        room.clock.advance(EVERY_S)
+        told = {"good": 2.0, "bad": 0.4}
+        room.hear(*(DrafterReport(name, room.drafters[name].running, seen[name], told[name]) for name in told))
+        room.rebalancer.look()
+        moved += room.verifier.hand_overs
+        room.verifier.hand_overs.clear()
+        room.clock.advance(NEVER_BACK_S)
+        seen = {name: count if room.drafters[name].running else count / 2 for name, count in seen.items()}
+    assert moved == [HandOver("bad", Endpoint("good", "good:1"), 1)], "it went, and stayed"
+    assert room.balance.seen(room.drafters["bad"]) < 1e-6
+    assert room.score("bad") < (1 + 1.4) / (1 + 2.0) * room.score("good"), (
+        "worse than a drafter of which nothing is known"
+    )
+    room.hear(DrafterReport("good", 3, 1e3, 2.0))
+    assert room.score("bad") < 0.9 * room.score("good"), "nor is it forgotten once it is not reported at all"
 
 
 async def test_a_session_that_was_handed_over_is_given_back_where_it_is() -> None:

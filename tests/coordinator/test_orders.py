@@ -143,6 +143,29 @@ async def test_a_verifier_of_an_older_build_that_joins_later_keeps_its_controlle
     assert "cannot be told to use the controller in force" in caplog.text
 
 
+async def test_a_bound_alone_is_goodputs_and_refused_where_a_verifier_does_not_know_that(
+    cluster: Cluster, member: Member
+) -> None:
+    member.say(knowing(cluster, "v1", "static", "ema"))
+    await member.hear_first(4)
+    with pytest.raises(Incompatible, match=r"verifier v1 runs a build that cannot be told to use goodput \(it knows"):
+        await cluster.client.set_plan(control=Control(max_draft_tokens=8))
+    assert await cluster.client.set_plan() == PlanTold(1, PlanChanges())
+
+
+async def test_of_a_bound_alone_a_verifier_of_an_older_build_that_joins_later_hears_nothing(
+    cluster: Cluster, member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cluster.client.set_plan(PlanChanges(topk=2), Control(max_draft_tokens=8))
+    member.say(knowing(cluster, "old", "static", "ema"))
+    assert (await member.hear_first(4))[2] == PlanOrder(PlanChanges(topk=2))
+    assert "cannot be told to use the controller in force" in caplog.text
+    late = Member(cluster.address)
+    late.say(knowing(cluster, "new", "static", "ema", "goodput"))
+    assert (await late.hear_first(4))[2] == PlanOrder(PlanChanges(topk=2), Control(max_draft_tokens=8))
+    await late.hang_up()
+
+
 async def test_every_member_is_told_what_to_trace_and_the_coordinator_obeys_too(
     cluster: Cluster, member: Member
 ) -> None:

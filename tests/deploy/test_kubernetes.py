@@ -14,7 +14,8 @@ import yaml
 
 from specsplit import __version__
 from specsplit.cli.serve import SETTINGS
-from specsplit.observe import metric_table
+from specsplit.observe.metric import Kind, Service
+from specsplit.observe.metric_table import metrics_of
 from specsplit.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -202,13 +203,7 @@ def test_the_autoscaler_follows_metrics_of_the_coordinator_and_scales_what_is_th
     target = scaler["spec"]["scaleTargetRef"]
     assert WORKLOADS[target["name"]]["kind"] == target["kind"]
     assert "replicas" not in WORKLOADS[target["name"]]["spec"], "two would say how many"
-    gauges = {
-        each.name
-        for each in vars(metric_table).values()
-        if isinstance(each, metric_table.Metric)
-        and each.kind is metric_table.Kind.GAUGE
-        and metric_table.Service.COORDINATOR in each.services
-    }
+    gauges = {each.name for each in metrics_of(Service.COORDINATOR) if each.kind is Kind.GAUGE}
     used = [each["external"]["metric"]["name"] for each in scaler["spec"]["metrics"]]
     assert used == ["specsplit_queued_requests", "specsplit_running_requests"]
     assert set(used) <= gauges

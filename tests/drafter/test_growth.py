@@ -347,7 +347,7 @@ def one_at_a_time(
 
     def rank(growth: Growth) -> tuple[bool, float]:
         tree, slot = growth.original.tree, offers[growth][len(chosen[growth])]
-        return slot != ROOT, tree.root_score - tree.score_of(slot)
+        return slot != ROOT, tree.root_score - tree.scores[slot]
 
     while sum(map(len, chosen.values())) < width:
         left = [g for g, slots in offers.items() if g not in starved and len(slots) > len(chosen[g])]

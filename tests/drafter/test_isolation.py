@@ -19,7 +19,7 @@ from specsplit.values import Plan, Sampling
 from specsplit_drafter.heads import HeadModel
 from specsplit_drafter.isolation import MOST_FAULTS
 from specsplit_drafter.model_proposer import ModelProposer
-from specsplit_drafter.proposer import Proposer
+from specsplit_drafter.proposer import Children, Frontier, Proposer
 from specsplit_drafter.session_table import Answer, SessionTable
 from specsplit_drafter.standalone import StandaloneModel
 from tests.drafter.head_toys import HEADS, VOCABULARY, event_of, head_of, layout_of
@@ -156,6 +156,30 @@ def test_what_breaks_for_one_session_after_another_is_the_drafters_end(caplog: p
     opened(table, None, 200, [1, NOWHERE], Sampling())
     with pytest.raises(IndexError):
         table.step()
+
+
+class Mangling(TableProposer):
+    """For one session it finds one row of children too few."""
+
+    def expand(self, frontier: Sequence[Frontier]) -> list[Children | None]:
+        """Lose a row."""
+        found = super().expand(frontier)
+        return [
+            Children(each.tokens[:-1], each.log_probabilities[:-1]) if each and part.session == (1, 2) else each
+            for part, each in zip(frontier, found, strict=True)
+        ]
+
+
+def test_a_session_whose_expansion_is_no_tree_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
+    proposer = Mangling(lambda _: {0: 0.5})
+    table = table_of(proposer)
+    for session in (1, 2, 3):
+        table.handle((1, session), open_event([1, 2]))
+    told = answers(table)
+    assert code_of(ended(told[2])).name == "INTERNAL"
+    assert "session 2 of stream 1: what it drafted is no tree" in caplog.text
+    assert grown(told[1]).ids and grown(told[3]).ids == grown(told[1]).ids
+    assert list(proposer.sessions) == [(1, 1), (1, 3)]
 
 
 def test_an_event_that_fails_in_a_way_nobody_thought_of_ends_its_own_session(caplog: pytest.LogCaptureFixture) -> None:

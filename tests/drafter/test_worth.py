@@ -28,6 +28,16 @@ def test_a_verifier_that_does_not_say_how_long_its_steps_take_is_guessed_at() ->
     assert worth.floor == pytest.approx(3e-6 * ACCEPT_LENGTH / 0.002)
 
 
+@pytest.mark.parametrize(("step_us", "step_s"), [(1, 0.0005), (500, 0.0005), (1_000_000, 1.0), (2**32 - 1, 1.0)])
+def test_a_verifier_that_exaggerates_how_long_its_steps_take_is_believed_within_bounds(
+    step_us: int, step_s: float
+) -> None:
+    assert Worth(3e-6, step_us).step_s == step_s
+    worth = Worth(3e-6)
+    worth.told(step_us)
+    assert worth.token_s == pytest.approx(step_s / ACCEPT_LENGTH)
+
+
 @given(st.integers(1, 10**7), st.integers(1, 30))
 def test_the_floor_is_lower_where_steps_are_longer_and_commit_less(step_us: int, tokens: int) -> None:
     floor = after_commits(Worth(3e-6, step_us), tokens).floor

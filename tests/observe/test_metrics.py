@@ -20,7 +20,8 @@ from specsplit.errors import InvalidRequest
 from specsplit.membership import Cluster, Member
 from specsplit.observe.exposition import expose
 from specsplit.observe.instruments import Histogram
-from specsplit.observe.metric_table import KIND, TABLE, Kind, Metric, Service, metrics_of, steps_of_125
+from specsplit.observe.metric import Kind, Metric, Service, steps_of_125
+from specsplit.observe.metric_table import KIND, TABLE, metrics_of
 from specsplit.observe.metrics import MOST_STEPS, CoordinatorMetrics, DrafterMetrics, Metrics, VerifierMetrics
 from specsplit.records import DrafterStatistics, LinkStatistics, PlanRecord, SessionStep, StepCosts
 from specsplit.rpc.catalogue import CODES
@@ -332,6 +333,14 @@ def test_the_gauges_of_the_plan_are_0_without_a_drafter_and_under_a_plan_that_do
     samples = scrape(metrics)
     assert value(samples, "specsplit_spec_num_steps") == value(samples, "specsplit_spec_num_draft_tokens") == 0
     assert value(samples, "specsplit_accept_length_count") == 1
+
+
+def test_a_session_that_drafts_counts_for_accept_length_even_if_it_is_shown_as_one_of_0_steps() -> None:
+    metrics = VerifierMetrics(on=True)
+    metrics.step(Costs(), [Step(plan=Plan(num_steps=0)), Step(drafted=4, depth=2, accepted=2, committed=3)])
+    samples = scrape(metrics)
+    assert value(samples, "specsplit_accept_length_count") == 2
+    assert value(samples, "specsplit_accept_length_sum") == 1 + 3
 
 
 def test_nodes_below_the_last_depth_of_the_table_are_counted_with_it() -> None:

@@ -170,7 +170,7 @@ def test_a_chain_longer_than_a_tree_has_places_for_is_hung_at_once() -> None:
     numbers = np.arange(1, count + 1)
     assert tree.extend(numbers, numbers - 1, numbers, np.full(count, -0.5))
     assert int(tree.positions[count]) == count
-    assert tree.score_of(count) == -0.5 * count
+    assert tree.scores[count] == -0.5 * count
 
 
 def test_ids_beyond_63_bits_are_refused() -> None:

@@ -72,6 +72,23 @@ def test_a_bound_that_features_have_no_room_for_is_refused(tmp_path: Path) -> No
         controller_for(settings, Adaptive.GOODPUT, 33)
 
 
+def test_a_bound_that_nobody_has_named_gives_way_to_the_room_there_is_for_features(tmp_path: Path) -> None:
+    settings = VerifierSettings(model=tmp_path, feature_retention=530)
+    assert settings.controller is Adaptive.GOODPUT and settings.max_draft_tokens == 32
+    assert controller_for(settings).plan(settings.plan, 1).num_draft_tokens == 530 - 512
+    named = VerifierSettings(model=tmp_path, feature_retention=530, max_draft_tokens=32)
+    with pytest.raises(InvalidRequest, match=r"is 32, too many .* expected at most 18"):
+        controller_for(named)
+
+
+def test_a_step_shown_as_one_of_0_steps_counts_as_drafted_and_one_whose_plan_has_0_steps_does_not() -> None:
+    (part,) = step(LAUNCHED, 0, 0).sessions
+    resting = replace(LAUNCHED, num_steps=0)
+    assert replace(part, shown=resting).numbers.attached
+    assert replace(part, shown=resting).numbers.plan == resting
+    assert not replace(part, plan=resting).numbers.attached
+
+
 def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew() -> None:
     controller = GoodputController(24)
     bounds, chooser = controller.plan(LAUNCHED, 1), controller.chooser

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit.draft_events import Close, FeaturesRead
-from specsplit.errors import IllegalEvent
+from specsplit.errors import IllegalEvent, InvalidRequest
 from specsplit.features import FeatureLayout, Features
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
@@ -174,6 +174,17 @@ def test_more_than_a_tree_can_hold_is_not_queued() -> None:
         ids = range(first, first + 3)
         sends += world.receive((1, Grow(0, ids, [each - 1 for each in ids], (1, 1, 1), (-0.1, -0.1, -0.1))))
     assert sends == [("drafter", 1, Close())], "no settling was needed to find out"
+
+
+def test_more_new_edges_than_a_tree_can_have_nodes_are_not_queued() -> None:
+    world = World()
+    ids = tuple(range(1, MAX_NODES + 2))
+    everything, too_many = (Grow(0, rescored=some, new_edges=(-0.1,) * len(some)) for some in (ids[:-1], ids))
+    assert world.receive((1, too_many), (2, everything)) == [("drafter", 1, Close())], (
+        "no settling was needed to find out"
+    )
+    with pytest.raises(InvalidRequest, match=r"grow\.rescored_ids: has 25, expected at most 24"):
+        drafting().grow(too_many, 0.1)
 
 
 def test_what_a_drafter_says_of_features_is_taken_in_behind_what_it_had_grown() -> None:

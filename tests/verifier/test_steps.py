@@ -17,6 +17,7 @@ from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Endpoint, Stopping
+from specsplit.wire import drafter
 from specsplit_verifier.engine import Engine
 from specsplit_verifier.events import FromDrafter, Inbound, Inbox, Output, Submit
 from specsplit_verifier.service import load_target
@@ -122,10 +123,11 @@ class Drafted(Collected):
         super().deliver(outputs, drafts, result)
 
 
-def test_a_drafter_is_told_how_long_steps_take_and_which_nodes_had_come(alphabet: Path) -> None:
+def told_of_steps(alphabet: Path, base_ms: float) -> list[ToDrafter]:
+    """What a drafter of two sessions is told, where a step takes so long."""
     settings, clock, outbox = VerifierSettings(model=alphabet), ManualClock(), Drafted()
     runner = TargetRunner(
-        load_target(settings, clock).target, Paced(CostCurve(base_ms=500.0), clock, clock.advance), None, clock
+        load_target(settings, clock).target, Paced(CostCurve(base_ms=base_ms), clock, clock.advance), None, clock
     )
     outbox.inbox = TurningInbox(clock)
     engine = Engine(runner, settings, outbox, clock, outbox.inbox)
@@ -136,11 +138,21 @@ def test_a_drafter_is_told_how_long_steps_take_and_which_nodes_had_come(alphabet
     engine.start()
     assert outbox.over.wait(60)
     engine.stop()
-    opens = [event for event in outbox.told if isinstance(event, Open)]
-    assert [event.step_us for event in opens] == [0, 0], "there has been no step"
-    commits = [event for event in outbox.told if isinstance(event, Commit)]
+    return outbox.told
+
+
+def test_a_drafter_is_told_how_long_steps_take_and_which_nodes_had_come(alphabet: Path) -> None:
+    told = told_of_steps(alphabet, base_ms=500.0)
+    assert [event.step_us for event in told if isinstance(event, Open)] == [0, 0], "there has been no step"
+    commits = [event for event in told if isinstance(event, Commit)]
     assert {commit.seen for commit in commits} == {7}
     assert 490_000 < commits[-1].step_us < 550_000
+
+
+def test_of_steps_that_take_hours_a_drafter_is_told_what_the_wire_holds(alphabet: Path) -> None:
+    told = told_of_steps(alphabet, base_ms=1e7)
+    assert {event.step_us for event in told[-5:] if isinstance(event, Commit)} == {1_000_000_000}
+    drafter.draft_request((1, event) for event in told)
 
 
 def test_values_of_a_step_are_empty_where_nothing_was_stepped() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specsplit.errors import SpecsplitError
 from specsplit.speculation import Draft
 from specsplit.values import Plan
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.patience import Patience, Wait
+from specsplit_verifier.planner import CyclePlanner
+from specsplit_verifier.step import StepResult
+from tests.verifier.test_ema import COSTS
 
 PLAN = Plan(wait_budget_us=20_000)
 
@@ -95,6 +101,34 @@ def test_step_cost_tells_what_tokens_cost_from_what_kv_costs() -> None:
         cost.observe(size, kv, 0.006 + 20e-6 * size + 40e-9 * kv)
     assert cost.token_s == pytest.approx(20e-6, rel=0.05)
     assert cost.predict(32, 10_000) == pytest.approx(0.006 + 20e-6 * 32 + 40e-9 * 10_000, rel=0.05)
+
+
+@pytest.mark.parametrize("count", [1, 10, 1000])
+def test_steps_that_took_no_time_leave_a_prediction_that_is_finite_and_positive(count: int) -> None:
+    cost = StepCost()
+    for _ in range(count):
+        cost.observe(17, 16_384, 0.0)
+        assert 0.0 < cost.predict(17, 16_384) < 1e-3
+    for _ in range(5):
+        before = cost.predict(17, 16_384)
+        cost.observe(17, 16_384, 5.0)
+        assert before < cost.predict(17, 16_384) < 5.0
+
+
+def test_one_step_that_took_no_time_is_forgotten_like_any_other() -> None:
+    cost = StepCost()
+    for seconds in (*[5.0] * 100, 0.0, *[5.0] * 300):
+        cost.observe(17, 16_384, seconds)
+    assert cost.predict(17, 16_384) == pytest.approx(5.0, rel=0.2)
+
+
+def test_a_step_that_failed_teaches_no_cost() -> None:
+    planner = CyclePlanner(PLAN, 512)
+    costs = replace(COSTS, tokens=17, forward_us=2000.0)
+    planner.observe(StepResult((), (), {}, costs))
+    learnt = planner.cost.mean_s
+    planner.observe(StepResult((), (), {1: SpecsplitError("out of memory")}, replace(costs, forward_us=9e6)))
+    assert planner.cost.mean_s == learnt == pytest.approx(0.002)
 
 
 @given(st.lists(st.tuples(st.integers(1, 600), st.integers(0, 10_000), st.floats(1e-4, 1.0)), max_size=30))

@@ -327,9 +327,27 @@ def test_a_bound_out_of_range_is_refused_by_name(most: int) -> None:
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -1.0])
 def test_a_report_of_what_cannot_have_been_measured_is_refused_by_name(number: float) -> None:
-    report = {"adaptive": "static", "drafters": [{"member_id": "d", "accepted": number}]}
+    report = {"adaptive": "static", "launched": {}, "drafters": [{"member_id": "d", "accepted": number}]}
     with pytest.raises(InvalidRequest, match=r"speculation\.drafters\.accepted"):
         cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": report}))
+
+
+@pytest.mark.parametrize("nodes", [256.5, 1e9, math.inf])
+def test_a_report_of_more_accepted_nodes_than_a_step_can_have_is_refused_by_name(nodes: float) -> None:
+    report = {"adaptive": "static", "launched": {}, "drafters": [{"member_id": "d", "accepted": nodes}]}
+    with pytest.raises(InvalidRequest, match=rf"speculation\.drafters\.accepted: is {nodes}, expected 0\.\.256"):
+        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": report}))
+
+
+@pytest.mark.parametrize("step_ms", [-0.5, -math.inf, math.inf, math.nan])
+def test_a_load_whose_step_cannot_have_taken_so_long_is_refused_by_name(step_ms: float) -> None:
+    with pytest.raises(InvalidRequest, match=rf"load\.step_ms: is {step_ms}, expected a finite number that is not neg"):
+        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"load": {"step_ms": step_ms}}))
+
+
+def test_a_report_without_the_plan_of_the_settings_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest, match=r"speculation\.launched: is missing"):
+        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": {"adaptive": "static"}}))
 
 
 def test_a_report_of_a_controller_that_this_build_does_not_know_is_read_all_the_same() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specsplit.observe.instruments import Instruments
-from specsplit.observe.metric_table import Service
+from specsplit.observe.metric import Service
 
 
 class Metrics:

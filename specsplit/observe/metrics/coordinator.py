@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from specsplit.membership import Cluster
 from specsplit.observe import metric_table as table
-from specsplit.observe.metric_table import Service
+from specsplit.observe.metric import Service
 from specsplit.observe.metrics.base import Metrics
 from specsplit.values import FinishReason, ModelInfo
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specsplit.observe import metric_table as table
-from specsplit.observe.metric_table import Service
+from specsplit.observe.metric import Service
 from specsplit.observe.metrics.base import Metrics
 from specsplit.records import DrafterStatistics
 from specsplit.values import DrafterKind

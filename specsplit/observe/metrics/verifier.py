@@ -7,7 +7,8 @@ from itertools import accumulate
 
 from specsplit.observe import metric_table as table
 from specsplit.observe.instruments import Instruments
-from specsplit.observe.metric_table import DEEPEST, DEPTH, Metric, Service
+from specsplit.observe.metric import Metric, Service
+from specsplit.observe.metric_table import DEEPEST, DEPTH
 from specsplit.observe.metrics.base import Metrics
 from specsplit.records import LinkStatistics, PlanRecord, SessionStep, StepCosts
 from specsplit.values import Load, Miss
