@@ -12,7 +12,6 @@ from benchmarks.lab.clock import VirtualClock
 from benchmarks.lab.models import ModelSource
 from benchmarks.lab.scenario import DrafterSpec, Scenario
 from benchmarks.lab.trace import Header, Level, row, write
-from specsplit.model.batch import Row
 from specsplit.model.pages import PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.tree import ROOT, Ints, TokenTree
@@ -94,7 +93,7 @@ def _features(source: ModelSource, proposer: Proposer, text: Sequence[int]) -> t
     recipe = target.recipe(proposer.info.features)
     table = PageTable(target.pool)
     table.reserve(len(text))
-    chunk = ChunkInput(0, 0, Row.chunk(text, table.upto(len(text))), recipe)
+    chunk = ChunkInput.chunk(text, table.upto(len(text)), session=0, first=0, recipe=recipe)
     rows = Rows(recipe.layout, 0)
     for _, _, features in target.run(StepInput(chunks=[chunk])).features:
         rows.append(features)

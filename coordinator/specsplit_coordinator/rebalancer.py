@@ -51,18 +51,18 @@ class Rebalancer:
     def _gains(self, verifier: Seat) -> Iterator[tuple[float, Seat, Seat]]:
         """What a session would gain by going from one drafter to another, as a multiple of what it has to gain."""
         usable = [seat for seat in self._registry.usable_drafters if seat.member_id not in verifier.cooling_down]
+        there = [(seat, self._balance.score(verifier, seat, more=1)) for seat in usable if seat.has_room]
         for source in usable:
             if self._balance.report(verifier, source).sessions:
                 here = self._balance.score(verifier, source)
-                for target in usable:
+                for target, score in there:
                     if self._may_go(verifier, source, target):
                         needed = here if _uneven(source, target) else (1 + MARGIN) * here
-                        yield self._balance.score(verifier, target, more=1) / needed, source, target
+                        yield score / needed, source, target
 
     def _may_go(self, verifier: Seat, source: Seat, target: Seat) -> bool:
         back = (verifier.member_id, target.member_id, source.member_id)
-        there = target is not source and kind_of(target) is kind_of(source)
-        return there and target.has_room and back not in self._moved
+        return target is not source and kind_of(target) is kind_of(source) and back not in self._moved
 
     def _hand_over(self, verifier: Seat, source: Seat, target: Seat) -> None:
         self._moved[verifier.member_id, source.member_id, target.member_id] = self._clock.now()

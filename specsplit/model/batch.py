@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,7 +54,7 @@ def ancestor_mask(parents: Sequence[int]) -> Mask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """New tokens of one sequence in one forward."""
+    """New tokens of one sequence in one forward. Who runs one adds what else it knows of them in a subclass."""
 
     tokens: ArrayLike
     """[Q] vocabulary ids, Q >= 1."""
@@ -78,11 +79,11 @@ class Row:
         return len(self.positions)
 
     @classmethod
-    def chunk(cls, tokens: Sequence[int] | Ints, pages: RowPages, logits_at: Sequence[int] = ()) -> Row:
-        """A stretch of committed tokens; `pages` are those of the sequence up to the chunk's end."""
+    def chunk(cls, tokens: Sequence[int] | Ints, pages: RowPages, logits_at: Sequence[int] = (), **own: Any) -> Self:
+        """A stretch of committed tokens; `pages` are those of the sequence up to the chunk's end, `own` the fields of a subclass."""
         count, length = len(tokens), pages.length
         positions = np.arange(length - count, length, dtype=np.int64)
-        return cls(tokens, positions, pages, causal_mask(count), logits_at)
+        return cls(tokens, positions, pages, causal_mask(count), logits_at, **own)
 
     @classmethod
     def tree(
@@ -91,17 +92,18 @@ class Row:
         parents: Sequence[int],
         pages: RowPages,
         logits_at: Sequence[int] | None = None,
-    ) -> Row:
+        **own: Any,
+    ) -> Self:
         """A root (index 0, parent -1) and nodes below it, logits wanted at all of them unless `logits_at` says less.
 
-        `pages` are those of L - n committed tokens, whose KV is there, and of the n tokens of the tree.
+        `pages` are those of L - n committed tokens, whose KV is there, and of the n tokens of the tree; `own` are the fields of a subclass.
         """
         count, length = len(tokens), pages.length
         if count == 1:  # plain decoding: by far the most rows there are
             position = np.array([length - 1], dtype=np.int64)
-            return cls(tokens, position, pages, _ALONE, (0,) if logits_at is None else logits_at)
+            return cls(tokens, position, pages, _ALONE, (0,) if logits_at is None else logits_at, **own)
         mask = ancestor_mask(parents)
         positions = mask.sum(axis=1, dtype=np.int64)
         positions += length - count - 1
         wanted = range(count) if logits_at is None else logits_at
-        return cls(tokens, positions, pages, mask, wanted)
+        return cls(tokens, positions, pages, mask, wanted, **own)

@@ -28,8 +28,8 @@ def alphabet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def verifier_over(folder: Path, **settings: Any) -> AsyncIterator[Verifier]:
-    """A verifier in this process; closed, and checked to be empty, on the way out."""
-    resolved = VerifierSettings(model=folder, **settings)
+    """A verifier in this process, its plan static unless told otherwise; closed, and checked to be empty, on the way out."""
+    resolved = VerifierSettings(model=folder, **{"adaptive": "static", **settings})
     clock = SystemClock()
     verifier = Verifier(resolved, load_target(resolved, clock), clock)
     try:

@@ -77,7 +77,7 @@ async def test_without_a_limit_the_context_is_the_limit(alphabet: Path) -> None:
 
 
 async def test_without_a_limit_a_small_kv_pool_is_the_limit(alphabet: Path) -> None:
-    async with verifier_over(alphabet, kv_tokens=64, adaptive="static") as verifier:
+    async with verifier_over(alphabet, kv_tokens=64) as verifier:
         tokens, end = await decode(verifier, DecodeRequest("r", ids("a" * 10)))
     assert len(tokens) == 64 - 10 - 16 and end.reason is FinishReason.LENGTH
 
@@ -93,7 +93,7 @@ async def test_what_exceeds_the_context_is_refused_with_the_numbers(alphabet: Pa
 
 
 async def test_a_session_that_can_never_fit_is_refused_with_the_numbers(alphabet: Path) -> None:
-    async with verifier_over(alphabet, kv_tokens=64, adaptive="static") as verifier:
+    async with verifier_over(alphabet, kv_tokens=64) as verifier:
         numbers = r"needs 8 KV pages of 16 tokens \(10 prompt, 100 to generate, 16 drafted\).* has 4 in all"
         with pytest.raises(InvalidRequest, match=numbers) as caught:
             await decode(verifier, DecodeRequest("r", ids("a" * 10), stopping=Stopping(100)))
@@ -101,7 +101,7 @@ async def test_a_session_that_can_never_fit_is_refused_with_the_numbers(alphabet
 
 
 async def test_a_session_that_does_not_fit_now_waits_its_turn(alphabet: Path) -> None:
-    async with verifier_over(alphabet, kv_tokens=64, adaptive="static") as verifier:  # room for one of these at a time
+    async with verifier_over(alphabet, kv_tokens=64) as verifier:  # room for one of these at a time
         records = recorded(verifier)
         results = await asyncio.gather(
             *(decode(verifier, DecodeRequest(c, ids("." * 30 + c), stopping=Stopping(10))) for c in "abc")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from specsplit.errors import InvalidRequest
-from specsplit.model import Row, RowPages
+from specsplit.model import RowPages
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.speculation import Draft
 from specsplit.values import MAX_LOGPROBS, Sampling, Stopping, TokenLogprob
@@ -100,7 +100,9 @@ def test_a_token_that_the_model_rules_out_is_told_with_minus_infinity() -> None:
 
 def tree(session: int, draft: Draft, wanted: int | None) -> TreeInput:
     pages = RowPages.alone(np.arange(len(draft.tokens)), len(draft.tokens))
-    return TreeInput(session, draft, Row.tree(draft.tokens, draft.parents, pages), Sampling(), None, wanted)
+    return TreeInput.tree(
+        draft.tokens, draft.parents, pages, session=session, draft=draft, sampling=Sampling(), logprobs=wanted
+    )
 
 
 @given(

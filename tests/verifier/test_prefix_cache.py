@@ -206,7 +206,7 @@ async def test_text_is_the_same_with_the_cache_and_without(kind: DrafterKind | N
     async with drafting(kind) as endpoint:
         async with verifier_over(POCKET / "target", prefix_cache=False) as verifier:
             truth = [(await write_all(verifier, prompts, sampling, new=40))[0] for sampling in (Sampling(), SEEDED)]
-        async with verifier_over(POCKET / "target", adaptive="static") as verifier:
+        async with verifier_over(POCKET / "target") as verifier:
             for sampling, texts in [(Sampling(), truth[0]), (SEEDED, truth[1])]:
                 found, ends = await write_all(verifier, prompts, sampling, endpoint, new=40)
                 assert found == texts
@@ -269,7 +269,7 @@ async def test_a_head_on_a_shared_beginning_is_accepted_as_often_as_on_its_own(k
     for prefix_cache in (False, True):
         async with (
             drafting(kind) as endpoint,
-            verifier_over(POCKET / "target", prefix_cache=prefix_cache, adaptive="static") as verifier,
+            verifier_over(POCKET / "target", prefix_cache=prefix_cache) as verifier,
         ):
             steps = recorded(verifier)
             await write_all(verifier, [prompt], Sampling(), endpoint, new=60)

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specsplit.cli.local import Child
 from specsplit.rpc import dial, wait_until_serving
 from specsplit.sessions import DecodeRequest
-from specsplit.values import Endpoint, Sampling, Stopping
+from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
 
@@ -53,8 +53,9 @@ async def test_sampled_tokens_follow_the_targets_distribution(tmp_path: Path, ng
     folder = random_target(tmp_path, VOCAB)
     endpoint = await serving(ngram)
     async with verifier_over(folder, max_sessions=900, kv_tokens=65536, paced_step_base_ms=2.0) as verifier:
+        serial = PlanChanges(draft_ahead=False)  # a step waits for drafts, however busy the machine is
         requests = [
-            DecodeRequest(str(seed), PROMPT, Sampling(1.0, seed=seed), Stopping(4), drafter=endpoint)
+            DecodeRequest(str(seed), PROMPT, Sampling(1.0, seed=seed), Stopping(4), serial, drafter=endpoint)
             for seed in range(SESSIONS)
         ]
         limit = asyncio.Semaphore(8)

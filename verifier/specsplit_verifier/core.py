@@ -168,7 +168,7 @@ class EngineCore:
         self._sends += self._drafters.settle(running.values())  # first: it was grown for what the step went out with
         for chunk in step.chunks:
             if not chunk.recomputed and chunk.session not in output.failed:
-                running[chunk.session].kv_length += chunk.tokens
+                running[chunk.session].kv_length += chunk.num_tokens
         for number, error in output.failed.items():
             self._outputs.append((number, error))
             self._end(running[number])
@@ -231,11 +231,11 @@ class EngineCore:
     def _costs(self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult]) -> StepCosts:
         lap, lost = self.stopwatch.lap(output.forward_s), self._drafters.counters.take()
         kv = self._scheduler.kv.counters.take()
-        recomputed = sum(chunk.tokens for chunk in step.chunks if chunk.recomputed)
+        recomputed = sum(chunk.num_tokens for chunk in step.chunks if chunk.recomputed)
         return StepCosts(
             tokens=step.tokens,
             kv_tokens=step.kv_tokens,
-            prefill_tokens=sum(chunk.tokens for chunk in step.chunks) - recomputed,
+            prefill_tokens=sum(chunk.num_tokens for chunk in step.chunks) - recomputed,
             recomputed_tokens=recomputed,
             began=step.planned_at,
             started=output.started,

@@ -295,8 +295,10 @@ class DraftSession:
             return True
         return self.catching_up and self.mirror.commits > 0
 
-    def replan(self, now: float) -> None:
+    def replan(self, plan: Plan, now: float) -> None:
         """The drafter is told of another plan, and answers as it would a commit: by growing, or by saying that it rests."""
+        if self.feed is not None and self.feed.resting is plan.speculates:
+            self.feed.rest(resting=not plan.speculates)
         if self.mirror.resting:
             self.mirror.stir()
             self._wait.begin(now)

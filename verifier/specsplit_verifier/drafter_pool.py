@@ -17,13 +17,14 @@ from specsplit.values import Endpoint, Plan, Vocabulary
 from specsplit_verifier.draft_session import DraftCounters, DraftSession, NoDrafter
 from specsplit_verifier.drafter_record import DrafterRecord
 from specsplit_verifier.events import FromDrafter, HandOver, Sends
-from specsplit_verifier.feed import FeatureSource, Feed, Overrun
+from specsplit_verifier.feed import FeatureSource, Feed, Overrun, Recipe
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.session import Session
 
 _log = logging.getLogger(__name__)
 COOL_DOWN_S = 5.0  # a lost drafter is not tried again for so long
 RETRY_S = 1.0  # sessions that need a drafter are looked after this often
+REMEMBERED = 1024  # drafters that are known by what they brought; of those that draft for nobody the first is forgotten
 ELSEWHERE = (8, 9, 14)  # RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNAVAILABLE: this drafter cannot, another may
 
 
@@ -57,7 +58,7 @@ class DrafterPool:
         session.plan = plan
         if not changed or isinstance(drafter, NoDrafter):
             return []
-        drafter.replan(now)
+        drafter.replan(plan, now)
         return [(drafter.address, session.id, plan)]
 
     def resume(self, session: Session, now: float) -> Sends:
@@ -93,11 +94,22 @@ class DrafterPool:
             return []
         root = len(session.tokens) - 1
         mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
+        if address not in self._records:
+            self._forget()
         patience = self._patience.setdefault(address, Patience())
         record = self._records.setdefault(address, DrafterRecord())
         session.drafter = DraftSession(address, mirror, patience, feed, self.counters, record)
         opened = self._open_event(session, feed)
         return [(address, session.id, event) for event in (opened, *session.drafter.begin(root, now))]
+
+    def _forget(self) -> None:
+        """Make room for another drafter's record."""
+        if len(self._records) < REMEMBERED:
+            return
+        idle = next((address for address, record in self._records.items() if not record.sessions), None)
+        if idle is not None:
+            del self._records[idle]
+            self._patience.pop(idle, None)
 
     def _open_event(self, session: Session, feed: Feed | None) -> Open:
         layout = FeatureLayout() if feed is None else feed.recipe.layout
@@ -115,11 +127,18 @@ class DrafterPool:
         )
 
     def _feed(self, session: Session, need: FeatureNeed) -> Feed | None:
+        recipe = self._recipe(need)
+        if recipe is None or self._features is None:
+            return None
+        return self._features.feed(session.id, recipe, session.drafter.feed, session.kv_length)
+
+    def _recipe(self, need: FeatureNeed) -> Recipe | None:
+        """How features are made of what a drafter needs; None if it needs none. Raises Incompatible if they cannot be."""
         if not need:
             return None
         if self._features is None:
             raise Incompatible(f"it needs features ({need}), and this verifier makes none")
-        return self._features.feed(session.id, need, session.drafter.feed, session.kv_length)
+        return self._features.recipe(need)
 
     def _replace(self, session: Session, now: float) -> Sends:
         """Another drafter, if the session has use for one and one is there that has not refused it and was not lost a moment ago."""
@@ -158,17 +177,28 @@ class DrafterPool:
         return sends
 
     def hand_over(self, order: HandOver, running: Iterable[Session], now: float) -> Sends:
-        """Some sessions of a drafter go on with another: those with the shortest texts, which cost least to open anew."""
-        if self._cooling_down.get(order.target.address, -math.inf) > now:
+        """Some sessions of a drafter go on with another: those with the shortest texts, which cost least to open anew.
+
+        They stay where they are if the other was just lost, or needs features that the target does not give.
+        """
+        if self._cooling_down.get(order.target.address, -math.inf) > now or not self._feeds(order.target):
             return []
         theirs = [session for session in running if session.drafted_by(order.source)]
         willing = [session for session in theirs if order.target.address not in session.refused_by]
         sends: Sends = []
         for session in sorted(willing, key=lambda session: len(session.tokens))[: order.sessions]:
             sends += self._detach(session, needed=True)
-            sends += self._open(session, order.target, now) or self._replace(session, now)
+            sends += self._open(session, order.target, now)
             self.counters.hand_overs += 1
         return sends
+
+    def _feeds(self, drafter: Endpoint) -> bool:
+        try:
+            self._recipe(drafter.features)
+        except Incompatible as error:
+            _log.warning("sessions are not handed over to drafter %s, which does not fit: %s", drafter.address, error)
+            return False
+        return True
 
     def received(self, message: FromDrafter, running: Mapping[int, Session], now: float) -> Sends:
         """Take in a drafter's message; grows wait until they are settled. One out of step ends drafting for its own session only."""

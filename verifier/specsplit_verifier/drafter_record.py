@@ -68,6 +68,9 @@ class Lately:
         )
 
 
+NOTHING = Lately()
+
+
 class Recently:
     """Looks at the records now and then, and knows what drafters brought lately. Pure: time is an argument."""
 
@@ -81,10 +84,12 @@ class Recently:
         """What every drafter brought lately, by address; those forgotten and without sessions are left out."""
         share = 0.5 ** ((now - self._at) / HALF_LIFE_S)
         self._at = now
-        for address, record in records.items():
-            sums, before = Lately.of(record), self._seen.get(address, Lately())
-            self._lately[address] = self._lately.get(address, Lately()).followed_by(before, sums, share)
-            self._seen[address] = sums
+        sums = {address: Lately.of(record) for address, record in records.items()}
+        self._lately = {
+            address: self._lately.get(address, NOTHING).followed_by(self._seen.get(address, NOTHING), lately, share)
+            for address, lately in sums.items()
+        }
+        self._seen = sums
         return {
             address: lately
             for address, lately in self._lately.items()

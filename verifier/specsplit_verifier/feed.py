@@ -8,7 +8,7 @@ The drafter gets every position once, in order, from 0. It is never sent more th
 than the retention is kept: the oldest are dropped. A drafter that comes late has to be sent what was there before it; what is
 dropped until then is computed again, and so is what prefill computes faster than it reads. Once it has read all that lay before the
 root when it came, and was sent the rest, it is live, and has to keep up: if it reads so slowly that positions are dropped unsent,
-it is given up (Overrun).
+it is given up (Overrun). One that was told to rest need not read, and is live again once it has what it missed meanwhile.
 """
 
 from __future__ import annotations
@@ -100,6 +100,8 @@ class Feed:
         """True while there is a drafter to send to."""
         self.live = False
         """True once it had caught up and was sent all there was."""
+        self.resting = False
+        """True while the drafter was told to rest."""
         self.sent = 0
         """The present drafter was sent every position below this."""
         self.read = 0
@@ -140,9 +142,13 @@ class Feed:
         """A drafter begins at a session whose root has position `root`: what it is to be sent now."""
         self.attached = True
         self.sent = self.read = 0
-        self.live = False
+        self.live = self.resting = False
         self._backlog = root
         return self._take()
+
+    def rest(self, *, resting: bool) -> None:
+        """The drafter was told to rest, or to go on; either way it need not have kept up so far."""
+        self.resting, self.live = resting, False
 
     def detach(self) -> None:
         """The drafter is gone; what is kept waits for another."""
@@ -186,7 +192,7 @@ class Feed:
         if not self.attached or self.sent < self._kept.first:
             return []
         events = self._send(self._kept, min(self.end, self.read + self._limits.window))
-        self.live |= self.complete and not self.catching_up
+        self.live |= self.complete and not self.catching_up and not self.resting
         return events
 
     def _send(self, rows: Rows, end: int) -> list[Features]:
@@ -210,12 +216,8 @@ class FeatureSource:
     stored: Callable[[int, Recipe, int], Sequence[Features]] = _nothing
     """Features of a session (its number) before a position that were computed for others, without a gap."""
 
-    def feed(self, session: int, need: FeatureNeed, kept: Feed | None, first: int) -> Feed:
-        """The feed for a drafter with `need`: `kept`, if that is of the same recipe, else a new one of what is stored before `first`.
-
-        Raises Incompatible if the need cannot be met.
-        """
-        recipe = self.recipe(need)
+    def feed(self, session: int, recipe: Recipe, kept: Feed | None, first: int) -> Feed:
+        """The feed of a drafter: `kept`, if that is of the same recipe, else a new one of what is stored before `first`."""
         if kept is not None and kept.recipe == recipe:
             return kept
         stored = self.stored(session, recipe, first)

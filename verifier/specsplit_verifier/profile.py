@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from specsplit.model.batch import Row
 from specsplit.model.pages import PageTable
 from specsplit_verifier.step import ChunkInput, StepInput
 from specsplit_verifier.target_runner import Profiled, TargetRunner
@@ -20,7 +19,7 @@ def profile(runner: TargetRunner) -> Iterator[Profiled]:
     for size in (each for each in _SIZES if each <= most):
         table = PageTable(pool)
         table.reserve(size)
-        step = StepInput(chunks=[ChunkInput(0, 0, Row.chunk([0] * size, table.upto(size)), None)])
+        step = StepInput(chunks=[ChunkInput.chunk([0] * size, table.upto(size), session=0, first=0)])
         runner.run(step)
         yield Profiled(step.tokens, step.kv_tokens, runner.run(step).forward_s)
         table.release()

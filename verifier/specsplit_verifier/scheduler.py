@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 
 from specsplit.errors import Exhausted, InvalidRequest
-from specsplit.model.batch import Row
 from specsplit.model.page_tables import RowPages
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo
@@ -119,15 +118,31 @@ class Scheduler:
 
 
 def _tree(session: Session, draft: Draft) -> TreeInput:
-    row = Row.tree(draft.tokens, draft.parents, session.table.upto(session.kv_length + len(draft.tokens)))
     request, counts = session.request, session.tally.tokens
     if counts is not None:
         counts.add(session.tokens[len(counts) :])
-    return TreeInput(session.id, draft, row, request.sampling, session.drafter.recipe, request.logprobs, counts)
+    return TreeInput.tree(
+        draft.tokens,
+        draft.parents,
+        session.table.upto(session.kv_length + len(draft.tokens)),
+        session=session.id,
+        draft=draft,
+        sampling=request.sampling,
+        recipe=session.drafter.recipe,
+        logprobs=request.logprobs,
+        counts=counts,
+    )
 
 
 def _chunk(
     session: Session, positions: range, pages: RowPages, *, lead: int = 0, recomputed: bool = False
 ) -> ChunkInput:
-    row = Row.chunk(session.tokens[positions.start : positions.stop], pages)
-    return ChunkInput(session.id, positions.start + lead, row, session.drafter.recipe, lead, recomputed)
+    return ChunkInput.chunk(
+        session.tokens[positions.start : positions.stop],
+        pages,
+        session=session.id,
+        first=positions.start + lead,
+        recipe=session.drafter.recipe,
+        lead=lead,
+        recomputed=recomputed,
+    )

@@ -126,12 +126,12 @@ class Spans:
     def _chunk(self, traced: _Traced, chunk: ChunkInput, costs: StepCosts, links: Sequence[TraceContext]) -> None:
         traced.chunks += 1
         if self._tracing.wants(_PARTS):
-            attributes = {"first": chunk.first, "tokens": chunk.tokens}
+            attributes = {"first": chunk.first, "tokens": chunk.num_tokens}
             self._tracing.span(
                 "prefill_chunk", costs.began, costs.ended, parent=traced.prefill, attributes=attributes, links=links
             )
         over = traced.read is not None  # it was preempted, and is read again
-        if not over and chunk.first + chunk.tokens >= traced.prompt_tokens - 1:  # the last token is the first root
+        if not over and chunk.first + chunk.num_tokens >= traced.prompt_tokens - 1:  # the last token is the first root
             self._prefilled(traced, costs.ended)
 
     def _prefilled(self, traced: _Traced, now: float, failure: str | None = None) -> float:

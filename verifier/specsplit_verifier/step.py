@@ -17,15 +17,14 @@ from specsplit.values import Miss, Plan, Sampling, SpeculationStatistics, TokenL
 from specsplit_verifier.feed import Recipe
 
 
-@dataclass(frozen=True, slots=True)
-class TreeInput:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TreeInput(Row):
     """A session's draft, root first: logits behind every token of it."""
 
     session: int
     draft: Draft
-    row: Row
     sampling: Sampling
-    recipe: Recipe | None
+    recipe: Recipe | None = None
     """How features are made of its accepted tokens; None: none are wanted."""
     logprobs: int | None = None
     """Likeliest tokens wanted beside each of its accepted tokens and the bonus; None: no log-probabilities at all."""
@@ -33,8 +32,8 @@ class TreeInput:
     """What its penalties count of the committed tokens; None: it has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkInput:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ChunkInput(Row):
     """A stretch of a session's committed tokens: no logits.
 
     What is recomputed is written to scratch pages, since batch shapes round differently, and others may read what is there.
@@ -43,18 +42,12 @@ class ChunkInput:
     session: int
     first: int
     """Position of the first token, those of the lead not counted."""
-    row: Row
-    recipe: Recipe | None
+    recipe: Recipe | None = None
     """How features are made of its tokens; None: none are wanted."""
     lead: int = 0
     """Tokens in front that are run only because a scratch page begins with them."""
     recomputed: bool = False
     """True if its KV was there, and it is run for the features that a drafter lacks; else it is of the prompt."""
-
-    @property
-    def tokens(self) -> int:
-        """How many there are."""
-        return self.row.num_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +73,12 @@ class StepInput:
     @property
     def rows(self) -> list[Row]:
         """Of trees, then of chunks."""
-        return [part.row for part in (*self.trees, *self.chunks)]
+        return [*self.trees, *self.chunks]
 
     @property
     def tokens(self) -> int:
         """In all rows."""
-        return sum(part.row.num_tokens for part in (*self.trees, *self.chunks))
+        return sum(row.num_tokens for row in self.rows)
 
     @property
     def kv_tokens(self) -> int:

@@ -89,7 +89,7 @@ class TargetRunner:
 
     def _compact(self, step: StepInput, accepted: Mapping[int, Accepted]) -> None:
         """The KV of accepted nodes moves to the front of its tree."""
-        walked = [(tree.row, accepted[tree.session].path) for tree in step.trees if tree.session in accepted]
+        walked = [(tree, accepted[tree.session].path) for tree in step.trees if tree.session in accepted]
         moved = [(row, path) for row, path in walked if path[-1] != len(path) - 1]
         if moved:
             self.target.compact(moved)
@@ -116,7 +116,7 @@ def _wanted(step: StepInput, accepted: Mapping[int, Accepted]) -> list[Wanted]:
     """
     starts = list(accumulate((row.num_tokens for row in step.rows), initial=0))
     wanted = [
-        Wanted(chunk.session, chunk.recipe, chunk.first, range(start + chunk.lead, start + chunk.tokens))
+        Wanted(chunk.session, chunk.recipe, chunk.first, range(start + chunk.lead, start + chunk.num_tokens))
         for chunk, start in zip(step.chunks, starts[len(step.trees) :], strict=False)
         if chunk.recipe is not None
     ]

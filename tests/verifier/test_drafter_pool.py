@@ -1,0 +1,112 @@
+"""The pool by itself: what it remembers of drafters, whom sessions are handed to, and what a drafter that was told to rest may miss."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from specsplit.errors import Incompatible
+from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
+from specsplit.model.pages import PagePool, PageTable
+from specsplit.sessions import DecodeRequest
+from specsplit.values import Endpoint, Plan, Vocabulary
+from specsplit_verifier import drafter_pool
+from specsplit_verifier.draft_session import NoDrafter
+from specsplit_verifier.drafter_pool import DrafterPool
+from specsplit_verifier.drafter_record import DrafterRecord, Lately, Recently
+from specsplit_verifier.events import HandOver
+from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
+from specsplit_verifier.session import Session, StopRule
+
+LAYOUT = FeatureLayout(1, FeatureFormat.FP8_E4M3)
+NEED = FeatureNeed(layers=(1,), hidden_size=1)
+RESTING = Plan(num_steps=0)
+
+
+def recipe_of(need: FeatureNeed) -> Recipe:
+    if need != NEED:
+        raise Incompatible(f"this target has no {need}")
+    return Recipe((1,), "", LAYOUT)
+
+
+def pool_with_features() -> DrafterPool:
+    return DrafterPool(Vocabulary(100), 50, FeatureSource(recipe_of, FeedLimits(4, 8, 1000)))
+
+
+def session_at(pool: DrafterPool, drafter: Endpoint, number: int = 1) -> Session:
+    table = PageTable(PagePool(8, 16))
+    session = Session(number, DecodeRequest("r", (1,)), Plan(), StopRule(500), table, [1])
+    session.drafter = NoDrafter(needed=True)
+    assert pool.attach(session, drafter, 0.0)
+    return session
+
+
+def features(first: int, count: int) -> Features:
+    return Features(first, count, bytes(count), bytes(4 * count))
+
+
+def test_a_drafter_that_was_told_to_rest_is_not_given_up_for_reading_nothing_and_gets_what_it_missed_afterwards() -> (
+    None
+):
+    pool = pool_with_features()
+    session = session_at(pool, Endpoint("head", "head:1", NEED))
+    assert pool.computed(session, features(0, 1), 0.0) and pool.replan(session, RESTING, 0.0)
+    for position in range(1, 40):
+        pool.computed(session, features(position, 1), 1.0)
+    drafter = session.drafted_by("head:1")
+    assert drafter is not None and drafter.feed is not None, "it has read nothing of 40 tokens, of which 8 are kept"
+    pool.replan(session, Plan(), 2.0)
+    assert drafter.recompute == range(4, 4), "it has yet to read what it was sent"
+    sent = drafter.read(4, 2.0, prefilling=False)
+    while not drafter.feed.complete:
+        if drafter.recompute:
+            sent += pool_sent(pool, session, features(drafter.recompute.start, len(drafter.recompute)))
+        sent += drafter.read(drafter.feed.sent, 2.0, prefilling=False)
+    assert [each.first for each in sent] == [*range(4, 40, 4)], "all of it, in order"
+    drafter.read(40, 2.0, prefilling=False)
+    assert drafter.feed.live
+    for position in range(40, 52):
+        pool.computed(session, features(position, 1), 3.0)
+    assert session.drafter is drafter, "it was sent 4, and 8 are kept"
+    pool.computed(session, features(52, 1), 3.0)
+    assert not session.drafter.attached, "one that drafts has to keep up"
+
+
+def pool_sent(pool: DrafterPool, session: Session, made: Features) -> list[Features]:
+    return [event for _, _, event in pool.computed(session, made, 2.0) if isinstance(event, Features)]
+
+
+def test_sessions_stay_where_they_are_if_the_other_drafter_needs_what_the_target_has_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pool = pool_with_features()
+    session = session_at(pool, Endpoint("head", "head:1", NEED))
+    drafter, other = session.drafter, FeatureNeed(layers=(7,), hidden_size=1)
+    with caplog.at_level(logging.WARNING):
+        order = HandOver("head:1", Endpoint("other", "other:1", other), 1)
+        assert pool.hand_over(order, [session], 1.0) == []
+    assert session.drafter is drafter and pool.counters.hand_overs == 0
+    assert "sessions are not handed over to drafter other:1, which does not fit" in caplog.text
+
+
+def test_a_pool_remembers_so_many_drafters_and_every_one_that_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafter_pool, "REMEMBERED", 3)
+    pool = pool_with_features()
+    sessions = [session_at(pool, Endpoint(f"d{i}", f"d:{i}"), i) for i in range(4)]
+    assert len(pool.records) == 4, "all of them draft"
+    for session in sessions[1:]:
+        pool.close(session)
+    for i in range(4, 12):
+        pool.close(session_at(pool, Endpoint(f"d{i}", f"d:{i}"), i))
+        assert len(pool.records) <= 4
+    assert set(pool.records) >= {"d:0", "d:11"}
+
+
+def test_what_a_drafter_brought_lately_is_forgotten_with_its_record() -> None:
+    recently = Recently()
+    first = DrafterRecord(sessions=1, steps=100, accepted=50)
+    assert recently.look({"d:0": first}, 10.0)["d:0"].steps == 100
+    assert recently.look({}, 11.0) == {}
+    again = recently.look({"d:0": DrafterRecord(sessions=1, steps=3, accepted=3)}, 12.0)
+    assert again == {"d:0": Lately(steps=3, accepted=3)}, "a new record begins at 0"
