@@ -42,8 +42,10 @@ class Rebalancer:
         self._due = now + EVERY_S
         self._moved = {way: at for way, at in self._moved.items() if now - at < NEVER_BACK_S}
         for verifier in self._registry.verifiers:
+            if verifier.draining or verifier.hand_overs:  # one that does not listen is told nothing more
+                continue
             found = max(self._gains(verifier), default=None, key=lambda each: each[0])
-            if found is not None and found[0] > 1 and not verifier.draining:
+            if found is not None and found[0] > 1:
                 self._hand_over(verifier, *found[1:])
 
     def _gains(self, verifier: Seat) -> Iterator[tuple[float, Seat, Seat]]:

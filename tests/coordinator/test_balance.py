@@ -260,6 +260,18 @@ async def test_in_one_round_a_verifier_hands_over_one_session_and_then_there_is_
     assert len(room.verifier.hand_overs) == 1
 
 
+async def test_a_verifier_that_does_not_listen_is_told_to_hand_over_one_session_and_none_is_counted_elsewhere() -> None:
+    room = Room("first")
+    await room.place("first", 8)
+    room.drafters["late"] = room.join("late")
+    for _ in range(20):
+        room.hear(DrafterReport("first", 8))
+        room.clock.advance(EVERY_S)
+        room.rebalancer.look()
+    assert len(room.verifier.hand_overs) == 1
+    assert room.spread() == {"first": 7, "late": 1}, "as it will be once the verifier has been told"
+
+
 @given(st.lists(st.integers(0, PLACES), min_size=1, max_size=5))
 async def test_sessions_are_spread_until_no_drafter_has_far_more_than_another_and_then_all_rest(
     counts: list[int],

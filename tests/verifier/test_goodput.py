@@ -122,6 +122,19 @@ def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew()
     assert turned() == [bounds]
 
 
+def test_a_wait_that_a_step_beside_prompts_cut_short_says_nothing_of_what_waits_bring() -> None:
+    controller = GoodputController(24)
+    bounds, chooser = controller.plan(LAUNCHED, 1), controller.chooser
+    session = Session(1, DecodeRequest("r", (1,)), bounds, StopRule(50), PageTable(PagePool(8, 16)), [1])
+    for number in range(100):
+        drafter = session.drafter = DraftSession("quick", Mirror(1, 1, 0, 50, 100), Patience())
+        drafter.begin(0, float(number))
+        chooser.meet([session])
+        spending = chooser.spending([session], StepCost(base_s=0.02), LAUNCHED)
+        assert chooser.pause([session], spending, float(number)) > 0.0
+        controller.observe(step(session.plan, 0, 0, seconds=0.005))
+
+
 def test_a_request_that_wants_no_drafts_is_left_alone() -> None:
     controller = GoodputController(24)
     bounds, wishes = controller.plan(LAUNCHED, 1), PlanChanges(num_steps=0)

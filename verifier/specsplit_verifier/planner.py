@@ -119,11 +119,11 @@ class CyclePlanner:
     def replan(
         self, changes: PlanChanges, adaptive: Adaptive | None = None, max_draft_tokens: int | None = None
     ) -> None:
-        self._changes = changes
         if (adaptive, max_draft_tokens) != self._wanted:  # else the one in force keeps what it has learnt
             self._controller = self._controllers(adaptive, max_draft_tokens)
             self._wanted = adaptive, max_draft_tokens
             self._adapted = self._controller.plan(self._launched, 0)
+        self._changes = changes
 
     def estimate(self) -> Estimate | None:
         return self._controller.estimate()
