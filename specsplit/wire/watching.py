@@ -17,8 +17,6 @@ from specsplit.wire import common
 from specsplit.wire.checks import check
 from specsplit.wire.drafter import grow_from_wire, grow_to_wire
 
-WatchMessage: TypeAlias = pb.WatchRequest
-WatchEventMessage: TypeAlias = pb.WatchResponse
 Watched: TypeAlias = Grow | WatchedStep
 """What happened to a speculation."""
 

@@ -57,7 +57,11 @@ def test_request_and_operator_bound_what_the_controller_may_spend(tmp_path: Path
     assert planner.default.num_draft_tokens == 24
     assert planner.plan_of(PlanChanges(num_draft_tokens=5)).num_draft_tokens == 5
     planner.replan(PlanChanges(num_steps=2), max_draft_tokens=12)
-    assert planner.default.num_steps == 2
+    assert (planner.default.num_steps, planner.default.num_draft_tokens) == (2, 12), (
+        "the bound holds for the steps of an operator too"
+    )
+    deep = planner.plan_of(PlanChanges(num_steps=9))
+    assert (deep.num_steps, deep.num_draft_tokens) == (9, 12), "and for those of a request"
     planner.replan(PlanChanges(), max_draft_tokens=12)
     assert planner.default.num_draft_tokens == 12
     assert planner.plan_of(PlanChanges(num_steps=0)).speculates is False

@@ -68,7 +68,6 @@ class NoDrafter:
 
     attached: Final = False
     held_since: Final = None
-    untaken: Final = 0
     recompute: Final = range(0)
 
     def __init__(self, *, needed: bool = False, feed: Feed | None = None) -> None:

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from specsplit.draft_events import Close, FeaturesRead, Open, Refuse
+from specsplit.draft_events import Close, FeaturesRead, Open, Refuse, ToVerifier
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, FeatureNeed, Features
 from specsplit.speculation import Grow, Mirror
@@ -213,7 +213,7 @@ class DrafterPool:
         return sends
 
     def _received(
-        self, session: Session, drafter: DraftSession, event: Grow | FeaturesRead | Refuse | InvalidRequest, now: float
+        self, session: Session, drafter: DraftSession, event: ToVerifier | InvalidRequest, now: float
     ) -> Sends:
         try:
             if isinstance(event, Grow):

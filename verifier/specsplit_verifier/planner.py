@@ -139,9 +139,12 @@ class CyclePlanner:
         return self._under(wishes.after(self._changes))
 
     def _under(self, changes: PlanChanges) -> Plan:
-        """Change the controller's plan. Where num_steps is fixed alone the launched nodes hold: the controller's are for its own steps."""
+        """Change the controller's plan. Where num_steps is fixed alone the launched nodes hold: the controller's are for its own steps.
+
+        Not so those of a controller that chooses within a bound: what it says is the bound.
+        """
         plan = self._adapted
-        if changes.num_steps is not None:
+        if changes.num_steps is not None and self._controller.chooser is None:
             plan = replace(plan, num_draft_tokens=self._launched.num_draft_tokens)
         return changes.over(plan)
 

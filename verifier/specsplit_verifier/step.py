@@ -29,7 +29,7 @@ class TreeInput(Row):
     logprobs: int | None = None
     """Likeliest tokens wanted beside each of its accepted tokens and the bonus; None: no log-probabilities at all."""
     counts: TokenCounts | None = None
-    """What its penalties count of the committed tokens; None: it has none."""
+    """What its penalties count of the committed tokens; None: it has none. The session's own, which stands still while the step is run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -186,6 +186,11 @@ class SessionResult:
     """What people are told of the plan, where a controller spends less than it; None: the plan."""
 
     @property
+    def told(self) -> Plan:
+        """The plan as people are told of it."""
+        return self.shown or self.plan
+
+    @property
     def hit(self) -> bool | None:
         """Whether the bonus was in the speculation; None without a commit."""
         return self.reroot.hit
@@ -219,7 +224,7 @@ class SessionResult:
     def numbers(self) -> SessionStep:
         """What metrics count of it."""
         return SessionStep(
-            self.shown or self.plan,
+            self.told,
             self.attached and self.plan.speculates,
             self.drafted,
             self.depth,
