@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -131,10 +132,10 @@ def test_a_step_that_failed_teaches_no_cost() -> None:
     assert planner.cost.mean_s == learnt == pytest.approx(0.002)
 
 
-@given(st.lists(st.tuples(st.integers(1, 600), st.integers(0, 10_000), st.floats(1e-4, 1.0)), max_size=30))
+@given(st.lists(st.tuples(st.integers(1, 600), st.integers(0, 100_000), st.floats(0.0, 1000.0)), max_size=30))
 def test_no_step_is_believed_to_be_cheaper_for_having_more_tokens(steps: list[tuple[int, int, float]]) -> None:
     cost = StepCost()
     for tokens, kv_tokens, seconds in steps:
         cost.observe(tokens, kv_tokens, seconds)
-    assert cost.token_s >= 0.0
-    assert 0.0 < cost.predict(1, 100) <= cost.predict(64, 100) <= cost.predict(64, 5000)
+    assert 0.0 <= cost.token_s < math.inf
+    assert 0.0 < cost.predict(1, 100) <= cost.predict(64, 100) <= cost.predict(64, 5000) < math.inf
