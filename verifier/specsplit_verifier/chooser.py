@@ -74,7 +74,7 @@ class StepChooser:
         standing = self._standings.get(session.id)
         if prospect is None or standing is None:
             return None
-        return prospect._replace(gain=prospect.gain * min(1.0, standing.acceptance.level))
+        return prospect.times(min(1.0, standing.acceptance.level))
 
     def _least(self, session: Session) -> int:
         standing = self._standings.get(session.id)
