@@ -71,8 +71,8 @@ class Wait:
 
     def look(self, draft: Draft) -> None:
         """No grow has come since the last commit, and a step would now take this draft."""
-        self.before = self.expected = draft.expected_length
-        self.ends = draft.open_ends
+        self.expected, self.ends = draft.outlook
+        self.before = self.expected
 
     def hold(self, now: float) -> None:
         """The session is not stepped now, for what its drafter may bring."""
@@ -110,12 +110,12 @@ class Patience:
 
         Each is taken to have added as much as the others.
         """
-        expected = draft.expected_length
+        expected, ends = draft.outlook
         share = (expected - wait.expected) / len(times)
         for number, at in enumerate(times):
             observe = self.first_grow if first and number == 0 else self.later_grow
             observe(wait, at, expected - share * (len(times) - 1 - number))
-        wait.ends = draft.open_ends
+        wait.ends = ends
 
     def first_grow(self, wait: Wait, now: float, expected: float) -> None:
         """The first grow after a commit has come; a step would now have `expected` accept_length."""

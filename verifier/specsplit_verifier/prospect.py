@@ -39,6 +39,10 @@ class Prospect(NamedTuple):
     left_s: float
     """Seconds for which the session may wait at most."""
 
+    def times(self, share: float) -> Prospect:
+        """The same with that share of the gains."""
+        return Prospect(self.next_s, share * self.gain, self.every_s, self.more, self.left_s)
+
 
 class Waiting(NamedTuple):
     """A wait that pays."""
@@ -101,7 +105,7 @@ def worth_waiting(prospects: Sequence[Prospect], price: float, trust: float = 1.
 
     `trust`: the share of gains that come true.
     """
-    if not prospects:
+    if not _may_pay(prospects, price, trust):
         return None
     next_s, gain, every_s, more, left_s = np.array(prospects).T[:, :, None]
     grows = np.arange(GROWS)
@@ -114,3 +118,12 @@ def worth_waiting(prospects: Sequence[Prospect], price: float, trust: float = 1.
     if surplus[best] <= 0.0:
         return None
     return Waiting(max(LOOK_S, float(next_s.min())), float(moments[best]), float(reached[best]))
+
+
+def _may_pay(prospects: Sequence[Prospect], price: float, trust: float) -> bool:
+    """False, as a rule, where no wait pays: each of n sessions then is not worth an n-th of the price.
+
+    That is so at every moment if it is so at its best: if all of its grows brought as much as the first.
+    """
+    own_price = price / max(1, len(prospects))
+    return any(trust * each.gain > own_price * min(each.next_s, each.every_s) for each in prospects)
