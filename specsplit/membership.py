@@ -97,6 +97,8 @@ class HandOver:
     target: Endpoint
     sessions: int
     """How many of them, at most."""
+    sampled: bool = False
+    """Of those whose temperature is above 0; False: of the greedy ones."""
 
     def __post_init__(self) -> None:
         if self.sessions < 1:

@@ -1,12 +1,13 @@
-"""How much a session of a verifier would gain from a drafter: what it brought lately, how far away it is, how busy it is. Pure.
+"""How much a session of a verifier would gain from a drafter: what it brings to such text, how far away it is, how busy it is. Pure.
 
     score = (1 + accepted) * step_s / (step_s + held_s) * (1 - busy / 4)
 
-`accepted` nodes a step, and `held_s` for which a step was held back, are what the verifier reports of the drafter lately, shrunk towards
-what all verifiers report of it, that towards what is reported of its kind, and that towards a guess: each of them weighs as much as 50
-steps. For whom little has been seen, and that it answers later than a step takes, fewer accepted nodes are expected, in proportion.
-`busy` is the share of its places that are taken. So the score is tokens per second, relative to the target alone, and a full drafter
-counts a quarter less than an idle one.
+`accepted` nodes a step, and `held_s` for which a step was held back, are what the verifier reports of the drafter lately in sessions that
+sample, or in those that do not, as the session does: an n-gram drafter may bring much to greedy text and nothing to sampled text. That is
+shrunk towards what all verifiers report of the drafter in such sessions, that towards what they report of it in all, that towards what is
+reported of its kind, and that towards a guess: each of them weighs as much as 50 steps. For whom little has been seen, and that it answers
+later than a step takes, fewer accepted nodes are expected, in proportion. `busy` is the share of its places that are taken. So the score
+is tokens per second, relative to the target alone, and a full drafter counts a quarter less than an idle one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TypeVar
 
 from specsplit.values import DrafterKind, DrafterReport
@@ -33,8 +35,12 @@ GUESS_STEPS = 50.0
 """Session steps that a guess weighs as much as."""
 MOST_STEPS = 1000.0
 """Session steps of one report that count, so that no verifier speaks for all."""
+REMEMBERED_STEPS = 500.0
+"""Session steps that what is remembered of a drafter counts as: ten times a guess, which may come from text of the other kind."""
 COST_OF_BUSY = 0.25
 """What a drafter loses from idle to full."""
+TEXTS = (False, True)
+"""Kinds of text: greedy and sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +52,12 @@ class Brought:
     held_s: float = 0.0
 
     @classmethod
-    def of(cls, reports: Iterable[DrafterReport]) -> Brought:
+    def of(cls, parts: Iterable[DrafterReport | Brought]) -> Brought:
         """The mean over these, by their steps."""
-        told = [each for each in reports if each.steps > 0]
+        told = [each for each in parts if each.steps > 0]
         steps = sum(each.steps for each in told)
         if not steps:
-            return cls(0.0, 0.0)
+            return NOTHING
         accepted = sum(each.steps * each.accepted for each in told) / steps
         return cls(steps, accepted, sum(each.steps * each.held_s for each in told) / steps)
 
@@ -62,18 +68,25 @@ class Brought:
         return Brought(self.steps, accepted, weight * self.held_s + (1 - weight) * guess.held_s)
 
     def beside(self, before: Brought) -> Brought:
-        """The same, filled up to the weight of a guess with what was known before."""
-        left = min(max(0.0, GUESS_STEPS - self.steps), before.steps)
+        """The same, filled up to so many steps as are remembered with what was known before."""
+        left = min(max(0.0, REMEMBERED_STEPS - self.steps), before.steps)
         if not left:
             return self
         steps = self.steps + left
         accepted = (self.steps * self.accepted + left * before.accepted) / steps
         return Brought(steps, accepted, (self.steps * self.held_s + left * before.held_s) / steps)
 
+    def at_most(self, steps: float) -> Brought:
+        """The same, resting on no more than so many steps."""
+        return replace(self, steps=min(self.steps, steps))
+
     def at(self, step_s: float, round_trip_s: float) -> Brought:
         """The same as a guess of what it brings where a step takes `step_s`; 0 for either: not known."""
         late = step_s / round_trip_s if 0 < step_s < round_trip_s else 1.0
         return Brought(self.steps, late * self.accepted, self.held_s)
+
+
+NOTHING = Brought(0.0, 0.0)
 
 
 def score(brought: Brought, step_s: float, busy: float) -> float:
@@ -88,37 +101,43 @@ class Balance:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._heard = -1
-        self._by_drafter: dict[str, Brought] = {}
-        """Of all verifiers, by member id. A drafter that is hardly used is remembered as it was: sessions would come back to a bad one."""
-        self._seen: dict[str, Brought] = {}
+        self._by_text: dict[tuple[str, bool], Brought] = {}
+        """Of all verifiers, by member id and whether sessions are sampled. A drafter that is hardly used for such text is remembered as it
+        was: sessions would come back to a bad one.
+        """
+        self._seen: dict[tuple[str, bool], Brought] = {}
         """The same, without what is remembered."""
         self._by_kind: dict[DrafterKind, Brought] = {}
-        self._reports: dict[tuple[str, str], DrafterReport] = {}
-        """By verifier and drafter."""
+        self._reports: dict[tuple[str, str, bool], DrafterReport] = {}
+        """By verifier, drafter, and whether sessions are sampled."""
 
-    def score(self, verifier: Seat, drafter: Seat, more: int = 0) -> float:
-        """What a session of the verifier would gain from the drafter, if that had so many `more` sessions."""
-        self._pool()
-        guess, step_s = self._kind(kind_of(drafter)), verifier.load.step_ms * 1e-3
-        if drafter.member_id in self._by_drafter:
-            guess = self._by_drafter[drafter.member_id].shrunk(guess)
-        report = self.report(verifier, drafter)
-        brought = Brought.of([report]).shrunk(guess.at(step_s, report.round_trip_s))
+    def score(self, verifier: Seat, drafter: Seat, more: int = 0, *, sampled: bool) -> float:
+        """What a session of the verifier, sampled or greedy, would gain from the drafter, if that had so many `more` sessions."""
+        guess, step_s = self._guess(drafter, sampled), verifier.load.step_ms * 1e-3
+        reports = [self.report(verifier, drafter, sampled=each) for each in TEXTS]
+        round_trip_s = max(each.round_trip_s for each in reports)  # the way is as long for either
+        brought = Brought.of([reports[sampled]]).shrunk(guess.at(step_s, round_trip_s))
         return score(brought, step_s, drafter.busy + more / drafter.who.max_sessions)
 
-    def report(self, verifier: Seat, drafter: Seat) -> DrafterReport:
+    def report(self, verifier: Seat, drafter: Seat, *, sampled: bool) -> DrafterReport:
         """What the verifier said last of the drafter."""
         self._pool()
-        return self._reports.get((verifier.member_id, drafter.member_id)) or DrafterReport(drafter.member_id)
+        told = self._reports.get((verifier.member_id, drafter.member_id, sampled))
+        return told or DrafterReport(drafter.member_id, sampled=sampled)
 
-    def seen(self, drafter: Seat) -> float:
+    def seen(self, drafter: Seat, *, sampled: bool) -> float:
         """Session steps that verifiers have seen of it lately."""
         self._pool()
-        return self._seen[drafter.member_id].steps if drafter.member_id in self._seen else 0.0
+        return self._seen.get((drafter.member_id, sampled), NOTHING).steps
 
-    def _kind(self, kind: DrafterKind) -> Brought:
-        guess = Brought(0.0, GUESSES[kind])
-        return self._by_kind[kind].shrunk(guess) if kind in self._by_kind else guess
+    def _guess(self, drafter: Seat, sampled: bool) -> Brought:
+        """What it should bring to a session of which its verifier has not said anything."""
+        self._pool()
+        kind = kind_of(drafter)
+        expected = self._by_kind.get(kind, NOTHING).shrunk(Brought(0.0, GUESSES[kind]))
+        texts = [self._by_text.get((drafter.member_id, each), NOTHING) for each in TEXTS]
+        whole = Brought.of(each.at_most(GUESS_STEPS) for each in texts)  # or what it does most would speak for all
+        return texts[sampled].shrunk(whole.shrunk(expected))
 
     def _pool(self) -> None:
         """Sum up what verifiers have said; anew only after one has said something."""
@@ -127,20 +146,22 @@ class Balance:
         self._heard = self._registry.heard
         kinds = {seat.member_id: kind_of(seat) for seat in self._registry.drafters}
         self._reports = {
-            (verifier.member_id, report.member_id): replace(report, steps=min(report.steps, MOST_STEPS))
+            (verifier.member_id, report.member_id, report.sampled): replace(report, steps=min(report.steps, MOST_STEPS))
             for verifier in self._registry.verifiers
             if verifier.speculation is not None
             for report in verifier.speculation.drafters
             if report.member_id in kinds
         }
         reports = self._reports.values()
-        by_drafter, by_kind = (
-            _grouped(reports, lambda each: each.member_id),
+        by_text, by_kind = (
+            _grouped(reports, lambda each: (each.member_id, each.sampled)),
             _grouped(reports, lambda each: kinds[each.member_id]),
         )
-        self._seen = {name: Brought.of(group) for name, group in by_drafter.items()}
-        told = {name: self._by_drafter.get(name, Brought(0.0, 0.0)) for name in kinds}
-        self._by_drafter = {name: self._seen.get(name, Brought(0.0, 0.0)).beside(told[name]) for name in kinds}
+        self._seen = {text: Brought.of(group) for text, group in by_text.items()}
+        self._by_text = {
+            text: self._seen.get(text, NOTHING).beside(self._by_text.get(text, NOTHING))
+            for text in product(kinds, TEXTS)
+        }
         self._by_kind = {kind: Brought.of(group) for kind, group in by_kind.items()}
 
 

@@ -166,7 +166,7 @@ class Generator:
         self, prepared: _EngineRequest, lease: Lease, remaining_s: Remaining, logged: LoggedChoice
     ) -> AsyncGenerator[Delta | Done, None]:
         """The session on the verifier of `lease`. Raises _Unanswered if the verifier fails before its first event."""
-        self._place_drafter(lease, prepared.request.drafter)
+        self._place_drafter(lease, prepared)
         logged.placed(lease)
         tokenizer = self._tokenizer
         output = Output(tokenizer.detokenizer(prepared.tokens), StopScanner(prepared.request.stop), tokenizer.piece)
@@ -218,8 +218,9 @@ class Generator:
         _check_room(asked, prompt_tokens, target.max_context)
         return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, room))
 
-    def _place_drafter(self, lease: Lease, wish: str | None) -> None:
-        lease.take_drafter(self._placement.choose(self._registry, lease.verifier, wish, self._tokenizer.vocabulary))
+    def _place_drafter(self, lease: Lease, prepared: _EngineRequest) -> None:
+        wish, target, sampled = prepared.request.drafter, self._tokenizer.vocabulary, not prepared.sampling.greedy
+        lease.take_drafter(self._placement.choose(self._registry, lease.verifier, wish, target, sampled=sampled))
 
 
 def _check_room(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:

@@ -11,7 +11,8 @@ from specsplit_coordinator.balance import GUESS_STEPS, Balance
 from specsplit_coordinator.registry import KIND_ORDER, Registry, Seat, fitting_info
 
 EXPLORE_EVERY = 16
-"""One session in so many goes to the drafter of which least has been seen lately, if that is less than what a guess weighs."""
+"""One greedy session in so many, and one sampled one, goes to the drafter of which such text has seen least lately, if that is less than
+what a guess weighs."""
 _FAR = 1e6
 """More than any score."""
 NO_DRAFTER = "none"
@@ -75,20 +76,23 @@ def choose_drafter(
 
 
 class DrafterPlacement:
-    """Chooses drafters for sessions by what they bring; now and then one of which little has been seen, so that none starves."""
+    """Chooses drafters for sessions by what they bring to such text; at times one of which little has been seen, so that none starves."""
 
     def __init__(self, balance: Balance) -> None:
         self._balance = balance
-        self._placed = 0
+        self._placed = Counter[bool]()
+        """Greedy and sampled sessions so far."""
 
-    def choose(self, registry: Registry, verifier: Seat, wish: str | None, target: Vocabulary) -> Seat | None:
+    def choose(
+        self, registry: Registry, verifier: Seat, wish: str | None, target: Vocabulary, *, sampled: bool
+    ) -> Seat | None:
         """The drafter of a session of this verifier; see `choose_drafter`."""
-        self._placed += 1
-        explores = self._placed % EXPLORE_EVERY == 0
+        self._placed[sampled] += 1
+        explores = self._placed[sampled] % EXPLORE_EVERY == 0
 
         def score(drafter: Seat) -> float:
-            unseen = max(0.0, GUESS_STEPS - self._balance.seen(drafter)) if explores else 0.0
-            return unseen * _FAR + self._balance.score(verifier, drafter, more=1)
+            unseen = max(0.0, GUESS_STEPS - self._balance.seen(drafter, sampled=sampled)) if explores else 0.0
+            return unseen * _FAR + self._balance.score(verifier, drafter, more=1, sampled=sampled)
 
         return choose_drafter(registry.drafters, wish, target, tuple(verifier.cooling_down), score)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
+from operator import itemgetter
 
 from specsplit.clock import Clock
 from specsplit.membership import HandOver
@@ -19,7 +21,7 @@ EVERY_S = 2.0
 MARGIN = 0.25
 """What a session has to gain, as a share of the score where it is; nothing where sessions are spread unevenly."""
 NEVER_BACK_S = 60.0
-"""For so long no session of the verifier goes back the way that one has come."""
+"""For so long no session of the verifier goes back the way that one has come, if both are greedy or both are sampled."""
 
 
 class Rebalancer:
@@ -31,8 +33,8 @@ class Rebalancer:
         self._admission = admission
         self._clock = clock
         self._due = 0.0
-        self._moved: dict[tuple[str, str, str], float] = {}
-        """When a session of (verifier, from drafter, to drafter) was handed over last."""
+        self._moved: dict[tuple[str, str, str, bool], float] = {}
+        """When a session of (verifier, from drafter, to drafter, sampled) was handed over last."""
 
     def look(self) -> None:
         """Tell verifiers to hand sessions over, if it is time and pays."""
@@ -44,32 +46,33 @@ class Rebalancer:
         for verifier in self._registry.verifiers:
             if verifier.draining or verifier.hand_overs:  # one that does not listen is told nothing more
                 continue
-            found = max(self._gains(verifier), default=None, key=lambda each: each[0])
+            found = max((*self._gains(verifier, False), *self._gains(verifier, True)), default=None, key=itemgetter(0))
             if found is not None and found[0] > 1:
                 self._hand_over(verifier, *found[1:])
 
-    def _gains(self, verifier: Seat) -> Iterator[tuple[float, Seat, Seat]]:
+    def _gains(self, verifier: Seat, sampled: bool) -> Iterator[tuple[float, Seat, Seat, bool]]:
         """What a session would gain by going from one drafter to another, as a multiple of what it has to gain."""
         usable = [seat for seat in self._registry.usable_drafters if seat.member_id not in verifier.cooling_down]
-        there = [(seat, self._balance.score(verifier, seat, more=1)) for seat in usable if seat.has_room]
+        score = partial(self._balance.score, verifier, sampled=sampled)
+        there = [(seat, score(seat, more=1)) for seat in usable if seat.has_room]
         for source in usable:
-            if self._balance.report(verifier, source).sessions:
-                here = self._balance.score(verifier, source)
-                for target, score in there:
-                    if self._may_go(verifier, source, target):
+            if self._balance.report(verifier, source, sampled=sampled).sessions:
+                here = score(source)
+                for target, gained in there:
+                    if self._may_go(verifier, source, target, sampled):
                         needed = here if _uneven(source, target) else (1 + MARGIN) * here
-                        yield score / needed, source, target
+                        yield gained / needed, source, target, sampled
 
-    def _may_go(self, verifier: Seat, source: Seat, target: Seat) -> bool:
-        back = (verifier.member_id, target.member_id, source.member_id)
+    def _may_go(self, verifier: Seat, source: Seat, target: Seat, sampled: bool) -> bool:
+        back = (verifier.member_id, target.member_id, source.member_id, sampled)
         return target is not source and kind_of(target) is kind_of(source) and back not in self._moved
 
-    def _hand_over(self, verifier: Seat, source: Seat, target: Seat) -> None:
-        self._moved[verifier.member_id, source.member_id, target.member_id] = self._clock.now()
+    def _hand_over(self, verifier: Seat, source: Seat, target: Seat, sampled: bool) -> None:
+        self._moved[verifier.member_id, source.member_id, target.member_id, sampled] = self._clock.now()
         self._admission.hand_over(verifier, source, target)
-        verifier.hand_overs.append(HandOver(source.member_id, endpoint_of(target), 1))
+        verifier.hand_overs.append(HandOver(source.member_id, endpoint_of(target), 1, sampled))
         self._registry.changed()
-        told = fields(verifier=verifier.member_id, source=source.member_id, target=target.member_id)
+        told = fields(verifier=verifier.member_id, source=source.member_id, target=target.member_id, sampled=sampled)
         _log.info("a session is handed over to a better drafter", extra=told)
 
 

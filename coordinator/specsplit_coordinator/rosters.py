@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from specsplit.membership import Roster
-from specsplit_coordinator.balance import Balance
+from specsplit_coordinator.balance import TEXTS, Balance
 from specsplit_coordinator.registry import KIND_ORDER, Registry, Seat, endpoint_of, kind_of
 
 MARGIN = 0.1
@@ -13,7 +13,9 @@ MARGIN = 0.1
 
 
 class Rosters:
-    """Orders drafters by score, and remembers the order, so that what is about equal does not change places all the time."""
+    """Orders drafters by score, for such text as the verifier has written lately, and remembers the order, so that what is about equal does
+    not change places all the time.
+    """
 
     def __init__(self, registry: Registry, balance: Balance) -> None:
         self._registry = registry
@@ -28,10 +30,21 @@ class Rosters:
     def of(self, verifier: Seat) -> Roster:
         """The drafters that `verifier` may use now, best first; what is equal stands in order of kind, then of joining."""
         usable = sorted(self._registry.usable_drafters, key=lambda seat: KIND_ORDER.index(kind_of(seat)))
-        scores = {seat.member_id: self._balance.score(verifier, seat) for seat in usable}
+        mix = _mix(verifier)
+        scores = {seat.member_id: self._score(verifier, seat, mix) for seat in usable}
         order = self._orders[verifier.member_id] = reordered(self._orders.get(verifier.member_id, ()), scores, MARGIN)
         seats = {seat.member_id: seat for seat in usable}
         return Roster(tuple(endpoint_of(seats[name]) for name in order))
+
+    def _score(self, verifier: Seat, drafter: Seat, mix: Mapping[bool, float]) -> float:
+        return sum(share * self._balance.score(verifier, drafter, sampled=sampled) for sampled, share in mix.items())
+
+
+def _mix(verifier: Seat) -> Mapping[bool, float]:
+    """Which shares of the verifier's steps lately were greedy and sampled; greedy, if it has said nothing."""
+    told = () if verifier.speculation is None else verifier.speculation.drafters
+    steps = {text: sum(each.steps for each in told if each.sampled is text) for text in TEXTS}
+    return {text: count / sum(steps.values()) for text, count in steps.items() if count} or {False: 1.0}
 
 
 def reordered(before: Sequence[str], scores: Mapping[str, float], margin: float) -> Sequence[str]:

@@ -116,7 +116,7 @@ def _drafters(members: list[Member]) -> Table:
     for heading in ("sessions", "steps seen", "accepted a step", "held ms a step", "round trip ms"):
         drawn.add_column(heading, justify="right")
     for member in members:
-        for each in () if member.speculation is None else member.speculation.drafters:
+        for each in () if member.speculation is None else member.speculation.whole_drafters:
             drawn.add_row(
                 member.member_id,
                 each.member_id,

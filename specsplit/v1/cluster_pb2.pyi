@@ -79,14 +79,16 @@ class RosterDirective(_message.Message):
     def __init__(self, drafters: _Optional[_Iterable[_Union[_verifier_pb2.DrafterAddress, _Mapping]]] = ...) -> None: ...
 
 class HandOverDirective(_message.Message):
-    __slots__ = ("from_member", "to", "sessions")
+    __slots__ = ("from_member", "to", "sessions", "sampled")
     FROM_MEMBER_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_FIELD_NUMBER: _ClassVar[int]
     from_member: str
     to: _verifier_pb2.DrafterAddress
     sessions: int
-    def __init__(self, from_member: _Optional[str] = ..., to: _Optional[_Union[_verifier_pb2.DrafterAddress, _Mapping]] = ..., sessions: _Optional[int] = ...) -> None: ...
+    sampled: bool
+    def __init__(self, from_member: _Optional[str] = ..., to: _Optional[_Union[_verifier_pb2.DrafterAddress, _Mapping]] = ..., sessions: _Optional[int] = ..., sampled: bool = ...) -> None: ...
 
 class DrainDirective(_message.Message):
     __slots__ = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from specsplit.values.adaptive import Estimate
@@ -10,7 +11,7 @@ from specsplit.values.plan import Plan
 
 @dataclass(frozen=True)
 class DrafterReport:
-    """What one drafter brought one verifier lately. What is older counts less and less."""
+    """What one drafter brought one verifier lately, in sessions of one kind of text. What is older counts less and less."""
 
     member_id: str
     sessions: int = 0
@@ -23,6 +24,8 @@ class DrafterReport:
     """For how long one of them was held back for it, in seconds, the mean."""
     round_trip_s: float = 0.0
     """From a commit to the first grow made after it, in seconds, the mean; 0: none was seen."""
+    sampled: bool = False
+    """In sessions whose temperature is above 0; False: in greedy ones."""
 
 
 @dataclass(frozen=True)
@@ -46,4 +49,29 @@ class SpeculationReport:
     estimate: Estimate | None = None
     """Why the plan in force is in force, as the controller sees it; None: it has not said."""
     drafters: tuple[DrafterReport, ...] = ()
-    """Those that sessions have had lately."""
+    """Those that sessions have had lately: each once for greedy and once for sampled ones, if it has had both."""
+
+    @property
+    def whole_drafters(self) -> tuple[DrafterReport, ...]:
+        """The same, each once: greedy and sampled sessions together."""
+        parts: dict[str, list[DrafterReport]] = {}
+        for report in self.drafters:
+            parts.setdefault(report.member_id, []).append(report)
+        return tuple(_together(each) for each in parts.values())
+
+
+def _together(parts: Sequence[DrafterReport]) -> DrafterReport:
+    """What is counted is summed up, of the rest it is the mean by steps."""
+    return DrafterReport(
+        parts[0].member_id,
+        sum(each.sessions for each in parts),
+        sum(each.steps for each in parts),
+        _mean(parts, lambda each: each.accepted),
+        _mean(parts, lambda each: each.held_s),
+        _mean([each for each in parts if each.round_trip_s], lambda each: each.round_trip_s),
+    )
+
+
+def _mean(parts: Sequence[DrafterReport], value: Callable[[DrafterReport], float]) -> float:
+    steps = sum(each.steps for each in parts)
+    return sum(each.steps * value(each) for each in parts) / steps if steps else 0.0

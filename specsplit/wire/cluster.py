@@ -92,7 +92,7 @@ def directive_from_wire(message: pb.JoinResponse) -> Directive:
             return TracingOrder(common.tracing_from_wire(message.tracing.tracing))
         case "hand_over":
             asked = message.hand_over
-            return HandOver(asked.from_member, verifier.endpoint_from_wire(asked.to), asked.sessions)
+            return HandOver(asked.from_member, verifier.endpoint_from_wire(asked.to), asked.sessions, asked.sampled)
         case "drain":
             return Drain()
         case _:
@@ -102,7 +102,9 @@ def directive_from_wire(message: pb.JoinResponse) -> Directive:
 
 def _hand_over_to_wire(directive: HandOver) -> pb.HandOverDirective:
     target = verifier.endpoint_to_wire(directive.target)
-    return pb.HandOverDirective(from_member=directive.source, to=target, sessions=directive.sessions)
+    return pb.HandOverDirective(
+        from_member=directive.source, to=target, sessions=directive.sessions, sampled=directive.sampled
+    )
 
 
 def _register_to_wire(report: Register) -> pb.RegisterReport:

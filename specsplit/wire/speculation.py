@@ -94,6 +94,7 @@ def _drafter_from_wire(message: pb.DrafterReport) -> DrafterReport:
         accepted=_measured("drafters.accepted", message.accepted, MOST_ACCEPTED),
         held_s=_measured("drafters.held_s", message.held_s),
         round_trip_s=_measured("drafters.round_trip_s", message.round_trip_s),
+        sampled=message.sampled,
     )
 
 

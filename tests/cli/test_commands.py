@@ -327,7 +327,9 @@ def test_the_status_table_has_verifiers_first_with_their_load_and_says_what_head
 
 
 def test_status_shows_what_speculation_brings_every_verifier_and_what_each_drafter_does() -> None:
-    brought = (DrafterReport("d1", 2, 812.0, 1.41, 0.0031, 0.0224), DrafterReport("d2", 0, 37.0))
+    greedy = DrafterReport("d1", 2, 600.0, 1.8, 0.004, 0.0224)
+    sampled = DrafterReport("d1", 1, 200.0, 0.2, 0.002, sampled=True)
+    brought = (greedy, DrafterReport("d2", 0, 37.0), sampled)
     estimate = Estimate(2.4, 0.021, 4e-5, 812.0, 655.0)
     report = SpeculationReport("goodput", 32, Plan(), 2.31, 0.71, 0.0212, 4.1e-5, estimate, brought)
     v1 = replace(MEMBERS[1], plan=Plan(num_steps=4, num_draft_tokens=11), speculation=report)
@@ -337,4 +339,4 @@ def test_status_shows_what_speculation_brings_every_verifier_and_what_each_draft
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in screen.getvalue().splitlines() if "│" in line]
     assert ["v1", "goodput", "4 deep, 11 tokens", "2.31", "71%", "21.2", "41", "812", "655", "+24%"] in rows
     assert ["v2", "static", "no drafts", *["-"] * 7] in rows
-    assert rows[-2:] == [["v1", "d1", "2", "812", "1.41", "3.1", "22.4"], ["v1", "d2", "0", "37", "0.00", "0.0", "-"]]
+    assert rows[-2:] == [["v1", "d1", "3", "800", "1.40", "3.5", "22.4"], ["v1", "d2", "0", "37", "0.00", "0.0", "-"]]

@@ -23,7 +23,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.balance import GUESS_STEPS, GUESSES, MOST_STEPS, Balance, Brought, score
+from specsplit_coordinator.balance import GUESS_STEPS, GUESSES, MOST_STEPS, REMEMBERED_STEPS, Balance, Brought, score
 from specsplit_coordinator.placement import EXPLORE_EVERY, DrafterPlacement
 from specsplit_coordinator.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
 from specsplit_coordinator.registry import Registry, Seat
@@ -57,8 +57,8 @@ class Room:
         told = SpeculationReport("static", drafters=reports)
         self.registry.hear(self.verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
 
-    def score(self, name: str) -> float:
-        return self.balance.score(self.verifier, self.drafters[name])
+    def score(self, name: str, *, sampled: bool = False) -> float:
+        return self.balance.score(self.verifier, self.drafters[name], sampled=sampled)
 
     async def place(self, name: str, count: int) -> None:
         """Sessions that are drafted for by one drafter."""
@@ -113,8 +113,9 @@ def test_a_worked_example() -> None:
     room = Room("a")
     room.hear(DrafterReport("a", 1, steps=150.0, accepted=2.0, held_s=0.004))
     kind = 0.25 * GUESSES[STANDALONE] + 0.75 * 2.0, 0.75 * 0.004
-    drafter = 0.25 * kind[0] + 0.75 * 2.0, 0.25 * kind[1] + 0.75 * 0.004
-    pair = 0.25 * drafter[0] + 0.75 * 2.0, 0.25 * drafter[1] + 0.75 * 0.004
+    whole = (kind[0] + 2.0) / 2, (kind[1] + 0.004) / 2  # of greedy text 50 steps count, as many as a guess weighs
+    greedy = 0.25 * whole[0] + 0.75 * 2.0, 0.25 * whole[1] + 0.75 * 0.004
+    pair = 0.25 * greedy[0] + 0.75 * 2.0, 0.25 * greedy[1] + 0.75 * 0.004
     room.drafters["a"].running = PLACES // 2
     assert room.score("a") == pytest.approx((1 + pair[0]) * STEP_S / (STEP_S + pair[1]) * (1 - 0.25 / 2))
 
@@ -122,9 +123,10 @@ def test_a_worked_example() -> None:
 def test_one_that_was_never_seen_is_expected_to_bring_what_its_kind_brings() -> None:
     room = Room("seen", "new")
     room.hear(DrafterReport("seen", 1, steps=1e6, accepted=3.0))
-    # Of 1e6 steps 1,000 count, so a guess weighs 50 / 1,050 = 1/21: that of the kind is (3 - 1.4) / 21 short of 3, the next 1/21 of that.
+    # Of 1e6 steps 1,000 count, so a guess weighs 50 / 1,050 = 1/21: that of the kind is (3 - 1.4) / 21 short of 3. For all that the drafter
+    # does 50 count: 1/2 of that; for greedy text again 1/21 of that, and for the verifier.
     assert room.score("new") == pytest.approx(1 + 3 - 1.6 / 21)
-    assert room.score("seen") == pytest.approx(1 + 3 - 1.6 / 21**3)
+    assert room.score("seen") == pytest.approx(1 + 3 - 1.6 / 21 / 2 / 21**2)
     room.drafters["seen"].running = 4
     assert room.score("new") > room.score("seen")
 
@@ -151,8 +153,8 @@ def test_one_that_answers_late_is_expected_to_bring_less_until_it_has_been_seen_
     near, far = scores(2.0)
     assert far < 0.75 * near
     near, far = scores(1e5)
-    # 2,000 steps of the kind, 1,000 of each: guesses weigh 1/41, 1/21 and 1/21; of what is guessed of the far one a fifth counts.
-    guess = 2 - 0.6 / 41 / 21
+    # 2,000 steps of the kind, 1,000 of each: guesses weigh 1/41, 1/2, 1/21 and 1/21; of what is guessed of the far one a fifth counts.
+    guess = 2 - 0.6 / 41 / 2 / 21
     assert near == pytest.approx(1 + (20 * 2 + guess) / 21)
     assert far == pytest.approx(1 + (20 * 2 + guess / 5) / 21)
 
@@ -163,15 +165,17 @@ def test_of_one_report_no_more_than_so_many_steps_count() -> None:
         other = room.registry.register(Register(name, f"{name}:1", ModelInfo("toy", HERE, 512), 4))
         report = DrafterReport("d", 1, count, accepted)
         room.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=(report,))))
-    assert room.balance.seen(room.drafters["d"]) == 2 * MOST_STEPS
-    assert room.score("d") == pytest.approx(1 + 2.0 - 0.6 / 41**2), "both verifiers count alike: 2 of 1 and 3"
+    assert room.balance.seen(room.drafters["d"], sampled=False) == 2 * MOST_STEPS
+    assert room.score("d") == pytest.approx(1 + 2.0 - 0.6 / 41 / 2 / 41), "both verifiers count alike: 2 of 1 and 3"
 
 
 @given(brought, brought)
-def test_what_was_known_fills_up_what_is_seen_to_the_weight_of_a_guess(mine: Brought, before: Brought) -> None:
+def test_what_was_known_fills_up_what_is_seen_to_as_many_steps_as_are_remembered(
+    mine: Brought, before: Brought
+) -> None:
     both = mine.beside(before)
-    assert both.steps == max(mine.steps, min(GUESS_STEPS, mine.steps + before.steps))
-    if mine.steps >= GUESS_STEPS or not both.steps:
+    assert both.steps == max(mine.steps, min(REMEMBERED_STEPS, mine.steps + before.steps))
+    if mine.steps >= REMEMBERED_STEPS or not both.steps:
         assert both == mine
     for name in ("accepted", "held_s") if both.steps else ():
         ends = sorted((getattr(mine, name), getattr(before, name)))
@@ -212,13 +216,112 @@ def test_a_roster_follows_the_scores_and_not_every_little_change() -> None:
     assert order(2.2, 2.2) == ["b", "a"]
 
 
-def placed(room: Room, count: int, wish: str | None = None) -> Counter[str]:
+def placed(room: Room, count: int, wish: str | None = None, *, sampled: bool = False) -> Counter[str]:
     placement, chosen = DrafterPlacement(room.balance), Counter[str]()
     for _ in range(count):
-        seat = placement.choose(room.registry, room.verifier, wish, HERE)
+        seat = placement.choose(room.registry, room.verifier, wish, HERE, sampled=sampled)
         assert seat is not None
         chosen[seat.member_id] += 1
     return chosen
+
+
+reports = st.builds(DrafterReport, st.just("d"), st.just(1), steps, accepted, seconds, seconds)
+
+
+def scores(*told: DrafterReport) -> tuple[float, float]:
+    """Of greedy and of sampled sessions."""
+    room = Room("d")
+    room.hear(*told)
+    return room.score("d"), room.score("d", sampled=True)
+
+
+@given(reports, reports, accepted)
+def test_who_brings_more_to_greedy_text_never_scores_lower_with_sampled_text_nor_the_other_way_about(
+    greedy: DrafterReport, sampled: DrafterReport, more: float
+) -> None:
+    sampled = replace(sampled, sampled=True)
+    before = scores(greedy, sampled)
+    for after in (
+        scores(replace(greedy, accepted=greedy.accepted + more), sampled),
+        scores(greedy, replace(sampled, accepted=sampled.accepted + more)),
+    ):
+        assert all(now >= then - 1e-9 for now, then in zip(after, before, strict=True))
+
+
+def test_of_what_it_was_never_seen_with_a_drafter_is_expected_to_bring_what_it_brings_in_all() -> None:
+    greedy, sampled = scores(DrafterReport("d", 1, 1e6, 3.0))
+    assert sampled == pytest.approx(1 + 3 - 1.6 / 21 / 2), "the kind's guess, and 50 steps of the drafter"
+    assert greedy == pytest.approx(1 + 3 - 1.6 / 21 / 2 / 21**2)
+    assert scores(DrafterReport("d", 1, 1e6, 3.0, sampled=True)) == (sampled, greedy)
+    greedy, sampled = scores(DrafterReport("d", 1, 1e6, 3.0), DrafterReport("d", 1, 50.0, 0.0, sampled=True))
+    kind = (1.4 + 21 * (1000 * 3 / 1050)) / 22
+    whole = (kind + 2 * 1.5) / 3
+    assert sampled == pytest.approx(1 + whole / 4), "greedy text does not speak for it, however much there was of that"
+
+
+def test_one_that_answers_late_does_so_with_any_text() -> None:
+    near, far = (DrafterReport("d", 1, 10.0, 2.0, round_trip_s=trips * STEP_S) for trips in (1, 5))
+    assert scores(far)[1] < 0.75 * scores(near)[1]
+
+
+def test_a_session_is_placed_for_its_own_kind_of_text() -> None:
+    room = Room("s")
+    room.drafters["n"] = room.join("n", NGRAM)
+    told = (DrafterReport("n", 1, 1e3, 3.0), DrafterReport("n", 1, 1e3, 0.1, sampled=True))
+    room.hear(*told, DrafterReport("s", 1, 1e3, 1.5), DrafterReport("s", 1, 1e3, 1.0, sampled=True))
+    assert placed(room, 20) == {"n": 20}
+    assert placed(room, 20, sampled=True) == {"s": 20}
+    room.hear(DrafterReport("n", 1, 1e3, 3.0), DrafterReport("s", 1, 1e3, 1.0, sampled=True))
+    assert placed(room, EXPLORE_EVERY - 1, sampled=True) == {"s": EXPLORE_EVERY - 1}, "what it brought is remembered"
+
+
+def test_a_drafter_is_explored_with_the_text_that_has_seen_little_of_it() -> None:
+    room = Room("good", "bad")
+    told = DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, 1e5, 0.1)
+    room.hear(*told, replace(told[0], sampled=True))
+    placement, chosen = DrafterPlacement(room.balance), Counter[tuple[str, bool]]()
+    for _ in range(4 * EXPLORE_EVERY):
+        for sampled in (False, True):
+            seat = placement.choose(room.registry, room.verifier, None, HERE, sampled=sampled)
+            assert seat is not None
+            chosen[seat.member_id, sampled] += 1
+    assert chosen["bad", False] == 0 and chosen["bad", True] == 4
+
+
+def test_a_roster_is_for_the_texts_that_its_verifier_has() -> None:
+    def best(greedy: float, sampled: float) -> str:
+        room = Room("a", "b")
+        room.hear(
+            DrafterReport("a", 1, greedy, 3.0),
+            DrafterReport("b", 1, greedy, 1.0),
+            DrafterReport("a", 1, sampled, 0.1, sampled=True),
+            DrafterReport("b", 1, sampled, 1.0, sampled=True),
+        )
+        return Rosters(room.registry, room.balance).of(room.verifier).drafters[0].member_id
+
+    assert best(1e3, 0.0) == best(1e3, 1e2) == "a"
+    assert best(0.0, 1e3) == best(1e2, 1e3) == "b"
+
+
+async def test_running_sessions_go_where_their_own_kind_of_text_fares_better_and_none_goes_back() -> None:
+    room = Room("a", "b")
+    await room.place("a", 4)
+    await room.place("b", 4)
+
+    def look(of_greedy: float, of_sampled: float) -> list[HandOver]:
+        room.clock.advance(EVERY_S)
+        greedy = DrafterReport("a", 2, 1e5, 1.5), DrafterReport("b", 2, 1e5, of_greedy)
+        sampled = DrafterReport("a", 2, 1e5, 1.5, sampled=True), DrafterReport("b", 2, 1e5, of_sampled, sampled=True)
+        room.hear(*greedy, *sampled)
+        room.rebalancer.look()
+        ordered = list(room.verifier.hand_overs)
+        room.verifier.hand_overs.clear()
+        return ordered
+
+    to_a, to_b = Endpoint("a", "a:1"), Endpoint("b", "b:1")
+    assert look(0.2, 1.5) == [HandOver("b", to_a, 1, sampled=False)]
+    assert look(1.5, 4.0) == [HandOver("a", to_b, 1, sampled=True)], "a greedy one came, but no sampled one"
+    assert look(4.0, 1.5) == [], "not at once"
 
 
 def test_one_session_in_so_many_goes_to_a_drafter_that_was_seldom_seen_and_none_to_one_that_is_known_to_be_worse() -> (
@@ -329,7 +432,7 @@ async def test_a_drafter_that_nobody_uses_is_remembered_as_it_was_and_sessions_d
         room.clock.advance(NEVER_BACK_S)
         seen = {name: count if room.drafters[name].running else count / 2 for name, count in seen.items()}
     assert moved == [HandOver("bad", Endpoint("good", "good:1"), 1)], "it went, and stayed"
-    assert room.balance.seen(room.drafters["bad"]) < 1e-6
+    assert room.balance.seen(room.drafters["bad"], sampled=False) < 1e-6
     assert room.score("bad") < (1 + 1.4) / (1 + 2.0) * room.score("good"), (
         "worse than a drafter of which nothing is known"
     )

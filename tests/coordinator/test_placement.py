@@ -40,7 +40,11 @@ NGRAM, STANDALONE, EAGLE3 = DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKi
 def chosen(drafters: list[Seat], wish: str | None = None, cooling_down: tuple[str, ...] = ()) -> str | None:
     balance = Balance(Registry(TARGET, ManualClock(), 1.0))
     asking = verifier("v")
-    seat = choose_drafter(drafters, wish, TARGET, cooling_down, lambda drafter: balance.score(asking, drafter, more=1))
+
+    def score(drafter: Seat) -> float:
+        return balance.score(asking, drafter, more=1, sampled=False)
+
+    seat = choose_drafter(drafters, wish, TARGET, cooling_down, score)
     return None if seat is None else seat.member_id
 
 

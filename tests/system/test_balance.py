@@ -44,7 +44,7 @@ def ask(cluster: LocalCluster, max_tokens: int, plan: PlanChanges = DEFAULT) -> 
 def seen(cluster: LocalCluster) -> dict[str, DrafterReport]:
     with cluster.client() as client:
         told = [member.speculation for member in client.cluster().members if member.speculation is not None]
-    return {each.member_id: each for report in told for each in report.drafters}
+    return {each.member_id: each for report in told for each in report.whole_drafters}
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from specsplit.errors import Incompatible
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
-from specsplit.values import Endpoint, Plan, Vocabulary
+from specsplit.values import Endpoint, Plan, Sampling, Vocabulary
 from specsplit_verifier import drafter_pool
 from specsplit_verifier.draft_session import NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
@@ -34,9 +34,10 @@ def pool_with_features() -> DrafterPool:
     return DrafterPool(Vocabulary(100), 50, FeatureSource(recipe_of, FeedLimits(4, 8, 1000)))
 
 
-def session_at(pool: DrafterPool, drafter: Endpoint, number: int = 1) -> Session:
+def session_at(pool: DrafterPool, drafter: Endpoint, number: int = 1, temperature: float = 0.0) -> Session:
     table = PageTable(PagePool(8, 16))
-    session = Session(number, DecodeRequest("r", (1,)), Plan(), StopRule(500), table, [1])
+    request = DecodeRequest("r", (1,), Sampling(temperature, seed=1))
+    session = Session(number, request, Plan(), StopRule(500), table, [1])
     session.drafter = NoDrafter(needed=True)
     assert pool.attach(session, drafter, 0.0)
     return session
@@ -100,13 +101,32 @@ def test_a_pool_remembers_so_many_drafters_and_every_one_that_drafts(monkeypatch
     for i in range(4, 12):
         pool.close(session_at(pool, Endpoint(f"d{i}", f"d:{i}"), i))
         assert len(pool.records) <= 4
-    assert set(pool.records) >= {"d:0", "d:11"}
+    assert set(pool.records) >= {("d:0", False), ("d:11", False)}
+
+
+def test_greedy_and_sampled_sessions_have_records_of_their_own() -> None:
+    pool, drafter = pool_with_features(), Endpoint("d", "d:0")
+    sessions = [session_at(pool, drafter, number, temperature) for number, temperature in enumerate((0.0, 0.7, 1.0))]
+    assert {key: record.sessions for key, record in pool.records.items()} == {("d:0", False): 1, ("d:0", True): 2}
+    pool.close(sessions[1])
+    assert pool.records["d:0", True].sessions == 1
+
+
+def test_only_sessions_of_the_kind_of_text_that_is_asked_for_are_handed_over() -> None:
+    pool, drafter, other = pool_with_features(), Endpoint("d", "d:0"), Endpoint("e", "e:0")
+    greedy, sampled = (session_at(pool, drafter, number, temperature) for number, temperature in ((1, 0.0), (2, 1.0)))
+    pool.hand_over(HandOver("d:0", other, 2, sampled=True), [greedy, sampled], 0.0)
+    assert greedy.drafted_by("d:0") and sampled.drafted_by("e:0")
+    pool.hand_over(HandOver("d:0", other, 2, sampled=True), [greedy, sampled], 0.0)
+    assert greedy.drafted_by("d:0"), "it is let pass where there is none"
+    assert pool.counters.hand_overs == 1
 
 
 def test_what_a_drafter_brought_lately_is_forgotten_with_its_record() -> None:
     recently = Recently()
     first = DrafterRecord(sessions=1, steps=100, accepted=50)
-    assert recently.look({"d:0": first}, 10.0)["d:0"].steps == 100
+    key = "d:0", False
+    assert recently.look({key: first}, 10.0)[key].steps == 100
     assert recently.look({}, 11.0) == {}
-    again = recently.look({"d:0": DrafterRecord(sessions=1, steps=3, accepted=3)}, 12.0)
-    assert again == {"d:0": Lately(steps=3, accepted=3)}, "a new record begins at 0"
+    again = recently.look({key: DrafterRecord(sessions=1, steps=3, accepted=3)}, 12.0)
+    assert again == {key: Lately(steps=3, accepted=3)}, "a new record begins at 0"

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from specsplit.clock import ManualClock
 from specsplit.values import Adaptive, Control, DrafterReport, Estimate, Plan, SpeculationReport
 from specsplit_verifier.core import EngineStatistics
-from specsplit_verifier.drafter_record import FORGOTTEN, HALF_LIFE_S, DrafterRecord, Recently
+from specsplit_verifier.drafter_record import FORGOTTEN, HALF_LIFE_S, DrafterRecord, Recently, RecordKey
 from specsplit_verifier.reporter import Reporter
 
 ESTIMATE = Estimate(2.5, 0.02, 1e-4, 120.0, 100.0)
+D = "d", False
 
 
 def record(steps: int, accepted: int, hits: int = 0) -> DrafterRecord:
@@ -29,11 +30,11 @@ def test_lately_is_the_same_however_often_one_looks_while_nothing_happens(
     often, rarely, now, steps = Recently(), Recently(), 0.0, 0
     for passed, fresh in happened:
         for i in range(1, looks):
-            often.look({"d": record(steps, 0)}, now + passed * i / looks)
+            often.look({D: record(steps, 0)}, now + passed * i / looks)
         now, steps = now + passed, steps + fresh
-        mine = often.look({"d": record(steps, 0)}, now)
-        theirs = rarely.look({"d": record(steps, 0)}, now)
-        assert mine["d"].steps == pytest.approx(theirs["d"].steps)
+        mine = often.look({D: record(steps, 0)}, now)
+        theirs = rarely.look({D: record(steps, 0)}, now)
+        assert mine[D].steps == pytest.approx(theirs[D].steps)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 200)), min_size=1, max_size=8), st.floats(0.1, 100))
@@ -43,7 +44,7 @@ def test_the_mean_lies_between_the_least_and_the_most_that_was_ever_accepted(
     recently, now, seen = Recently(), 0.0, record(0, 0)
     for steps, accepted in happened:
         now, seen = now + every_s, record(seen.steps + steps, seen.accepted + (accepted if steps else 0))
-        lately = recently.look({"d": seen}, now)["d"]
+        lately = recently.look({D: seen}, now)[D]
         if lately.steps > FORGOTTEN:
             means = [accepted / steps for steps, accepted in happened if steps]
             assert min(means) - 1e-6 <= lately.accepted / lately.steps <= max(means) + 1e-6
@@ -51,20 +52,25 @@ def test_the_mean_lies_between_the_least_and_the_most_that_was_ever_accepted(
 
 def test_half_of_it_counts_after_a_half_life_and_who_is_forgotten_is_left_out() -> None:
     recently = Recently()
-    recently.look({"d": record(8, 16)}, 0.0)
-    assert recently.look({"d": record(8, 16)}, HALF_LIFE_S)["d"].steps == pytest.approx(4)
+    recently.look({D: record(8, 16)}, 0.0)
+    assert recently.look({D: record(8, 16)}, HALF_LIFE_S)[D].steps == pytest.approx(4)
     gone = DrafterRecord(0, 8, 16)
-    assert "d" in recently.look({"d": gone}, 2 * HALF_LIFE_S)
-    assert "d" not in recently.look({"d": gone}, 20 * HALF_LIFE_S)
+    assert D in recently.look({D: gone}, 2 * HALF_LIFE_S)
+    assert D not in recently.look({D: gone}, 20 * HALF_LIFE_S)
 
 
-def statistics(drafters: dict[str, DrafterRecord], estimate: Estimate | None = None) -> EngineStatistics:
+def statistics(drafters: dict[RecordKey, DrafterRecord], estimate: Estimate | None = None) -> EngineStatistics:
     return EngineStatistics(1, 0, 5, 8, 10, 20.0, Plan(num_steps=3), 1, estimate, drafters, 1e-4)
 
 
 def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a_name() -> None:
     first = DrafterRecord(2, steps=10, accepted=15, hits=9, held_s=0.5, round_trips=4, round_trip_s=0.1)
-    drafters = {"h:1": first, "h:2": DrafterRecord(1), "gone:3": DrafterRecord(0, steps=10, accepted=5)}
+    drafters = {
+        ("h:1", False): first,
+        ("h:1", True): DrafterRecord(1, steps=20, accepted=5, hits=1),
+        ("h:2", False): DrafterRecord(1),
+        ("gone:3", False): DrafterRecord(0, steps=10, accepted=20),
+    }
     control, launched = Control(Adaptive.GOODPUT, 32), Plan(num_steps=5)
     reporter = Reporter(launched, lambda: statistics(drafters, ESTIMATE), lambda: control, ManualClock())
     reporter.names = {"h:1": "d1", "h:2": "d2"}
@@ -73,11 +79,15 @@ def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a
         max_draft_tokens=32,
         launched=launched,
         accept_length=2.0,
-        hit_rate=0.45,
+        hit_rate=0.25,
         step_s=0.02,
         token_s=1e-4,
         estimate=ESTIMATE,
-        drafters=(DrafterReport("d1", 2, 10.0, 1.5, 0.05, 0.025), DrafterReport("d2", 1)),
+        drafters=(
+            DrafterReport("d1", 2, 10.0, 1.5, 0.05, 0.025),
+            DrafterReport("d1", 1, 20.0, 0.25, sampled=True),
+            DrafterReport("d2", 1),
+        ),
     )
 
 

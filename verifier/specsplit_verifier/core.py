@@ -15,7 +15,7 @@ from specsplit.values import Estimate, ModelInfo, Plan
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
-from specsplit_verifier.drafter_record import DrafterRecord
+from specsplit_verifier.drafter_record import DrafterRecord, RecordKey
 from specsplit_verifier.events import (
     Cancel,
     DrafterLost,
@@ -56,8 +56,8 @@ class EngineStatistics:
     """How often that has changed."""
     estimate: Estimate | None = None
     """Why that plan is in force; None: nothing has been seen yet."""
-    drafters: Mapping[str, DrafterRecord] = field(default_factory=dict[str, DrafterRecord])
-    """What every drafter has brought, by address."""
+    drafters: Mapping[RecordKey, DrafterRecord] = field(default_factory=dict[RecordKey, DrafterRecord])
+    """What every drafter has brought."""
     token_s: float = 0.0
     """What one more token costs in a step, in seconds."""
 

@@ -15,7 +15,7 @@ from specsplit.features import FeatureLayout, FeatureNeed, Features
 from specsplit.speculation import Grow, Mirror
 from specsplit.values import Endpoint, Plan, Vocabulary
 from specsplit_verifier.draft_session import DraftCounters, DraftSession, NoDrafter
-from specsplit_verifier.drafter_record import DrafterRecord
+from specsplit_verifier.drafter_record import DrafterRecord, RecordKey
 from specsplit_verifier.events import FromDrafter, HandOver, Sends
 from specsplit_verifier.feed import FeatureSource, Feed, Overrun, Recipe
 from specsplit_verifier.patience import Patience
@@ -24,7 +24,7 @@ from specsplit_verifier.session import Session
 _log = logging.getLogger(__name__)
 COOL_DOWN_S = 5.0  # a lost drafter is not tried again for so long
 RETRY_S = 1.0  # sessions that need a drafter are looked after this often
-REMEMBERED = 1024  # drafters that are known by what they brought; of those that draft for nobody the first is forgotten
+REMEMBERED = 1024  # records of what drafters brought; of those whose drafters draft for nobody the first is forgotten
 ELSEWHERE = (8, 9, 14)  # RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNAVAILABLE: this drafter cannot, another may
 
 
@@ -41,15 +41,14 @@ class DrafterPool:
         self._retry_at = 0.0
         self._patience: dict[str, Patience] = {}
         """By address."""
-        self._records: dict[str, DrafterRecord] = {}
-        """By address."""
+        self._records: dict[RecordKey, DrafterRecord] = {}
         self.counters = DraftCounters()
         self.step_us = 0
         """What drafters are told of the time from one step to the next; 0: nothing."""
 
     @property
-    def records(self) -> Mapping[str, DrafterRecord]:
-        """What every drafter has brought, by address; a copy, so that another thread may walk it."""
+    def records(self) -> Mapping[RecordKey, DrafterRecord]:
+        """What every drafter has brought; a copy, so that another thread may walk it."""
         return self._records.copy()
 
     def replan(self, session: Session, plan: Plan, now: float) -> Sends:
@@ -83,7 +82,7 @@ class DrafterPool:
 
     def _open(self, session: Session, drafter: Endpoint, now: float) -> Sends:
         """Nothing if it cannot be attached."""
-        address = drafter.address
+        address, sampled = drafter.address, session.sampled
         if self._cooling_down.get(address, -math.inf) > now:
             return []
         try:
@@ -94,22 +93,24 @@ class DrafterPool:
             return []
         root = len(session.tokens) - 1
         mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
-        if address not in self._records:
+        if (address, sampled) not in self._records:
             self._forget()
         patience = self._patience.setdefault(address, Patience())
-        record = self._records.setdefault(address, DrafterRecord())
+        record = self._records.setdefault((address, sampled), DrafterRecord())
         session.drafter = DraftSession(address, mirror, patience, feed, self.counters, record)
         opened = self._open_event(session, feed)
         return [(address, session.id, event) for event in (opened, *session.drafter.begin(root, now))]
 
     def _forget(self) -> None:
-        """Make room for another drafter's record."""
+        """Make room for another record."""
         if len(self._records) < REMEMBERED:
             return
-        idle = next((address for address, record in self._records.items() if not record.sessions), None)
+        idle = next((key for key, record in self._records.items() if not record.sessions), None)
         if idle is not None:
             del self._records[idle]
-            self._patience.pop(idle, None)
+            address, sampled = idle
+            if (address, not sampled) not in self._records:
+                self._patience.pop(address, None)
 
     def _open_event(self, session: Session, feed: Feed | None) -> Open:
         layout = FeatureLayout() if feed is None else feed.recipe.layout
@@ -177,13 +178,13 @@ class DrafterPool:
         return sends
 
     def hand_over(self, order: HandOver, running: Iterable[Session], now: float) -> Sends:
-        """Some sessions of a drafter go on with another: those with the shortest texts, which cost least to open anew.
+        """Some sessions of a drafter, greedy or sampled, go on with another: those with the shortest texts, which cost least to open anew.
 
         They stay where they are if the other was just lost, or needs features that the target does not give.
         """
         if self._cooling_down.get(order.target.address, -math.inf) > now or not self._feeds(order.target):
             return []
-        theirs = [session for session in running if session.drafted_by(order.source)]
+        theirs = [each for each in running if each.drafted_by(order.source) and each.sampled is order.sampled]
         willing = [session for session in theirs if order.target.address not in session.refused_by]
         sends: Sends = []
         for session in sorted(willing, key=lambda session: len(session.tokens))[: order.sessions]:

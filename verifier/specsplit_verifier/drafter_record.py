@@ -11,9 +11,13 @@ FORGOTTEN = 0.01
 """Steps: who has been seen less than this, and drafts for nobody, is not told of."""
 
 
+RecordKey = tuple[str, bool]
+"""Address of a drafter, and whether sessions are sampled: some drafters bring much to greedy text and next to nothing to sampled text."""
+
+
 @dataclass(slots=True)
 class DrafterRecord:
-    """Sums over all that one drafter has done for a verifier. They only go up, but for `sessions`."""
+    """Sums over all that one drafter has done for greedy, or for sampled, sessions of a verifier. They only go up, but for `sessions`."""
 
     sessions: int = 0
     """It drafts for now."""
@@ -75,23 +79,21 @@ class Recently:
     """Looks at the records now and then, and knows what drafters brought lately. Pure: time is an argument."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, Lately] = {}
-        """The sums of each record at the latest look, by address."""
-        self._lately: dict[str, Lately] = {}
+        self._seen: dict[RecordKey, Lately] = {}
+        """The sums of each record at the latest look."""
+        self._lately: dict[RecordKey, Lately] = {}
         self._at = 0.0
 
-    def look(self, records: Mapping[str, DrafterRecord], now: float) -> Mapping[str, Lately]:
-        """What every drafter brought lately, by address; those forgotten and without sessions are left out."""
+    def look(self, records: Mapping[RecordKey, DrafterRecord], now: float) -> Mapping[RecordKey, Lately]:
+        """What every drafter brought lately; those forgotten and without sessions are left out."""
         share = 0.5 ** ((now - self._at) / HALF_LIFE_S)
         self._at = now
-        sums = {address: Lately.of(record) for address, record in records.items()}
+        sums = {key: Lately.of(record) for key, record in records.items()}
         self._lately = {
-            address: self._lately.get(address, NOTHING).followed_by(self._seen.get(address, NOTHING), lately, share)
-            for address, lately in sums.items()
+            key: self._lately.get(key, NOTHING).followed_by(self._seen.get(key, NOTHING), lately, share)
+            for key, lately in sums.items()
         }
         self._seen = sums
         return {
-            address: lately
-            for address, lately in self._lately.items()
-            if lately.steps >= FORGOTTEN or records[address].sessions
+            key: lately for key, lately in self._lately.items() if lately.steps >= FORGOTTEN or records[key].sessions
         }

@@ -67,6 +67,8 @@ class HandOver:
     target: Endpoint
     sessions: int
     """How many of them, at most."""
+    sampled: bool = False
+    """Of those whose temperature is above 0; False: of the greedy ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ class Reporter:
             token_s=now.token_s,
             estimate=estimate,
             drafters=tuple(
-                _told(self.names[address], now.drafters[address], each)
-                for address, each in lately.items()
+                _told(self.names[address], sampled, now.drafters[address, sampled], each)
+                for (address, sampled), each in lately.items()
                 if address in self.names
             ),
         )
@@ -55,7 +55,7 @@ def _makes_sense(estimate: Estimate) -> bool:
     return all(math.isfinite(number) and number >= 0 for number in numbers)
 
 
-def _told(member_id: str, record: DrafterRecord, lately: Lately) -> DrafterReport:
+def _told(member_id: str, sampled: bool, record: DrafterRecord, lately: Lately) -> DrafterReport:
     steps, trips = lately.steps, lately.round_trips
     return DrafterReport(
         member_id=member_id,
@@ -64,4 +64,5 @@ def _told(member_id: str, record: DrafterRecord, lately: Lately) -> DrafterRepor
         accepted=lately.accepted / steps if steps else 0.0,
         held_s=lately.held_s / steps if steps else 0.0,
         round_trip_s=lately.round_trip_s / trips if trips else 0.0,
+        sampled=sampled,
     )

@@ -88,6 +88,11 @@ class Session:
             self.tally.tokens = TokenCounts(self.prompt_length)
 
     @property
+    def sampled(self) -> bool:
+        """True if its tokens are drawn, and so harder to draft."""
+        return not self.request.sampling.greedy
+
+    @property
     def prompt_length(self) -> int:
         """Tokens of the prompt."""
         return len(self.request.tokens)
