@@ -100,6 +100,11 @@ class ModelProposer:
         """True for a model that reads features: a node is expanded without the feature of its parent."""
         return self._model.feature_dtype is not None
 
+    @property
+    def shares_root(self) -> bool:
+        """True for a recurrent head: a node is expanded from the state of its parent, whatever becomes of the root meanwhile."""
+        return self.redraws and self._model.recurrent
+
     def open(
         self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
     ) -> None:
@@ -215,20 +220,23 @@ class ModelProposer:
             count = min(self._sessions[frontier[i].session].readable, budget)
             budget -= count
             if count:
-                inputs[frontier[i].session] = self._extend(frontier[i].session, count, starts[i])
+                inputs[frontier[i].session] = self._extend(frontier[i], count, starts[i])
         for part, start, count in zip(frontier, starts, pending, strict=True):
             if not count:
                 inputs[part.session] = self._branch(self._sessions[part.session], part.slots, start)
         return inputs
 
-    def _extend(self, key: SessionKey, count: int, root: int) -> list[StepInput]:
-        """Make rows of the next `count` tokens in every step that lacks them. `root` is wanted as soon as it is among them."""
-        state = self._sessions[key]
+    def _extend(self, part: Frontier, count: int, root: int) -> list[StepInput]:
+        """Make rows of the next `count` tokens in every step that lacks them.
+
+        `root` is wanted as soon as it is among them, and with it the nodes that are to be expanded beside it.
+        """
+        state, beside = self._sessions[part.session], part.slots[1:]
         inputs = [StepInput() for _ in state.maps]
         stop = state.maps[0].first + state.maps[0].computed + count
         complete = stop == len(state.tokens)
         if state.features is not None:
-            self._read[key] = stop - 1
+            self._read[part.session] = stop - 1
             inputs[0].fed += state.features.take(count)
         for step, (token_map, work) in enumerate(zip(state.maps, inputs, strict=True)):
             first, done = token_map.computed, stop - token_map.first
@@ -237,8 +245,11 @@ class ModelProposer:
                     work.drawn.append(state.maps[step - 1].context_slots(first, done))
                 work.wanted += [root] if complete and step == 0 else ()
                 work.rows.append(token_map.read(state.tokens, stop, [count - 1] if work.wanted else ()))
+            if complete and len(beside):
+                token_map.add(beside)
+                work.wanted += range(root + 1, root + 1 + len(beside))
             if complete and len(token_map.missing):
-                self._add_branch(state, step, work)
+                self._add_branch(state, step, work, range(len(beside)))
         return inputs
 
     def _branch(self, state: _Session, nodes: Ints, start: int) -> list[StepInput]:
