@@ -148,11 +148,10 @@ class OraclePlanner(CyclePlanner):
             if not self._worth_splitting(ready, decoding, max(pauses)):
                 return Pause(min(pause for pause in pauses if pause > 0.0))
             decoding, chosen = ready, self._best_of(ready)
-        batch = self._batch(running, decoding, prompts)
         stepping = [
             (session, _limits(session, choice.tokens)) for session, choice in zip(decoding, chosen, strict=True)
         ]
-        return Batch(stepping, prompts, batch.recomputing)
+        return self._batch(running, stepping, prompts)
 
     def _best_of(self, decoding: Sequence[Session]) -> list[Choice]:
         """Of every session the choice by which the step commits the most per second: Dinkelbach's method over sums."""
