@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.lab.scenario import Policy
@@ -16,6 +17,11 @@ class Contender:
     policy: Policy = Policy.STATIC
     plan: PlanChanges = field(default_factory=PlanChanges)
     """Of every request; a controller needs one that says nothing."""
+
+    @property
+    def waits(self) -> Sequence[bool]:
+        """Whether it waits for drafters: an oracle knows which is better, so it is tried both ways."""
+        return (True, False) if self in ORACLES else (True,)
 
 
 def static(num_steps: int, num_draft_tokens: int) -> Contender:
