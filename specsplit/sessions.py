@@ -32,7 +32,7 @@ class DecodeRequest:
     drafter: Endpoint | None = None
     """None: the target decodes alone."""
     logprobs: int | None = None
-    """As in `GenerateRequest`."""
+    """Likeliest tokens wanted beside each token, as in `GenerateRequest`."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
@@ -48,9 +48,9 @@ class Tokens:
     speculation: SpeculationStatistics
     """Sums up to and including this step."""
     logprobs: Sequence[TokenLogprob] = ()
-    """Of each of the tokens, if the session asked for that."""
+    """One for each of the tokens, if the session asked for them."""
     cached_prompt_tokens: int = 0
-    """As in Usage, for whoever does not wait for the end."""
+    """Prompt tokens that were cached, as in Usage, for whoever does not wait for the end."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class WatchedStep:
     """Indices into these sequences; -1 for the root."""
     tokens: Sequence[int]
     edges: Sequence[float]
-    """As in `Grow`; the root's means nothing."""
+    """Edges as in `Grow`; the root's means nothing."""
     verified: Sequence[bool]
     """Whether the step verified it; True for the root."""
     accepted: Sequence[int]

@@ -78,7 +78,7 @@ class Seat:
 
     @property
     def busy(self) -> float:
-        """These as a share of those it takes."""
+        """Its sessions as a share of those it takes."""
         return self.sessions / self.who.max_sessions
 
     @property

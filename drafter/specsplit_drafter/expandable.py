@@ -29,7 +29,7 @@ class ExpandableNodes:
         self._known = tree.attach(np.bool_, False)
         """True for nodes that were taken at some time."""
         self._new: Ints = np.empty(0, dtype=np.int64)
-        """Those of the latest `take` that never were taken before."""
+        """Nodes of the latest `take` that never were taken before."""
         self._in_order = False
         self._ranked: Ints | None = None
         """What `best` gives; None if the tree has changed since it was asked for."""

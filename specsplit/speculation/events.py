@@ -36,7 +36,7 @@ class Grow:
     rescored: Sequence[int] = ()
     """Ids, ascending, of nodes whose edge is another from now on; those that this grow adds may be among them."""
     new_edges: Sequence[float] = ()
-    """Of each that is rescored."""
+    """The new edge of each node that is rescored."""
 
     @staticmethod
     def merge(grows: Sequence[Grow]) -> Grow:

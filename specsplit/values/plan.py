@@ -55,5 +55,5 @@ class PlanChanges:
         return replace(default, **said(self))
 
     def after(self, earlier: PlanChanges) -> PlanChanges:
-        """These changes and those made before, where these say nothing."""
+        """Combine these changes with those made before, which hold where these say nothing."""
         return replace(earlier, **said(self))

@@ -34,7 +34,7 @@ class Acceptance:
 
 
 class SessionAcceptance:
-    """The same in one session, whose text may suit the drafter better or worse than others. Older steps fade by 5 % each."""
+    """Acceptance in one session, whose text may suit the drafter better or worse than others. Older steps fade by 5 % each."""
 
     def __init__(self, drafter: Acceptance) -> None:
         self._drafter = drafter

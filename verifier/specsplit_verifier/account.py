@@ -29,11 +29,11 @@ class Faded:
 
 
 class Account:
-    """Of one verifier. A step counts when it is over; what the one weighed last has shown of the launched plan is taken for all of them."""
+    """The account of one verifier. A step counts when it is over; what the one weighed last has shown of the launched plan is taken for all of them."""
 
     def __init__(self) -> None:
         self.depth, self.nodes = Faded(), Faded()
-        """Of what was verified, by session that had a drafter."""
+        """Depth and nodes verified, by session that had a drafter."""
         self._length, self._step_s, self._rate, self._gain = Faded(), Faded(), Faded(), Faded()
         self._token_s = 0.0
         self._ratio = 1.0

@@ -23,7 +23,7 @@ class Line(NamedTuple):
     base_s: float
     """What does not depend on the nodes that are taken; above 0."""
     token_s: float
-    """Of one token; not below 0."""
+    """Seconds of one token; not below 0."""
 
 
 class Spending(NamedTuple):
@@ -37,7 +37,7 @@ class Spending(NamedTuple):
     """What it is expected to take."""
 
     def at_least(self, least: Sequence[int]) -> Spending:
-        """The same with so many nodes of each session, whether they pay or not; there may be fewer to be had."""
+        """Take so many nodes of each session, whether they pay or not; there may be fewer to be had."""
         return self._replace(nodes=[max(pair) for pair in zip(self.nodes, least, strict=True)])
 
 

@@ -52,7 +52,7 @@ class StepChooser:
         """By session."""
 
     def meet(self, sessions: Sequence[Session]) -> None:
-        """These are all that decode now."""
+        """Take in which sessions decode now."""
         found = ((session.id, self._standing(session)) for session in sessions)
         self._standings = {number: standing for number, standing in found if standing is not None}
 

@@ -37,7 +37,7 @@ from specsplit_verifier.stopwatch import Stopwatch
 
 _log = logging.getLogger(__name__)
 LONGEST_TOLD_S = 1000.0
-"""Of what drafters are told of steps: the wire holds 32 bits of microseconds."""
+"""The longest step that drafters are told of: the wire holds 32 bits of microseconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Final
 
 FORGETTING: Final = 0.99
 _UNITS: Final = 1.0, 64.0, 4096.0
-"""Of the three terms, so that their coefficients are of like size."""
+"""Units of the three terms, so that their coefficients are of like size."""
 _TRUST: Final = 1e-3, 0.05, 0.05
 """How many steps what was believed before counts as, by term: a term that steps say nothing of stays as it was."""
 

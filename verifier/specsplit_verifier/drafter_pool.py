@@ -162,7 +162,7 @@ class DrafterPool:
         return [send for session in running for send in self._replace(session, now)]
 
     def roster(self, drafters: Sequence[Endpoint], running: Iterable[Session], now: float) -> Sends:
-        """These are the drafters now; who needs one gets one."""
+        """Take in which drafters there are now; who needs one gets one."""
         self._roster = drafters
         return [send for session in running for send in self._replace(session, now)]
 

@@ -68,7 +68,7 @@ class HandOver:
     sessions: int
     """How many of them, at most."""
     sampled: bool = False
-    """Of those whose temperature is above 0; False: of the greedy ones."""
+    """True: sessions whose temperature is above 0; False: greedy ones."""
 
 
 @dataclass(frozen=True, slots=True)

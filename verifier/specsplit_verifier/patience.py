@@ -97,7 +97,7 @@ class Patience:
         self._first_share = {True: Share(0.5), False: Share(1.0)}
         """What the first grow adds for each open end, after a hit and after a miss."""
         self._more_share = Share(0.6)
-        """The same of further grows."""
+        """What further grows add for each open end."""
         self._commits = 0
 
     def probes(self) -> bool:

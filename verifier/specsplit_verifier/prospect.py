@@ -22,7 +22,7 @@ BELIEF: Final = 5.0
 LOOK_S: Final = 0.0005
 """Nobody looks again sooner, unless something comes."""
 GROWS: Final = 8
-"""So many are looked ahead for each session."""
+"""Grows that are looked ahead for each session."""
 
 
 class Prospect(NamedTuple):
@@ -40,7 +40,7 @@ class Prospect(NamedTuple):
     """Seconds for which the session may wait at most."""
 
     def times(self, share: float) -> Prospect:
-        """The same with that share of the gains."""
+        """Take that share of the gains."""
         return Prospect(self.next_s, share * self.gain, self.every_s, self.more, self.left_s)
 
 
@@ -88,7 +88,7 @@ class Trust:
         return min(1.0, self.came / self.hoped)
 
     def waited(self, waiting: Waiting, seconds: float, gained: float) -> None:
-        """So many seconds of a wait are over, and have brought so much."""
+        """Learn from a wait that is over: how long it took, and what it brought."""
         self._add(0.05, gained, waiting.gain * min(1.0, seconds / waiting.seconds))
 
     def unwanted(self) -> None:

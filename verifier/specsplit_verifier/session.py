@@ -51,7 +51,7 @@ class StopRule:
     token_ids: frozenset[int] = frozenset()
 
     def cut(self, generated: int, fresh: list[int]) -> tuple[list[int], FinishReason | None, int | None]:
-        """Of `fresh` tokens behind so many: (those to keep, why it ends here or None, the stop token that ended it)."""
+        """Cut `fresh` tokens behind so many: (those to keep, why it ends here or None, the stop token that ended it)."""
         left = self.max_tokens - generated
         for i, token in enumerate(fresh[:left]):
             if token in self.token_ids:

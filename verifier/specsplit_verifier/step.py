@@ -72,7 +72,7 @@ class StepInput:
 
     @property
     def rows(self) -> list[Row]:
-        """Of trees, then of chunks."""
+        """The trees, then the chunks."""
         return [*self.trees, *self.chunks]
 
     @property
@@ -101,7 +101,7 @@ class Accepted:
     bonus: int
     """The target's own pick behind them."""
     logprobs: Sequence[TokenLogprob] = ()
-    """Of the tokens that this commits, if they are wanted."""
+    """One for each of the tokens that this commits, if they are wanted."""
 
     def commits(self, draft: Draft) -> list[int]:
         """The tokens behind the root of the draft that this is of: one for each index of the path, the bonus last."""
@@ -207,7 +207,7 @@ class SessionResult:
 
     @property
     def depth(self) -> int:
-        """Of the deepest of them below the root; 0 without any."""
+        """The depth of the deepest node below the root; 0 without any."""
         return max(self.draft.positions) - self.draft.positions[0]
 
     @property
@@ -247,7 +247,7 @@ class StepResult:
     """All that anybody may want to know of a step; metrics, spans and the page are made of it."""
 
     sessions: Sequence[SessionResult]
-    """Those that brought a tree and got something for it."""
+    """Sessions that brought a tree and got something for it."""
     chunks: Sequence[ChunkInput]
     failed: Mapping[int, SpecsplitError]
     """By session, why it ended with this step."""
@@ -265,7 +265,7 @@ class StepResult:
 
     @property
     def accepted(self) -> int:
-        """Of these."""
+        """Nodes accepted."""
         return sum(session.accepted for session in self.sessions)
 
     @property

@@ -61,7 +61,7 @@ class GoodputController:
             self._shown, self._told = shown, None
 
     def estimate(self) -> Estimate | None:
-        """Of what was seen lately."""
+        """Estimate by what was seen lately."""
         return self.chooser.account.estimate()
 
 
