@@ -29,7 +29,10 @@ class Faded:
 
 
 class Account:
-    """The account of one verifier. A step counts when it is over; what the one weighed last has shown of the launched plan is taken for all of them."""
+    """The account of one verifier.
+
+    A step counts when it is over; what the one weighed last has shown of the launched plan is taken for all of them.
+    """
 
     def __init__(self) -> None:
         self.depth, self.nodes = Faded(), Faded()

@@ -39,7 +39,10 @@ def with_logprobs(
 
 
 def logprobs_of(logits: Tensor, tokens: Sequence[int], most: int) -> list[TokenLogprob]:
-    """Compute those of one token for each row of logits [R, V], and of the `most` likeliest of the row. No more than that is copied off the device."""
+    """Compute those of one token for each row of logits [R, V], and of the `most` likeliest of the row.
+
+    No more than that is copied off the device.
+    """
     whole = logits.float().logsumexp(dim=1, keepdim=True)
     own = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
     best = logits.topk(min(most, logits.shape[1]), dim=1)
