@@ -68,7 +68,7 @@ class WatchedStep:
     """One step as people see it who look on. The first five are the whole speculation, in parallel: root first, parents before children."""
 
     ids: Sequence[int]
-    """0 for a root that was no node."""
+    """Ascending; 0 for a root that was no node."""
     parents: Sequence[int]
     """Indices into these sequences; -1 for the root."""
     tokens: Sequence[int]
