@@ -70,6 +70,8 @@ class HandOver:
     """How many of them, at most."""
     sampled: bool = False
     """Of those whose temperature is above 0; False: of the greedy ones."""
+    other_kind: bool = False
+    """Only those whose callers asked for no kind of drafter."""
 
 
 @dataclass(frozen=True, slots=True)
