@@ -302,6 +302,7 @@ def _decode_request(prepared: _EngineRequest, lease: Lease) -> DecodeRequest:
         plan=request.plan,
         drafter=None if lease.drafter is None else endpoint_of(lease.drafter),
         logprobs=request.logprobs,
+        any_drafter=request.drafter is None,
     )
 
 

@@ -1,17 +1,19 @@
-"""Moves running sessions from one drafter to another of its kind where that pays clearly: little by little, and never to and fro."""
+"""Moves running sessions from one drafter to another where that pays clearly: little by little, and never to and fro."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from operator import itemgetter
+from typing import NamedTuple
 
 from specsplit.clock import Clock
 from specsplit.membership import HandOver
 from specsplit.observe import fields
 from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.balance import Balance
+from specsplit_coordinator.balance import TEXTS, Balance
 from specsplit_coordinator.registry import Registry, Seat, endpoint_of, kind_of
 
 _log = logging.getLogger(__name__)
@@ -19,13 +21,44 @@ _log = logging.getLogger(__name__)
 EVERY_S = 2.0
 """Between two rounds. In one round a verifier is told to hand one session over, at most."""
 MARGIN = 0.25
-"""What a session has to gain, as a share of the score where it is; nothing where sessions are spread unevenly."""
+"""What a session has to gain, as a share of the score where it is; nothing where sessions are spread unevenly over drafters of a kind."""
 NEVER_BACK_S = 60.0
-"""For so long no session of the verifier goes back the way that one has come, if both are greedy or both are sampled."""
+"""For so long no session of the verifier goes back the way that one has come, if both are greedy or both are sampled; nor is one sent the
+same way if nothing came of that."""
+
+
+class _Move(NamedTuple):
+    """A session of a verifier, sampled or greedy, goes from one drafter to another."""
+
+    verifier: Seat
+    source: Seat
+    target: Seat
+    sampled: bool
+
+    @property
+    def back(self) -> _Move:
+        return self._replace(source=self.target, target=self.source)
+
+    @property
+    def other_kind(self) -> bool:
+        return kind_of(self.source) is not kind_of(self.target)
+
+    @property
+    def uneven(self) -> bool:
+        """True if of two drafters of a kind one has more than twice the sessions that the other would have with one more."""
+        return not self.other_kind and self.source.sessions > 2 * (self.target.sessions + 1)
+
+
+class _Moved(NamedTuple):
+    """When that was ordered last, and how many sessions the two drafters had then."""
+
+    at: float
+    here: int
+    there: int
 
 
 class Rebalancer:
-    """Looks at how sessions are spread over drafters. A session keeps its kind of drafter: its caller may have asked for that."""
+    """Looks at how sessions are spread over drafters. A session whose caller asked for a kind of drafter keeps it."""
 
     def __init__(self, registry: Registry, balance: Balance, admission: Admission, clock: Clock) -> None:
         self._registry = registry
@@ -33,8 +66,7 @@ class Rebalancer:
         self._admission = admission
         self._clock = clock
         self._due = 0.0
-        self._moved: dict[tuple[str, str, str, bool], float] = {}
-        """When a session of (verifier, from drafter, to drafter, sampled) was handed over last."""
+        self._moved: dict[_Move, _Moved] = {}
 
     def look(self) -> None:
         """Tell verifiers to hand sessions over, if it is time and pays."""
@@ -42,15 +74,16 @@ class Rebalancer:
         if now < self._due:
             return
         self._due = now + EVERY_S
-        self._moved = {way: at for way, at in self._moved.items() if now - at < NEVER_BACK_S}
+        self._moved = {move: moved for move, moved in self._moved.items() if now - moved.at < NEVER_BACK_S}
         for verifier in self._registry.verifiers:
             if verifier.draining or verifier.hand_overs:  # one that does not listen is told nothing more
                 continue
-            found = max((*self._gains(verifier, False), *self._gains(verifier, True)), default=None, key=itemgetter(0))
-            if found is not None and found[0] > 1:
-                self._hand_over(verifier, *found[1:])
+            gains = chain.from_iterable(self._gains(verifier, sampled) for sampled in TEXTS)
+            gain, move = max(gains, default=(0.0, None), key=itemgetter(0))
+            if move is not None and gain > 1:
+                self._hand_over(move)
 
-    def _gains(self, verifier: Seat, sampled: bool) -> Iterator[tuple[float, Seat, Seat, bool]]:
+    def _gains(self, verifier: Seat, sampled: bool) -> Iterator[tuple[float, _Move]]:
         """What a session would gain by going from one drafter to another, as a multiple of what it has to gain."""
         usable = [seat for seat in self._registry.usable_drafters if seat.member_id not in verifier.cooling_down]
         score = partial(self._balance.score, verifier, sampled=sampled)
@@ -59,23 +92,29 @@ class Rebalancer:
             if self._balance.report(verifier, source, sampled=sampled).sessions:
                 here = score(source)
                 for target, gained in there:
-                    if self._may_go(verifier, source, target, sampled):
-                        needed = here if _uneven(source, target) else (1 + MARGIN) * here
-                        yield gained / needed, source, target, sampled
+                    move = _Move(verifier, source, target, sampled)
+                    if self._is_open(move):
+                        yield gained / (here if move.uneven else (1 + MARGIN) * here), move
 
-    def _may_go(self, verifier: Seat, source: Seat, target: Seat, sampled: bool) -> bool:
-        back = (verifier.member_id, target.member_id, source.member_id, sampled)
-        return target is not source and kind_of(target) is kind_of(source) and back not in self._moved
+    def _is_open(self, move: _Move) -> bool:
+        """True if a session may go, none has come that way lately, and the last one that was sent has gone."""
+        here, there = self._counts(move)
+        if not here or move.target is move.source or move.back in self._moved:
+            return False
+        last = self._moved.get(move)
+        return last is None or here < last.here or there > last.there
 
-    def _hand_over(self, verifier: Seat, source: Seat, target: Seat, sampled: bool) -> None:
-        self._moved[verifier.member_id, source.member_id, target.member_id, sampled] = self._clock.now()
+    def _counts(self, move: _Move) -> tuple[int, int]:
+        """How many sessions may go, and how many such sessions the other drafter has."""
+        pair = move.source, move.target
+        here, there = (self._balance.report(move.verifier, seat, sampled=move.sampled) for seat in pair)
+        return here.movable if move.other_kind else here.sessions, there.sessions
+
+    def _hand_over(self, move: _Move) -> None:
+        verifier, source, target, sampled = move
+        self._moved[move] = _Moved(self._clock.now(), *self._counts(move))
         self._admission.hand_over(verifier, source, target)
-        verifier.hand_overs.append(HandOver(source.member_id, endpoint_of(target), 1, sampled))
+        verifier.hand_overs.append(HandOver(source.member_id, endpoint_of(target), 1, sampled, move.other_kind))
         self._registry.changed()
         told = fields(verifier=verifier.member_id, source=source.member_id, target=target.member_id, sampled=sampled)
         _log.info("a session is handed over to a better drafter", extra=told)
-
-
-def _uneven(source: Seat, target: Seat) -> bool:
-    """True if one has more than twice the sessions that the other would have with one more."""
-    return source.sessions > 2 * (target.sessions + 1)

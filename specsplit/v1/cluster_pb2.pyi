@@ -79,16 +79,18 @@ class RosterDirective(_message.Message):
     def __init__(self, drafters: _Optional[_Iterable[_Union[_verifier_pb2.DrafterAddress, _Mapping]]] = ...) -> None: ...
 
 class HandOverDirective(_message.Message):
-    __slots__ = ("from_member", "to", "sessions", "sampled")
+    __slots__ = ("from_member", "to", "sessions", "sampled", "other_kind")
     FROM_MEMBER_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    OTHER_KIND_FIELD_NUMBER: _ClassVar[int]
     from_member: str
     to: _verifier_pb2.DrafterAddress
     sessions: int
     sampled: bool
-    def __init__(self, from_member: _Optional[str] = ..., to: _Optional[_Union[_verifier_pb2.DrafterAddress, _Mapping]] = ..., sessions: _Optional[int] = ..., sampled: bool = ...) -> None: ...
+    other_kind: bool
+    def __init__(self, from_member: _Optional[str] = ..., to: _Optional[_Union[_verifier_pb2.DrafterAddress, _Mapping]] = ..., sessions: _Optional[int] = ..., sampled: bool = ..., other_kind: bool = ...) -> None: ...
 
 class DrainDirective(_message.Message):
     __slots__ = ()

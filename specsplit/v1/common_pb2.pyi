@@ -110,7 +110,7 @@ class Estimate(_message.Message):
     def __init__(self, accept_length: _Optional[float] = ..., step_s: _Optional[float] = ..., token_s: _Optional[float] = ..., rate: _Optional[float] = ..., static_rate: _Optional[float] = ...) -> None: ...
 
 class DrafterReport(_message.Message):
-    __slots__ = ("member_id", "sessions", "steps", "accepted", "held_s", "round_trip_s", "sampled")
+    __slots__ = ("member_id", "sessions", "steps", "accepted", "held_s", "round_trip_s", "sampled", "movable")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,7 @@ class DrafterReport(_message.Message):
     HELD_S_FIELD_NUMBER: _ClassVar[int]
     ROUND_TRIP_S_FIELD_NUMBER: _ClassVar[int]
     SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    MOVABLE_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     sessions: int
     steps: float
@@ -125,7 +126,8 @@ class DrafterReport(_message.Message):
     held_s: float
     round_trip_s: float
     sampled: bool
-    def __init__(self, member_id: _Optional[str] = ..., sessions: _Optional[int] = ..., steps: _Optional[float] = ..., accepted: _Optional[float] = ..., held_s: _Optional[float] = ..., round_trip_s: _Optional[float] = ..., sampled: bool = ...) -> None: ...
+    movable: int
+    def __init__(self, member_id: _Optional[str] = ..., sessions: _Optional[int] = ..., steps: _Optional[float] = ..., accepted: _Optional[float] = ..., held_s: _Optional[float] = ..., round_trip_s: _Optional[float] = ..., sampled: bool = ..., movable: _Optional[int] = ...) -> None: ...
 
 class SpeculationReport(_message.Message):
     __slots__ = ("adaptive", "max_draft_tokens", "launched", "accept_length", "hit_rate", "step_s", "token_s", "estimate", "drafters")

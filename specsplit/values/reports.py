@@ -26,6 +26,8 @@ class DrafterReport:
     """From a commit to the first grow made after it, in seconds, the mean; 0: none was seen."""
     sampled: bool = False
     """In sessions whose temperature is above 0; False: in greedy ones."""
+    movable: int = 0
+    """Of the sessions, those whose callers asked for no kind of drafter."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ def _together(parts: Sequence[DrafterReport]) -> DrafterReport:
         _mean(parts, lambda each: each.accepted),
         _mean(parts, lambda each: each.held_s),
         _mean([each for each in parts if each.round_trip_s], lambda each: each.round_trip_s),
+        movable=sum(each.movable for each in parts),
     )
 
 

@@ -92,7 +92,8 @@ def directive_from_wire(message: pb.JoinResponse) -> Directive:
             return TracingOrder(common.tracing_from_wire(message.tracing.tracing))
         case "hand_over":
             asked = message.hand_over
-            return HandOver(asked.from_member, verifier.endpoint_from_wire(asked.to), asked.sessions, asked.sampled)
+            target = verifier.endpoint_from_wire(asked.to)
+            return HandOver(asked.from_member, target, asked.sessions, asked.sampled, asked.other_kind)
         case "drain":
             return Drain()
         case _:
@@ -103,7 +104,11 @@ def directive_from_wire(message: pb.JoinResponse) -> Directive:
 def _hand_over_to_wire(directive: HandOver) -> pb.HandOverDirective:
     target = verifier.endpoint_to_wire(directive.target)
     return pb.HandOverDirective(
-        from_member=directive.source, to=target, sessions=directive.sessions, sampled=directive.sampled
+        from_member=directive.source,
+        to=target,
+        sessions=directive.sessions,
+        sampled=directive.sampled,
+        other_kind=directive.other_kind,
     )
 
 

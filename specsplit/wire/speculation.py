@@ -95,6 +95,7 @@ def _drafter_from_wire(message: pb.DrafterReport) -> DrafterReport:
         held_s=_measured("drafters.held_s", message.held_s),
         round_trip_s=_measured("drafters.round_trip_s", message.round_trip_s),
         sampled=message.sampled,
+        movable=message.movable,
     )
 
 

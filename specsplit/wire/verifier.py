@@ -35,6 +35,7 @@ def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
         plan=common.plan_to_wire(request.plan),
         drafter=endpoint_to_wire(request.drafter) if request.drafter else None,
         logprobs=request.logprobs,
+        any_drafter=request.any_drafter,
     )
 
 
@@ -59,6 +60,7 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
         common.plan_from_wire(message.plan),
         endpoint_from_wire(message.drafter) if message.HasField("drafter") else None,
         message.logprobs if message.HasField("logprobs") else None,
+        message.any_drafter,
     )
 
 

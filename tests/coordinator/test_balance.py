@@ -389,11 +389,95 @@ async def test_sessions_are_spread_until_no_drafter_has_far_more_than_another_an
     assert max(spread) <= 2 * (min(spread) + 1)
 
 
-async def test_a_session_of_one_kind_is_not_given_to_another_kind() -> None:
-    room = Room("s")
-    await room.place("s", 8)
-    room.drafters["n"] = room.join("n", NGRAM)
-    assert room.settle() == []
+class Kinds(Room):
+    """An n-gram and a standalone drafter, which do as their names say with sampled text; sessions go where they are told to."""
+
+    def __init__(self, at_ngram: int, movable: int, *, obeys: bool = True) -> None:
+        super().__init__()
+        self.drafters = {"n": self.join("n", NGRAM), "s": self.join("s")}
+        self.sessions = {"n": at_ngram, "s": 0}
+        self.movable = {"n": movable, "s": 0}
+        self.obeys = obeys
+        self.accepted = {"n": 0.1, "s": 1.0}
+
+    def round(self, passed_s: float = EVERY_S) -> list[HandOver]:
+        """The coordinator looks once; what it orders is done."""
+        self.clock.advance(passed_s)
+        self.hear(
+            *(
+                DrafterReport(
+                    name, self.sessions[name], 1e3, self.accepted[name], sampled=True, movable=self.movable[name]
+                )
+                for name in self.drafters
+            )
+        )
+        self.rebalancer.look()
+        ordered = list(self.verifier.hand_overs)
+        self.verifier.hand_overs.clear()
+        for order in ordered if self.obeys else []:
+            for counts in (self.sessions, self.movable):
+                counts[order.source] -= 1
+                counts[order.target.member_id] += 1
+        return ordered
+
+
+TO_S = HandOver("n", Endpoint("s", "s:1"), 1, sampled=True, other_kind=True)
+TO_N = HandOver("s", Endpoint("n", "n:1"), 1, sampled=True, other_kind=True)
+
+
+def test_sessions_whose_callers_asked_for_no_kind_go_to_the_kind_that_brings_more_and_the_others_stay() -> None:
+    room = Kinds(at_ngram=5, movable=3)
+    assert [room.round() for _ in range(6)] == [[TO_S]] * 3 + [[]] * 3
+    assert room.sessions == {"n": 2, "s": 3}
+
+
+def test_a_session_goes_to_another_kind_only_if_it_gains_clearly_however_the_sessions_are_spread() -> None:
+    room = Kinds(at_ngram=8, movable=8)
+    room.accepted = {"n": 1.0, "s": 1.0}
+    assert room.round() == [], "they are twice as many and more, but a kind is no equal of another"
+    room.accepted = {"n": 1.0, "s": 1.6}
+    assert room.round() == [TO_S]
+
+
+def test_sessions_do_not_flap_between_kinds() -> None:
+    room = Kinds(at_ngram=1, movable=1)
+    assert room.round() == [TO_S]
+    room.accepted = {"n": 3.0, "s": 1.0}
+    assert room.round() == [], "not at once"
+    assert room.round(NEVER_BACK_S) == [TO_N]
+    assert room.round(NEVER_BACK_S) == room.round(NEVER_BACK_S) == []
+
+
+def test_an_order_that_finds_no_session_is_let_pass_and_not_repeated_for_a_while() -> None:
+    room = Kinds(at_ngram=3, movable=3, obeys=False)
+    assert room.round() == [TO_S]
+    for _ in range(int(NEVER_BACK_S / EVERY_S) - 1):
+        assert room.round() == []
+    assert room.round() == [TO_S]
+    room.sessions["n"] = room.movable["n"] = 2
+    assert room.round() == [TO_S], "one has gone"
+
+
+@given(
+    st.tuples(st.integers(0, PLACES), st.integers(0, PLACES)),
+    st.tuples(accepted, accepted),
+    st.tuples(st.booleans(), st.booleans()),
+)
+def test_sessions_of_different_kinds_come_to_rest_without_any_going_to_and_fro(
+    counts: tuple[int, int], brings: tuple[float, float], movable: tuple[bool, bool]
+) -> None:
+    room = Kinds(0, 0)
+    names = list(room.drafters)
+    room.sessions = dict(zip(names, counts, strict=True))
+    room.movable = {name: counts[i] * movable[i] for i, name in enumerate(names)}
+    room.accepted = dict(zip(names, brings, strict=True))
+    ordered = [order.source for _ in range(2 * PLACES) for order in room.round(NEVER_BACK_S)]
+    assert len(set(ordered)) <= 1 and len(ordered) <= max(counts)
+
+
+def test_a_verifier_of_an_older_build_is_not_told_to_hand_over_to_another_kind() -> None:
+    room = Kinds(at_ngram=4, movable=0)  # it does not say which sessions may go
+    assert room.round() == []
 
 
 async def test_a_drafter_that_is_clearly_worse_loses_its_sessions_and_none_goes_back() -> None:

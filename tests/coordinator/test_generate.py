@@ -135,6 +135,7 @@ async def test_the_drafter_is_chosen_by_wish_and_named(cluster: Cluster, say: Sa
     names = [(await cluster.client.generate("x", drafter=wish)).done.drafter for wish in (None, "ngram", "none")]
     assert names == ["s1", "n1", ""]
     assert [request.drafter and request.drafter.member_id for request in verifier.asked] == ["s1", "n1", None]
+    assert [request.any_drafter for request in verifier.asked] == [True, False, False]
 
 
 async def test_drafters_of_every_kind_share_a_cluster_and_each_request_chooses(cluster: Cluster, say: Say) -> None:

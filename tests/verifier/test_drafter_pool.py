@@ -34,9 +34,11 @@ def pool_with_features() -> DrafterPool:
     return DrafterPool(Vocabulary(100), 50, FeatureSource(recipe_of, FeedLimits(4, 8, 1000)))
 
 
-def session_at(pool: DrafterPool, drafter: Endpoint, number: int = 1, temperature: float = 0.0) -> Session:
+def session_at(
+    pool: DrafterPool, drafter: Endpoint, number: int = 1, temperature: float = 0.0, *, any_drafter: bool = False
+) -> Session:
     table = PageTable(PagePool(8, 16))
-    request = DecodeRequest("r", (1,), Sampling(temperature, seed=1))
+    request = DecodeRequest("r", (1,), Sampling(temperature, seed=1), any_drafter=any_drafter)
     session = Session(number, request, Plan(), StopRule(500), table, [1])
     session.drafter = NoDrafter(needed=True)
     assert pool.attach(session, drafter, 0.0)
@@ -110,6 +112,40 @@ def test_greedy_and_sampled_sessions_have_records_of_their_own() -> None:
     assert {key: record.sessions for key, record in pool.records.items()} == {("d:0", False): 1, ("d:0", True): 2}
     pool.close(sessions[1])
     assert pool.records["d:0", True].sessions == 1
+
+
+def test_a_record_says_how_many_sessions_may_go_to_another_kind() -> None:
+    pool, drafter = pool_with_features(), Endpoint("d", "d:0")
+    sessions = [session_at(pool, drafter, number, any_drafter=number > 1) for number in (1, 2, 3)]
+    record = pool.records["d:0", False]
+    assert (record.sessions, record.movable) == (3, 2)
+    pool.close(sessions[1])
+    pool.close(sessions[0])
+    assert (record.sessions, record.movable) == (1, 1)
+
+
+def test_to_another_kind_go_only_sessions_whose_callers_asked_for_none() -> None:
+    pool, drafter, other = pool_with_features(), Endpoint("d", "d:0"), Endpoint("e", "e:0")
+    bound, free = (session_at(pool, drafter, number, any_drafter=number == 2) for number in (1, 2))
+    for _ in range(2):
+        pool.hand_over(HandOver("d:0", other, 2, other_kind=True), [bound, free], 0.0)
+        assert bound.drafted_by("d:0") and free.drafted_by("e:0")
+    assert pool.counters.hand_overs == 1
+    pool.hand_over(HandOver("d:0", other, 2), [bound, free], 0.0)
+    assert bound.drafted_by("e:0"), "to another of its kind it may go"
+
+
+def test_those_go_first_that_drafters_have_brought_least_and_of_equals_the_shortest() -> None:
+    pool, drafter = pool_with_features(), Endpoint("d", "d:0")
+    sessions = [session_at(pool, drafter, number) for number in range(4)]
+    told = [(10, 30, 5), (10, 2, 90), (100, 20, 60), (50, 100, 3)]  # steps, accepted in them, tokens
+    for session, (steps, accepted, tokens) in zip(sessions, told, strict=True):
+        session.tally.steps, session.tally.accepted, session.tokens = steps, accepted, [1] * tokens
+    gone: list[int] = []
+    while left := [session for session in sessions if session.drafted_by("d:0")]:
+        pool.hand_over(HandOver("d:0", Endpoint("e", "e:0"), 1), sessions, 0.0)
+        gone += [session.id for session in left if not session.drafted_by("d:0")]
+    assert gone == [2, 1, 3, 0]
 
 
 def test_only_sessions_of_the_kind_of_text_that_is_asked_for_are_handed_over() -> None:

@@ -20,7 +20,7 @@ D = "d", False
 
 
 def record(steps: int, accepted: int, hits: int = 0) -> DrafterRecord:
-    return DrafterRecord(1, steps, accepted, hits)
+    return DrafterRecord(1, 0, steps, accepted, hits)
 
 
 @given(st.lists(st.tuples(st.floats(0, 60), st.integers(0, 100)), min_size=1, max_size=10), st.integers(1, 5))
@@ -54,7 +54,7 @@ def test_half_of_it_counts_after_a_half_life_and_who_is_forgotten_is_left_out() 
     recently = Recently()
     recently.look({D: record(8, 16)}, 0.0)
     assert recently.look({D: record(8, 16)}, HALF_LIFE_S)[D].steps == pytest.approx(4)
-    gone = DrafterRecord(0, 8, 16)
+    gone = DrafterRecord(0, 0, 8, 16)
     assert D in recently.look({D: gone}, 2 * HALF_LIFE_S)
     assert D not in recently.look({D: gone}, 20 * HALF_LIFE_S)
 
@@ -67,7 +67,7 @@ def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a
     first = DrafterRecord(2, steps=10, accepted=15, hits=9, held_s=0.5, round_trips=4, round_trip_s=0.1)
     drafters = {
         ("h:1", False): first,
-        ("h:1", True): DrafterRecord(1, steps=20, accepted=5, hits=1),
+        ("h:1", True): DrafterRecord(2, 1, steps=20, accepted=5, hits=1),
         ("h:2", False): DrafterRecord(1),
         ("gone:3", False): DrafterRecord(0, steps=10, accepted=20),
     }
@@ -85,7 +85,7 @@ def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a
         estimate=ESTIMATE,
         drafters=(
             DrafterReport("d1", 2, 10.0, 1.5, 0.05, 0.025),
-            DrafterReport("d1", 1, 20.0, 0.25, sampled=True),
+            DrafterReport("d1", 2, 20.0, 0.25, sampled=True, movable=1),
             DrafterReport("d2", 1),
         ),
     )

@@ -60,7 +60,9 @@ plans = st.builds(
 )
 MEASURED = st.floats(0, 1e9)
 estimates = st.builds(Estimate, *[MEASURED] * 5)
-drafter_reports = st.builds(DrafterReport, NAME, U32, MEASURED, st.floats(0, 256), MEASURED, MEASURED, st.booleans())
+drafter_reports = st.builds(
+    DrafterReport, NAME, U32, MEASURED, st.floats(0, 256), MEASURED, MEASURED, st.booleans(), U32
+)
 speculation_reports = st.builds(
     SpeculationReport,
     NAME,
@@ -88,7 +90,7 @@ directives = (
     st.builds(membership.Registered, st.integers(1, 2**32 - 1))
     | st.builds(membership.Roster, st.lists(endpoints, max_size=3).map(tuple))
     | st.builds(membership.PlanOrder, plan_changes, controls)
-    | st.builds(membership.HandOver, NAME, endpoints, st.integers(1, 2**32 - 1), st.booleans())
+    | st.builds(membership.HandOver, NAME, endpoints, st.integers(1, 2**32 - 1), st.booleans(), st.booleans())
     | st.builds(membership.TracingOrder, trace_changes)
     | st.just(membership.Drain())
 )

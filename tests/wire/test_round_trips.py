@@ -71,8 +71,9 @@ statistics = st.builds(SpeculationStatistics, u32, u32, u32, u32, u32)
 stoppings = st.builds(Stopping, st.none() | st.integers(1, 10**6), tokens, st.booleans())
 endpoints = st.builds(Endpoint, st.text(max_size=8), st.just("host:1"), needs)
 decodes = st.builds(
-    DecodeRequest, st.text(max_size=9), tokens, samplings, stoppings, plan_changes, st.none() | endpoints
-)
+    DecodeRequest, st.text(max_size=9), tokens, samplings, stoppings, plan_changes, st.none() | endpoints,
+    st.none() | st.integers(0, 20), st.booleans(),
+)  # fmt: skip
 opens = st.builds(
     Open, tokens, samplings, plans, st.just(Vocabulary(VOCAB)), st.integers(1, 4096), st.text(max_size=9), layouts,
     st.integers(0, 1), u32,

@@ -127,10 +127,12 @@ class DraftSession:
         feed: Feed | None = None,
         counters: DraftCounters | None = None,
         record: DrafterRecord | None = None,
+        *,
+        movable: bool = False,
     ) -> None:
         """`patience`: what waiting for this drafter has brought, in whatever session. `feed`: None if it reads no features.
 
-        `record`: what the drafter brings, in whatever session.
+        `record`: what the drafter brings, in whatever session. `movable`: a drafter of another kind may take over.
         """
         self.address: Final = address
         self.mirror: Final = mirror
@@ -138,6 +140,7 @@ class DraftSession:
         self._patience = patience
         self._counters = counters or DraftCounters()
         self._record = record or DrafterRecord()
+        self._movable = movable
         self._wait = Wait()
         self._queue = GrowQueue()
         self._in_flight = 0
@@ -174,7 +177,7 @@ class DraftSession:
 
     def begin(self, root: int, now: float) -> list[Features]:
         """The drafter begins below the root at position `root`: the features that it is to be sent now."""
-        self._record.sessions += 1
+        self._record.begin(movable=self._movable)
         self._wait.begin(now)
         return [] if self.feed is None else self._sent(self.feed.attach(root), now, prefilling=True)
 
@@ -317,7 +320,7 @@ class DraftSession:
         """It is over here. What was grown is lost; what is kept of features waits for another drafter."""
         queued = sum(len(merged.grow.ids) for merged in self._queue.take())
         self._counters.unverified_nodes += self.untaken + queued
-        self._record.sessions -= 1
+        self._record.end(movable=self._movable)
         self.mirror.close()
         if self.feed is not None:
             self.feed.detach()

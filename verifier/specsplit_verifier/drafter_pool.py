@@ -97,7 +97,8 @@ class DrafterPool:
             self._forget()
         patience = self._patience.setdefault(address, Patience())
         record = self._records.setdefault((address, sampled), DrafterRecord())
-        session.drafter = DraftSession(address, mirror, patience, feed, self.counters, record)
+        movable = session.request.any_drafter
+        session.drafter = DraftSession(address, mirror, patience, feed, self.counters, record, movable=movable)
         opened = self._open_event(session, feed)
         return [(address, session.id, event) for event in (opened, *session.drafter.begin(root, now))]
 
@@ -178,16 +179,14 @@ class DrafterPool:
         return sends
 
     def hand_over(self, order: HandOver, running: Iterable[Session], now: float) -> Sends:
-        """Some sessions of a drafter, greedy or sampled, go on with another: those with the shortest texts, which cost least to open anew.
+        """Some sessions of a drafter, greedy or sampled, go on with another.
 
         They stay where they are if the other was just lost, or needs features that the target does not give.
         """
         if self._cooling_down.get(order.target.address, -math.inf) > now or not self._feeds(order.target):
             return []
-        theirs = [each for each in running if each.drafted_by(order.source) and each.sampled is order.sampled]
-        willing = [session for session in theirs if order.target.address not in session.refused_by]
         sends: Sends = []
-        for session in sorted(willing, key=lambda session: len(session.tokens))[: order.sessions]:
+        for session in _to_hand_over(order, running):
             sends += self._detach(session, needed=True)
             sends += self._open(session, order.target, now)
             self.counters.hand_overs += 1
@@ -302,3 +301,16 @@ class DrafterPool:
         drafter.close()
         session.drafter = NoDrafter(needed=needed, feed=drafter.feed if needed else None)
         return [(drafter.address, session.id, Close())]
+
+
+def _to_hand_over(order: HandOver, running: Iterable[Session]) -> Sequence[Session]:
+    """Those that drafters have brought least in a step; of equals, those with the shortest texts, which cost least to open anew."""
+    willing = (
+        session
+        for session in running
+        if session.drafted_by(order.source)
+        and session.sampled is order.sampled
+        and (session.request.any_drafter or not order.other_kind)
+        and order.target.address not in session.refused_by
+    )
+    return sorted(willing, key=lambda each: (each.tally.accepted_a_step, len(each.tokens)))[: order.sessions]

@@ -17,10 +17,15 @@ RecordKey = tuple[str, bool]
 
 @dataclass(slots=True)
 class DrafterRecord:
-    """Sums over all that one drafter has done for greedy, or for sampled, sessions of a verifier. They only go up, but for `sessions`."""
+    """Sums over all that one drafter has done for greedy, or for sampled, sessions of a verifier.
+
+    They only go up, but for the first two.
+    """
 
     sessions: int = 0
     """It drafts for now."""
+    movable: int = 0
+    """Of these, those whose callers asked for no kind of drafter."""
     steps: int = 0
     """Session steps that ended with a commit to it."""
     accepted: int = 0
@@ -31,6 +36,16 @@ class DrafterRecord:
     round_trips: int = 0
     round_trip_s: float = 0.0
     """Sum over them."""
+
+    def begin(self, *, movable: bool) -> None:
+        """It drafts for one more session."""
+        self.sessions += 1
+        self.movable += movable
+
+    def end(self, *, movable: bool) -> None:
+        """It drafts for a session no more."""
+        self.sessions -= 1
+        self.movable -= movable
 
     def step(self, accepted: int, *, hit: bool) -> None:
         """A step of one of its sessions is committed."""

@@ -69,6 +69,8 @@ class HandOver:
     """How many of them, at most."""
     sampled: bool = False
     """True: sessions whose temperature is above 0; False: greedy ones."""
+    other_kind: bool = False
+    """Only those whose callers asked for no kind of drafter."""
 
 
 @dataclass(frozen=True, slots=True)

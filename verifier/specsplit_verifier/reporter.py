@@ -65,4 +65,5 @@ def _told(member_id: str, sampled: bool, record: DrafterRecord, lately: Lately) 
         held_s=lately.held_s / steps if steps else 0.0,
         round_trip_s=lately.round_trip_s / trips if trips else 0.0,
         sampled=sampled,
+        movable=record.movable,
     )

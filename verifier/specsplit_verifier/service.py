@@ -127,7 +127,8 @@ class _Member:
     def _on_hand_over(self, order: HandOverDirective) -> None:
         for address, member_id in self._reporter.names.items():
             if member_id == order.source:
-                self._verifier.engine.post(HandOver(address, order.target, order.sessions, order.sampled))
+                known = HandOver(address, order.target, order.sessions, order.sampled, order.other_kind)
+                self._verifier.engine.post(known)
 
     def _on_lost(self, address: str) -> None:
         names = self._reporter.names

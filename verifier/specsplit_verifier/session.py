@@ -26,6 +26,11 @@ class Tally:
     tokens: TokenCounts | None = None
     """None: the session has no penalties."""
 
+    @property
+    def accepted_a_step(self) -> float:
+        """Drafts accepted in a step, the mean; 0 before the first."""
+        return self.accepted / max(1, self.steps)
+
     def step(self, draft: Draft, path: Sequence[int]) -> None:
         """A step accepted `path` of a draft, root included."""
         self.steps += 1
