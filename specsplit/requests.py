@@ -124,3 +124,7 @@ class Done:
     """Member id of the drafter chosen at the start; empty: none."""
     index: int = 0
     """Which choice it is of."""
+
+
+GenerateEvent = Delta | Done
+"""What a request gets: of each choice any number of Deltas, then Done."""

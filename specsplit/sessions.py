@@ -65,6 +65,10 @@ class Finished:
     speculation: SpeculationStatistics
 
 
+DecodeEvent = Tokens | Finished
+"""What a session gets: any number of Tokens, then Finished."""
+
+
 @dataclass(frozen=True, slots=True)
 class WatchedStep:
     """One step as people see it who look on. The first five are the whole speculation, in parallel: root first, parents before children."""

@@ -12,7 +12,7 @@ import grpc
 from specsplit.errors import Incompatible, InvalidRequest, SpecsplitError, Unavailable, quoted
 from specsplit.observe import TraceContext, Tracing
 from specsplit.rpc import dial, from_rpc_error, is_from_peer
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import TransportSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.wire.verifier import decode_event, decode_to_wire
@@ -42,7 +42,7 @@ class Dialler:
         request: DecodeRequest,
         timeout_s: float | None = None,
         trace: TraceContext | None = None,
-    ) -> AsyncGenerator[Tokens | Finished, None]:
+    ) -> AsyncGenerator[DecodeEvent, None]:
         """The events of one session, which belongs below `trace`; leaving the loop, by whatever way, ends the session on the verifier.
 
         Raises Unavailable if the verifier is lost meanwhile, else what the verifier says.

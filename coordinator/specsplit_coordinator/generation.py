@@ -14,8 +14,8 @@ from typing import Protocol
 
 from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.observe import TraceContext, fields
-from specsplit.requests import Delta, Done, GenerateRequest, choice_seed
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.requests import Delta, Done, GenerateEvent, GenerateRequest, choice_seed
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import FinishReason, ModelInfo, Sampling, SpeculationStatistics, Stopping, Usage
@@ -44,7 +44,7 @@ class Decoder(Protocol):
         request: DecodeRequest,
         timeout_s: float | None = None,
         trace: TraceContext | None = None,
-    ) -> AsyncGenerator[Tokens | Finished, None]:
+    ) -> AsyncGenerator[DecodeEvent, None]:
         """The events of one session, which belongs below `trace`; closing the generator ends it."""
         ...
 
@@ -98,7 +98,7 @@ class Generator:
         self._caps = caps
         self._placement = placement
 
-    async def generate(self, request: GenerateRequest, remaining_s: Remaining) -> AsyncGenerator[Delta | Done, None]:
+    async def generate(self, request: GenerateRequest, remaining_s: Remaining) -> AsyncGenerator[GenerateEvent, None]:
         """Deltas of every choice, mixed, and a Done behind those of each. Whoever asks closes the generator, at the end too.
 
         Raises SpecsplitError; what one choice fails with ends the others.
@@ -118,7 +118,7 @@ class Generator:
 
     async def _run(
         self, request: GenerateRequest, remaining_s: Remaining, logged: LoggedRequest
-    ) -> AsyncGenerator[Delta | Done, None]:
+    ) -> AsyncGenerator[GenerateEvent, None]:
         """Check and prepare the request, and run its choices."""
         target = self._check(request)
         with self._ticket(logged):
@@ -130,7 +130,7 @@ class Generator:
 
     async def _choice(
         self, prepared: _EngineRequest, remaining_s: Remaining, logged: LoggedChoice
-    ) -> AsyncGenerator[Delta | Done, None]:
+    ) -> AsyncGenerator[GenerateEvent, None]:
         """One choice, from its place on a verifier on. If that fails before its first event, it goes to another, if there is one."""
         for attempt in range(1, MAX_PLACEMENTS + 1):
             with logged.request.trace.stage("queue") as note:
@@ -164,7 +164,7 @@ class Generator:
 
     async def _decode(
         self, prepared: _EngineRequest, lease: Lease, remaining_s: Remaining, logged: LoggedChoice
-    ) -> AsyncGenerator[Delta | Done, None]:
+    ) -> AsyncGenerator[GenerateEvent, None]:
         """The session on the verifier of `lease`. Raises _Unanswered if the verifier fails before its first event."""
         self._place_drafter(lease, prepared)
         logged.placed(lease)
@@ -241,9 +241,7 @@ class _Unanswered(Exception):
         self.error = error
 
 
-async def _answered(
-    events: AsyncGenerator[Tokens | Finished, None], lease: Lease
-) -> AsyncGenerator[Tokens | Finished, None]:
+async def _answered(events: AsyncGenerator[DecodeEvent, None], lease: Lease) -> AsyncGenerator[DecodeEvent, None]:
     """Pass the events on; the first one speaks well of the verifier. Raises _Unanswered where none came for a reason that is its own."""
     answered = False
     try:
@@ -270,7 +268,7 @@ class _End:
 
 
 async def _stream(
-    events: AsyncIterator[Tokens | Finished], output: Output, logged: LoggedChoice
+    events: AsyncIterator[DecodeEvent], output: Output, logged: LoggedChoice
 ) -> AsyncGenerator[Delta | _End, None]:
     """Deltas and the end, made of a verifier's events. Raises SpecsplitError if the verifier stops short."""
     async for event in events:

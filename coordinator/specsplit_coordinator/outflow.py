@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from specsplit.errors import Exhausted
-from specsplit.requests import Delta, Done
+from specsplit.requests import GenerateEvent
 from specsplit.wire.coordinator import GenerateEventMessage, generate_response
 
 
@@ -22,7 +22,7 @@ class Outflow:
 
     def __init__(
         self,
-        events: AsyncGenerator[Delta | Done, None],
+        events: AsyncGenerator[GenerateEvent, None],
         max_bytes: int,
         patience_s: float,
         on_stalled: Callable[[], object],

@@ -19,7 +19,7 @@ from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
 from specsplit.requests import Done, GenerateRequest
 from specsplit.rpc import code_of
-from specsplit.sessions import Finished, Tokens
+from specsplit.sessions import DecodeEvent, Tokens
 from specsplit.values import FinishReason, SpeculationStatistics
 from specsplit_coordinator.admission import Lease
 from specsplit_coordinator.registry import Seat
@@ -58,7 +58,7 @@ class LoggedChoice:
         if first:
             self.request.tell(self.request.log.on_placed)
 
-    def received(self, event: Tokens | Finished) -> None:
+    def received(self, event: DecodeEvent) -> None:
         """Note what the verifier has sent."""
         log = self.request.log
         log.totals.steps += event.speculation.steps - self.speculation.steps

@@ -8,7 +8,8 @@ from collections import deque
 from rich.console import Console
 from rich.text import Text
 
-from specsplit.client import Delta, Done, Result
+from specsplit.client import Delta, Result
+from specsplit.requests import GenerateEvent
 
 DRAFT_STYLE = "green"
 BONUS_STYLE = "bold yellow"
@@ -50,17 +51,17 @@ class ChoicesPainter:
 
     def __init__(self, painter: Painter, n: int) -> None:
         self._painter = painter
-        self._unpainted: list[deque[Delta | Done]] = [deque() for _ in range(n)]
+        self._unpainted: list[deque[GenerateEvent]] = [deque() for _ in range(n)]
         self._turn = 0
         self._head()
 
-    def add(self, event: Delta | Done) -> None:
+    def add(self, event: GenerateEvent) -> None:
         """Take the next event."""
         self._unpainted[event.index].append(event)
         while self._turn < len(self._unpainted) and self._unpainted[self._turn]:
             self._paint(self._unpainted[self._turn].popleft())
 
-    def _paint(self, event: Delta | Done) -> None:
+    def _paint(self, event: GenerateEvent) -> None:
         if isinstance(event, Delta):
             self._painter.paint(event)
             return

@@ -15,7 +15,7 @@ from specsplit.client.result import Gatherer, Result
 from specsplit.errors import Cancelled, Unavailable
 from specsplit.membership import Cluster, PlanTold, TracingTold
 from specsplit.observe.tracing import trace_metadata
-from specsplit.requests import Delta, Done, GenerateRequest
+from specsplit.requests import GenerateEvent, GenerateRequest
 from specsplit.rpc import dial, from_rpc_error, wait_until_serving
 from specsplit.settings import TransportSettings
 from specsplit.v1 import coordinator_pb2_grpc
@@ -46,13 +46,13 @@ class AsyncClient:
 
     def stream(
         self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]
-    ) -> AsyncGenerator[Delta | Done, None]:
+    ) -> AsyncGenerator[GenerateEvent, None]:
         """Generate, and yield deltas as they come, then one Done; of several choices mixed. Closing the generator ends the request."""
         return self.send(make_request(prompt, **options), timeout_s)
 
     async def send(
         self, request: GenerateRequest, timeout_s: float | None = None
-    ) -> AsyncGenerator[Delta | Done, None]:
+    ) -> AsyncGenerator[GenerateEvent, None]:
         """Stream the events of a request that is made already."""
         self._require_open()
         message = wire.generate_to_wire(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from specsplit.errors import Incompatible, Unavailable
-from specsplit.requests import Delta, Done
+from specsplit.requests import Delta, Done, GenerateEvent
 from specsplit.values import FinishReason, SpeculationStatistics, TokenLogprob, Usage
 
 
@@ -51,7 +51,7 @@ class Gatherer:
         """`n`: choices that the request asks for."""
         self._choices = [_Choice() for _ in range(n)]
 
-    def add(self, event: Delta | Done) -> None:
+    def add(self, event: GenerateEvent) -> None:
         """Take the next event. Raises Incompatible if it is of a choice that nobody asked for."""
         if event.index >= len(self._choices):
             raise Incompatible(f"the coordinator sent choice {event.index} of a request for {len(self._choices)}")
@@ -70,7 +70,7 @@ class _Choice:
         self._deltas: list[Delta] = []
         self._done: Done | None = None
 
-    def add(self, event: Delta | Done) -> None:
+    def add(self, event: GenerateEvent) -> None:
         if isinstance(event, Done):
             self._done = event
         else:

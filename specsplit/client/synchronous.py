@@ -14,7 +14,7 @@ from specsplit.client.result import Gatherer, Result
 from specsplit.errors import Unavailable
 from specsplit.membership import Cluster, PlanTold, TracingTold
 from specsplit.observe.tracing import trace_metadata
-from specsplit.requests import Delta, Done, GenerateRequest
+from specsplit.requests import GenerateEvent, GenerateRequest
 from specsplit.rpc import dial_blocking, from_rpc_error, wait_until_serving_blocking
 from specsplit.settings import TransportSettings
 from specsplit.v1 import coordinator_pb2_grpc
@@ -46,11 +46,11 @@ class Client:
 
     def stream(
         self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]
-    ) -> Generator[Delta | Done, None, None]:
+    ) -> Generator[GenerateEvent, None, None]:
         """Generate, and yield deltas as they come, then one Done; of several choices mixed. Closing the generator ends the request."""
         return self.send(make_request(prompt, **options), timeout_s)
 
-    def send(self, request: GenerateRequest, timeout_s: float | None = None) -> Generator[Delta | Done, None, None]:
+    def send(self, request: GenerateRequest, timeout_s: float | None = None) -> Generator[GenerateEvent, None, None]:
         """Stream the events of a request that is made already."""
         self._require_open()
         message = wire.generate_to_wire(request)

@@ -7,7 +7,17 @@ from typing import TypeAlias
 
 from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.membership import Cluster, Member, PlanTold, Role, TracingTold
-from specsplit.requests import ChatMessage, ChatPrompt, Delta, Done, GenerateRequest, Prompt, TextPrompt, TokenPrompt
+from specsplit.requests import (
+    ChatMessage,
+    ChatPrompt,
+    Delta,
+    Done,
+    GenerateEvent,
+    GenerateRequest,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+)
 from specsplit.v1 import coordinator_pb2 as pb
 from specsplit.values import Control, ModelInfo, Plan, PlanChanges, TraceChanges
 from specsplit.wire import common, speculation
@@ -104,7 +114,7 @@ def _prompt_from_wire(message: pb.GenerateRequest) -> Prompt:
             raise InvalidRequest("prompt", "is absent, expected text, chat or tokens")
 
 
-def generate_response(event: Delta | Done) -> pb.GenerateResponse:
+def generate_response(event: GenerateEvent) -> pb.GenerateResponse:
     """Write one event as one message."""
     if isinstance(event, Done):
         return pb.GenerateResponse(done=_done_to_wire(event))
@@ -119,7 +129,7 @@ def generate_response(event: Delta | Done) -> pb.GenerateResponse:
     )
 
 
-def generate_event(message: pb.GenerateResponse) -> Delta | Done:
+def generate_event(message: pb.GenerateResponse) -> GenerateEvent:
     """The event of one message. Raises InvalidRequest if there is none or it is too long, Incompatible if the message is none at all."""
     check(message)
     match message.WhichOneof("event"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specsplit.errors import InvalidRequest
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.settings.address import split
 from specsplit.v1 import verifier_pb2 as pb
 from specsplit.values import Endpoint
@@ -64,7 +64,7 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
     )
 
 
-def decode_response(event: Tokens | Finished) -> pb.DecodeResponse:
+def decode_response(event: DecodeEvent) -> pb.DecodeResponse:
     """Write one event as one message."""
     if isinstance(event, Tokens):
         return pb.DecodeResponse(
@@ -86,7 +86,7 @@ def decode_response(event: Tokens | Finished) -> pb.DecodeResponse:
     )
 
 
-def decode_event(message: pb.DecodeResponse) -> Tokens | Finished:
+def decode_event(message: pb.DecodeResponse) -> DecodeEvent:
     """The event of one message. Raises InvalidRequest if there is none or it is too long, Incompatible if the message is none at all."""
     check(message)
     match message.WhichOneof("event"):

@@ -20,7 +20,7 @@ from specsplit.client import ChatMessage, ChatPrompt, Delta
 from specsplit.errors import Exhausted
 from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import Cluster, Member
-from specsplit.requests import Done, GenerateRequest, TextPrompt
+from specsplit.requests import GenerateEvent, GenerateRequest, TextPrompt
 from specsplit.values import (
     DrafterInfo,
     DrafterKind,
@@ -162,7 +162,7 @@ def test_generate_json_is_one_object(coordinator: Scripted, capsys: pytest.Captu
     }
 
 
-def two_choices(request: GenerateRequest) -> Iterator[Delta | Done]:
+def two_choices(request: GenerateRequest) -> Iterator[GenerateEvent]:
     yield Delta("first", (1,))
     yield Delta("other", (3,), index=1)
     yield replace(DONE, index=1, seed=8)
@@ -193,7 +193,7 @@ LOGPROBS = (
 """Of the first delta's tokens."""
 
 
-def with_logprobs(request: GenerateRequest) -> Iterator[Delta | Done]:
+def with_logprobs(request: GenerateRequest) -> Iterator[GenerateEvent]:
     yield replace(EVENTS[0], logprobs=LOGPROBS)
     yield DONE
 
@@ -270,7 +270,7 @@ def test_generate_reads_stdin(coordinator: Scripted, monkeypatch: pytest.MonkeyP
 def test_a_failure_on_the_other_side_exits_1_with_one_line(
     coordinator: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(request: GenerateRequest) -> Iterator[Delta | Done]:
+    def refuse(request: GenerateRequest) -> Iterator[GenerateEvent]:
         raise Exhausted("full; try again in 1 s", 1.0)
         yield DONE
 

@@ -16,7 +16,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from specsplit.errors import SpecsplitError
 from specsplit.membership import Cluster, Member, PlanTold, TracingTold
-from specsplit.requests import Delta, Done, GenerateRequest
+from specsplit.requests import Delta, Done, GenerateEvent, GenerateRequest
 from specsplit.rpc import to_status
 from specsplit.v1 import coordinator_pb2_grpc
 from specsplit.values import (
@@ -39,10 +39,10 @@ MEMBERS = (
 DONE = Done("r1", FinishReason.STOP, "\n\n", Usage(3, 4, 2), SpeculationStatistics(2, 8, 2, 1, 1), 7, "v1", "d1")
 EVENTS = (Delta("one two", (11, 12), 2), Delta(" three", (13,)), Delta("", (14,)), DONE)
 
-Script = Callable[[GenerateRequest], Iterator[Delta | Done]]
+Script = Callable[[GenerateRequest], Iterator[GenerateEvent]]
 
 
-def usual(request: GenerateRequest) -> Iterator[Delta | Done]:
+def usual(request: GenerateRequest) -> Iterator[GenerateEvent]:
     """The answer most tests want."""
     yield from EVENTS
 

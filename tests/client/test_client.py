@@ -24,7 +24,7 @@ from specsplit.errors import (
     Unsupported,
 )
 from specsplit.membership import PlanTold, TracingTold
-from specsplit.requests import Delta, Done, GenerateRequest, TextPrompt
+from specsplit.requests import Delta, GenerateEvent, GenerateRequest, TextPrompt
 from specsplit.values import Adaptive, Control, FinishReason, PlanChanges, Sampling, Stopping, TraceChanges
 from tests.client.scripted import DONE, EVENTS, MEMBERS, MODEL, Scripted, serving
 
@@ -143,7 +143,7 @@ def test_a_wrong_value_is_refused_before_anything_is_sent(client: Client, coordi
 async def test_a_failure_is_the_exception_that_the_coordinator_raised(
     coordinator: Scripted, client: Client, async_client: AsyncClient, error: SpecsplitError
 ) -> None:
-    def fail(request: GenerateRequest) -> Iterator[Delta | Done]:
+    def fail(request: GenerateRequest) -> Iterator[GenerateEvent]:
         yield EVENTS[0]
         raise error
 
@@ -158,7 +158,7 @@ async def test_a_failure_is_the_exception_that_the_coordinator_raised(
         await async_client.generate("x")
 
 
-def of_two(request: GenerateRequest) -> Iterator[Delta | Done]:
+def of_two(request: GenerateRequest) -> Iterator[GenerateEvent]:
     """Two choices, mixed."""
     for index in (1, 0, 1):
         yield Delta(f"{index}", (index,), index=index)
@@ -205,7 +205,7 @@ class Endless:
     def __init__(self) -> None:
         self.over = threading.Event()
 
-    def __call__(self, request: GenerateRequest) -> Iterator[Delta | Done]:
+    def __call__(self, request: GenerateRequest) -> Iterator[GenerateEvent]:
         yield EVENTS[0]
         self.over.wait(10)
 

@@ -18,7 +18,7 @@ from specsplit.membership import Register, Role
 from specsplit.rpc import dial
 from specsplit.rpc.edge import Edge
 from specsplit.rpc.member import Membership
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.settings import CoordinatorSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.v1 import verifier_pb2, verifier_pb2_grpc
@@ -39,7 +39,7 @@ from specsplit_coordinator.service import Coordinator
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 CONTEXT = 512
 
-Script = Callable[[DecodeRequest], AsyncIterator[Tokens | Finished]]
+Script = Callable[[DecodeRequest], AsyncIterator[DecodeEvent]]
 
 
 @dataclass
@@ -180,7 +180,7 @@ def say() -> Callable[..., Script]:
         stop_token: int | None = 0,
         then_wait: bool = False,
     ) -> Script:
-        async def script(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+        async def script(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
             total = 0
             for number, tokens in enumerate(steps, 1):
                 total += len(tokens)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError
 from specsplit.requests import Delta, Done, choice_seed
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.values import SpeculationStatistics
 from specsplit_coordinator.merging import merged
 
@@ -63,7 +63,7 @@ async def test_every_choice_is_a_session_with_a_seed_of_its_own_and_ends_by_itse
 
 
 async def test_a_choice_that_fails_ends_the_others_and_the_request(cluster: Cluster) -> None:
-    async def one_fails(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+    async def one_fails(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         yield Tokens((5,), 0, SpeculationStatistics(steps=1))
         if request.sampling.seed == choice_seed(1, 2):
             raise SpecsplitError("choice 2 is broken")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specsplit.errors import InvalidRequest, Unavailable
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.values import ModelInfo, SpeculationStatistics
 from tests.support.garbage import garbling
 
@@ -60,7 +60,7 @@ async def test_with_no_other_verifier_the_caller_hears_at_once_what_is_wrong(clu
 async def test_a_verifier_that_works_again_gets_requests_again(cluster: Cluster, say: Say) -> None:
     well = asyncio.Event()
 
-    async def moody(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+    async def moody(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         if not well.is_set():
             raise Unavailable("not today")
         async for event in say((5,))(request):
@@ -96,7 +96,7 @@ async def test_answers_that_cannot_be_read_are_as_bad(cluster: Cluster, say: Say
 async def test_after_the_first_token_a_failure_is_told_and_the_request_is_not_begun_again(
     cluster: Cluster, say: Say
 ) -> None:
-    async def breaks_off(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+    async def breaks_off(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         yield Tokens((5,), 0, SpeculationStatistics(steps=1))
         raise Unavailable("gone")
 
@@ -111,7 +111,7 @@ async def test_after_the_first_token_a_failure_is_told_and_the_request_is_not_be
 
 
 async def test_what_is_wrong_with_the_request_is_not_held_against_the_verifier(cluster: Cluster, say: Say) -> None:
-    async def picky(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+    async def picky(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         raise InvalidRequest("token_ids", "are not to my taste")
         yield
 
@@ -128,7 +128,7 @@ async def test_what_a_drained_verifier_said_last_is_read_though_it_has_left_the_
 ) -> None:
     left = asyncio.Event()
 
-    async def lingers(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+    async def lingers(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         async for event in say((5,), (6,), (7,))(request):
             yield event
             await left.wait()

@@ -20,7 +20,7 @@ from specsplit.errors import (
 from specsplit.features import LAST, FeatureFormat, FeatureNeed
 from specsplit.requests import Delta, Done
 from specsplit.rpc import dial
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
 from specsplit.values import DrafterKind, FinishReason, PlanChanges, SpeculationStatistics, Usage
 from specsplit_coordinator.registry import KIND_ORDER
@@ -233,7 +233,7 @@ async def test_more_than_runs_and_waits_is_refused_with_a_hint(start_cluster: St
 async def test_cancelling_at_any_moment_frees_everything(cluster: Cluster, say: Say) -> None:
     out = cluster.tokens("a b c d e f g h i j k l")
 
-    async def slow(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+    async def slow(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         for number, token in enumerate(out, 1):
             await asyncio.sleep(0.002)
             yield Tokens((token,), 0, SpeculationStatistics(steps=number))
@@ -283,7 +283,7 @@ async def test_sessions_spread_over_verifiers(cluster: Cluster, say: Say) -> Non
 
 
 async def test_what_the_verifier_refuses_reaches_the_caller(cluster: Cluster, say: Say) -> None:
-    async def refuse(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+    async def refuse(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         raise SpecsplitError("nothing")
         yield
 
@@ -294,7 +294,7 @@ async def test_what_the_verifier_refuses_reaches_the_caller(cluster: Cluster, sa
 
 
 async def test_a_verifier_that_ends_a_session_without_a_word_is_an_error(cluster: Cluster) -> None:
-    async def silent(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+    async def silent(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         yield Tokens((5,), 0, SpeculationStatistics(steps=1))
 
     await cluster.add_verifier(silent)
@@ -320,7 +320,7 @@ async def test_draining_finishes_what_runs_and_refuses_what_is_new(start_cluster
     cluster = await start_cluster()
     go_on = asyncio.Event()
 
-    async def patient(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+    async def patient(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         await go_on.wait()
         yield Tokens((5,), 0, SpeculationStatistics(steps=1))
         yield Finished(FinishReason.LENGTH, None, Usage(1, 1), SpeculationStatistics(steps=1))

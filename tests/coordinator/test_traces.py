@@ -14,7 +14,7 @@ from specsplit.client import ChatMessage, ChatPrompt
 from specsplit.errors import Exhausted, InvalidRequest, Unavailable
 from specsplit.observe import TraceContext
 from specsplit.observe.span_table import DECODE_CALL, GENERATE_CALL, problems_of, row, rows_at
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.values import DrafterKind, TraceChanges
 from tests.support.otlp import ReceivedSpan, Receiver, receiving
 
@@ -209,7 +209,7 @@ async def test_a_request_whose_caller_goes_away_ends_its_spans_and_is_no_failure
 
 
 async def test_a_lost_verifier_is_an_error_of_the_request(start: Callable[..., Any], receiver: Receiver) -> None:
-    async def dying(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+    async def dying(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         registry = cluster.coordinator.registry
         registry.remove(registry.verifiers[0], "it was silent for 9.0 s")
         await asyncio.Event().wait()

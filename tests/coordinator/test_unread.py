@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from specsplit.errors import Exhausted
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
 from specsplit.values import FinishReason, SpeculationStatistics, Usage
 
@@ -25,7 +25,7 @@ WINDOW = [("grpc.http2.lookahead_bytes", 0), ("grpc.http2.bdp_probe", 0)]
 def long_winded(messages: int, tokens: int) -> Script:
     """So many steps of so many tokens, as fast as they are taken."""
 
-    async def script(request: DecodeRequest) -> AsyncIterator[Tokens | Finished]:
+    async def script(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         for step in range(1, messages + 1):
             yield Tokens((5,) * tokens, 0, SpeculationStatistics(steps=step))
         usage = Usage(len(request.tokens), messages * tokens)

@@ -12,7 +12,7 @@ from specsplit.draft_events import ToDrafter
 from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
 from specsplit.records import PlanRecord
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import VerifierSettings
 from specsplit.values import Adaptive, Control, Load, ModelInfo, Plan, PlanChanges
 from specsplit.wire.watching import Watched
@@ -55,7 +55,7 @@ class Verifier:
         self.engine.start()
         self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
 
-    async def decode(self, request: DecodeRequest) -> AsyncGenerator[Tokens | Finished, None]:
+    async def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
         """Decode one session. Closing the iterator frees it. Raises SpecsplitError."""
         with self._callers.waiting() as (session, outputs):
             self.engine.post(Submit(session, request, self._telemetry.submitted(session, request)))
