@@ -14,14 +14,16 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specsplit.settings import DrafterSettings
-from specsplit_drafter.service import main
+from specsplit.values import Endpoint
+from specsplit_drafter.service import load_proposer, main
 
 START_S = 60.0
 
 
 @contextlib.contextmanager
-def drafter(settings: DrafterSettings) -> Iterator[str]:
-    """A drafter with these settings for the duration of the block: its host:port, ready to draft."""
+def drafter(settings: DrafterSettings) -> Iterator[Endpoint]:
+    """A drafter with these settings for the duration of the block, ready to draft."""
+    features = load_proposer(settings).info.features
     words = [sys.executable, "-m", "benchmarks.drafter_process", json.dumps(settings.resolved())]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -30,7 +32,7 @@ def drafter(settings: DrafterSettings) -> Iterator[str]:
             if not address:
                 raise RuntimeError("the drafter did not start; its log is above")
             _wait_until_serving(address)
-            yield address
+            yield Endpoint(settings.kind.value, address, features)
         finally:
             process.terminate()
             process.wait()

@@ -19,7 +19,7 @@ from benchmarks.rank import generate, rank, recorded, request
 from benchmarks.report import Row
 from benchmarks.spread import percentile, spread
 from specsplit.settings import DrafterSettings, VerifierSettings
-from specsplit.values import DrafterKind, PlanChanges, Sampling
+from specsplit.values import DrafterKind, Endpoint, PlanChanges, Sampling
 from specsplit_verifier.step import StepResult
 from specsplit_verifier.verifier import Verifier
 
@@ -83,7 +83,7 @@ async def _visit(
     tokens, seconds = 0, 0.0
     for number, prompt in enumerate(prompts):
         sampling = Sampling(temperature=temperature, seed=number)
-        done = await generate(verifier, request(prompt, new, sampling, address, _plan(mode, scale)))
+        done = await generate(verifier, request(prompt, new, sampling, Endpoint(address, address), _plan(mode, scale)))
         tokens, seconds = tokens + len(done.tokens), seconds + done.seconds
         await asyncio.sleep(0.02)  # the drafter hears of the end
     after = _pushed(verifier, address)
@@ -173,7 +173,7 @@ def run(context: Context) -> None:
             kind=DrafterKind.STANDALONE, model=context.draft, paced_expansion_base_ms=EXPANSION_MS * scale
         )
         with ExitStack() as stack:
-            direct = stack.enter_context(drafter(settings))
+            direct = stack.enter_context(drafter(settings)).address
             # One proxy per mode as well: a verifier learns per drafter address how long waiting pays.
             proxies = {(m, d): stack.enter_context(delayed(direct, d * scale / 1e3)) for m in MODES for d in delays}
             rows += asyncio.run(_measure(context, proxies, scale))

@@ -9,11 +9,12 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
+from benchmarks.account import Account, ForwardClock
 from specsplit.model.inflate import inflate
 
 PROMPT_LOOKUP = 10
-Generate = Callable[[list[int], int, float, int], tuple[list[int], float]]
-"""(prompt, new tokens, temperature, seed) -> (tokens, seconds)."""
+Generate = Callable[[list[int], int, float, int], tuple[list[int], float, Account]]
+"""(prompt, new tokens, temperature, seed) -> (tokens, seconds, where these went)."""
 
 
 def _load(folder: Path, layers: int) -> LlamaForCausalLM:
@@ -24,8 +25,20 @@ def _load(folder: Path, layers: int) -> LlamaForCausalLM:
     return model
 
 
-def _caller(model: LlamaForCausalLM, threads: int, **how: object) -> Generate:
-    def call(prompt: list[int], new: int, temperature: float, seed: int) -> tuple[list[int], float]:
+class _Clocks:
+    """The clocks of a target and of the model that drafts for it, if there is one."""
+
+    def __init__(self, target: ForwardClock, draft: ForwardClock | None = None) -> None:
+        self._target = target
+        self._draft = draft
+
+    def read(self) -> Account:
+        """Sums since the models were loaded."""
+        return Account(self._target.calls, self._target.seconds, 0.0 if self._draft is None else self._draft.seconds)
+
+
+def _caller(model: LlamaForCausalLM, clocks: _Clocks, threads: int, **how: object) -> Generate:
+    def call(prompt: list[int], new: int, temperature: float, seed: int) -> tuple[list[int], float, Account]:
         sampling = (
             {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
             if temperature
@@ -34,13 +47,14 @@ def _caller(model: LlamaForCausalLM, threads: int, **how: object) -> Generate:
         rows = torch.tensor([prompt])
         torch.set_num_threads(threads)
         torch.manual_seed(seed)
+        before = clocks.read()
         started = time.perf_counter()
         out = model.generate(  # pyright: ignore[reportAttributeAccessIssue] (its protocol lags behind its classes)
             rows, attention_mask=torch.ones_like(rows), max_new_tokens=new, **sampling, **how
         )
         seconds = time.perf_counter() - started
         torch.set_num_threads(1)
-        return out[0, len(prompt) :].tolist(), seconds
+        return out[0, len(prompt) :].tolist(), seconds, clocks.read() - before
 
     return call
 
@@ -48,12 +62,15 @@ def _caller(model: LlamaForCausalLM, threads: int, **how: object) -> Generate:
 def generators(target: Path, draft: Path | None, layers: int) -> dict[str, Generate]:
     """Every way, by name; the target inflated to `layers` (0: as it is), assisted by `draft` if there is one."""
     model = _load(target, layers)
-    assisted = (
-        {} if draft is None else {"generate, assistant_model": _caller(model, 1, assistant_model=_load(draft, 0))}
-    )
+    clock = ForwardClock(model)
+    alone = _Clocks(clock)
     return {
-        "generate, 1 thread": _caller(model, 1),
-        "generate, 2 threads": _caller(model, 2),
-        **assisted,
-        "generate, prompt lookup": _caller(model, 1, prompt_lookup_num_tokens=PROMPT_LOOKUP),
+        "generate, 1 thread": _caller(model, alone, 1),
+        "generate, 2 threads": _caller(model, alone, 2),
+        **({} if draft is None else {"generate, assistant_model": _assisted(model, clock, _load(draft, 0))}),
+        "generate, prompt lookup": _caller(model, alone, 1, prompt_lookup_num_tokens=PROMPT_LOOKUP),
     }
+
+
+def _assisted(model: LlamaForCausalLM, clock: ForwardClock, draft: LlamaForCausalLM) -> Generate:
+    return _caller(model, _Clocks(clock, ForwardClock(draft)), 1, assistant_model=draft)

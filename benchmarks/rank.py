@@ -38,11 +38,10 @@ async def rank(settings: VerifierSettings) -> AsyncIterator[Verifier]:
 
 
 def request(
-    prompt: Sequence[int], new: int, sampling: Sampling, drafter: str | None, plan: PlanChanges | None = None
+    prompt: Sequence[int], new: int, sampling: Sampling, drafter: Endpoint | None, plan: PlanChanges | None = None
 ) -> DecodeRequest:
-    """`new` tokens exactly behind `prompt`, drafted for by the drafter at host:port `drafter` (None: nobody)."""
-    endpoint = Endpoint(drafter, drafter) if drafter else None
-    return DecodeRequest("benchmark", prompt, sampling, Stopping(new, ignore_eos=True), plan or PlanChanges(), endpoint)
+    """`new` tokens exactly behind `prompt`, drafted for by `drafter` (None: nobody)."""
+    return DecodeRequest("benchmark", prompt, sampling, Stopping(new, ignore_eos=True), plan or PlanChanges(), drafter)
 
 
 async def generate(verifier: Verifier, wanted: DecodeRequest) -> Generated:

@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from matplotlib.figure import Figure
 
+from benchmarks.account import Account, VerifierAccount
 from benchmarks.context import Context
 from benchmarks.lab.chat import MESSAGES, chats
 from benchmarks.plain import PROMPT_LOOKUP, Generate, generators
@@ -34,10 +36,24 @@ ALONE, PLAIN = "specsplit, no drafter", "generate, 1 thread"
 COLUMNS = {
     "way": "way", "temperature": "T", "rate": "tokens/s", "spread": "quartiles", "of_alone": "of no drafter",
     "of_plain": "of generate", "accept_length": "accept_length", "same_text": "text as generate's",
+    "token_ms": "ms a token", "forward_ms": "forward", "drafting_ms": "drafting, waiting", "host_ms": "host",
+    "rest_ms": "rest", "calls": "forwards a token",
 }  # fmt: skip
 
-Way = Callable[[list[int], int, float, int], tuple[list[int], float, float]]
-"""(prompt, new tokens, temperature, seed) -> (tokens, seconds, accept_length or nan)."""
+
+class Made(NamedTuple):
+    """One text."""
+
+    tokens: list[int]
+    seconds: float
+    """From request to last token."""
+    accept_length: float
+    """NaN where the way does not tell."""
+    account: Account
+
+
+Way = Callable[[list[int], int, float, int], Made]
+"""Given a prompt, the number of new tokens, a temperature and a seed."""
 
 
 @dataclass(frozen=True)
@@ -93,22 +109,38 @@ class Measured:
     lengths: list[float] = field(default_factory=list)
     texts: dict[int, list[int]] = field(default_factory=dict)
     """By prompt; the latest."""
+    tokens: int = 0
+    seconds: float = 0.0
+    account: Account = field(default_factory=Account)
+    """Sums over all of it, as are the two above."""
+
+    def per_token(self) -> Row:
+        """Where a token's milliseconds go. `host` is of specsplit's engine alone; whatever nobody accounts for is `rest`."""
+        each, spent = 1e3 / self.tokens, self.account
+        rest = self.seconds - spent.forward_s - spent.drafting_s - spent.host_s
+        return {
+            "token_ms": self.seconds * each, "forward_ms": spent.forward_s * each, "drafting_ms": spent.drafting_s * each,
+            "host_ms": spent.host_s * each or "", "rest_ms": rest * each, "calls": spent.calls / self.tokens,
+        }  # fmt: skip
 
 
-def _ours(client: Client, drafter: str) -> Way:
-    def way(prompt: list[int], new: int, temperature: float, seed: int) -> tuple[list[int], float, float]:
+def _ours(client: Client, verifier: VerifierAccount, drafter: str) -> Way:
+    def way(prompt: list[int], new: int, temperature: float, seed: int) -> Made:
+        before = verifier.read()
         started = time.perf_counter()
         done = client.generate(
             prompt, max_tokens=new, temperature=temperature, seed=seed, ignore_eos=True, drafter=drafter
         )
-        return list(done.tokens), time.perf_counter() - started, done.speculation.accept_length
+        seconds = time.perf_counter() - started
+        return Made(list(done.tokens), seconds, done.speculation.accept_length, verifier.read() - before)
 
     return way
 
 
 def _theirs(call: Generate) -> Way:
-    def way(prompt: list[int], new: int, temperature: float, seed: int) -> tuple[list[int], float, float]:
-        return *call(prompt, new, temperature, seed), math.nan
+    def way(prompt: list[int], new: int, temperature: float, seed: int) -> Made:
+        tokens, seconds, account = call(prompt, new, temperature, seed)
+        return Made(tokens, seconds, math.nan, account)
 
     return way
 
@@ -116,11 +148,13 @@ def _theirs(call: Generate) -> Way:
 def _round(way: Way, prompts: list[list[int]], new: int, temperature: float, into: Measured) -> None:
     tokens, seconds = 0, 0.0
     for number, prompt in enumerate(prompts):
-        text, took, length = way(prompt, new, temperature, number)
-        into.texts[number] = text
-        into.lengths.append(length)
-        tokens, seconds = tokens + len(text), seconds + took
+        made = way(prompt, new, temperature, number)
+        into.texts[number] = made.tokens
+        into.lengths.append(made.accept_length)
+        into.account += made.account
+        tokens, seconds = tokens + len(made.tokens), seconds + made.seconds
     into.rates.append(tokens / seconds)
+    into.tokens, into.seconds = into.tokens + tokens, into.seconds + seconds
 
 
 def _measure(context: Context, ways: dict[str, Way], prompts: list[list[int]]) -> dict[tuple[str, float], Measured]:
@@ -148,7 +182,7 @@ def _row(name: str, temperature: float, measured: dict[tuple[str, float], Measur
         "of_plain": rate.median / spread(plain.rates).median,
         "accept_length": "" if math.isnan(length) else length,  # generate does not tell
         "same_text": f"{same} of {len(plain.texts)}" if temperature == 0 else "",
-    }  # fmt: skip
+    } | mine.per_token()  # fmt: skip
 
 
 def run(context: Context, *, chat_model: bool = False) -> None:
@@ -157,9 +191,12 @@ def run(context: Context, *, chat_model: bool = False) -> None:
     subject = chat() if chat_model else pocket(context)
     models = drafts_beside(subject.target)
     kinds = [kind for kind in KINDS if kind in models or not kind.needs_model]
-    started = LocalCluster(subject.target, models, drafters=kinds, verifier={"inflate_layers": subject.layers})
+    account = VerifierAccount()
+    verifier = {"inflate_layers": subject.layers, "metrics_listen": "127.0.0.1:0"}
+    started = LocalCluster(subject.target, models, drafters=kinds, verifier=verifier, listener=account.hear)
     with started as cluster, cluster.client() as client:
-        ways = {ALONE: _ours(client, "none")} | {f"specsplit, {k.value}": _ours(client, k.value) for k in kinds}
+        drafters = {ALONE: "none"} | {f"specsplit, {kind.value}": kind.value for kind in kinds}
+        ways = {name: _ours(client, account, drafter) for name, drafter in drafters.items()}
         theirs = generators(subject.target, subject.draft, subject.layers)
         ways |= {name: _theirs(call) for name, call in theirs.items()}
         measured = _measure(context, ways, subject.prompts)
@@ -180,6 +217,8 @@ def run(context: Context, *, chat_model: bool = False) -> None:
         "are processes of their own, target and draft on one thread each. generate: one process. float32, the same weights everywhere.",
         *(["assistant_model: the standalone draft, transformers' default schedule."] if subject.draft else []),
         f"Prompt lookup: prompt_lookup_num_tokens={PROMPT_LOOKUP}.",
+        "Milliseconds a token: specsplit's verifier tells forward, waiting and host (its metrics); generate's models are timed where they "
+        "are called. Rest: client, coordinator, gRPC and what comes before the first step; with generate, all but its models.",
     ]
     settings: dict[str, object] = {
         "inflate_layers": subject.layers or "none",

@@ -8,19 +8,21 @@ from contextlib import ExitStack
 from matplotlib.figure import Figure
 
 from benchmarks.context import Context
-from benchmarks.drafter_process import drafter
+from benchmarks.drafter_process import drafter as process_of
 from benchmarks.prompts import held_out
 from benchmarks.rank import generate, rank, recorded, request
 from benchmarks.report import Row
 from benchmarks.spread import percentile
+from specsplit.cli.folders import drafts_beside
 from specsplit.settings import DrafterSettings, VerifierSettings
-from specsplit.values import DrafterKind, Sampling
+from specsplit.values import DrafterKind, Endpoint, Sampling
 from specsplit_verifier.step import StepResult
 from specsplit_verifier.verifier import Verifier
 
 PROMPT, NEW = 64, 128
-AIMS_MS = {1: 1.0, 16: 3.0}
+AIMS_MS = {1: 0.7, 16: 3.0}
 TEMPERATURES = (0.0, 1.0)
+KINDS = (DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKind.EAGLE3)
 COLUMNS = {
     "batch": "batch", "drafter": "drafter", "temperature": "T", "steps": "steps",
     "host_p50_ms": "host p50, ms", "host_p90_ms": "host p90, ms", "aim_ms": "aim for p50, ms",
@@ -34,13 +36,13 @@ async def _round(
     prompts: list[list[int]],
     new: int,
     temperature: float,
-    address: str | None,
+    drafter: Endpoint | None,
 ) -> list[StepResult]:
     """All `prompts` at once; of the `steps` that come, those in which every session took part."""
     steps.clear()
     samplings = [Sampling(temperature=temperature, seed=number) for number in range(len(prompts))]
     await asyncio.gather(
-        *(generate(verifier, request(p, new, s, address)) for p, s in zip(prompts, samplings, strict=True))
+        *(generate(verifier, request(p, new, s, drafter)) for p, s in zip(prompts, samplings, strict=True))
     )
     return [step for step in steps if len(step.sessions) == len(prompts) and not step.costs.prefill_tokens]
 
@@ -56,7 +58,7 @@ def _row(batch: int, name: str, temperature: float, records: list[StepResult]) -
     }  # fmt: skip
 
 
-async def _measure(context: Context, drafters: dict[str, str | None]) -> list[Row]:
+async def _measure(context: Context, drafters: dict[str, Endpoint | None]) -> list[Row]:
     new, repeats = (48, 1) if context.quick else (NEW, 3)
     prompts = held_out(context.target, PROMPT, 16).tolist()
     cells = [(batch, name, t) for batch in AIMS_MS for name in drafters for t in TEMPERATURES]
@@ -76,11 +78,10 @@ async def _measure(context: Context, drafters: dict[str, str | None]) -> list[Ro
 def run(context: Context) -> None:
     """Measure, print, write."""
     with ExitStack() as stack:
-        standalone = DrafterSettings(kind=DrafterKind.STANDALONE, model=context.draft)
-        drafters = {
-            "none": None,
-            "ngram": stack.enter_context(drafter(DrafterSettings(kind=DrafterKind.NGRAM))),
-            "standalone": stack.enter_context(drafter(standalone)),
+        models = drafts_beside(context.target)
+        drafters: dict[str, Endpoint | None] = {"none": None} | {
+            kind.value: stack.enter_context(process_of(DrafterSettings(kind=kind, model=models.get(kind))))
+            for kind in KINDS
         }
         rows = asyncio.run(_measure(context, drafters))
 

@@ -14,7 +14,7 @@ from typing import Final
 from specsplit.errors import Incompatible, InvalidRequest
 
 LAST: Final = -1
-"""As a layer: the last layer's output behind the final norm, which is what the target's LM head reads."""
+"""The number that stands for the last layer's output behind the final norm, which is what the target's LM head reads."""
 SCALE_BYTES: Final = 4
 """A float32 per token, for formats that need one."""
 
@@ -23,7 +23,7 @@ class FeatureFormat(StrEnum):
     """The formats in which features travel."""
 
     TARGET = "target"
-    """As the target computes them; in a layout, always one of the others."""
+    """The format in which the target computes them; a layout always has one of the others."""
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"

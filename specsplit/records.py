@@ -37,7 +37,7 @@ class StepCosts:
     failovers: int
     """Sessions that were given another drafter."""
     cached_tokens: int
-    """Of the prompts of sessions that began, whose KV was there already."""
+    """Prompt tokens of sessions that began whose KV was there already."""
     preemptions: int
     """Sessions that gave their KV pages back, to be computed again later."""
     round_trips_s: Sequence[float]
@@ -69,7 +69,7 @@ class SessionStep:
     drafted: int
     """Nodes verified, root not counted."""
     depth: int
-    """Of the deepest of them below the root; 0 without any."""
+    """The depth of the deepest of them below the root; 0 without any."""
     accepted: int
     """num_correct_drafts."""
     committed: int
@@ -92,7 +92,7 @@ class LinkStatistics:
     feature_tokens_sent: int = 0
     """Tokens whose features were sent."""
     feature_bytes_sent: int = 0
-    """Of these features, framing not counted."""
+    """Bytes of the features that were sent, framing not counted."""
 
 
 @dataclass(frozen=True)

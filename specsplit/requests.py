@@ -102,7 +102,7 @@ class Delta:
     num_correct_drafts: int = 0
     """How many of them, from the front, were accepted drafts."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of each of the tokens, if the request asked for that."""
+    """One for each of the tokens, if the request asked for them."""
     index: int = 0
     """Which choice it is of."""
 

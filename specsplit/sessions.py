@@ -32,9 +32,9 @@ class DecodeRequest:
     drafter: Endpoint | None = None
     """None: the target decodes alone."""
     logprobs: int | None = None
-    """As in `GenerateRequest`."""
+    """Likeliest tokens wanted beside each token, as in `GenerateRequest`."""
     any_drafter: bool = False
-    """The caller asked for no kind of drafter, so another kind may take the session over."""
+    """True: the caller asked for no kind of drafter, so that one of another kind may take the session over."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
@@ -50,9 +50,9 @@ class Tokens:
     speculation: SpeculationStatistics
     """Sums up to and including this step."""
     logprobs: Sequence[TokenLogprob] = ()
-    """Of each of the tokens, if the session asked for that."""
+    """One for each of the tokens, if the session asked for them."""
     cached_prompt_tokens: int = 0
-    """As in Usage, for whoever does not wait for the end."""
+    """Prompt tokens that were cached, as in Usage, for whoever does not wait for the end."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class WatchedStep:
     """One step as people see it who look on. The first five are the whole speculation, in parallel: root first, parents before children."""
 
     ids: Sequence[int]
-    """0 for a root that was no node."""
+    """Ascending; 0 for a root that was no node."""
     parents: Sequence[int]
     """Indices into these sequences; -1 for the root."""
     tokens: Sequence[int]
     edges: Sequence[float]
-    """As in `Grow`; the root's means nothing."""
+    """Edges as in `Grow`; the root's means nothing."""
     verified: Sequence[bool]
     """Whether the step verified it; True for the root."""
     accepted: Sequence[int]

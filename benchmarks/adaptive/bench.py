@@ -38,10 +38,19 @@ class Bench:
             requests=size.requests * len(source.phases),
         )
         self._known = self._calibrations()
+        self._runs: dict[str, Run] = {}
+        """Of contenders, by name: two runs of the same are the same."""
 
     def run(self, contender: Contender, prepare: Callable[[Laboratory], None] | None = None) -> Run:
         """Run a contender; `prepare` may arrange for something to happen meanwhile."""
-        scenario = replace(self.scenario, policy=contender.policy, plan=contender.plan)
+        if prepare is not None:
+            return self._run(contender, prepare)
+        if contender.name not in self._runs:
+            self._runs[contender.name] = self._run(contender)
+        return self._runs[contender.name]
+
+    def _run(self, contender: Contender, prepare: Callable[[Laboratory], None] | None = None) -> Run:
+        scenario = replace(self.scenario, policy=contender.policy, plan=contender.plan, waits=contender.waits)
         laboratory = Laboratory(scenario, self._source, deepcopy(self._known))
         if prepare is not None:
             prepare(laboratory)

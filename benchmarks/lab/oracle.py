@@ -1,9 +1,12 @@
 """Planners that know more than any policy can, to show how much there is to gain.
 
-All of them choose, before every step, how many of each session's best nodes it takes, so that the step commits the most per second of
-its true cost. One knows how often nodes of such a survival are accepted. One knows what the target will say: it takes what will be
+All of them choose, before every step, how many of each session's best nodes it takes. A run has so many tokens to commit, and an accepted
+node saves the time that a token takes in the long run. So a node is taken if what it should commit, over what is committed per second
+lately, is more than the time that its place takes by the true cost curve.
+
+One knows how often nodes of such a survival are accepted. One knows what the target will say: it takes what will be
 accepted and what stands before that, and does not wait where no grow can bring anything. To both what drafters grow is given, and they wait
-as the product does. The third has drafters that know the text too.
+as the product does under a static plan, or never. The third has drafters that know the text too.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft
 from specsplit.tree import ROOT
 from specsplit.values import Plan, PlanChanges
+from specsplit_verifier.account import Faded
 from specsplit_verifier.adaptive.ema import EmaController
 from specsplit_verifier.adaptive.goodput import GoodputController
 from specsplit_verifier.adaptive.tiers_file import DEFAULT
@@ -26,13 +30,12 @@ from specsplit_verifier.draft_session import DraftSession, TreeLimits
 from specsplit_verifier.planner import Batch, CyclePlanner, Pause, Planner
 from specsplit_verifier.prefill import prompt_chunks
 from specsplit_verifier.session import Session
+from specsplit_verifier.step import StepResult
 
 MOST = TreeLimits(num_draft_tokens=64, topk=16, num_steps=32)
 """What an oracle looks at of a speculation."""
 SHORTEST_S = 1e-4
 """Of a pause, where an expansion takes no time."""
-ROUNDS = 8
-"""Of Dinkelbach's method, which settles after three or four."""
 
 
 class Choice(NamedTuple):
@@ -124,11 +127,16 @@ class RightTruth(Truth):
 class OraclePlanner(CyclePlanner):
     """Plans by what an oracle knows, and by the true cost of a step."""
 
-    def __init__(self, default: Plan, step_token_budget: int, knowledge: Knowledge, curve: StepCurve) -> None:
+    def __init__(
+        self, default: Plan, step_token_budget: int, knowledge: Knowledge, curve: StepCurve, *, waits: bool = True
+    ) -> None:
         super().__init__(default, step_token_budget)
         self._knowledge = knowledge
         self._curve = curve
         self._tokens_left = step_token_budget
+        self._waits = waits
+        self._rate = Faded()
+        """Tokens committed per second, time between steps included."""
 
     def plan_of(self, wishes: PlanChanges) -> Plan:
         """A session gets pages for as many nodes as an oracle may take."""
@@ -142,33 +150,31 @@ class OraclePlanner(CyclePlanner):
             return Pause(None)
         chosen = self._best_of(decoding)
         prompts = prompt_chunks(prefilling, self._tokens_left) if prefilling else []
-        pauses = [] if prompts else self._pauses(decoding, chosen, now)
+        pauses = [] if prompts or not self._waits else self._pauses(decoding, chosen, now)
         if any(pauses):
             ready = [session for session, pause in zip(decoding, pauses, strict=True) if pause == 0.0]
             if not self._worth_splitting(ready, decoding, max(pauses)):
                 return Pause(min(pause for pause in pauses if pause > 0.0))
             decoding, chosen = ready, self._best_of(ready)
-        batch = self._batch(running, decoding, prompts)
         stepping = [
             (session, _limits(session, choice.tokens)) for session, choice in zip(decoding, chosen, strict=True)
         ]
-        return Batch(stepping, prompts, batch.recomputing)
+        return self._batch(running, stepping, prompts)
+
+    def observe(self, result: StepResult) -> None:
+        """Learn what is committed per second."""
+        super().observe(result)
+        if result.sessions:
+            committed = sum(session.committed for session in result.sessions)
+            self._rate.add(committed, (result.costs.waited_us + result.costs.forward_us) / 1e6)
 
     def _best_of(self, decoding: Sequence[Session]) -> list[Choice]:
-        """Of every session the choice by which the step commits the most per second: Dinkelbach's method over sums."""
-        considered = [self._considered(session) for session in decoding]
-        kv_tokens = sum(session.kv_length for session in decoding)
-        rate = 0.0
-        chosen: list[Choice] = []
-        for _ in range(ROUNDS):
-            price = rate * self._curve.per_token_us / 1e6
-            chosen = [
-                max(choices, key=lambda each: (each.length - price * each.tokens, -each.tokens))
-                for choices in considered
-            ]
-            seconds = self._curve.seconds(sum(choice.tokens for choice in chosen), kv_tokens)
-            rate = sum(choice.length for choice in chosen) / seconds if seconds else 0.0
-        return chosen
+        """Of every session the choice that commits the most beyond what its tokens cost."""
+        price = self._rate.mean * self._curve.per_token_us / 1e6
+        return [
+            max(self._considered(session), key=lambda each: (each.length - price * each.tokens, -each.tokens))
+            for session in decoding
+        ]
 
     def _considered(self, session: Session) -> list[Choice]:
         drafter = session.drafter
@@ -204,9 +210,9 @@ def planner_of(scenario: Scenario, settings: VerifierSettings, texts: Sequence[S
         case Policy.GOODPUT:
             return CyclePlanner(plan, budget, lambda *_: GoodputController(settings.max_draft_tokens))
         case Policy.KNOWS_SURVIVALS:
-            return OraclePlanner(plan, budget, Survivals(), scenario.step)
+            return OraclePlanner(plan, budget, Survivals(), scenario.step, waits=scenario.waits)
         case Policy.KNOWS_TOKENS:
-            return OraclePlanner(plan, budget, Truth(texts), scenario.step)
+            return OraclePlanner(plan, budget, Truth(texts), scenario.step, waits=scenario.waits)
         case Policy.DRAFTS_TOKENS:
             expansion_s = max((spec.cost.seconds(1) for spec in scenario.drafters), default=0.0)
             truth = RightTruth(texts, expansion_s, 2 * scenario.link.delay_ms / 1e3)

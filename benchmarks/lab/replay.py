@@ -61,7 +61,7 @@ class ReplayProposer(NoFeatures):
         self._trace = trace
         self._sessions: dict[SessionKey, tuple[TokenTree, int]] = {}
         self.info = DrafterInfo(kind, trace.header.drafter, VOCABULARY, CONTEXT)
-        self.redraws = trace.header.by_depth
+        self.redraws = self.shares_root = trace.header.by_depth
         self.room = UNBOUNDED
         self.pages = ProposerPages(0, 0)
 

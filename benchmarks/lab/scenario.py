@@ -65,6 +65,8 @@ class Scenario:
     """Tokens of a held-out text; None: messages of a chat."""
     new: int = 96
     """Tokens that each request asks for."""
+    waits: bool = True
+    """False if an oracle steps without waiting for drafters."""
     warm: bool = False
     """True if drafters have the calibrations of an earlier run of the same."""
 

@@ -29,6 +29,7 @@ class RightProposer:
         self._trees: dict[SessionKey, TokenTree] = {}
         self.max_depth = proposer.max_depth
         self.redraws = proposer.redraws
+        self.shares_root = proposer.shares_root
 
     @property
     def info(self) -> DrafterInfo:

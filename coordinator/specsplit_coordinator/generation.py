@@ -244,7 +244,7 @@ class _Unanswered(Exception):
 async def _answered(
     events: AsyncGenerator[Tokens | Finished, None], lease: Lease
 ) -> AsyncGenerator[Tokens | Finished, None]:
-    """The same events; the first one speaks well of the verifier. Raises _Unanswered where none came for a reason that is its own."""
+    """Pass the events on; the first one speaks well of the verifier. Raises _Unanswered where none came for a reason that is its own."""
     answered = False
     try:
         async with aclosing(events):

@@ -27,7 +27,7 @@ def check_wish(wish: str | None) -> None:
 
 
 def candidates(verifiers: Sequence[Seat]) -> list[Seat]:
-    """Those that may be given a session, full ones included. Raises Unavailable if there are none.
+    """The verifiers that may be given a session, full ones included. Raises Unavailable if there are none.
 
     One that has just failed is a candidate only if all of them have.
     """

@@ -50,7 +50,7 @@ class _Move(NamedTuple):
 
 
 class _Moved(NamedTuple):
-    """When that was ordered last, and how many sessions the two drafters had then."""
+    """When a move was ordered last, and how many sessions the two drafters had then."""
 
     at: float
     here: int
@@ -76,9 +76,11 @@ class Rebalancer:
         self._due = now + EVERY_S
         self._moved = {move: moved for move, moved in self._moved.items() if now - moved.at < NEVER_BACK_S}
         for verifier in self._registry.verifiers:
+            if verifier.draining or verifier.hand_overs:  # one that does not listen is told nothing more
+                continue
             gains = chain.from_iterable(self._gains(verifier, sampled) for sampled in TEXTS)
             gain, move = max(gains, default=(0.0, None), key=itemgetter(0))
-            if move is not None and gain > 1 and not verifier.draining:
+            if move is not None and gain > 1:
                 self._hand_over(move)
 
     def _gains(self, verifier: Seat, sampled: bool) -> Iterator[tuple[float, _Move]]:

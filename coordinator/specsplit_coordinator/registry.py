@@ -54,7 +54,7 @@ class Seat:
     """In force on a verifier where a request does not say otherwise, as it said last."""
     speculation: SpeculationReport | None = None
     """How a verifier speculates, and what drafters brought it, as it said last."""
-    hand_overs: deque[HandOver] = field(default_factory=lambda: deque[HandOver](maxlen=8))
+    hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
     """What a verifier has yet to be told of sessions that are to go on with another drafter."""
 
     @property
@@ -78,7 +78,7 @@ class Seat:
 
     @property
     def busy(self) -> float:
-        """These as a share of those it takes."""
+        """Its sessions as a share of those it takes."""
         return self.sessions / self.who.max_sessions
 
     @property

@@ -114,7 +114,7 @@ class LoggedRequest:
     trace: RequestTrace
     particulars: Particulars
     first_tokens_at: float | None = None
-    """Of any choice."""
+    """When the first token of any choice came."""
     ending: Ending | None = None
     """None: it has not ended."""
     choices: tuple[LoggedChoice, ...] = field(init=False)
@@ -188,7 +188,7 @@ class Totals:
     tokens: int = 0
     """Generated."""
     steps: int = 0
-    """Of all sessions: a step of a batch of three counts three times."""
+    """Steps of all sessions: a step of a batch of three counts three times."""
     accepted: int = 0
     """Drafts that the target accepted."""
 
@@ -213,7 +213,7 @@ class RequestLog:
 
     @property
     def requests(self) -> tuple[LoggedRequest, ...]:
-        """Those on their way in order of arrival, then those that ended last, latest first."""
+        """Requests on their way in order of arrival, then those that ended last, latest first."""
         return (*self._open.values(), *self._ended)
 
     def find(self, number: int) -> LoggedRequest | None:

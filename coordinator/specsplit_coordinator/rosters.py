@@ -21,7 +21,7 @@ class Rosters:
         self._registry = registry
         self._balance = balance
         self._orders: dict[str, Sequence[str]] = {}
-        """Of drafters by member id, as it was last, by verifier."""
+        """The order of drafters by member id, as it was last, by verifier."""
         registry.on_gone.append(self._forget)
 
     def _forget(self, gone: Seat) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any
 
 from specsplit.clock import SystemClock
 from specsplit.interpreter import freeze_heap
@@ -50,7 +52,6 @@ class Coordinator:
         """Reads the tokenizer. Raises LoadError, and Unavailable as `Server` does."""
         tokenizer, clock = Tokenizer.load(settings.model), SystemClock()
         draws = draws or Draws(lambda: secrets.randbits(_SEED_BITS), lambda: uuid.uuid4().hex)
-        self._settings = settings
         services = (COORDINATOR_SERVICE, CLUSTER_SERVICE)
         server = Server(settings, "coordinator", services=services, session_methods=("Generate", "Join"))
         tracing = server.tracing
@@ -89,7 +90,9 @@ class Coordinator:
         """What has to be closed at the end."""
         self._open.callback(generator.close)
         self._open.push_async_callback(dialler.close)
-        self.service = Service(settings, server, self.metrics, self._load)
+        rebalancer = Rebalancer(self.registry, balance, self.admission, clock)
+        sweeping = partial(sweep, self.registry, self.admission, rebalancer, clock, settings.lost_after_ms / 1000)
+        self.service = Service(settings, server, self.metrics, partial(self._load, sweeping))
         self._wire()
 
     def _wire(self) -> None:
@@ -102,12 +105,10 @@ class Coordinator:
         coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(self._programs, self.service.server.grpc)
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, self.service.server.grpc)
 
-    async def _load(self) -> Coordinator:
+    async def _load(self, sweeping: Callable[[], Coroutine[Any, Any, None]]) -> Coordinator:
         await self.page.start()
         self._open.push_async_callback(self.page.stop)
-        lost_after_s, clock = self._settings.lost_after_ms / 1000, SystemClock()
-        rebalancer = Rebalancer(self.registry, Balance(self.registry), self.admission, clock)
-        sweeper = asyncio.create_task(sweep(self.registry, self.admission, rebalancer, clock, lost_after_s))
+        sweeper = asyncio.create_task(sweeping())
         self._open.callback(sweeper.cancel)
         freeze_heap()
         return self

@@ -19,7 +19,7 @@ MOST_SENT: Final = 1024
 
 
 class Acknowledgements:
-    """Of one session. Times are seconds of a clock."""
+    """When nodes of one session were sent, and when the verifier had seen them. Times are seconds of a clock."""
 
     def __init__(self) -> None:
         self._sent: deque[tuple[int, float]] = deque(maxlen=MOST_SENT)

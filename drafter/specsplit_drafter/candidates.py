@@ -22,13 +22,13 @@ _NEVER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Of one session, as columns [n]. Those of one parent stand likeliest first."""
+    """The candidates of one session, as columns [n]. Those of one parent stand likeliest first."""
 
     parents: Ints
     """Slots in the session's tree."""
     tokens: Ints
     edges: Scores
-    """As they travel."""
+    """Edges, rounded as they travel."""
 
     @staticmethod
     def none() -> Candidates:

@@ -12,7 +12,7 @@ from specsplit_drafter.proposer import Frontier
 
 FORGETTING: Final = 0.98
 MESSAGE_SHARE: Final = 0.05
-"""Of a step's time, for which what was grown may wait to be told together."""
+"""Share of a step's time for which what was grown may wait to be told together."""
 MOST_LEVELS: Final = 16
 
 
@@ -39,7 +39,7 @@ class Expansions:
         self.rows = 0
         """Its rows."""
         self._sums = np.zeros(5)
-        """Of weight, rows, seconds, rows squared and rows times seconds."""
+        """Sums of weight, rows, seconds, rows squared and rows times seconds."""
 
     def took(self, seconds: float) -> None:
         """Learn how long it took."""
@@ -49,7 +49,7 @@ class Expansions:
 
     @property
     def mean_s(self) -> float | None:
-        """Of how long recent ones took; None if there was none."""
+        """The mean time that recent ones took; None if there was none."""
         weight, _, seconds, _, _ = self._sums.tolist()
         return seconds / weight if weight else None
 

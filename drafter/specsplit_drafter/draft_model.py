@@ -36,14 +36,23 @@ class StepInput:
 
     @staticmethod
     def joined(parts: Sequence[StepInput]) -> StepInput:
-        """Make one input of several sessions' parts, in order; all rows that are fed must be of the first parts."""
+        """Make one input of several sessions' parts, in order, but for rows that are fed: those come first."""
         whole = StepInput()
-        for part in parts:
+        fed, others = zip(*(part.apart() for part in parts), strict=True)
+        for part in (*fed, *others):
             whole.rows += part.rows
             whole.fed += part.fed
             whole.drawn += part.drawn
             whole.wanted += part.wanted
         return whole
+
+    def apart(self) -> tuple[StepInput, StepInput]:
+        """Split off the row that is fed, if there is one, of one session's part."""
+        if not self.fed:
+            return StepInput(), self
+        asked = len(self.rows[0].logits_at)
+        fed = StepInput(self.rows[:1], self.fed, [], self.wanted[:asked])
+        return fed, StepInput(self.rows[1:], [], self.drawn, self.wanted[asked:])
 
     @property
     def source_slots(self) -> Slots:

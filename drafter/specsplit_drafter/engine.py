@@ -26,7 +26,7 @@ from specsplit_drafter.session_table import Outgoing, SessionEvent, SessionTable
 _log = logging.getLogger(__name__)
 
 _NEWEST_WEIGHT = 0.05
-"""Of one expansion in the mean duration."""
+"""Weight of the newest expansion in the mean duration."""
 
 
 class Outbox(Protocol):

@@ -10,18 +10,26 @@ from specsplit.tree import ROOT, Flags, Ints, TokenTree, likeliest
 class ExpandableNodes:
     """The nodes of a tree that may still be expanded, the likeliest first. Every node is taken once, or once after every commit."""
 
-    def __init__(self, tree: TokenTree, width: int, max_depth: int, max_context: int) -> None:
-        """width: nodes of one expansion. max_depth: levels below the root that a tree may have. max_context: positions of tokens."""
+    def __init__(
+        self, tree: TokenTree, width: int, max_depth: int, max_context: int, *, shares_root: bool = False
+    ) -> None:
+        """width: nodes of one expansion. max_depth: levels below the root that a tree may have. max_context: positions of tokens.
+
+        shares_root: as a Proposer has it.
+        """
         self._tree = tree
         self._width = width
         self._floor = 0.0
         self.max_depth = max_depth
         """Levels below the root, from the next ranking on."""
         self._max_context = max_context
+        self._shares_root = shares_root
         self._taken = tree.attach(np.bool_, False)
         """True for nodes that were taken to be expanded, if nodes are redrawn since the latest commit."""
         self._known = tree.attach(np.bool_, False)
         """True for nodes that were taken at some time."""
+        self._new: Ints = np.empty(0, dtype=np.int64)
+        """Nodes of the latest `take` that never were taken before."""
         self._in_order = False
         self._ranked: Ints | None = None
         """What `best` gives; None if the tree has changed since it was asked for."""
@@ -29,13 +37,11 @@ class ExpandableNodes:
     def best(self, places: int) -> Ints:
         """List the likeliest, one expansion's at most, and not more new ones than there are places for their children.
 
-        The root stands in an expansion without any other node of its session (see proposer.py), and needs no place.
+        The root needs no place. No child of it stands in an expansion with it, and with most kinds no node at all (see proposer.py).
         """
         if self._ranked is None:
             self._ranked = self._rank()
-        if len(self._ranked) and self._ranked[0] == ROOT:
-            return self._ranked[:1]
-        new = self.new(self._ranked)
+        new = self.new(self._ranked) & (self._ranked != ROOT)
         return self._ranked.compress(~new | (new.cumsum() <= places))
 
     def new(self, slots: Ints) -> Flags:
@@ -44,12 +50,13 @@ class ExpandableNodes:
 
     def take(self, slots: Ints) -> None:
         """Do not give these again."""
+        self._new = slots.compress(self.new(slots))
         self._taken.data[slots] = self._known.data[slots] = True
         self._ranked = None
 
-    def give_back_root(self) -> None:
-        """Give the root again, although it was taken."""
-        self._taken.data[ROOT] = False
+    def give_back(self, slots: Ints) -> None:
+        """Give these again, which were taken last."""
+        self._taken.data[slots] = self._known.data[self._new] = False
         self._ranked = None
 
     def give_back_all(self, *, in_order: bool) -> None:
@@ -68,7 +75,10 @@ class ExpandableNodes:
         deepest = min(tree.root_position + self.max_depth, self._max_context - 1)
         worthwhile = tree.scores >= tree.root_score + self._floor
         worthwhile &= tree.positions < deepest
-        slots = (worthwhile & self._ready()).nonzero()[0]
+        ready = worthwhile & self._ready()
+        if ready[ROOT]:
+            ready[ROOT + 1 :] &= self._shares_root & (tree.parents[ROOT + 1 :] != ROOT)
+        slots = ready.nonzero()[0]
         return likeliest(slots, tree.scores.take(slots), self._width)
 
     def _ready(self) -> Flags:

@@ -45,10 +45,11 @@ class Growth:
         *,
         max_depth: int = UNBOUNDED,
         redraws: bool = False,
+        shares_root: bool = False,
     ) -> None:
         """width: nodes in one expansion at most. max_context: positions, from 0, that a drafted token may have.
 
-        max_depth, redraws: as a Proposer has them.
+        max_depth, redraws, shares_root: as a Proposer has them.
         """
         self.original = original
         self.plan = plan
@@ -57,7 +58,7 @@ class Growth:
         """True if nothing can be expanded before the proposer has been fed; the session table sets it."""
         self._max_depth = max_depth
         self._redraws = redraws
-        self._expandable = ExpandableNodes(original.tree, width, self._depth(), max_context)
+        self._expandable = ExpandableNodes(original.tree, width, self._depth(), max_context, shares_root=shares_root)
         self._candidates = CandidatePool(original.tree, calibration)
         self._unsent = UnsentGrows()
         self._chosen: Ints = _NO_SLOTS
@@ -93,9 +94,9 @@ class Growth:
         self._starved = True
 
     def postponed(self) -> None:
-        """Offer the root again: it was taken, but its context is not read yet."""
+        """Offer the root again, and what was taken with it: its context is not read yet."""
+        self._expandable.give_back(self._chosen)
         self._chosen = _NO_SLOTS
-        self._expandable.give_back_root()
 
     def expanded(self, children: Children) -> None:
         """Make candidates of the children of the nodes that were taken, and nodes of the likely ones."""

@@ -100,6 +100,11 @@ class ModelProposer:
         """True for a model that reads features: a node is expanded without the feature of its parent."""
         return self._model.feature_dtype is not None
 
+    @property
+    def shares_root(self) -> bool:
+        """True for a head: a node is expanded from the state of its parent, whatever becomes of the root meanwhile."""
+        return self.redraws
+
     def open(
         self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
     ) -> None:
@@ -215,20 +220,23 @@ class ModelProposer:
             count = min(self._sessions[frontier[i].session].readable, budget)
             budget -= count
             if count:
-                inputs[frontier[i].session] = self._extend(frontier[i].session, count, starts[i])
+                inputs[frontier[i].session] = self._extend(frontier[i], count, starts[i])
         for part, start, count in zip(frontier, starts, pending, strict=True):
             if not count:
                 inputs[part.session] = self._branch(self._sessions[part.session], part.slots, start)
         return inputs
 
-    def _extend(self, key: SessionKey, count: int, root: int) -> list[StepInput]:
-        """Make rows of the next `count` tokens in every step that lacks them. `root` is wanted as soon as it is among them."""
-        state = self._sessions[key]
+    def _extend(self, part: Frontier, count: int, root: int) -> list[StepInput]:
+        """Make rows of the next `count` tokens in every step that lacks them.
+
+        `root` is wanted as soon as it is among them, and with it the nodes that are to be expanded beside it.
+        """
+        state, beside = self._sessions[part.session], part.slots[1:]
         inputs = [StepInput() for _ in state.maps]
         stop = state.maps[0].first + state.maps[0].computed + count
         complete = stop == len(state.tokens)
         if state.features is not None:
-            self._read[key] = stop - 1
+            self._read[part.session] = stop - 1
             inputs[0].fed += state.features.take(count)
         for step, (token_map, work) in enumerate(zip(state.maps, inputs, strict=True)):
             first, done = token_map.computed, stop - token_map.first
@@ -237,29 +245,29 @@ class ModelProposer:
                     work.drawn.append(state.maps[step - 1].context_slots(first, done))
                 work.wanted += [root] if complete and step == 0 else ()
                 work.rows.append(token_map.read(state.tokens, stop, [count - 1] if work.wanted else ()))
-            if complete and len(token_map.missing):
-                self._add_branch(state, step, work)
+            if complete:
+                self._add_nodes(state, step, work, beside, root + 1)
         return inputs
 
     def _branch(self, state: _Session, nodes: Ints, start: int) -> list[StepInput]:
-        """Make rows of these nodes in every step in which they are due; each is wanted from the lowest."""
+        """Make rows of these nodes in every step in which they are due."""
         inputs = [StepInput() for _ in state.maps]
-        if self._model.recurrent:
-            state.maps[0].add(nodes)
-            inputs[0].wanted += range(start, start + len(nodes))
-            self._add_branch(state, 0, inputs[0], range(len(nodes)))
-            return inputs
-        positions = state.tree.positions.take(nodes)
         for step, work in enumerate(inputs):
-            due = self._due(state, step, nodes).nonzero()[0]
-            if len(due):
-                state.maps[step].add(nodes.take(due))
-                lowest = (positions.take(due) == state.root + step).nonzero()[0]
-                work.wanted += (due.take(lowest) + start).tolist()
-                self._add_branch(state, step, work, lowest.tolist())
+            self._add_nodes(state, step, work, nodes, start)
         return inputs
 
-    def _add_branch(self, state: _Session, step: int, work: StepInput, logits_at: Sequence[int] = ()) -> None:
+    def _add_nodes(self, state: _Session, step: int, work: StepInput, nodes: Ints, start: int) -> None:
+        """Make a row of the nodes that a step lacks, and of these if they are due there. Each of these is wanted from its lowest step."""
+        token_map, lacked = state.maps[step], len(state.maps[step].missing)
+        due = self._due(state, step, nodes).nonzero()[0]
+        token_map.add(nodes.take(due))
+        if not len(token_map.missing):
+            return
+        wanted = self._wanted(state, step, nodes.take(due)).nonzero()[0]
+        work.wanted += (due.take(wanted) + start).tolist()
+        self._add_branch(state, step, work, (wanted + lacked).tolist())
+
+    def _add_branch(self, state: _Session, step: int, work: StepInput, logits_at: Sequence[int]) -> None:
         token_map = state.maps[step]
         if state.features is not None:
             source = token_map if self._model.recurrent else state.maps[step - 1]
@@ -272,8 +280,14 @@ class ModelProposer:
         for step, token_map in enumerate(state.maps):
             token_map.add(expanded.compress(self._due(state, step, expanded) & ~token_map.held.take(expanded)))
 
+    def _wanted(self, state: _Session, step: int, nodes: Ints) -> Flags:
+        """Tell of which of these nodes this step has the children."""
+        return self._model.recurrent | (state.tree.positions.take(nodes) == state.root + step)
+
     def _due(self, state: _Session, step: int, nodes: Ints) -> Flags:
-        """Tell which of these expanded nodes have a row in this step of a model with several."""
+        """Tell which of these expanded nodes have a row in this step: with a recurrent model all of them, in its only one."""
+        if self._model.recurrent:
+            return np.ones(len(nodes), dtype=np.bool_)
         positions = state.tree.positions.take(nodes)
         return (positions >= state.maps[step].first) & (positions <= state.root + step)
 

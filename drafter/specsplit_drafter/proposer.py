@@ -3,7 +3,7 @@
 A proposer knows tokens, not scores: which node is worth expanding and which child is worth pushing is `growth`'s affair. It sees a
 session as a committed sequence whose last token is the root, and the session's tree below it, to which it may attach columns. A node is
 expanded in a later expansion than its parent, and at most once, or with a kind that redraws at most once after every commit. A root stands
-in a frontier alone.
+in a frontier alone, or with a kind that shares it, with nodes whose parents are not the root.
 
 A kind that drafts with a head also reads *features* of the committed tokens. They come when the verifier has them, so a session may
 be stalled: nothing can be done for it before more arrive. Every other kind takes what `NoFeatures` says.
@@ -30,7 +30,7 @@ SessionKey: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Nodes of one session that are to be expanded now: the root alone, or nodes below it."""
+    """Nodes of one session that are to be expanded now: the root, first and as a rule alone, or nodes below it."""
 
     session: SessionKey
     slots: Ints
@@ -112,6 +112,11 @@ class Proposer(Protocol):
         """True if nodes are to be expanded again after a commit, each one after its parent: their children are better for it."""
         ...
 
+    @property
+    def shares_root(self) -> bool:
+        """True if a root may stand in a frontier with nodes two levels below it and deeper: a root that is expanded again has some."""
+        ...
+
     def open(
         self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
     ) -> None:
@@ -128,7 +133,8 @@ class Proposer(Protocol):
     def expand(self, frontier: Sequence[Frontier]) -> Sequence[Expanded]:
         """Propose children of each session's nodes, all in one batch; no session stands there twice.
 
-        None means not yet: the session's context is still being read, a part with each call; only a root can get it. Ask again.
+        None means not yet: the session's context is still being read, a part with each call; only a frontier with a root can get it.
+        Ask again.
         An error ends that session and no other; what is raised is the proposer's own end.
         """
         ...
@@ -159,6 +165,7 @@ class NoFeatures:
 
     max_depth: int = UNBOUNDED
     redraws: bool = False
+    shares_root: bool = False
 
     def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
         """Refuse features: nothing reads them."""

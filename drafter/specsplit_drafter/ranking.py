@@ -29,9 +29,9 @@ class Ranking:
         self._noise = NoiseCache(NOISE_BYTES)
         self._samplings: dict[SessionKey, Sampling] = {}
         self._counts: dict[SessionKey, TokenCounts] = {}
-        """Of sessions that are penalised, what is committed."""
+        """What is committed of sessions that are penalised."""
         self._batch: tuple[SamplingBatch, dict[SessionKey, int]] | None = None
-        """Of all sessions, and the place of each; None: sessions have come or gone."""
+        """The batch of all sessions, and the place of each; None: sessions have come or gone."""
 
     def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0) -> None:
         """Begin a session on committed tokens; so many of them, from the front, were not generated (0: all of them)."""

@@ -33,7 +33,7 @@ class Expansion:
     frontier: Sequence[Frontier]
     """Nodes that were to be expanded, by session."""
     shares: tuple[Share, ...]
-    """Of the sessions that are traced in so much detail, and only where something was done."""
+    """Shares of the sessions that are traced in so much detail, and only where something was done."""
 
     @property
     def num_sessions(self) -> int:

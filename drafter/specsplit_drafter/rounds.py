@@ -58,14 +58,14 @@ class Rounds:
         """Without `follows` no session is ever traced."""
         self._follows = follows
         self._parents: dict[SessionKey, TraceContext] = {}
-        """Of every open session whose verifier traces it, at whatever level."""
+        """Parents of the spans of every open session whose verifier traces it, at whatever level."""
         self._running: dict[SessionKey, _Round] = {}
         self._begun: list[_Round] = []
         self._ended: list[_Round] = []
         """Both: since the last `stamp`."""
         self._over: list[Round] = []
         self._shares: dict[SessionKey, _Share] = {}
-        """Of the expansion that is going on, or was just."""
+        """Shares in the expansion that is going on, or was just."""
 
     def opened(self, session: SessionKey, traceparent: str) -> None:
         """Begin the first round of a session that was opened."""

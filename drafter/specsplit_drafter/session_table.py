@@ -242,6 +242,7 @@ class SessionTable:
             info.max_context,
             max_depth=self.proposer.max_depth,
             redraws=self.proposer.redraws,
+            shares_root=self.proposer.shares_root,
         )
         # Last: nothing must fail that would have to close it again.
         self.proposer.open(session, original.tree, event.tokens, event.sampling, event.prompt_tokens)

@@ -23,7 +23,7 @@ class Telemetry:
         self._tracing = tracing
         self.metrics = DrafterMetrics(settings.kind, on=bool(settings.metrics_listen))
         self._contexts: dict[SessionKey, TraceContext] = {}
-        """Of rounds whose spans are yet to be made and have children."""
+        """Contexts of rounds whose spans are yet to be made and have children."""
 
     def watch(self, read: Callable[[], DrafterStatistics]) -> None:
         """Look the engine's totals up with `read` before every scrape."""

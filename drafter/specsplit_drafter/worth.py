@@ -19,16 +19,16 @@ from specsplit_drafter.acknowledgements import Acknowledgements
 
 SMOOTHING: Final = 0.1
 STEP_S: Final = 0.020
-"""Of a verifier that does not say how long its steps take."""
+"""Step time of a verifier that does not say how long its steps take."""
 SHORTEST_S: Final = 0.0005
 LONGEST_S: Final = 1.0
-"""Of what a verifier says of its steps: sessions of several verifiers are weighed against one another by it."""
+"""Bounds of what a verifier says of its steps: sessions of several verifiers are weighed against one another by it."""
 ACCEPT_LENGTH: Final = 3.0
-"""Of a session that has not committed anything yet."""
+"""Accept length of a session that has not committed anything yet."""
 MISSES: Final = 0.2
-"""Of its commits that will be misses."""
+"""Share of such a session's commits that will be misses."""
 LATE: Final = 0.25
-"""Of a step's time: nodes that are later than this were sent faster than the verifier gets them."""
+"""Share of a step's time: nodes that are later than this were sent faster than the verifier gets them."""
 DEARER: Final = 1.5
 CHEAPER: Final = 0.98
 """What the price is multiplied by with every commit after which nodes were late, or were not."""
@@ -38,7 +38,7 @@ LEAST_RETURN: Final = 0.01
 
 
 class Worth:
-    """Of the nodes of one session."""
+    """The worth of the nodes of one session."""
 
     def __init__(self, price_s: float, step_us: int = 0) -> None:
         self.acknowledgements = Acknowledgements()

@@ -42,7 +42,7 @@ def plan(
         int | None, typer.Option("--num-draft-tokens", help="Tokens of a session in one step, root included, at most.")
     ] = None,
     wait_budget_us: Annotated[
-        int | None, typer.Option("--wait-budget-us", help="Longest wait for a grow after a miss.")
+        int | None, typer.Option("--wait-budget-us", help="Longest wait for grows after a commit.")
     ] = None,
     reset: Annotated[
         bool, typer.Option("--reset", help="First undo every earlier change: back to the verifiers' own settings.")

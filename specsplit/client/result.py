@@ -17,9 +17,9 @@ class Result:
     tokens: tuple[int, ...]
     done: Done
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of each of the tokens, if the request asked for that."""
+    """One for each of the tokens, if the request asked for them."""
     others: tuple[Result, ...] = ()
-    """Of choice 0: what the choices from 1 on came to."""
+    """The results of the choices from 1 on; choice 0 has them."""
 
     @property
     def choices(self) -> tuple[Result, ...]:

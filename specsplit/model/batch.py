@@ -61,7 +61,7 @@ class Row:
     positions: Ints
     """[Q] absolute positions; two nodes of one depth share theirs."""
     pages: RowPages
-    """Of all L tokens that any of the new ones sees: the first L - E are seen by all of them, the last Q are the new ones."""
+    """Pages of all L tokens that any of the new ones sees: the first L - E are seen by all of them, the last Q are the new ones."""
     tail_mask: Mask
     """[Q, E] which of the last E tokens each new one sees, itself included."""
     logits_at: Sequence[int] = ()

@@ -61,7 +61,7 @@ class CausalLM(ModelRunner):
         return self.forward_capturing(rows, ())[0]
 
     def forward_capturing(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
-        """As `forward`, and the hidden states of `layers` (numbered as in FeatureNeed.layers) of every token, rows end to end.
+        """Run `forward`, and capture the hidden states of `layers` (numbered as in FeatureNeed.layers) of every token, rows end to end.
 
         Raises Incompatible for a layer that the model does not have. No rows give [0, hidden_size].
         """

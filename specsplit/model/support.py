@@ -21,7 +21,7 @@ from specsplit.model.kv import Geometry
 
 _LENGTH_DEPENDENT_ROPE: Final = {"dynamic", "longrope"}
 _ATTENTION_LAYERS: Final = {"full_attention", "sliding_attention", "attention"}
-"""Of these kinds, a sliding window is looked at more closely by `measure`."""
+"""Kinds of layers that are served; `measure` looks more closely at those with a sliding window."""
 _HARMLESS: Final = {"position_ids", "is_causal"}
 _WHY: Final = {
     "softcap": "it caps its attention logits (softcapping), which the attention backends do not do",

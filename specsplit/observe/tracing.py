@@ -37,7 +37,7 @@ class TraceContext:
 
     @property
     def traceparent(self) -> str:
-        """As W3C Trace Context writes it (https://www.w3.org/TR/trace-context/)."""
+        """The context as W3C Trace Context writes it (https://www.w3.org/TR/trace-context/)."""
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.sampled):02x}"
 
     @staticmethod

@@ -53,7 +53,7 @@ CODES: Mapping[type[SpecsplitError], grpc.StatusCode] = MappingProxyType(
 """One row per error; a subclass that has none takes its nearest ancestor's."""
 
 _MOST_BYTES = 1_000
-"""Of a sentence, in UTF-8."""
+"""The length of a sentence in UTF-8, at most."""
 _MOST_FIELD_BYTES = 256
 _DETAILS_KEY = "grpc-status-details-bin"
 _BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType({int(code.value[0]): code for code in grpc.StatusCode})

@@ -86,7 +86,7 @@ class SamplingRows:
     temperatures: Tensor
     """[N, 1]"""
     filters: Filters
-    """Of the sampled rows."""
+    """The filters of the sampled rows."""
     bias: tuple[LogitBias, OwnedRows] | None
     """With the changed rows that are biased; None: no session is."""
     penalties: tuple[Penalties, OwnedRows] | None

@@ -52,7 +52,7 @@ def likeliest_tokens(perturbed: Tensor) -> list[int | None]:
 def has_pick(best: Tensor) -> Tensor:
     """Whether a row whose largest perturbed logit is `best` [...] has a pick, greedy or sampled: whether that is a finite number.
 
-    torch's argmax, max and topk count NaN as the largest. So this is False for a row with any NaN, for one with nothing but -inf, and
+    torch's max, argmax and topk count NaN as the largest. So this is False for a row with any NaN, for one with nothing but -inf, and
     for one with +inf, which is what an overflow leaves. Tokens at -inf beside a finite one are merely impossible.
     """
     return best.isfinite()
@@ -84,8 +84,8 @@ def _processed(changed: Tensor, rows: SamplingRows, paths: Paths) -> Tensor:
 
 def _likeliest(perturbed: Tensor) -> Tensor:
     """Find the argmax of each row, int64 [R]; -1 for a row that has no pick."""
-    likeliest = perturbed.argmax(dim=-1, keepdim=True)
-    return likeliest.where(has_pick(perturbed.gather(-1, likeliest)), -1).squeeze(-1)
+    best, likeliest = perturbed.max(dim=-1)  # of equals the first, and NaN above all, as argmax does
+    return likeliest.where(has_pick(best), -1)
 
 
 def _listed(likeliest: Tensor) -> list[int | None]:

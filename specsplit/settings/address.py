@@ -7,7 +7,7 @@ import ipaddress
 from specsplit.errors import InvalidRequest, quoted
 
 _DIGITS = 5
-"""Of a port."""
+"""Digits of a port, at most."""
 
 
 def split(field: str, address: str) -> tuple[str, int]:

@@ -37,7 +37,7 @@ class VerifierSettings(EngineSettings):
     num_draft_tokens: int = 16
     """Default plan: tokens of a session in one step, root included, at most."""
     wait_budget_us: int = 20_000
-    """Default plan: longest wait for a grow after a miss."""
+    """Default plan: longest wait for grows after a commit."""
     draft_ahead: bool = True
     """Default plan: False makes the drafter rest while a step is in flight."""
     adaptive: Adaptive | None = None

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-
-from specsplit.tree import expected_drafts
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Grow:
     rescored: Sequence[int] = ()
     """Ids, ascending, of nodes whose edge is another from now on; those that this grow adds may be among them."""
     new_edges: Sequence[float] = ()
-    """Of each that is rescored."""
+    """The new edge of each node that is rescored."""
 
     @staticmethod
     def merge(grows: Sequence[Grow]) -> Grow:
@@ -79,6 +78,15 @@ class Commit:
         return self.tokens[-1]
 
 
+class Outlook(NamedTuple):
+    """What a step over a draft should bring."""
+
+    expected_length: float
+    """Expected accept_length: the bonus and the expected drafts."""
+    open_ends: float
+    """Probability that the target goes on behind a node below which the draft has nothing: what further nodes may still bring."""
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What a session brings to one step: N tokens, root first, parents before children."""
@@ -104,15 +112,11 @@ class Draft:
         return [0.0, *(own - survivals[up] for own, up in zip(survivals[1:], self.parents[1:], strict=True))]
 
     @property
-    def expected_length(self) -> float:
-        """Expected accept_length: the bonus and the expected drafts."""
-        return expected_drafts(list(self.survivals))
-
-    @property
-    def open_ends(self) -> float:
-        """Probability that the target goes on behind a node below which the draft has nothing: what further nodes may still bring."""
-        inner = set(self.parents)
-        return math.fsum(math.exp(s) for i, s in enumerate(self.survivals) if i not in inner)
+    def outlook(self) -> Outlook:
+        """What the target should make of it."""
+        probabilities, inner = [math.exp(survival) for survival in self.survivals], set(self.parents)
+        ends = math.fsum(probability for i, probability in enumerate(probabilities) if i not in inner)
+        return Outlook(math.fsum(probabilities), ends)
 
     def first(self, count: int) -> Draft:
         """Keep the first `count` tokens. Where nodes stand best first, these are the best draft of so many."""

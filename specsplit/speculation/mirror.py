@@ -9,6 +9,7 @@ that survives; a late node that leaves the trail is dropped without a word. Afte
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from operator import lt
 from typing import Final, NoReturn
 
@@ -82,6 +83,8 @@ class Mirror:
         """Apply a long grow with nothing unusual in it. False, and nothing has changed, if it must be looked at in order."""
         if not self._last_id < grow.ids[0] <= grow.ids[-1] <= MAX_ID:
             return False
+        if len(self._trail.tokens) > 1 and 0 in grow.parents:
+            return False  # an earlier root was meant
         count = len(grow.ids)
         columns = (grow.ids, grow.parents, grow.tokens)
         try:
@@ -106,28 +109,21 @@ class Mirror:
 
     def _parents_at_once(self, ids: Ints, parents: Ints) -> Ints | None:
         """Look up the slots of the parents of these nodes; None if one is neither live nor the root nor among the nodes."""
-        unnamed = parents == 0
-        if np.count_nonzero(unnamed):
-            if len(self._trail.tokens) > 1:
-                return None  # an earlier root was meant
-            parents = np.where(unnamed, self.tree.root_id, parents)
-        return self.tree.find_all(parents, ids)
+        return self.tree.find_all(np.where(parents == 0, self.tree.root_id, parents), ids)
 
     def _grow_in_order(self, grow: Grow) -> None:
-        """Apply a grow node by node."""
-        tree, trail_ids, room = self.tree, self._trail.ids, self.max_nodes - len(self.tree)
-        slots = {parent_id: self._slot(parent_id) for parent_id in set(grow.parents)}
-        links = tree.links_below([slot for slot in slots.values() if slot is not None])
-        for node_id, parent_id, token, edge in zip(grow.ids, grow.parents, grow.tokens, grow.edges, strict=True):
-            if not self._last_id < node_id > parent_id >= 0 or not 0 <= token < self.vocab_size or node_id > MAX_ID:
-                self._refuse_number(node_id, parent_id, token)
-            if not LEAST_EDGE <= edge <= 0.0:
-                self._refuse_edge("edges", edge)
+        """Apply a grow node by node. Of most late ones nothing is known but that their parents are gone, so they cost a look each."""
+        tree, trail_ids, room, known = self.tree, self._trail.ids, self.max_nodes - len(self.tree), self._last_id
+        found = ((parent_id, self._slot(parent_id)) for parent_id in set(grow.parents) if parent_id <= known)
+        slots = {parent_id: slot for parent_id, slot in found if slot is not None}
+        links, sound = tree.links_below(slots.values()), self._sound(grow)
+        nodes = zip(grow.ids, grow.parents, grow.tokens, grow.edges, strict=True)
+        for node_id, parent_id, token, edge in islice(nodes, sound):
             self._last_id = node_id
-            parent = slots[parent_id]
+            parent = slots.get(parent_id)
             if parent is None:  # late: its parent is gone, or has been committed
-                follows = parent_id == 0 or parent_id in trail_ids
-                slots[node_id] = self._follow(node_id, parent_id, token) if follows else None
+                if (parent_id in trail_ids or parent_id == 0) and self._follow(node_id, parent_id, token):
+                    slots[node_id] = ROOT
                 continue
             new = link(parent, token)
             if new in links or room <= 0:
@@ -135,6 +131,31 @@ class Mirror:
             room -= 1
             links.add(new)
             slots[node_id] = tree.add(parent, node_id, token, edge)
+        for node in nodes:
+            self._refuse_unsound(*node)
+
+    def _sound(self, grow: Grow) -> int:
+        """Count the nodes before the first that no tree could hold, whatever is in it."""
+        ids, parents, tokens, edges = grow.ids, grow.parents, grow.tokens, grow.edges
+        if (
+            self._last_id < ids[0] <= ids[-1] <= MAX_ID
+            and all(map(lt, ids, ids[1:]))
+            and all(map(lt, parents, ids))
+            and min(parents) >= 0
+            and 0 <= min(tokens) <= max(tokens) < self.vocab_size
+            and min(edges) >= LEAST_EDGE
+            and max(edges) <= 0.0
+            and sum(edges) <= 0.0  # so there is no NaN
+        ):
+            return len(ids)
+        last = self._last_id
+        for number, (node_id, parent_id, token, edge) in enumerate(zip(ids, parents, tokens, edges, strict=True)):
+            if not last < node_id > parent_id >= 0 or not 0 <= token < self.vocab_size or node_id > MAX_ID:
+                return number
+            if not LEAST_EDGE <= edge <= 0.0:
+                return number
+            last = node_id
+        return len(ids)
 
     def _rescore(self, grow: Grow) -> None:
         """Give nodes other edges. Those that are gone or committed are let pass."""
@@ -157,26 +178,28 @@ class Mirror:
             return self.tree.find(parent_id)
         return ROOT if index == self._trail.last else None
 
-    def _follow(self, node_id: int, parent_id: int, token: int) -> int | None:
-        """Place a late node below the trail: the token there gets its id, or the node is dropped. Give its slot."""
+    def _follow(self, node_id: int, parent_id: int, token: int) -> bool:
+        """Place a late node below the trail: the token there gets its id, or the node is dropped. Tell whether it is the root."""
         index = 0 if parent_id == 0 else self._trail.ids[parent_id]
         if self._trail.tokens[index + 1] != token:
-            return None  # it left the committed path
+            return False  # it left the committed path
         if not self._trail.name(index + 1, node_id):
             self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
         if index + 1 < self._trail.last:
-            return None
+            return False
         self.tree.name_root(node_id)
-        return ROOT
+        return True
 
-    def _refuse_number(self, node_id: int, parent: int, token: int) -> NoReturn:
+    def _refuse_unsound(self, node_id: int, parent: int, token: int, edge: float) -> NoReturn:
         if node_id <= self._last_id:
             self._protocol.refuse(Event.GROW, f"ids: {node_id} is not above {self._last_id}")
         if not 0 <= parent < node_id:
             self._protocol.refuse(Event.GROW, f"parents: {parent} is not 0 or an id below {node_id}")
         if node_id > MAX_ID:
             self._protocol.refuse(Event.GROW, f"ids: {node_id} is above {MAX_ID}")
-        self._protocol.refuse(Event.GROW, f"token_ids: {token} is outside the vocabulary of {self.vocab_size}")
+        if not 0 <= token < self.vocab_size:
+            self._protocol.refuse(Event.GROW, f"token_ids: {token} is outside the vocabulary of {self.vocab_size}")
+        self._refuse_edge("edges", edge)
 
     def _refuse_edge(self, field: str, edge: float) -> NoReturn:
         self._protocol.refuse(Event.GROW, f"{field}: {edge} is not in {LEAST_EDGE:g}..0")
@@ -205,6 +228,8 @@ class Mirror:
         return self._preview[1].first(num_draft_tokens)
 
     def _best(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
+        if not len(self.tree):
+            return Draft([self.tree.root_id], [self.tree.token_of(ROOT)], [-1], [self.tree.root_position], [0.0])
         slots = self.tree.best(num_draft_tokens, topk, num_steps)
         ids, tokens, parents, positions = self.tree.columns(slots).tolist()
         index = {slot: i for i, slot in enumerate(slots)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specsplit.tree.choice import expected_drafts, likeliest
+from specsplit.tree.choice import likeliest
 from specsplit.tree.columns import ROOT, Column, Flags, Ints, Scores
 from specsplit.tree.edges import LEAST_EDGE, are_edges, as_sent
 from specsplit.tree.links import link
@@ -20,7 +20,6 @@ __all__ = [
     "TokenTree",
     "are_edges",
     "as_sent",
-    "expected_drafts",
     "likeliest",
     "link",
 ]

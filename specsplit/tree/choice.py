@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -77,8 +76,3 @@ def likeliest(slots: Ints, scores: Scores, count: int) -> Ints:
         slots, scores = slots.take(enough), scores.take(enough)
     order: Ints = np.argsort(-scores, kind="stable")
     return slots.take(order)
-
-
-def expected_drafts(survivals: list[float]) -> float:
-    """Expect so many num_correct_drafts of a step over nodes with these log-survivals: the sum of their probabilities."""
-    return math.fsum(math.exp(s) for s in survivals)

@@ -26,11 +26,11 @@ class Estimate:
     step_s: float
     """Seconds of a step at the present load."""
     token_s: float
-    """Of these, what one more token costs."""
+    """Seconds of a step that one more token costs."""
     rate: float
     """Committed tokens per second of all sessions under the plan in force."""
     static_rate: float
-    """The same under the plan that the verifier was launched with."""
+    """The rate expected under the plan that the verifier was launched with."""
 
     @property
     def gain(self) -> float:

@@ -18,7 +18,7 @@ class Plan:
     num_draft_tokens: int = 16
     """At most this many tokens of the session in one step, the root included."""
     wait_budget_us: int = 20_000
-    """Longest wait for a grow after a miss, in microseconds."""
+    """Longest wait for grows after a commit, in microseconds."""
     draft_ahead: bool = True
     """False makes the drafter rest while a step is in flight (the serial loop; for comparison)."""
 
@@ -55,5 +55,5 @@ class PlanChanges:
         return replace(default, **said(self))
 
     def after(self, earlier: PlanChanges) -> PlanChanges:
-        """These changes and those made before, where these say nothing."""
+        """Combine these changes with those made before, which hold where these say nothing."""
         return replace(earlier, **said(self))

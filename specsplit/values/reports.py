@@ -43,19 +43,19 @@ class SpeculationReport:
     accept_length: float = 0.0
     """Tokens that a session with a drafter committed in a step lately, bonus included; 0: there was none."""
     hit_rate: float = 0.0
-    """Of its commits, the share whose bonus was a node; 0: there was none."""
+    """The share of its commits whose bonus was a node; 0: there was no commit."""
     step_s: float = 0.0
     """Seconds of a step lately; 0: there was none."""
     token_s: float = 0.0
-    """Of these, what one more token costs."""
+    """Seconds of a step that one more token costs."""
     estimate: Estimate | None = None
     """Why the plan in force is in force, as the controller sees it; None: it has not said."""
     drafters: tuple[DrafterReport, ...] = ()
-    """Those that sessions have had lately: each once for greedy and once for sampled ones, if it has had both."""
+    """The drafters that sessions have had lately: each once for greedy and once for sampled ones, if it has had both."""
 
     @property
     def whole_drafters(self) -> tuple[DrafterReport, ...]:
-        """The same, each once: greedy and sampled sessions together."""
+        """Every drafter once, greedy and sampled sessions together."""
         parts: dict[str, list[DrafterReport]] = {}
         for report in self.drafters:
             parts.setdefault(report.member_id, []).append(report)
@@ -63,7 +63,7 @@ class SpeculationReport:
 
 
 def _together(parts: Sequence[DrafterReport]) -> DrafterReport:
-    """What is counted is summed up, of the rest it is the mean by steps."""
+    """Sum up what is counted, and take the mean of the rest by steps."""
     return DrafterReport(
         parts[0].member_id,
         sum(each.sessions for each in parts),

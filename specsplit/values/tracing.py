@@ -52,5 +52,5 @@ class TraceChanges:
         return replace(default, **said(self))
 
     def after(self, earlier: TraceChanges) -> TraceChanges:
-        """These changes and those made before, where these say nothing."""
+        """Combine these changes with those made before, which hold where these say nothing."""
         return replace(earlier, **said(self))

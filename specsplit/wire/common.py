@@ -167,7 +167,7 @@ def _texts(logprobs: Sequence[TokenLogprob]) -> list[str]:
 
 
 def logprobs_from_wire(field: str, message: pb.Logprobs, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
-    """Those of `tokens`; none for an absent message. Raises InvalidRequest for lists whose lengths do not go together."""
+    """Read the log-probabilities of `tokens`; none from an absent message. Raises InvalidRequest for lists of unlike lengths."""
     count, tops = len(message.picked), len(message.top)
     if count not in (0, len(tokens)):
         raise InvalidRequest(f"{field}.picked", f"has {count} entries, with {len(tokens)} tokens")

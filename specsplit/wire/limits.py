@@ -39,11 +39,11 @@ MAX_FEATURE_LAYERS = 64
 MAX_FEATURE_TOKENS = 65_536
 """Tokens of one features event."""
 MAX_FEATURE_BYTES = 2**30
-"""Of one features event; what `max_message_bytes` allows is less."""
+"""The size of one features event; what `max_message_bytes` allows is less."""
 MAX_EVENTS = 2_048
 """Events of one message of a Draft stream."""
 MAX_MALFORMED_EVENTS = 64
-"""Of one message of a Draft stream: each ends its session, and more of them end the stream."""
+"""Malformed events in one message of a Draft stream: each ends its session, and more of them end the stream."""
 MAX_MEMBERS = 2_048
 """Members of a cluster, and with that of a roster."""
 MAX_CONTROLLERS = 16
@@ -58,9 +58,9 @@ class Limit:
     """The limit of one field."""
 
     entries: int | None = None
-    """Of a repeated field; None: it is not repeated."""
+    """How many a repeated field may hold; None: it is not repeated."""
     length: int | None = None
-    """Of a text in characters, of bytes in bytes, of each if the field is repeated; None: it holds neither."""
+    """How long a text (in characters) or bytes may be, each of them if the field is repeated; None: it holds neither."""
 
 
 _NAME = Limit(length=MAX_NAME)

@@ -14,13 +14,13 @@ from specsplit.wire.scan import MAX_RECORDS
 _Said = TypeVar("_Said", bound="ToDrafter | ToVerifier")
 
 _TOKEN_BYTES = 5
-"""Of a token id on the wire, at most."""
+"""Bytes of a token id on the wire, at most."""
 _NODE_BYTES = 29
-"""Of a node: id, parent, token and edge."""
+"""Bytes of a node: id, parent, token and edge."""
 _EDGE_BYTES = 14
-"""Of a node that is rescored: id and edge."""
+"""Bytes of a node that is rescored: id and edge."""
 _BIAS_BYTES = 18
-"""Of a token id and its bias."""
+"""Bytes of a token id and its bias."""
 _EVENT_RECORDS = MAX_RECORDS // MAX_EVENTS
 """Fields of an event, those inside of it counted, but for its biases."""
 _BIAS_RECORDS = 3

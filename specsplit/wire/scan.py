@@ -20,7 +20,7 @@ from specsplit.wire.limits import Limit, limit_of
 SCANNED_BYTES = 16 * 2**10
 """Messages above this are scanned."""
 MAX_RECORDS = 2**16
-"""Of one message, those inside of it counted; what the limits allow a message of ours is less."""
+"""Records of one message, those inside of it counted; what the limits allow a message of ours is less."""
 
 _VARINT, _DELIMITED = 0, 2
 _FIXED = {1: 8, 5: 4}
@@ -59,7 +59,7 @@ class _Field:
     name: str
     limit: Limit
     inner: Descriptor | None
-    """Of a message."""
+    """The type of a message inside."""
     unit: str
     """What a text, or bytes, are measured in."""
     bytes_per_unit: int

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from specsplit.errors import InvalidRequest
 from specsplit.sessions import WatchedStep
 from specsplit.speculation import Grow
+from specsplit.speculation.mirror import MAX_ID
 from specsplit.tree import LEAST_EDGE
 from specsplit.v1 import verifier_pb2 as pb
 from specsplit.values import Plan
@@ -17,8 +18,6 @@ from specsplit.wire import common
 from specsplit.wire.checks import check
 from specsplit.wire.drafter import grow_from_wire, grow_to_wire
 
-WatchMessage: TypeAlias = pb.WatchRequest
-WatchEventMessage: TypeAlias = pb.WatchResponse
 Watched: TypeAlias = Grow | WatchedStep
 """What happened to a speculation."""
 
@@ -61,16 +60,21 @@ def check_shape(grow: Grow) -> None:
     """Hold a grow that no mirror looks at to the shape of a tree. Raises InvalidRequest for one that has not."""
     if grow.ids and grow.ids[0] < 1:
         raise InvalidRequest("grow.ids[0]", f"is {grow.ids[0]}, expected at least 1")
-    if not all(map(lt, grow.ids, grow.ids[1:])):
-        raise InvalidRequest("grow.ids", "do not ascend")
+    _check_ids("grow.ids", grow.ids)
     wrong = tuple(map(ge, grow.parents, grow.ids))
     if any(wrong):
         i = wrong.index(True)
         raise InvalidRequest(f"grow.parents[{i}]", f"is {grow.parents[i]}, expected 0 or an id below {grow.ids[i]}")
-    if not all(map(lt, grow.rescored, grow.rescored[1:])):
-        raise InvalidRequest("grow.rescored_ids", "do not ascend")
+    _check_ids("grow.rescored_ids", grow.rescored)
     _check_edges("grow.edges", grow.edges)
     _check_edges("grow.new_edges", grow.new_edges)
+
+
+def _check_ids(field: str, ids: Sequence[int]) -> None:
+    if not all(map(lt, ids, ids[1:])):
+        raise InvalidRequest(field, "do not ascend")
+    if ids and ids[-1] > MAX_ID:
+        raise InvalidRequest(field, f"holds {ids[-1]}, expected at most {MAX_ID}")
 
 
 def _check_edges(field: str, edges: Sequence[float]) -> None:
@@ -128,6 +132,9 @@ def _check_tree(message: pb.WatchedStep) -> None:
             raise InvalidRequest(f"step.{name}", f"has {len(column)} entries, expected as many as node_ids: {count}")
     if not count or message.parents[0] != -1 or not all(0 <= up < i for i, up in enumerate(message.parents) if i):
         raise InvalidRequest("step.parents", "are no tree, expected -1 for the first and earlier indices for the rest")
+    if len(set(zip(message.parents, message.token_ids, strict=True))) < count:
+        raise InvalidRequest("step.token_ids", "are no tree, expected different ones below each parent")
+    _check_ids("step.node_ids", message.node_ids)
     _check_edges("step.edges", message.edges)
     path = message.accepted
     if not path or path[0] != 0 or any(i >= count or message.parents[i] != up for up, i in pairwise(path)):

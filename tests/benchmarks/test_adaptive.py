@@ -61,7 +61,7 @@ def test_a_run_is_told_phase_by_phase(phases: tuple[Phase, ...]) -> None:
     assert [alone.per_session(phase) for phase in range(3)] == [(1.0, 1.0)] * 3
     assert drafting.per_session(1)[0] == 1.0
     assert drafting.switches == []
-    assert bench.run(static(3, 4)) == drafting
+    assert Bench(PhasedSource(phases), Size(1, 4)).run(static(3, 4)) == drafting
 
 
 def test_regret_is_against_the_phase_and_the_gap_is_of_the_whole_run() -> None:

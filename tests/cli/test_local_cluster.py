@@ -102,6 +102,16 @@ def test_a_killed_child_is_dead_and_leaves_the_cluster(cluster: LocalCluster) ->
         assert [member.member_id for member in client.cluster().members] == ["ngram-1"]
 
 
+def test_a_child_that_was_told_to_end_is_not_waited_for(cluster: LocalCluster) -> None:
+    (drafter,) = cluster.drafters
+    drafter.terminate()
+    drafter.wait(30)
+    cluster.spawn_drafter("ngram")
+    cluster.wait_joined()
+    with cluster.client() as client:
+        assert [member.member_id for member in client.cluster().members] == ["ngram-1"]
+
+
 def test_a_child_that_cannot_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, verifiers=0)
     with pytest.raises(Unavailable, match=r"coordinator ended with status 1.*config\.json does not exist"):

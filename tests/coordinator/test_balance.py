@@ -34,7 +34,12 @@ STANDALONE, NGRAM = DrafterKind.STANDALONE, DrafterKind.NGRAM
 STEP_S = 0.02
 PLACES = 16
 
-steps, accepted, seconds, shares = st.floats(0, 1e4), st.floats(0, 16), st.floats(0, 1), st.floats(0, 1)
+steps, accepted, seconds, shares = (
+    st.floats(0, 1e4, allow_subnormal=False),
+    st.floats(0, 16),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
 brought = st.builds(Brought, steps, accepted, seconds)
 
 
@@ -361,6 +366,18 @@ async def test_in_one_round_a_verifier_hands_over_one_session_and_then_there_is_
     for _ in range(5):
         room.rebalancer.look()
     assert len(room.verifier.hand_overs) == 1
+
+
+async def test_a_verifier_that_does_not_listen_is_told_to_hand_over_one_session_and_none_is_counted_elsewhere() -> None:
+    room = Room("first")
+    await room.place("first", 8)
+    room.drafters["late"] = room.join("late")
+    for _ in range(20):
+        room.hear(DrafterReport("first", 8))
+        room.clock.advance(EVERY_S)
+        room.rebalancer.look()
+    assert len(room.verifier.hand_overs) == 1
+    assert room.spread() == {"first": 7, "late": 1}, "as it will be once the verifier has been told"
 
 
 @given(st.lists(st.integers(0, PLACES), min_size=1, max_size=5))

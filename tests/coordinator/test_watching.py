@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit.errors import Unavailable
 from specsplit.observe import Tracing
-from specsplit.sessions import WatchedStep
+from specsplit.sessions import Tokens, WatchedStep
 from specsplit.settings import TransportSettings
-from specsplit.speculation import Grow
+from specsplit.speculation import Commit, Draft, Grow, Mirror
 from specsplit.values import Plan, SpeculationStatistics, TraceScope
+from specsplit.wire.watching import Watched, watch_event, watch_response
 from specsplit_coordinator.dialler import Dialler
 from specsplit_coordinator.page import watching
 from specsplit_coordinator.page.watching import NODES_SHOWN, Snapshot, Speculation, watch
 from specsplit_coordinator.request_log import RUNNING
+from specsplit_verifier.step import Reroot, SessionResult, TreeView
+from specsplit_verifier.watching import watched_step
+from tests.speculation.test_interleavings import MAX_NODES, VOCAB, Wire
 from tests.wire.test_watching import steps
 
 if TYPE_CHECKING:
@@ -86,6 +90,7 @@ def test_what_is_grown_finds_its_place_or_waits_for_the_next_step() -> None:
     assert speculation.grown(grow) == 2, "node 4 was rejected, so what hangs below it has no place"
     assert speculation.grown(grow) == 0
     assert speculation.grown(Grow(0, (11,), (0,), (IDS["is"],), (-0.1,))) == 0, "this root is not the one meant"
+    assert speculation.grown(Grow(1, (6,), (5,), (IDS["is"],), (-0.1,))) == 0, "another drafter's, whose ids begin anew"
     below = speculation.growing()["nodes"]
     assert {(node["text"], below[node["parent"]]["text"]) for node in below[1:]} == {
         ("mat", "the"),
@@ -104,17 +109,8 @@ def test_edges_that_are_given_anew_move_what_hangs_below() -> None:
     assert survivals == {"on": 1.0, "the": 0.4966, "mat": 0.3679}
 
 
-def distinct(of: WatchedStep) -> WatchedStep:
-    """With ids and tokens as a verifier has them: ids are unique, and so are the tokens below one parent."""
-    return WatchedStep(
-        tuple(range(len(of.ids))), of.parents, tuple(range(len(of.ids))), of.edges, of.verified, of.accepted, of.bonus,
-        of.committed, of.root_position, of.commits, of.plan, of.speculation,
-    )  # fmt: skip
-
-
 @given(steps())
-def test_a_snapshot_is_a_whole_tree_whatever_the_step(drawn: WatchedStep) -> None:
-    of = distinct(drawn)
+def test_a_snapshot_is_a_whole_tree_whatever_the_step(of: WatchedStep) -> None:
     speculation = Speculation(str)
     for snapshot in (speculation.step(of), speculation.growing()):
         nodes = snapshot["nodes"]
@@ -140,6 +136,59 @@ def test_of_many_nodes_the_likeliest_are_shown_and_the_others_counted(size: int)
     assert len(snapshot["nodes"]) == NODES_SHOWN
     assert snapshot["hidden"] == size + 2 - NODES_SHOWN
     assert [node["state"] for node in snapshot["nodes"]].count("rejected") == 3
+
+
+class WatchedMirror(Mirror):
+    """A mirror whose verifier tells a page of every step and grow, over the wire."""
+
+    def __init__(self) -> None:
+        super().__init__(7, root_token=0, root_position=3, max_nodes=MAX_NODES, vocab_size=VOCAB)
+        self.page = Speculation(str)
+        self.exact = False
+        """Whether the page has been told of a step, and since then of no grow that an earlier root was meant by."""
+
+    def tell(self, event: Watched) -> None:
+        told, _ = watch_event(watch_response(event, 0))
+        _ = self.page.grown(told) if isinstance(told, Grow) else self.page.step(told)
+
+    def grow(self, grow: Grow) -> int:
+        live = super().grow(grow)
+        self.tell(grow)
+        self.exact = self.exact and grow.commits == self.commits
+        return live
+
+    def commit(self, draft: Draft, path: Sequence[int], bonus: int) -> tuple[Commit, bool]:
+        tree = TreeView(*self.listed())
+        commit, hit = super().commit(draft, path, bonus)
+        output = Tokens(commit.tokens, len(path) - 1, SpeculationStatistics(commit.number))
+        result = SessionResult(7, Plan(), draft, path, bonus, True, None, output, reroot=Reroot(commit))
+        self.tell(watched_step(result, tree))
+        self.exact = True
+        return commit, hit
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_the_tree_of_the_page_is_the_mirrors_but_for_late_nodes_until_the_next_step(data: st.DataObject) -> None:
+    wire = Wire()
+    wire.mirror = mirror = WatchedMirror()
+    for _ in range(data.draw(st.integers(1, 20))):
+        data.draw(st.sampled_from([wire.grow, wire.rescore, wire.step]))(data)
+        if data.draw(st.booleans()):
+            wire.deliver_commit()
+        for _ in range(data.draw(st.integers(0, 2))):
+            wire.deliver_grow()
+        shown, live = mirror.page.tree.snapshot(), mirror.tree.snapshot()
+        if mirror.exact:
+            assert shown == live
+        elif mirror.commits:
+            assert shown[1] == live[1]
+            assert without_parents(shown[2]) <= without_parents(live[2])
+
+
+def without_parents(nodes: dict[int, tuple[int, int, float]]) -> set[tuple[int, int, float]]:
+    """(id, token, edge) of each: a late node may be the root, which gives it an id that the page does not know."""
+    return {(node_id, token, edge) for node_id, (_, token, edge) in nodes.items()}
 
 
 async def snapshots(cluster: Cluster, number: int) -> list[Snapshot]:

@@ -30,6 +30,7 @@ def growth_of(
     max_context: int = 1000,
     max_depth: int = UNBOUNDED,
     redraws: bool = False,
+    shares_root: bool = False,
     calibration: DistanceCalibration | None = None,
     worth: Worth | None = None,
 ) -> Growth:
@@ -42,6 +43,7 @@ def growth_of(
         max_context,
         max_depth=max_depth,
         redraws=redraws,
+        shares_root=shares_root,
     )
 
 
@@ -245,6 +247,37 @@ def test_a_drafter_that_had_more_to_draw_goes_on_below_while_it_draws_anew() -> 
     assert not {node.id for node in drawn} & {node.id for node in expand([growth], children(HALVES))}
 
 
+def busy(shares_root: bool) -> Growth:
+    """A growth that has been drawn for four levels, and had more to draw when its first level was committed."""
+    growth = growth_of(Plan(num_steps=4), max_nodes=500, redraws=True, shares_root=shares_root)
+    for _ in range(4):
+        expand([growth], children(HALVES))
+    growth.commit(Commit(1, 0, (0,)))
+    return growth
+
+
+def test_a_root_may_share_its_expansion_with_new_nodes_that_are_not_its_children() -> None:
+    growth = busy(shares_root=True)
+    ((_, slots),) = choose([growth], 64, 1 << 30)
+    tree = growth.original.tree
+    assert slots[0] == ROOT
+    assert {int(tree.positions[slot]) - tree.root_position for slot in slots} == {0, 2, 3}
+    assert not growth.takes_room(slots[:1]).any(), "the root takes no room"
+    growth.expanded(children_of([HALVES] * len(slots)))
+    assert {depth(node, growth) for node in expand([growth], children(HALVES))} >= {1, 4}
+
+
+def test_what_was_to_be_expanded_beside_a_root_that_is_still_read_towards_is_offered_again() -> None:
+    growth = busy(shares_root=True)
+    offered = growth.offers()
+    new = growth.takes_room(offered)
+    assert choose([growth], 64, 1 << 30)
+    assert not growth.takes_room(offered).any(), "they are taken"
+    growth.postponed()
+    assert growth.offers().tolist() == offered.tolist()
+    assert growth.takes_room(offered).tolist() == new.tolist() == [False] + [True] * (len(offered) - 1)
+
+
 def test_without_room_in_the_proposer_known_nodes_are_drawn_anew_and_new_ones_wait() -> None:
     growth = growth_of(redraws=True)
     for _ in range(3):
@@ -389,6 +422,7 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
         survival=data.draw(st.sampled_from([0.002, 0.05])),
         max_depth=data.draw(st.sampled_from([1, 2, UNBOUNDED])),
         redraws=data.draw(st.booleans()),
+        shares_root=data.draw(st.booleans()),
     )
     mirror = Mirror(1, 0, 3, cap, VOCAB)
     last_id, seen = 0, set[tuple[int, int, int]]()

@@ -217,6 +217,43 @@ def test_two_commits_may_come_before_the_features_of_the_first() -> None:
         assert proposer.compared == 4
 
 
+@pytest.mark.parametrize("name", [name for name in HEADS if head_of(name).shape.num_steps != 2])
+def test_a_root_and_nodes_far_below_it_are_expanded_together_as_soon_as_the_features_are_there(name: str) -> None:
+    proposer, head = Checked(name), head_of(name)
+    assert proposer.shares_root
+    session = begin(proposer, head)
+    session.grow((0, 20), (1, 21), (2, 22), (2, 23))
+    session.expand()
+    session.expand(1)
+    session.expand(2)
+    session.commit(0, 20)
+    proposer.feed(KEY, event_of(head, session.tokens, 10, 1), layout_of(head))
+    other = begin(proposer, head, PROMPT[:5], (1, 2))
+    for found in proposer.expand([session.frontier(1, 3, 4), other.frontier()]):  # the root has the id it had as a node
+        assert found is not None
+    assert proposer.compared == 3 + 3 + 1
+    proposer.close(KEY)
+    proposer.close((1, 2))
+    assert proposer.pages.used == 0
+
+
+@pytest.mark.parametrize("name", [name for name in HEADS if head_of(name).shape.recurrent])
+def test_nodes_beside_a_root_wait_with_it_for_features(name: str) -> None:
+    proposer, head = Checked(name), head_of(name)
+    session = begin(proposer, head)
+    session.grow((0, 20), (1, 21), (2, 22), (3, 23))
+    session.expand()
+    for node in (1, 2, 3):
+        session.expand(node)
+    session.commit(1, 20, 21)
+    proposer.feed(KEY, event_of(head, session.tokens, 10, 1), layout_of(head))
+    assert session.expand(2, 4) is None, "one feature of two is there"
+    proposer.feed(KEY, event_of(head, session.tokens, 11, 1), layout_of(head))
+    compared = proposer.compared
+    assert session.expand(2, 4) is not None
+    assert proposer.compared == compared + 2
+
+
 def changed_slots(model: HeadModel, change: Callable[[], object]) -> list[int]:
     """Slots of each step whose KV another value stands in afterwards."""
     before = [runner.kv.data.clone() for runner in model.runners]

@@ -53,3 +53,12 @@ def test_the_pages_that_the_project_promises_are_there() -> None:
     promised = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"]
     promised += [f"docs/{name}.md" for name in ("design", "lifecycle", "tree", "protocol", "log")]
     assert [name for name in promised if not (ROOT / name).is_file() or not (ROOT / name).stat().st_size] == []
+
+
+@pytest.mark.parametrize("service", ["verifier", "drafter", "coordinator"])
+def test_the_readme_of_a_service_says_what_every_module_is(service: str) -> None:
+    package = ROOT / service / f"specsplit_{service}"
+    modules = {str(file.relative_to(package)) for file in package.rglob("*.py") if file.name != "__init__.py"}
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / service / "README.md").read_text()))
+    assert modules - named == set()
+    assert {name for name in named - modules if not (ROOT / name).exists()} == set(), "gone"

@@ -317,6 +317,7 @@ def test_text_is_the_same_whatever_a_controller_does(
         case[:2] for case, got in zip(chosen, generated, strict=True) if tuple(got.tokens) != case[3][:ADAPTED_TOKENS]
     ]
     assert wrong == []
+    assert sum(got.speculation.drafted for got in generated) > len(generated), "there were drafts to be wrong about"
     if controller != "goodput":
         assert switches > 20
         assert sum(got.speculation.accepted for got in generated) > len(generated)

@@ -9,17 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.speculation import Grow, Mirror
-from specsplit_verifier.budget import Line, Spending, fixed, pooled, spend
+from specsplit_verifier.budget import Line, fixed, spend
 
 Survivals = list[list[float]]
 SURVIVALS = st.lists(
     st.lists(st.floats(0.001, 1.0), max_size=4).map(lambda found: sorted(found, reverse=True)), min_size=1, max_size=3
 )
 LINES = st.builds(Line, st.floats(1e-3, 1.0), st.floats(0.0, 0.5))
-
-
-def chosen(survivals: Survivals, line: Line) -> Spending:
-    return spend(pooled(survivals), line)
 
 
 def rate(survivals: Survivals, nodes: tuple[int, ...], line: Line) -> float:
@@ -30,17 +26,17 @@ def rate(survivals: Survivals, nodes: tuple[int, ...], line: Line) -> float:
 def test_the_nodes_of_a_session_that_accepts_badly_go_to_one_that_accepts_well() -> None:
     """Worked out by hand: a step takes 10 ms and 1 ms a token; two roots are there already."""
     line = Line(0.010, 0.001)
-    spending = chosen([[0.9, 0.8, 0.7, 0.1], [0.3, 0.1]], line)
+    spending = spend([[0.9, 0.8, 0.7, 0.1], [0.3, 0.1]], line)
     # 2/12, 2.9/13, 3.7/14, 4.4/15, then 4.7/16 = 0.29375 beats 0.2933; 4.8/17 is less.
     assert spending.nodes == [3, 1]
     assert spending.length == pytest.approx(4.7)
     assert spending.seconds == pytest.approx(0.016)
-    assert fixed(pooled([[0.9, 0.8], [0.3]]), line, 1) == ([1, 1], pytest.approx(3.2), pytest.approx(0.014))
+    assert fixed([[0.9, 0.8], [0.3]], line, 1) == ([1, 1], pytest.approx(3.2), pytest.approx(0.014))
 
 
 @given(SURVIVALS, LINES)
 def test_no_other_choice_commits_more_per_second(survivals: Survivals, line: Line) -> None:
-    spending = chosen(survivals, line)
+    spending = spend(survivals, line)
     every = product(*(range(len(each) + 1) for each in survivals))
     best = max(rate(survivals, nodes, line) for nodes in every)
     assert spending.length / spending.seconds == pytest.approx(best)
@@ -50,12 +46,12 @@ def test_no_other_choice_commits_more_per_second(survivals: Survivals, line: Lin
 @given(SURVIVALS, LINES, st.floats(0.0, 0.5))
 def test_dearer_tokens_never_buy_more_nodes(survivals: Survivals, line: Line, more_s: float) -> None:
     dearer = line._replace(token_s=line.token_s + more_s)
-    assert sum(chosen(survivals, dearer).nodes) <= sum(chosen(survivals, line).nodes)
+    assert sum(spend(survivals, dearer).nodes) <= sum(spend(survivals, line).nodes)
 
 
 @given(SURVIVALS, st.floats(1e-3, 1.0))
 def test_where_tokens_cost_nothing_every_node_is_taken(survivals: Survivals, base_s: float) -> None:
-    assert chosen(survivals, Line(base_s, 0.0)).nodes == [len(each) for each in survivals]
+    assert spend(survivals, Line(base_s, 0.0)).nodes == [len(each) for each in survivals]
 
 
 @given(SURVIVALS, LINES, st.data())
@@ -63,13 +59,13 @@ def test_at_least_so_many_nodes_are_taken_whether_they_pay_or_not(
     survivals: Survivals, line: Line, data: st.DataObject
 ) -> None:
     least = [data.draw(st.integers(0, len(each))) for each in survivals]
-    spending = chosen(survivals, line)
+    spending = spend(survivals, line)
     raised = spending.at_least(least).nodes
     assert all(one == max(two, three) for one, two, three in zip(raised, spending.nodes, least, strict=True))
 
 
 def test_a_batch_of_nobody_takes_nothing() -> None:
-    assert chosen([], Line(0.01, 0.0)).nodes == []
+    assert spend([], Line(0.01, 0.0)).nodes == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.floats(-3.0, 0.0)), min_size=1, max_size=40), st.integers(1, 3))

@@ -221,6 +221,8 @@ def test_sglangs_file_is_read(tmp_path: Path) -> None:
         ('{"1": {"candidate_steps": [1]}, "ema_alpha": 0}', "wrong at ema_alpha: Input should be greater than 0"),
         ('{"1": {"candidate_steps": [1]}, "strategy": "throughput_aware"}', "wrong at strategy: Input should be 'ema'"),
         ('{"1": {"candidate_steps": [1]}, "up_hysteresis": NaN}', "wrong at up_hysteresis"),
+        ('{"1": {"candidate_steps": [1]}, "01": {"candidate_steps": [2]}}', "wrong at 01: Extra inputs"),
+        ('{"1": {"candidate_steps": [1]}, "1": {"candidate_steps": [2]}}', "has the key '1' twice"),
         ("[1]", "is no object"),
         ("{", "cannot be read"),
     ],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
 
 from specsplit.errors import Exhausted, InvalidRequest
 from specsplit.sessions import DecodeRequest, Tokens
-from specsplit.values import FinishReason, Sampling, Stopping
+from specsplit.values import Adaptive, Control, FinishReason, PlanChanges, Sampling, Stopping
+from specsplit_verifier.step import StepResult
 from tests.support.toys import END, letter
 from tests.verifier.conftest import decode, recorded, verifier_over
 
@@ -146,3 +148,21 @@ async def test_a_seeded_session_repeats_itself_alone_and_in_company(alphabet: Pa
         )
     assert all(tokens == alone for tokens, _ in company)
     assert other != alone
+
+
+async def test_what_a_step_was_is_kept_by_nobody(alphabet: Path) -> None:
+    async with verifier_over(alphabet) as verifier:
+        made: list[int] = []
+        verifier.subscribe(lambda result: made.append(1))
+        await decode(verifier, DecodeRequest("r", ids("a"), stopping=Stopping(60)))
+        kept = [each for each in gc.get_objects() if isinstance(each, StepResult)]
+    assert len(made) >= 60 and len(kept) <= 2, "the one that is under way, and the one that is told of"
+
+
+async def test_the_bound_that_is_told_is_the_one_in_force(alphabet: Path) -> None:
+    async with verifier_over(alphabet, adaptive="goodput", feature_retention=80, step_token_budget=64) as verifier:
+        assert verifier.control == Control(Adaptive.GOODPUT, 16) and verifier.plan.num_draft_tokens == 16
+        verifier.replan(PlanChanges(), max_draft_tokens=8)
+        assert verifier.control == Control(Adaptive.GOODPUT, 8)
+        verifier.replan(PlanChanges(), Adaptive.STATIC)
+        assert verifier.control == Control(Adaptive.STATIC)

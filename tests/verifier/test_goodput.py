@@ -57,7 +57,11 @@ def test_request_and_operator_bound_what_the_controller_may_spend(tmp_path: Path
     assert planner.default.num_draft_tokens == 24
     assert planner.plan_of(PlanChanges(num_draft_tokens=5)).num_draft_tokens == 5
     planner.replan(PlanChanges(num_steps=2), max_draft_tokens=12)
-    assert planner.default.num_steps == 2
+    assert (planner.default.num_steps, planner.default.num_draft_tokens) == (2, 12), (
+        "the bound holds for the steps of an operator too"
+    )
+    deep = planner.plan_of(PlanChanges(num_steps=9))
+    assert (deep.num_steps, deep.num_draft_tokens) == (9, 12), "and for those of a request"
     planner.replan(PlanChanges(), max_draft_tokens=12)
     assert planner.default.num_draft_tokens == 12
     assert planner.plan_of(PlanChanges(num_steps=0)).speculates is False
@@ -120,6 +124,19 @@ def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew()
     assert turned() == [bounds], "it is gone, and another may bring more"
     drafted_by("other")
     assert turned() == [bounds]
+
+
+def test_a_wait_that_a_step_beside_prompts_cut_short_says_nothing_of_what_waits_bring() -> None:
+    controller = GoodputController(24)
+    bounds, chooser = controller.plan(LAUNCHED, 1), controller.chooser
+    session = Session(1, DecodeRequest("r", (1,)), bounds, StopRule(50), PageTable(PagePool(8, 16)), [1])
+    for number in range(100):
+        drafter = session.drafter = DraftSession("quick", Mirror(1, 1, 0, 50, 100), Patience())
+        drafter.begin(0, float(number))
+        chooser.meet([session])
+        spending = chooser.spending([session], StepCost(base_s=0.02), LAUNCHED)
+        assert chooser.pause([session], spending, float(number)) > 0.0
+        controller.observe(step(session.plan, 0, 0, seconds=0.005))
 
 
 def test_a_request_that_wants_no_drafts_is_left_alone() -> None:

@@ -19,6 +19,7 @@ from specsplit.values import Adaptive, Endpoint, FinishReason, Plan, PlanChanges
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
+from specsplit_verifier.events import NewPlan
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.planner import CyclePlanner
 from specsplit_verifier.session import Session, StopRule
@@ -101,6 +102,23 @@ def test_a_drafter_that_rested_is_waited_for_again_once_it_is_told_of_another_pl
     drafter.grow(Grow(0, (2,), (1,), (8,), (-0.6,), resting=True), 0.4)
     drafter.settle(session.tree_limits, prefilling=False)
     assert drafter.pause(0.4, 0.01, session.plan, session.tree_limits) == 0.0
+
+
+async def test_an_order_that_has_become_impossible_meanwhile_changes_nothing_and_the_engine_goes_on(
+    alphabet: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiers = tmp_path / "tiers.json"
+    tiers.write_text('{"1": {"candidate_steps": [1, 3]}}')
+    async with verifier_over(alphabet, adaptive=Adaptive.EMA, adaptive_config=tiers) as verifier:
+        verifier.replan(PlanChanges(topk=3), Adaptive.STATIC)
+        await decode(verifier, DecodeRequest("r", PROMPT, stopping=Stopping(2)))
+        before = verifier.engine.statistics().plan
+        tiers.unlink()
+        verifier.engine.post(NewPlan(PlanChanges(topk=2)))  # as if it had gone between the order and its turn
+        tokens, end = await decode(verifier, DecodeRequest("r", PROMPT, stopping=Stopping(5)))
+        assert verifier.engine.statistics().plan == before and before.topk == 3
+    assert bytes(tokens) == b"hijkl" and end.reason is FinishReason.LENGTH
+    assert "the plan stays as it is" in caplog.text
 
 
 @pytest.fixture(scope="module")

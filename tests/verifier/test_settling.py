@@ -14,6 +14,7 @@ from specsplit.features import FeatureLayout, Features
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
+from specsplit.tree import TokenTree
 from specsplit.values import Plan, Vocabulary
 from specsplit_verifier.draft_session import DraftCounters, DraftSession, TreeLimits
 from specsplit_verifier.drafter_pool import DrafterPool
@@ -164,7 +165,9 @@ def test_who_breaks_the_protocol_is_given_up_where_grows_are_settled_and_for_its
     world = World()
     assert world.receive((1, BROKEN), (2, GOOD)) == []
     assert world.settle() == [("drafter", 1, Close())]
-    assert not world.running[1].drafter.attached and world.running[2].drafter.untaken == 1
+    assert not world.running[1].drafter.attached
+    drafter = world.running[2].drafter
+    assert isinstance(drafter, DraftSession) and drafter.untaken == 1
     assert world.settle() == []
 
 
@@ -219,3 +222,21 @@ def test_a_grow_out_of_order_is_refused_behind_those_in_order() -> None:
     with pytest.raises(IllegalEvent, match="commits"):
         settle(drafter)
     assert len(drafter.mirror) == 1
+
+
+def test_the_best_of_a_tree_is_looked_up_no_more_often_for_more_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    best = TokenTree.best
+    monkeypatch.setattr(TokenTree, "best", lambda tree, *wish: looked.append(1) or best(tree, *wish))
+
+    def lookups(grows: int) -> int:
+        mirror = Mirror(7, root_token=0, root_position=0, max_nodes=100, vocab_size=100)
+        drafter = DraftSession("drafter", mirror, Patience())
+        looked.clear()
+        for i in range(1, 1 + grows):
+            drafter.grow(Grow(0, [i], [0], [i], [-1.0]), float(i))
+        settle(drafter)
+        drafter.take(0, 0, LIMITS)
+        return len(looked)
+
+    assert lookups(30) == lookups(1) <= 3

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_verifier.acceptance import Acceptance, SessionAcceptance, Survivals, corrected
-from specsplit_verifier.budget import pooled
+from specsplit_verifier.acceptance import Acceptance, SessionAcceptance
 from specsplit_verifier.standing import IDLE, PROBE, PROBED, RESTS, Standing
-
-NONE: Survivals = np.empty(0)
 
 
 def standing() -> Standing:
@@ -26,7 +22,7 @@ def rests(session: Standing, steps: int) -> Iterator[bool]:
     for _ in range(steps):
         yield session.resting
         count = session.least
-        session.stepped(np.full(count, 0.5), [])
+        session.stepped([0.5] * count, [])
 
 
 def test_a_drafter_that_brings_nothing_rests_longer_each_time_and_is_probed_in_between() -> None:
@@ -43,10 +39,10 @@ def test_a_probe_takes_nodes_and_ends_the_rest_if_nodes_pay_again() -> None:
     list(rests(session, IDLE + RESTS[0]))
     assert not session.resting and session.least == PROBED
     for _ in range(PROBE):
-        session.stepped(np.array([0.9]), [0])
+        session.stepped([0.9], [0])
     assert session.least == 0
     for _ in range(100):
-        session.stepped(np.array([0.9]), [0])
+        session.stepped([0.9], [0])
         assert not session.resting
     found = list(rests(session, IDLE + RESTS[0] + 1))
     assert found.count(True) == RESTS[0], "it is a first rest again"
@@ -55,48 +51,43 @@ def test_a_probe_takes_nodes_and_ends_the_rest_if_nodes_pay_again() -> None:
 def test_a_session_without_nodes_now_and_then_does_not_rest() -> None:
     session = standing()
     for step in range(1000):
-        session.stepped(NONE if step % IDLE else np.array([0.5]), [])
+        session.stepped([] if step % IDLE else [0.5], [])
         assert not session.resting
 
 
-def alone(ratios: Survivals, *survivals: float) -> list[float]:
+def corrected(session: SessionAcceptance, *survivals: float) -> list[float]:
     """What is made of the survivals of one session."""
-    return corrected(np.array(survivals), np.zeros(len(survivals), dtype=np.int64), [ratios]).tolist()
+    return list(session.corrected(survivals))
 
 
 def test_survivals_are_corrected_by_what_became_of_nodes_like_these() -> None:
     drafter = Acceptance()
-    assert alone(drafter.ratios, 0.9, 0.2) == pytest.approx([0.9, 0.2]), "the drafter's word, at first"
+    assert corrected(SessionAcceptance(drafter), 0.9, 0.2) == pytest.approx([0.9, 0.2]), "the drafter's word, at first"
     for _ in range(2000):
-        drafter.observe(np.array([0.9, 0.2]), [0])  # those of 0.9 always are accepted, those of 0.2 never
-    assert alone(drafter.ratios, 0.9, 0.2) == pytest.approx([1.0, 0.0], abs=0.05)
+        drafter.observe([0.9, 0.2], [0])  # those of 0.9 always are accepted, those of 0.2 never
+    assert corrected(SessionAcceptance(drafter), 0.9, 0.2) == pytest.approx([1.0, 0.0], abs=0.05)
 
 
 def test_a_session_of_other_text_is_believed_otherwise() -> None:
     drafter = Acceptance()
     good, bad = SessionAcceptance(drafter), SessionAcceptance(drafter)
     for _ in range(100):
-        good.observe(np.array([0.5, 0.4]), [0, 1])
-        bad.observe(np.array([0.5, 0.4]), [])
-    (new,) = alone(SessionAcceptance(drafter).ratios, 0.5)
-    assert alone(bad.ratios, 0.5)[0] < 0.2 < new < 0.8 < alone(good.ratios, 0.5)[0]
+        good.observe([0.5, 0.4], [0, 1])
+        bad.observe([0.5, 0.4], [])
+    (new,) = corrected(SessionAcceptance(drafter), 0.5)
+    assert corrected(bad, 0.5)[0] < 0.2 < new < 0.8 < corrected(good, 0.5)[0]
 
 
 @given(
-    st.lists(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=8), min_size=1, max_size=4),
-    st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=100),
+    st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=8),
+    st.lists(st.tuples(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=8), st.booleans()), max_size=50),
 )
-def test_corrected_survivals_fall_in_every_session_and_are_probabilities(
-    survivals: list[list[float]], outcomes: list[tuple[int, bool]]
+def test_corrected_survivals_fall_and_are_probabilities(
+    survivals: list[float], outcomes: list[tuple[list[float], bool]]
 ) -> None:
-    drafter, fallen = Acceptance(), [sorted(each, reverse=True) for each in survivals]
-    sessions = [SessionAcceptance(drafter) for _ in fallen]
-    for number, outcome in outcomes:
-        sessions[number % len(sessions)].observe(np.array(fallen[number % len(sessions)]), [0] if outcome else [])
-    pool = pooled(fallen)
-    shown = corrected(pool.survivals, pool.owners, [session.ratios for session in sessions])
-    assert ((shown >= -1e-12) & (shown <= 1 + 1e-12)).all()
-    for number, session in enumerate(sessions):
-        own = shown[pool.owners == number]
-        assert (np.diff(own) <= 1e-12).all()
-        assert own == pytest.approx(alone(session.ratios, *fallen[number])), "whoever is beside it"
+    session = SessionAcceptance(Acceptance())
+    for seen, outcome in outcomes:
+        session.observe(seen, [0] if outcome else [])
+    shown = corrected(session, *sorted(survivals, reverse=True))
+    assert shown == sorted(shown, reverse=True)
+    assert all(0.0 <= survival <= 1.0 for survival in shown)

@@ -415,6 +415,7 @@ def test_a_miss_has_a_cause_and_a_commit_cuts_off_what_was_not_taken(
     assert len(draft.tokens) == min(3, 1 + len(nodes))
     result = session.commit(draft, Accepted(path, bonus), now=0.0)
     assert (result.hit, result.miss, result.reroot.cut) == (miss is None, miss, cut)
+    assert isinstance(session.drafter, DraftSession)
     assert session.drafter.untaken == len(nodes) - (len(draft.tokens) - 1) - cut - (miss is None)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from specsplit.errors import SpecsplitError
 from specsplit.speculation import Draft
 from specsplit.values import Plan
-from specsplit_verifier.cost import StepCost
+from specsplit_verifier.cost import StepCost, solved
 from specsplit_verifier.patience import Patience, Wait
 from specsplit_verifier.planner import CyclePlanner
 from specsplit_verifier.step import StepResult
@@ -131,10 +133,25 @@ def test_a_step_that_failed_teaches_no_cost() -> None:
     assert planner.cost.mean_s == learnt == pytest.approx(0.002)
 
 
-@given(st.lists(st.tuples(st.integers(1, 600), st.integers(0, 10_000), st.floats(1e-4, 1.0)), max_size=30))
+@given(st.lists(st.tuples(st.integers(1, 600), st.integers(0, 100_000), st.floats(0.0, 1000.0)), max_size=30))
 def test_no_step_is_believed_to_be_cheaper_for_having_more_tokens(steps: list[tuple[int, int, float]]) -> None:
     cost = StepCost()
     for tokens, kv_tokens, seconds in steps:
         cost.observe(tokens, kv_tokens, seconds)
-    assert cost.token_s >= 0.0
-    assert 0.0 < cost.predict(1, 100) <= cost.predict(64, 100) <= cost.predict(64, 5000)
+    assert 0.0 <= cost.token_s < math.inf
+    assert 0.0 < cost.predict(1, 100) <= cost.predict(64, 100) <= cost.predict(64, 5000) < math.inf
+
+
+@given(
+    st.lists(st.floats(-10.0, 10.0), min_size=9, max_size=9), st.lists(st.floats(-10.0, 10.0), min_size=3, max_size=3)
+)
+def test_three_terms_are_solved_for_as_numpy_does(factor: list[float], right: list[float]) -> None:
+    half = np.array(factor).reshape(3, 3)
+    left = half @ half.T + np.eye(3)
+    (aa, ab, ac), (_, bb, bc), (_, _, cc) = left.tolist()
+    found = solved((aa, ab, ac, bb, bc, cc), (right[0], right[1], right[2]))
+    assert found == pytest.approx(np.linalg.solve(left, right).tolist(), rel=1e-6, abs=1e-6)
+
+
+def test_what_cannot_be_told_apart_is_not_solved_for() -> None:
+    assert solved((1.0, 1.0, 0.0, 1.0, 0.0, 1.0), (1.0, 1.0, 1.0)) is None

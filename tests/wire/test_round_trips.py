@@ -200,6 +200,7 @@ def test_a_malformed_grow_names_its_field_and_leaves_the_others_alone(broken: di
         ({"ids": [2, 1]}, "grow.ids"),
         ({"ids": [2, 2]}, "grow.ids"),
         ({"ids": [0, 2]}, r"grow.ids\[0\]"),
+        ({"ids": [1, 2**63]}, "grow.ids"),
         ({"parents": [0, 2]}, r"grow.parents\[1\]"),
         ({"edges": [-1.0, float("nan")]}, "grow.edges"),
         ({"edges": [-1.0, 0.5]}, "grow.edges"),

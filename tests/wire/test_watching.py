@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from specsplit.errors import InvalidRequest
 from specsplit.sessions import WatchedStep
 from specsplit.speculation import Grow
+from specsplit.speculation.mirror import MAX_ID
 from specsplit.v1 import verifier_pb2
 from specsplit.values import Plan, SpeculationStatistics
 from specsplit.wire.watching import watch_event, watch_from_wire, watch_response, watch_to_wire
@@ -27,11 +30,14 @@ def steps(draw: st.DrawFn) -> WatchedStep:
         if draw(st.booleans()):
             break
         path.append(draw(st.sampled_from(below)))
-    column = st.lists(U32, min_size=count, max_size=count).map(tuple)
+    ids, tokens = (
+        draw(st.lists(st.integers(0, most), min_size=count, max_size=count, unique=True))
+        for most in (MAX_ID, 2**32 - 1)
+    )
     return WatchedStep(
-        draw(column),
+        tuple(sorted(ids)),
         parents,
-        draw(column),
+        tuple(tokens),
         tuple(draw(EDGES) for _ in parents),
         (True, *(draw(st.booleans()) for _ in parents[1:])),
         tuple(path),
@@ -68,6 +74,8 @@ GOOD = WatchedStep(
         ("parents", [-1, 0], "step.parents: has 2 entries, expected as many as node_ids: 3"),
         ("parents", [-1, 2, 1], "step.parents: are no tree"),
         ("parents", [0, 0, 1], "step.parents: are no tree"),
+        ("node_ids", [0, 2, 2], "step.node_ids: do not ascend"),
+        ("node_ids", [0, 1, 2**63], "step.node_ids: holds 9223372036854775808, expected at most"),
         ("edges", [0.0, float("nan"), -2.0], "step.edges: holds nan, expected numbers in -1024..0"),
         ("verified", [True], "step.verified: has 1 entries"),
         ("accepted", [], "step.accepted: is no path"),
@@ -85,6 +93,11 @@ def test_a_step_that_contradicts_itself_is_refused(field: str, value: object, pr
         setattr(message.step, field, value)
     with pytest.raises(InvalidRequest, match=problem):
         watch_event(message)
+
+
+def test_a_step_with_the_same_token_twice_below_one_parent_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"step\.token_ids: are no tree, expected different"):
+        watch_event(watch_response(replace(GOOD, parents=(-1, 0, 0), tokens=(5, 6, 6)), 0))
 
 
 def test_an_event_that_is_absent_is_refused() -> None:

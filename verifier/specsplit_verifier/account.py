@@ -7,6 +7,8 @@ from specsplit_verifier.budget import Line, Spending
 from specsplit_verifier.step import StepResult
 
 FORGETTING = 0.95
+WEIGHED = 8
+"""One step in so many is compared with what the launched plan would make of it."""
 
 
 class Faded:
@@ -27,22 +29,32 @@ class Faded:
 
 
 class Account:
-    """Of one verifier. A step is weighed when it is chosen, as often as it is, and counts when it is over."""
+    """The account of one verifier.
+
+    A step counts when it is over; what the one weighed last has shown of the launched plan is taken for all of them.
+    """
 
     def __init__(self) -> None:
         self.depth, self.nodes = Faded(), Faded()
-        """Of what was verified, by session that had a drafter."""
+        """Depth and nodes verified, by session that had a drafter."""
         self._length, self._step_s, self._rate, self._gain = Faded(), Faded(), Faded(), Faded()
         self._token_s = 0.0
         self._ratio = 1.0
+        self._steps = 0
+
+    @property
+    def asks(self) -> bool:
+        """True if the step that is chosen now is to be weighed."""
+        return self._steps % WEIGHED == 0
 
     def weighed(self, chosen: Spending, launched: Spending, line: Line) -> None:
-        """This step is about to be made; the launched plan would make that one."""
+        """This step is about to be made; the launched plan would make that one. To be told if the account `asks`."""
         self._token_s = line.token_s
         self._ratio = (launched.length * chosen.seconds) / (chosen.length * launched.seconds) if chosen.length else 1.0
 
     def stepped(self, result: StepResult) -> None:
         """The step is over."""
+        self._steps += 1
         if not result.sessions:
             return
         costs = result.costs

@@ -11,15 +11,10 @@ is highest. A session that accepts well so gets the nodes of one that does not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heapreplace
+from itertools import islice
 from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
-
-Survivals = npt.NDArray[np.float64]
-Owners = npt.NDArray[np.int64]
 
 
 class Line(NamedTuple):
@@ -28,7 +23,7 @@ class Line(NamedTuple):
     base_s: float
     """What does not depend on the nodes that are taken; above 0."""
     token_s: float
-    """Of one token; not below 0."""
+    """Seconds of one token; not below 0."""
 
 
 class Spending(NamedTuple):
@@ -42,45 +37,36 @@ class Spending(NamedTuple):
     """What it is expected to take."""
 
     def at_least(self, least: Sequence[int]) -> Spending:
-        """The same with so many nodes of each session, whether they pay or not; there may be fewer to be had."""
+        """Take so many nodes of each session, whether they pay or not; there may be fewer to be had."""
         return self._replace(nodes=[max(pair) for pair in zip(self.nodes, least, strict=True)])
 
 
-class Pool(NamedTuple):
-    """The nodes of a batch, session by session, each session's best first; roots left out."""
-
-    survivals: Survivals
-    owners: Owners
-    """Whose each is, counted from 0; ascending."""
-    sessions: int
-
-    def counts(self, owners: Owners) -> list[int]:
-        """How many of these are each session's."""
-        return np.bincount(owners, minlength=self.sessions).tolist()
-
-
-def pooled(sessions: Sequence[Sequence[float]]) -> Pool:
-    """Put survivals of sessions together."""
-    lengths = np.fromiter(map(len, sessions), np.int64, len(sessions))
-    owners = np.repeat(np.arange(len(sessions)), lengths)
-    return Pool(np.fromiter(chain.from_iterable(sessions), np.float64, len(owners)), owners, len(sessions))
-
-
-def fixed(pool: Pool, line: Line, most: int) -> Spending:
+def fixed(sessions: Sequence[Iterable[float]], line: Line, most: int) -> Spending:
     """The step that takes as many nodes of every session as there are, `most` at most."""
-    rank = np.arange(len(pool.owners)) - np.searchsorted(pool.owners, pool.owners)
-    taken = rank < most
-    length = pool.sessions + float(pool.survivals.sum(where=taken))
-    seconds = line.base_s + line.token_s * (pool.sessions + np.count_nonzero(taken))
-    return Spending(pool.counts(pool.owners[taken]), length, float(seconds))
+    taken = [list(islice(survivals, most)) for survivals in sessions]
+    nodes, length = [len(own) for own in taken], len(taken) + sum(map(sum, taken))
+    return Spending(nodes, length, line.base_s + line.token_s * (len(taken) + sum(nodes)))
 
 
-def spend(pool: Pool, line: Line) -> Spending:
-    """Choose the step that commits the most tokens per second."""
-    order = np.argsort(
-        -pool.survivals, kind="stable"
-    )  # of equals the first of its session, so that each gives its best
-    lengths = pool.sessions + np.concatenate(([0.0], np.cumsum(pool.survivals[order])))
-    seconds = line.base_s + line.token_s * (pool.sessions + np.arange(len(lengths)))
-    best = int(np.argmax(lengths / seconds))  # of equals the fewest nodes
-    return Spending(pool.counts(pool.owners[order[:best]]), float(lengths[best]), float(seconds[best]))
+def spend(sessions: Sequence[Iterable[float]], line: Line) -> Spending:
+    """Choose the step that commits the most tokens per second, of survivals that fall in every session.
+
+    The best size is reached once the likeliest node that is left adds less than it costs, since all others add less still: no session
+    is asked for more of its nodes than that takes.
+    """
+    nodes, length = [0] * len(sessions), float(len(sessions))
+    seconds = line.base_s + line.token_s * len(sessions)
+    left = [
+        (-survival, number, rest) for number, rest in enumerate(map(iter, sessions)) for survival in islice(rest, 1)
+    ]
+    heapify(left)
+    while left and -left[0][0] * seconds > length * line.token_s:
+        survival, number, rest = left[0]
+        nodes[number] += 1
+        length, seconds = length - survival, seconds + line.token_s
+        following = next(rest, None)
+        if following is None:
+            heappop(left)
+        else:
+            heapreplace(left, (-following, number, rest))
+    return Spending(nodes, length, seconds)

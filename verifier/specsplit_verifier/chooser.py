@@ -6,17 +6,16 @@ drafters bring after a commit and when (`Patience`), and which part of what was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from specsplit.speculation import Draft
 from specsplit.values import Plan, PlanChanges
-from specsplit_verifier.acceptance import Acceptance, SessionAcceptance, Survivals, corrected
+from specsplit_verifier.acceptance import Acceptance, SessionAcceptance
 from specsplit_verifier.account import Account
-from specsplit_verifier.budget import Line, Pool, Spending, fixed, pooled, spend
+from specsplit_verifier.budget import Line, Spending, fixed, spend
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession
 from specsplit_verifier.prospect import Prospect, Trust, Waiting, worth_waiting
@@ -24,7 +23,6 @@ from specsplit_verifier.session import Session
 from specsplit_verifier.standing import Standing
 from specsplit_verifier.step import StepResult
 
-_UNKNOWN: Final = Acceptance().ratios
 SMOOTHING: Final = 0.05
 REMEMBERED: Final = 64
 """Drafters whose acceptance is kept."""
@@ -54,19 +52,21 @@ class StepChooser:
         """By session."""
 
     def meet(self, sessions: Sequence[Session]) -> None:
-        """These are all that decode now."""
+        """Take in which sessions decode now."""
         found = ((session.id, self._standing(session)) for session in sessions)
         self._standings = {number: standing for number, standing in found if standing is not None}
 
     def spending(self, sessions: Sequence[Session], cost: StepCost, launched: Plan, beside: int = 0) -> Spending:
         """How many nodes of each session a step should take that runs `beside` other tokens. `launched`: what it is compared with."""
-        pool = self._pool(sessions)
         kv_tokens = sum(session.kv_length for session in sessions)
         line = Line(cost.predict(beside, kv_tokens) + self.host_s, cost.token_s)
-        spending = spend(pool, line)
-        self.account.weighed(spending, fixed(pool, line, launched.num_draft_tokens - 1), line)
-        there = zip(sessions, pool.counts(pool.owners), strict=True)
-        return spending.at_least([min(self._least(session), nodes) for session, nodes in there])
+        drafts = [self._draft(session) for session in sessions]
+        spending = spend(self._corrected(sessions, drafts), line)
+        if self.account.asks:
+            others = fixed(self._corrected(sessions, drafts), line, launched.num_draft_tokens - 1)
+            self.account.weighed(spending, others, line)
+        there = zip(sessions, drafts, strict=True)
+        return spending.at_least([min(self._least(session), len(survivals)) for session, survivals in there])
 
     def _prospect(self, session: Session, now: float) -> Prospect | None:
         """What may come for a session, in tokens as they have shown to be accepted."""
@@ -74,28 +74,28 @@ class StepChooser:
         standing = self._standings.get(session.id)
         if prospect is None or standing is None:
             return None
-        return prospect._replace(gain=prospect.gain * min(1.0, standing.acceptance.level))
+        return prospect.times(min(1.0, standing.acceptance.level))
 
     def _least(self, session: Session) -> int:
         standing = self._standings.get(session.id)
         return 0 if standing is None else standing.least
 
-    def _pool(self, sessions: Sequence[Session]) -> Pool:
-        """What a step may take of the sessions' nodes, with what has shown of their survivals."""
-        found = [self._nodes(session) for session in sessions]
-        pool = pooled([survivals for survivals, _ in found])
-        survivals = corrected(np.exp(pool.survivals), pool.owners, [ratios for _, ratios in found])
-        return pool._replace(survivals=survivals)
+    def _corrected(self, sessions: Sequence[Session], drafts: Sequence[Sequence[float]]) -> list[Iterator[float]]:
+        """What has shown of the log-survivals of each session's nodes: their survivals, best first."""
+        return [
+            self._standings[session.id].acceptance.corrected(map(math.exp, survivals)) if survivals else iter(())
+            for session, survivals in zip(sessions, drafts, strict=True)
+        ]
 
-    def _nodes(self, session: Session) -> tuple[Sequence[float], Survivals]:
-        """Log-survivals of a session's nodes, the root left out, and what they are to be multiplied with."""
+    def _draft(self, session: Session) -> Sequence[float]:
+        """Log-survivals of the nodes that a session has for a step, best first, the root left out."""
         drafter, standing = session.drafter, self._standings.get(session.id)
         if not isinstance(drafter, DraftSession) or standing is None or not session.plan.speculates:
-            return (), _UNKNOWN
+            return ()
         mirror = drafter.mirror
         survivals = mirror.preview(*session.tree_limits).survivals[1:]
         standing.offered = len(survivals) > 0 or mirror.caught_up or mirror.resting
-        return survivals, standing.acceptance.ratios
+        return survivals
 
     def pause(self, sessions: Sequence[Session], spending: Spending, now: float) -> float:
         """Seconds to wait before looking again, for what would make this step a better one; 0: step now."""
@@ -156,5 +156,5 @@ class StepChooser:
             self._trust.waited(asked.waiting, now - asked.at, spending.length - asked.length)
 
 
-def _probabilities(draft: Draft) -> Survivals:
-    return np.exp(draft.survivals[1:])
+def _probabilities(draft: Draft) -> Sequence[float]:
+    return [math.exp(survival) for survival in draft.survivals[1:]]

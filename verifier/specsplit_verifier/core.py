@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from specsplit.clock import Clock
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import Features
 from specsplit.records import StepCosts
-from specsplit.speculation import Draft
+from specsplit.speculation import Commit, Draft
 from specsplit.values import Estimate, ModelInfo, Plan
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
@@ -37,7 +37,7 @@ from specsplit_verifier.stopwatch import Stopwatch
 
 _log = logging.getLogger(__name__)
 LONGEST_TOLD_S = 1000.0
-"""Of what drafters are told of steps: the wire holds 32 bits of microseconds."""
+"""The longest step that drafters are told of: the wire holds 32 bits of microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +188,17 @@ class EngineCore:
     def _commit(self, tree: TreeInput, output: StepOutput, now: float, watched: bool) -> SessionResult:
         session = self._scheduler.running[tree.session]
         drafter = session.drafter
-        result = session.commit(tree.draft, output.accepted[tree.session], now, watched=watched)
+        shown = self._planner.shown(session.plan)
+        result = session.commit(tree.draft, output.accepted[tree.session], now, watched=watched, shown=shown)
         if result.output is not None:
             self._outputs.append((session.id, result.output))
         if result.finished is not None:
             self._outputs.append((session.id, result.finished))
             self._end(session)
-        elif result.reroot.commit is not None and isinstance(drafter, DraftSession):
-            told = replace(result.reroot.commit, step_us=self._drafters.step_us, seen=drafter.mirror.seen)
+        elif (made := result.reroot.commit) is not None and isinstance(drafter, DraftSession):
+            told = Commit(made.number, made.deepest, made.tokens, self._drafters.step_us, drafter.mirror.seen)
             self._sends.append((drafter.address, session.id, told))
-        return replace(result, shown=self._planner.shown(result.plan))
+        return result
 
     def _step_us(self, step: StepInput) -> int:
         """Expect so many microseconds from one step like this to the next, prompts not counted; 0: there has been none."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 FORGETTING: Final = 0.99
-_UNITS: Final = np.array([1.0, 64.0, 4096.0])
-"""Of the three terms, so that their coefficients are of like size."""
-_TRUST: Final = np.array([1e-3, 0.05, 0.05])
+_UNITS: Final = 1.0, 64.0, 4096.0
+"""Units of the three terms, so that their coefficients are of like size."""
+_TRUST: Final = 1e-3, 0.05, 0.05
 """How many steps what was believed before counts as, by term: a term that steps say nothing of stays as it was."""
+
+_Three = tuple[float, float, float]
+_Symmetric = tuple[float, float, float, float, float, float]
+"""The upper triangle of a symmetric matrix [3, 3], row by row."""
 
 
 class StepCost:
@@ -19,23 +20,26 @@ class StepCost:
 
     Least squares of relative errors over recent steps (older ones fade by 0.99 each), drawn a little towards what was believed before them.
     Sessions' KV hardly changes from one step to the next, and trees of one size tell nothing of others: what cannot be told apart
-    stays as it was, or goes to the first term.
+    stays as it was, or goes to the first term. A step is observed on the way to the next, and arrays cost more than three numbers.
     """
 
     def __init__(self, base_s: float = 0.005, token_s: float = 0.0) -> None:
         """What is believed before the first step."""
-        self._believed = np.array([base_s, token_s, 0.0]) * _UNITS
-        self._moments = np.zeros((3, 3))
-        self._seconds = np.zeros(3)
+        self._believed: _Three = base_s, token_s * _UNITS[1], 0.0
+        self._moments: _Symmetric = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        self._seconds: _Three = 0.0, 0.0, 0.0
         self._mean_s, self._weight = 0.0, 0.0
-        self._terms: npt.NDArray[np.float64] = self._believed
+        self._terms = self._believed
 
     def observe(self, tokens: int, kv_tokens: int, seconds: float) -> None:
         """Learn that a step over so many tokens, that read so much KV, took `seconds`."""
-        at = np.array([1.0, tokens, kv_tokens]) / _UNITS
+        at, kv = tokens / _UNITS[1], kv_tokens / _UNITS[2]
         share = 1 / max(seconds, 0.05 * self._mean_s, 1e-6) ** 2
-        self._moments = FORGETTING * self._moments + share * np.outer(at, at)
-        self._seconds = FORGETTING * self._seconds + share * seconds * at
+        of_one, of_at, of_kv = share, share * at, share * kv
+        aa, ab, ac, bb, bc, cc = (FORGETTING * moment for moment in self._moments)
+        self._moments = aa + of_one, ab + of_at, ac + of_kv, bb + of_at * at, bc + of_at * kv, cc + of_kv * kv
+        a, b, c = (FORGETTING * sum_s for sum_s in self._seconds)
+        self._seconds = a + of_one * seconds, b + of_at * seconds, c + of_kv * seconds
         self._weight = FORGETTING * self._weight + 1
         self._mean_s += (seconds - self._mean_s) / self._weight
         self._terms = self._fit()
@@ -43,35 +47,55 @@ class StepCost:
     @property
     def mean_s(self) -> float:
         """Weighted mean duration."""
-        return self._mean_s if self._weight else float(self._believed[0])
+        return self._mean_s if self._weight else self._believed[0]
 
     @property
     def token_s(self) -> float:
         """Seconds of one more token."""
-        return float(self._terms[1] / _UNITS[1])
+        return self._terms[1] / _UNITS[1]
 
     def predict(self, tokens: int, kv_tokens: int = 0) -> float:
         """Expected seconds of a step; never less than a tenth of the mean."""
-        base, token, kv = (self._terms / _UNITS).tolist()
-        return max(base + token * tokens + kv * kv_tokens, 0.1 * self.mean_s)
+        base, token, kv = self._terms
+        return max(base + token / _UNITS[1] * tokens + kv / _UNITS[2] * kv_tokens, 0.1 * self.mean_s)
 
-    def _fit(self) -> npt.NDArray[np.float64]:
+    def _fit(self) -> _Three:
         """Solve for all terms; without those that come out negative where some do."""
-        weight = _TRUST * self._weight_of_one
-        left, right = self._moments + np.diag(weight), self._seconds + weight * self._believed
-        kept = np.array([True, True, True])
+        one_step = 1 / max(self._mean_s, 1e-6) ** 2  # what a step of mean length counts
+        u, v, w = (trust * one_step for trust in _TRUST)
+        (aa, ab, ac, bb, bc, cc), (a, b, c), (x, y, z) = self._moments, self._seconds, self._believed
+        left, right = (aa + u, ab, ac, bb + v, bc, cc + w), (a + u * x, b + v * y, c + w * z)
+        kept = True, True, True
         while True:
-            terms = np.zeros(3)
-            try:
-                terms[kept] = np.linalg.solve(left[np.ix_(kept, kept)], right[kept])
-            except np.linalg.LinAlgError:  # steps that tell the terms apart by less than a float holds
+            terms = solved(*_only(kept, left, right))
+            if terms is None:  # steps that tell the terms apart by less than a float holds
                 return self._terms
-            negative = terms < 0
-            if not negative.any():
+            if min(terms) >= 0:
                 return terms
-            kept &= ~negative
+            kept = kept[0] and terms[0] >= 0, kept[1] and terms[1] >= 0, kept[2] and terms[2] >= 0
 
-    @property
-    def _weight_of_one(self) -> float:
-        """What a step of mean length counts."""
-        return 1 / max(self._mean_s, 1e-6) ** 2
+
+def _only(kept: tuple[bool, bool, bool], left: _Symmetric, right: _Three) -> tuple[_Symmetric, _Three]:
+    """Leave terms out of a system: they come out as 0."""
+    i, j, k = kept
+    aa, ab, ac, bb, bc, cc = left
+    alone = (aa if i else 1.0, ab * (i and j), ac * (i and k), bb if j else 1.0, bc * (j and k), cc if k else 1.0)
+    return alone, (right[0] * i, right[1] * j, right[2] * k)
+
+
+def solved(left: _Symmetric, right: _Three) -> _Three | None:
+    """Solve for x, given a positive definite matrix and its product with x, by elimination; None if it is not, as far as floats tell."""
+    (aa, ab, ac, bb, bc, cc), (a, b, c) = left, right
+    if not aa > 0:
+        return None
+    second, third = ab / aa, ac / aa
+    bb, bc, cc, b, c = bb - second * ab, bc - second * ac, cc - third * ac, b - second * a, c - third * a
+    if not bb > 0:
+        return None
+    third = bc / bb
+    cc, c = cc - third * bc, c - third * b
+    if not cc > 0:
+        return None
+    z = c / cc
+    y = (b - bc * z) / bb
+    return (a - ab * y - ac * z) / aa, y, z

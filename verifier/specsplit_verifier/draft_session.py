@@ -36,8 +36,8 @@ class TreeLimits(NamedTuple):
     num_steps: int
 
     def within(self, room: int) -> TreeLimits:
-        """Cap num_draft_tokens at the slots that a session has."""
-        return self if room >= self.num_draft_tokens else self._replace(num_draft_tokens=room)
+        """Cap num_draft_tokens."""
+        return self if room >= self.num_draft_tokens else TreeLimits(room, self.topk, self.num_steps)
 
 
 @dataclass(slots=True)
@@ -68,7 +68,6 @@ class NoDrafter:
 
     attached: Final = False
     held_since: Final = None
-    untaken: Final = 0
     recompute: Final = range(0)
 
     def __init__(self, *, needed: bool = False, feed: Feed | None = None) -> None:

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from specsplit.draft_events import Close, FeaturesRead, Open, Refuse
+from specsplit.draft_events import Close, FeaturesRead, Open, Refuse, ToVerifier
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, FeatureNeed, Features
 from specsplit.speculation import Grow, Mirror
@@ -163,7 +163,7 @@ class DrafterPool:
         return [send for session in running for send in self._replace(session, now)]
 
     def roster(self, drafters: Sequence[Endpoint], running: Iterable[Session], now: float) -> Sends:
-        """These are the drafters now; who needs one gets one."""
+        """Take in which drafters there are now; who needs one gets one."""
         self._roster = drafters
         return [send for session in running for send in self._replace(session, now)]
 
@@ -213,7 +213,7 @@ class DrafterPool:
         return sends
 
     def _received(
-        self, session: Session, drafter: DraftSession, event: Grow | FeaturesRead | Refuse | InvalidRequest, now: float
+        self, session: Session, drafter: DraftSession, event: ToVerifier | InvalidRequest, now: float
     ) -> Sends:
         try:
             if isinstance(event, Grow):
@@ -304,7 +304,7 @@ class DrafterPool:
 
 
 def _to_hand_over(order: HandOver, running: Iterable[Session]) -> Sequence[Session]:
-    """Those that drafters have brought least in a step; of equals, those with the shortest texts, which cost least to open anew."""
+    """Choose those that drafters have brought least in a step; of equals, those with the shortest texts, which cost least to open anew."""
     willing = (
         session
         for session in running

@@ -61,7 +61,7 @@ class DrafterRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lately:
-    """The same sums, in which what is older counts less and less."""
+    """Sums of a DrafterRecord in which what is older counts less and less."""
 
     steps: float = 0.0
     accepted: float = 0.0

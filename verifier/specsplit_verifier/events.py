@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from specsplit.draft_events import FeaturesRead, Refuse, ToDrafter
+from specsplit.draft_events import ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.sessions import DecodeRequest, Finished, Tokens
-from specsplit.speculation import Grow
 from specsplit.values import Adaptive, Endpoint, PlanChanges
 from specsplit_verifier.step import StepOutput, StepResult
 
@@ -41,7 +40,7 @@ class FromDrafter:
     """One message of a drafter, taken apart."""
 
     address: str
-    events: Sequence[tuple[int, Grow | FeaturesRead | Refuse | InvalidRequest]]
+    events: Sequence[tuple[int, ToVerifier | InvalidRequest]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +68,9 @@ class HandOver:
     sessions: int
     """How many of them, at most."""
     sampled: bool = False
-    """Of those whose temperature is above 0; False: of the greedy ones."""
+    """True: sessions whose temperature is above 0; False: greedy ones."""
     other_kind: bool = False
-    """Only those whose callers asked for no kind of drafter."""
+    """True: only sessions whose callers asked for no kind of drafter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Feed:
         self.sent = 0
         """The present drafter was sent every position below this."""
         self.read = 0
-        """And has read every position below this."""
+        """The present drafter has read every position below this."""
 
     @property
     def end(self) -> int:

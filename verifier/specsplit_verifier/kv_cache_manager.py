@@ -27,7 +27,7 @@ class KVCounters:
 
     preemptions: int = 0
     cached_tokens: int = 0
-    """Of prompts, whose KV was there already."""
+    """Prompt tokens whose KV was there already."""
 
     def take(self) -> KVCounters:
         """The counts so far; they begin anew."""
@@ -41,7 +41,7 @@ class Prefix:
     """What can be shared of one session's text."""
 
     digests: list[bytes] = field(default_factory=list[bytes])
-    """Of its full pages, from the front; as many as were asked for."""
+    """Digests of its full pages, from the front; as many as were asked for."""
     shared: int = 0
     """Its pages, from the front, whose like the cache was told of."""
 

@@ -16,7 +16,7 @@ from specsplit_verifier.step import Accepted, TreeInput
 def with_logprobs(
     accepted: Mapping[int, Accepted], trees: Sequence[TreeInput], logits: Tensor
 ) -> Mapping[int, Accepted]:
-    """The same, with log-probabilities for every tree that wants some.
+    """Add log-probabilities to what was accepted of every tree that wants some.
 
     `logits` [n, V] are the target's own, behind every token of the trees end to end. Of these only the rows that picked something are read.
     """
@@ -39,7 +39,10 @@ def with_logprobs(
 
 
 def logprobs_of(logits: Tensor, tokens: Sequence[int], most: int) -> list[TokenLogprob]:
-    """Of one token for each row of logits [R, V], and of the `most` likeliest of the row. No more than that is copied off the device."""
+    """Compute those of one token for each row of logits [R, V], and of the `most` likeliest of the row.
+
+    No more than that is copied off the device.
+    """
     whole = logits.float().logsumexp(dim=1, keepdim=True)
     own = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
     best = logits.topk(min(most, logits.shape[1]), dim=1)

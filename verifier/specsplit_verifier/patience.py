@@ -71,8 +71,8 @@ class Wait:
 
     def look(self, draft: Draft) -> None:
         """No grow has come since the last commit, and a step would now take this draft."""
-        self.before = self.expected = draft.expected_length
-        self.ends = draft.open_ends
+        self.expected, self.ends = draft.outlook
+        self.before = self.expected
 
     def hold(self, now: float) -> None:
         """The session is not stepped now, for what its drafter may bring."""
@@ -97,7 +97,7 @@ class Patience:
         self._first_share = {True: Share(0.5), False: Share(1.0)}
         """What the first grow adds for each open end, after a hit and after a miss."""
         self._more_share = Share(0.6)
-        """The same of further grows."""
+        """What further grows add for each open end."""
         self._commits = 0
 
     def probes(self) -> bool:
@@ -110,12 +110,12 @@ class Patience:
 
         Each is taken to have added as much as the others.
         """
-        expected = draft.expected_length
+        expected, ends = draft.outlook
         share = (expected - wait.expected) / len(times)
         for number, at in enumerate(times):
             observe = self.first_grow if first and number == 0 else self.later_grow
             observe(wait, at, expected - share * (len(times) - 1 - number))
-        wait.ends = draft.open_ends
+        wait.ends = ends
 
     def first_grow(self, wait: Wait, now: float, expected: float) -> None:
         """The first grow after a commit has come; a step would now have `expected` accept_length."""

@@ -119,11 +119,11 @@ class CyclePlanner:
     def replan(
         self, changes: PlanChanges, adaptive: Adaptive | None = None, max_draft_tokens: int | None = None
     ) -> None:
-        self._changes = changes
         if (adaptive, max_draft_tokens) != self._wanted:  # else the one in force keeps what it has learnt
             self._controller = self._controllers(adaptive, max_draft_tokens)
             self._wanted = adaptive, max_draft_tokens
             self._adapted = self._controller.plan(self._launched, 0)
+        self._changes = changes
 
     def estimate(self) -> Estimate | None:
         return self._controller.estimate()
@@ -139,9 +139,12 @@ class CyclePlanner:
         return self._under(wishes.after(self._changes))
 
     def _under(self, changes: PlanChanges) -> Plan:
-        """Change the controller's plan. Where num_steps is fixed alone the launched nodes hold: the controller's are for its own steps."""
+        """Change the controller's plan. Where num_steps is fixed alone the launched nodes hold: the controller's are for its own steps.
+
+        Not so those of a controller that chooses within a bound: what it says is the bound.
+        """
         plan = self._adapted
-        if changes.num_steps is not None:
+        if changes.num_steps is not None and self._controller.chooser is None:
             plan = replace(plan, num_draft_tokens=self._launched.num_draft_tokens)
         return changes.over(plan)
 
@@ -153,12 +156,12 @@ class CyclePlanner:
         if chooser is not None:
             return self._weighed(chooser, running, decoding, now)
         if len(decoding) < len(running):
-            return self._batch(running, decoding, self._prompts(running))
+            return self._batch(running, _whole(decoding), self._prompts(running))
         step_s = self._step_s(decoding)
         pauses = [session.drafter.pause(now, step_s, session.plan, session.tree_limits) for session in decoding]
         longest = max(pauses)
         if longest == 0.0:
-            return self._batch(running, decoding, [])
+            return self._batch(running, _whole(decoding), [])
         ready: list[Session] = []
         for session, pause in zip(decoding, pauses, strict=True):
             if pause > 0.0:
@@ -167,7 +170,7 @@ class CyclePlanner:
                 ready.append(session)
         if not self._worth_splitting(ready, decoding, longest):
             return Pause(min(pause for pause in pauses if pause > 0.0))
-        return self._batch(running, ready, [])
+        return self._batch(running, _whole(ready), [])
 
     def _weighed(
         self, chooser: StepChooser, running: Sequence[Session], decoding: Sequence[Session], now: float
@@ -196,12 +199,8 @@ class CyclePlanner:
         spending: Spending,
         prompts: Sequence[tuple[Session, int]],
     ) -> Batch:
-        batch = self._batch(running, stepping, prompts)
-        decoding = [
-            (session, limits._replace(num_draft_tokens=1 + nodes))
-            for (session, limits), nodes in zip(batch.decoding, spending.nodes, strict=True)
-        ]
-        return replace(batch, decoding=decoding)
+        counts = zip(stepping, spending.nodes, strict=True)
+        return self._batch(running, [(each, each.tree_limits.within(1 + nodes)) for each, nodes in counts], prompts)
 
     def turned(self, running: Iterable[Session]) -> Sequence[tuple[Session, Plan]]:
         chooser = self._controller.chooser
@@ -217,10 +216,13 @@ class CyclePlanner:
         self._controller.observe(result)
 
     def _batch(
-        self, running: Sequence[Session], stepping: Sequence[Session], prompts: Sequence[tuple[Session, int]]
+        self,
+        running: Sequence[Session],
+        decoding: Sequence[tuple[Session, TreeLimits]],
+        prompts: Sequence[tuple[Session, int]],
     ) -> Batch:
         left = self._budget - sum(size for _, size in prompts)
-        return Batch([(session, session.tree_limits) for session in stepping], prompts, recompute_chunks(running, left))
+        return Batch(decoding, prompts, recompute_chunks(running, left))
 
     def _step_s(self, sessions: Sequence[Session]) -> float:
         """Expected seconds of a step with all that these bring at most."""
@@ -233,6 +235,11 @@ class CyclePlanner:
             return False
         now_s, later_s = self._step_s(ready), self._step_s(everyone)
         return len(ready) / now_s >= len(everyone) / (pause + later_s)
+
+
+def _whole(sessions: Iterable[Session]) -> list[tuple[Session, TreeLimits]]:
+    """Sessions with all that they may bring."""
+    return [(session, session.tree_limits) for session in sessions]
 
 
 def _serial_pause(session: Session, now: float) -> float:

@@ -33,7 +33,7 @@ class PrefixCache:
         self._salt: Final = salt
         self._pages: dict[bytes, int] = {}
         self._idle: OrderedDict[bytes, int] = OrderedDict()
-        """Those of them that no session holds, the least recently used first."""
+        """Pages that no session holds, the least recently used first."""
 
     @property
     def idle_pages(self) -> int:
@@ -49,7 +49,7 @@ class PrefixCache:
             digests.append(sha256(before + content.tobytes()).digest())
 
     def known(self, digests: Sequence[bytes]) -> list[bytes]:
-        """Those from the front whose pages are here."""
+        """The digests, from the front, whose pages are here."""
         return list(takewhile(self._pages.__contains__, digests))
 
     def idle(self, digests: Sequence[bytes]) -> int:

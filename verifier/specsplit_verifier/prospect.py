@@ -22,7 +22,7 @@ BELIEF: Final = 5.0
 LOOK_S: Final = 0.0005
 """Nobody looks again sooner, unless something comes."""
 GROWS: Final = 8
-"""So many are looked ahead for each session."""
+"""Grows that are looked ahead for each session."""
 
 
 class Prospect(NamedTuple):
@@ -38,6 +38,10 @@ class Prospect(NamedTuple):
     """What each of these adds, relative to the one before; at most 1."""
     left_s: float
     """Seconds for which the session may wait at most."""
+
+    def times(self, share: float) -> Prospect:
+        """Take that share of the gains."""
+        return Prospect(self.next_s, share * self.gain, self.every_s, self.more, self.left_s)
 
 
 class Waiting(NamedTuple):
@@ -84,7 +88,7 @@ class Trust:
         return min(1.0, self.came / self.hoped)
 
     def waited(self, waiting: Waiting, seconds: float, gained: float) -> None:
-        """So many seconds of a wait are over, and have brought so much."""
+        """Learn from a wait that is over: how long it took, and what it brought."""
         self._add(0.05, gained, waiting.gain * min(1.0, seconds / waiting.seconds))
 
     def unwanted(self) -> None:
@@ -101,7 +105,7 @@ def worth_waiting(prospects: Sequence[Prospect], price: float, trust: float = 1.
 
     `trust`: the share of gains that come true.
     """
-    if not prospects:
+    if not _may_pay(prospects, price, trust):
         return None
     next_s, gain, every_s, more, left_s = np.array(prospects).T[:, :, None]
     grows = np.arange(GROWS)
@@ -114,3 +118,12 @@ def worth_waiting(prospects: Sequence[Prospect], price: float, trust: float = 1.
     if surplus[best] <= 0.0:
         return None
     return Waiting(max(LOOK_S, float(next_s.min())), float(moments[best]), float(reached[best]))
+
+
+def _may_pay(prospects: Sequence[Prospect], price: float, trust: float) -> bool:
+    """False, as a rule, where no wait pays: each of n sessions then is not worth an n-th of the price.
+
+    That is so at every moment if it is so at its best: if all of its grows brought as much as the first.
+    """
+    own_price = price / max(1, len(prospects))
+    return any(trust * each.gain > own_price * min(each.next_s, each.every_s) for each in prospects)

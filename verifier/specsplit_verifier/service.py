@@ -121,9 +121,7 @@ class _Member:
         try:
             self._verifier.replan(order.changes, control.adaptive, control.max_draft_tokens)
         except InvalidRequest as error:
-            _log.warning(
-                "adaptive = %s does not go with the settings here, keeping their own: %s", control.adaptive, error
-            )
+            _log.warning("%s does not go with the settings here, keeping their own: %s", control, error)
             self._verifier.replan(order.changes)
 
     def _on_hand_over(self, order: HandOverDirective) -> None:

@@ -56,7 +56,7 @@ class StopRule:
     token_ids: frozenset[int] = frozenset()
 
     def cut(self, generated: int, fresh: list[int]) -> tuple[list[int], FinishReason | None, int | None]:
-        """Of `fresh` tokens behind so many: (those to keep, why it ends here or None, the stop token that ended it)."""
+        """Cut `fresh` tokens behind so many: (those to keep, why it ends here or None, the stop token that ended it)."""
         left = self.max_tokens - generated
         for i, token in enumerate(fresh[:left]):
             if token in self.token_ids:
@@ -130,7 +130,7 @@ class Session:
     @property
     def tree_limits(self) -> TreeLimits:
         """What a step may take of the speculation: nothing deeper than what may still be generated."""
-        plan, left = self.plan, self.stops.max_tokens - self.generated - 1
+        plan, left = self.plan, self.stops.max_tokens - len(self.tokens) + len(self.request.tokens) - 1
         return TreeLimits(plan.num_draft_tokens, plan.topk, plan.num_steps if plan.num_steps < left else left)
 
     def drafted_by(self, address: str) -> DraftSession | None:
@@ -141,8 +141,13 @@ class Session:
         """The tokens this session brings to a step, in flight until `commit`."""
         return self.drafter.take(self.tokens[-1], len(self.tokens) - 1, limits)
 
-    def commit(self, draft: Draft, accepted: Accepted, now: float, *, watched: bool = False) -> SessionResult:
-        """Commit the accepted path and the bonus, or finish. `watched`: somebody wants to see the speculation as it was."""
+    def commit(
+        self, draft: Draft, accepted: Accepted, now: float, *, watched: bool = False, shown: Plan | None = None
+    ) -> SessionResult:
+        """Commit the accepted path and the bonus, or finish. `watched`: somebody wants to see the speculation as it was.
+
+        `shown`: what people are told of its plan, where that is not the plan.
+        """
         path, drafter = accepted.path, self.drafter
         attached, held_since = len(draft.tokens) > 1 or drafter.attached, drafter.held_since
         tree = drafter.view(draft) if watched else None
@@ -161,5 +166,5 @@ class Session:
         correct = min(len(path) - 1, len(kept))
         output = Tokens(kept, correct, self.tally.frozen(), logprobs, cached) if kept else None
         return SessionResult(
-            self.id, self.plan, draft, path, accepted.bonus, attached, held_since, output, finished, reroot, tree
+            self.id, self.plan, draft, path, accepted.bonus, attached, held_since, output, finished, reroot, tree, shown
         )

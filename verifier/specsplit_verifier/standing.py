@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from specsplit_verifier.acceptance import SessionAcceptance, Survivals
+from specsplit_verifier.acceptance import SessionAcceptance
 
 IDLE: Final = 32
 """After so many steps in a row that took no node the drafter is told to rest."""
@@ -37,7 +37,7 @@ class Standing:
         """Nodes that the next step takes whether they pay or not, if they are there."""
         return PROBED if self._left > 0 and not self.resting else 0
 
-    def stepped(self, survivals: Survivals, accepted: Sequence[int]) -> None:
+    def stepped(self, survivals: Sequence[float], accepted: Sequence[int]) -> None:
         """The session has made a step over nodes with these survivals; those at the indices `accepted` were accepted.
 
         A step for which a drafter that is at work has said nothing yet, since it still reads or is late, tells nothing of its worth.

@@ -29,7 +29,7 @@ class TreeInput(Row):
     logprobs: int | None = None
     """Likeliest tokens wanted beside each of its accepted tokens and the bonus; None: no log-probabilities at all."""
     counts: TokenCounts | None = None
-    """What its penalties count of the committed tokens; None: it has none."""
+    """What its penalties count of the committed tokens; None: it has none. The session's own, which stands still while the step is run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -72,7 +72,7 @@ class StepInput:
 
     @property
     def rows(self) -> list[Row]:
-        """Of trees, then of chunks."""
+        """The trees, then the chunks."""
         return [*self.trees, *self.chunks]
 
     @property
@@ -101,7 +101,7 @@ class Accepted:
     bonus: int
     """The target's own pick behind them."""
     logprobs: Sequence[TokenLogprob] = ()
-    """Of the tokens that this commits, if they are wanted."""
+    """One for each of the tokens that this commits, if they are wanted."""
 
     def commits(self, draft: Draft) -> list[int]:
         """The tokens behind the root of the draft that this is of: one for each index of the path, the bonus last."""
@@ -186,6 +186,11 @@ class SessionResult:
     """What people are told of the plan, where a controller spends less than it; None: the plan."""
 
     @property
+    def told(self) -> Plan:
+        """The plan as people are told of it."""
+        return self.shown or self.plan
+
+    @property
     def hit(self) -> bool | None:
         """Whether the bonus was in the speculation; None without a commit."""
         return self.reroot.hit
@@ -202,7 +207,7 @@ class SessionResult:
 
     @property
     def depth(self) -> int:
-        """Of the deepest of them below the root; 0 without any."""
+        """The depth of the deepest node below the root; 0 without any."""
         return max(self.draft.positions) - self.draft.positions[0]
 
     @property
@@ -219,7 +224,7 @@ class SessionResult:
     def numbers(self) -> SessionStep:
         """What metrics count of it."""
         return SessionStep(
-            self.shown or self.plan,
+            self.told,
             self.attached and self.plan.speculates,
             self.drafted,
             self.depth,
@@ -242,7 +247,7 @@ class StepResult:
     """All that anybody may want to know of a step; metrics, spans and the page are made of it."""
 
     sessions: Sequence[SessionResult]
-    """Those that brought a tree and got something for it."""
+    """Sessions that brought a tree and got something for it."""
     chunks: Sequence[ChunkInput]
     failed: Mapping[int, SpecsplitError]
     """By session, why it ended with this step."""
@@ -260,7 +265,7 @@ class StepResult:
 
     @property
     def accepted(self) -> int:
-        """Of these."""
+        """Nodes accepted."""
         return sum(session.accepted for session in self.sessions)
 
     @property

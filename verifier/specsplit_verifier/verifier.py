@@ -16,7 +16,7 @@ from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.values import Adaptive, Control, Load, ModelInfo, Plan, PlanChanges
 from specsplit.wire.watching import Watched
-from specsplit_verifier.adaptive.choice import controller_for
+from specsplit_verifier.adaptive.choice import bound_of, controller_for
 from specsplit_verifier.callers import Callers
 from specsplit_verifier.engine import Engine
 from specsplit_verifier.events import Cancel, DrafterLost, FromDrafter, NewPlan, Output, Submit
@@ -110,8 +110,9 @@ class Verifier:
     def control(self) -> Control:
         """The controller in force, and its bound if it has one."""
         adaptive = self._wanted.adaptive or self._settings.controller
-        bound = self._wanted.max_draft_tokens or self._settings.max_draft_tokens
-        return Control(adaptive, bound if adaptive is Adaptive.GOODPUT else None)
+        if adaptive is not Adaptive.GOODPUT:
+            return Control(adaptive)
+        return Control(adaptive, bound_of(self._settings, self._wanted.max_draft_tokens))
 
     def _plan_record(self) -> PlanRecord:
         now, adaptive = self.engine.statistics(), self.control.adaptive

@@ -8,16 +8,17 @@ out; their tokens are not.
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from specsplit.errors import NotFound, SpecsplitError
 from specsplit.sessions import WatchedStep
 from specsplit.speculation import Grow
 from specsplit.text.tokenizer import Tokenizer
+from specsplit.tree import LEAST_EDGE, ROOT, TokenTree, likeliest, link
 from specsplit.wire.watching import Watched
 from specsplit_coordinator.dialler import Dialler
 from specsplit_coordinator.request_log import RUNNING, LoggedRequest, RequestLog
@@ -35,131 +36,91 @@ Snapshot = dict[str, Any]
 """Ready for JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A node to draw. Rows stand parents before children, the root first."""
-
-    key: str
-    """The same in every snapshot of the same token."""
-    parent: int
-    """Index of the parent's row; -1 for the root."""
-    token: int
-    edge: float
-    """As in `Grow`; -inf for a bonus that was no node."""
-    state: str
-    """root, drafted, accepted, rejected or bonus."""
-
-
 class Speculation:
     """The tree that a session's next step starts from, as far as it is known. Pure.
 
-    Every step tells its whole tree, so what is kept is just the rows below the bonus of the last one, and what has grown there since.
+    Every step tells its whole tree, so what is kept is just what hangs below the bonus of the last one, and what has grown there since.
     """
 
     def __init__(self, piece: Callable[[int], str]) -> None:
         """`piece` gives the text of a token."""
         self._piece = piece
-        self._commits = 0
-        self._rows: list[_Row] = []
-        self._places: dict[int, int] = {}
-        """Rows by the id of their node."""
+        self._commits = -1
+        """As the last step told it: so many commits made the root. No grow says -1."""
+        self.tree = TokenTree(0, 0)
 
     def step(self, step: WatchedStep) -> Snapshot:
-        """What a step made of its tree; from now on the tree is the one below the bonus."""
-        rows = _rows(step)
-        deepest, position = step.accepted[-1], step.root_position + len(step.accepted)
-        heir = next((i for i, row in enumerate(rows) if (row.parent, row.token) == (deepest, step.bonus)), len(rows))
-        if heir == len(rows):
-            rows.append(_Row(f"t{position}", deepest, step.bonus, -math.inf, "bonus"))
-        rows[heir] = replace(rows[heir], state="bonus")
-        self._keep_below(rows, heir, step.ids)
-        self._commits = step.commits
-        return self._snapshot(rows)
-
-    def _keep_below(self, rows: Sequence[_Row], heir: int, ids: Sequence[int]) -> None:
-        self._rows = [replace(rows[heir], parent=-1, state="root")]
-        moved = {heir: 0}
-        for old, row in enumerate(rows[heir + 1 :], heir + 1):
-            if row.parent in moved:
-                moved[old] = len(self._rows)
-                self._rows.append(replace(row, parent=moved[row.parent], state="drafted"))
-        self._places = {ids[old]: new for old, new in moved.items() if old < len(ids) and ids[old]}
+        """Draw what a step made of its tree; from now on the tree is the one below the bonus."""
+        self.tree, self._commits, deepest = _tree(step), step.commits, step.accepted[-1]
+        heir = self.tree.child(deepest, step.bonus)
+        if heir is None:  # a bonus that was no node is drawn too, and has no id
+            heir = self.tree.add(deepest, 0, step.bonus, LEAST_EDGE)
+        states = {slot: "rejected" for slot, verified in enumerate(step.verified) if verified}
+        snapshot = self._snapshot(states | dict.fromkeys(step.accepted, "accepted") | {ROOT: "root", heir: "bonus"})
+        self.tree.reroot(deepest, step.bonus)
+        return snapshot
 
     def grown(self, grow: Grow) -> int:
-        """How many nodes and edges of a grow found their place; others wait for the next step, which tells the whole tree."""
-        added = 0
-        taken = {(row.parent, row.token) for row in self._rows}
+        """Take in a grow: how many of its nodes and edges found their place; others wait for the next step, which tells the whole tree."""
+        tree, before = self.tree, len(self.tree)
+        root_id = tree.root_id if grow.commits == self._commits else -1
+        slots = {parent_id: tree.find(parent_id or root_id) for parent_id in {*grow.parents}}
+        taken = tree.links_below(slot for slot in slots.values() if slot is not None)
         for node_id, parent_id, token, edge in zip(grow.ids, grow.parents, grow.tokens, grow.edges, strict=True):
-            parent = self._places.get(parent_id)
-            if parent_id == 0 and grow.commits == self._commits and self._rows:
-                parent = 0
-            if parent is not None and (parent, token) not in taken:
-                taken.add((parent, token))
-                self._places[node_id] = len(self._rows)
-                self._rows.append(_Row(f"n{node_id}", parent, token, edge, "drafted"))
-                added += 1
-        return added + self._rescored(grow)
+            parent = slots[parent_id]
+            is_new = node_id > tree.id_of(len(tree))  # those of another drafter begin at 1 again
+            if is_new and parent is not None and link(parent, token) not in taken:
+                taken.add(link(parent, token))
+                slots[node_id] = tree.add(parent, node_id, token, edge)
+        return len(tree) - before + self._rescored(grow)
 
     def _rescored(self, grow: Grow) -> int:
         """Give nodes their new edges: how many of them are there."""
-        places = {
-            self._places[i]: edge for i, edge in zip(grow.rescored, grow.new_edges, strict=True) if i in self._places
-        }
-        for place, edge in places.items():
-            self._rows[place] = replace(self._rows[place], edge=edge)
-        return len(places)
+        found = dict(zip(map(self.tree.find, grow.rescored), grow.new_edges, strict=True))
+        edges = {slot: edge for slot, edge in found.items() if slot}  # neither the root nor what is gone
+        self.tree.rescore(np.array([*edges], dtype=np.int64), np.array([*edges.values()], dtype=np.float64))
+        return len(edges)
 
     def growing(self) -> Snapshot:
         """Draw the tree as it waits for the next step."""
-        return self._snapshot(self._rows)
+        return self._snapshot({ROOT: "root"})
 
-    def _snapshot(self, rows: Sequence[_Row]) -> Snapshot:
-        survivals = _survivals(rows)
-        kept = _worth_showing(rows, survivals)
-        return {
-            "nodes": [
-                {
-                    "key": row.key,
-                    "parent": kept.get(row.parent, -1),
-                    "text": self._piece(row.token),
-                    "survival": None if math.isinf(survivals[i]) else round(math.exp(survivals[i]), 4),
-                    "state": row.state,
-                }
-                for i, row in ((i, rows[i]) for i in kept)
-            ],
-            "hidden": len(rows) - len(kept),
-        }
-
-
-def _rows(step: WatchedStep) -> list[_Row]:
-    """Make the rows of the tree of a step, without its bonus."""
-    states = ["rejected" if verified else "drafted" for verified in step.verified]
-    for place in step.accepted:
-        states[place] = "accepted"
-    states[0] = "root"
-    keys = [f"n{node_id}" if node_id else f"t{step.root_position}" for node_id in step.ids]
-    columns = zip(keys, step.parents, step.tokens, step.edges, states, strict=True)
-    return [_Row(*row) for row in columns]
+    def _snapshot(self, states: Mapping[int, str]) -> Snapshot:
+        """Draw the tree with these states by slot: root, accepted, rejected or bonus; all others are drafted."""
+        tree, places = self.tree, _worth_showing(self.tree, states)
+        slots = [*places]
+        columns = zip(slots, *tree.columns(slots).tolist(), np.exp(tree.survivals(slots)).tolist(), strict=True)
+        nodes = [
+            {
+                "key": f"n{node_id}" if node_id else f"t{position}",  # the same in every snapshot of the same token
+                "parent": places.get(parent, -1),
+                "text": self._piece(token),
+                "survival": round(survival, 4) if node_id or slot == ROOT else None,
+                "state": states.get(slot, "drafted"),
+            }
+            for slot, node_id, token, parent, position, survival in columns
+        ]
+        return {"nodes": nodes, "hidden": len(tree) + 1 - len(nodes)}
 
 
-def _survivals(rows: Sequence[_Row]) -> list[float]:
-    """Log-survival of each: the sum of the edges on its path below the root."""
-    found: list[float] = []
-    for row in rows:
-        found.append(found[row.parent] + row.edge if row.parent >= 0 else 0.0)
-    return found
+def _tree(step: WatchedStep) -> TokenTree:
+    """Make the tree that a step tells, which the wire has held to the shape of one."""
+    tree = TokenTree(step.tokens[0], step.root_position)
+    tree.name_root(step.ids[0])
+    ids, parents, tokens = np.array((step.ids, step.parents, step.tokens), dtype=np.int64)[:, 1:]
+    tree.extend(ids, parents, tokens, np.array(step.edges[1:], dtype=np.float64))
+    return tree
 
 
-def _worth_showing(rows: Sequence[_Row], survivals: Sequence[float]) -> dict[int, int]:
-    """What was verified, the bonus, and the likeliest of the others whose parents are shown: their rows, and where they will stand."""
-    settled = [i for i, row in enumerate(rows) if row.state != "drafted"]
-    others = sorted((i for i, row in enumerate(rows) if row.state == "drafted"), key=lambda i: -survivals[i])
-    wanted = {*settled, *others[: max(0, NODES_SHOWN - len(settled))]}
-    kept: dict[int, int] = {}
-    for i, row in enumerate(rows):
-        if i in wanted and (row.parent in kept or row.parent < 0):
-            kept[i] = len(kept)
-    return kept
+def _worth_showing(tree: TokenTree, states: Mapping[int, str]) -> dict[int, int]:
+    """Choose what has a state, and the likeliest of the others: their slots where their parents are shown, and where they will stand."""
+    worth, count = tree.scores.copy(), max(NODES_SHOWN, len(states))
+    worth[[*states]] = np.inf
+    places: dict[int, int] = {}
+    for slot in sorted(likeliest(np.arange(len(worth)), worth, count)[:count].tolist()):
+        if slot == ROOT or tree.parents[slot] in places:
+            places[slot] = len(places)
+    return places
 
 
 def watch(

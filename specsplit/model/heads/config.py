@@ -13,7 +13,6 @@ _TWINS: Final = {"mimo": "qwen2"}
 """Architectures that transformers does not know, and the one of its own that their layers are: MiMo-7B's are Qwen2's."""
 _NOT_READ: Final = ("norm_before_fc", "fc_norm", "norm_output", "layernorms")
 """Variants of speculators' heads with norms that ours have not."""
-_DEFAULT_LAYERS: Final = 3
 
 
 def architecture(facts: dict[str, Any]) -> PretrainedConfig:

@@ -36,7 +36,7 @@ class Head(nn.Module, ABC):
     @property
     @abstractmethod
     def config(self) -> PretrainedConfig:
-        """Of one step's decoder layer."""
+        """The config of one step's decoder layer."""
 
     @property
     def dtype(self) -> torch.dtype:

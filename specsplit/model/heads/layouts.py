@@ -64,7 +64,7 @@ class Layout:
     family: Family
     prefixes: tuple[tuple[str, str], ...]
     ignored: str
-    """Of the names in `scope`, those that match this are left alone: the target's own, or what can be derived."""
+    """Names in `scope` that match this are left alone: they are the target's own, or can be derived."""
     scope: str = ""
     """Names that match this belong to the head: one of them left over is an error."""
     has_bias: bool = False

@@ -82,7 +82,7 @@ class TargetEnds(nn.Module):
         )
 
     def with_embeddings(self, embeddings: Tensor) -> TargetEnds:
-        """The same, with a head's own embeddings [V, any width] in place of the target's."""
+        """Make ends with a head's own embeddings [V, any width] in place of the target's."""
         return TargetEnds(
             embeddings,
             self.lm_head,
@@ -104,7 +104,7 @@ class TargetEnds(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the embeddings."""
+        """The dtype of the embeddings."""
         return self.embeddings.dtype
 
 

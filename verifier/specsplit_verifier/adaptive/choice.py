@@ -24,24 +24,25 @@ def controller_for(
         case Adaptive.EMA:
             return _ema(settings)
         case Adaptive.GOODPUT:
-            return _goodput(settings, max_draft_tokens)
+            return GoodputController(bound_of(settings, max_draft_tokens))
 
 
-def _goodput(settings: VerifierSettings, ordered: int | None) -> GoodputController:
-    """The bound is what an operator orders, or the settings say; one that nobody has named gives way to what features there is room for."""
-    most, max_draft_tokens = (
-        settings.feature_retention - settings.step_token_budget,
-        ordered or settings.max_draft_tokens,
-    )
+def bound_of(settings: VerifierSettings, ordered: int | None) -> int:
+    """Tokens that a session brings to one step at most: what an operator orders, or the settings say.
+
+    A bound that nobody has named gives way to what features there is room for. Raises InvalidRequest for one that is named and too large.
+    """
+    most = settings.feature_retention - settings.step_token_budget
+    max_draft_tokens = ordered or settings.max_draft_tokens
     if ordered is None and "max_draft_tokens" not in settings.model_fields_set:
-        return GoodputController(min(max_draft_tokens, most))
+        return min(max_draft_tokens, most)
     if max_draft_tokens > most:
         raise InvalidRequest(
             "max_draft_tokens",
             f"is {max_draft_tokens}, too many for one step of step_token_budget = {settings.step_token_budget} and "
             f"feature_retention = {settings.feature_retention}; expected at most {most}",
         )
-    return GoodputController(max_draft_tokens)
+    return max_draft_tokens
 
 
 def _ema(settings: VerifierSettings) -> EmaController:

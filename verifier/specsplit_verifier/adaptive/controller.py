@@ -10,7 +10,7 @@ from specsplit_verifier.step import StepResult
 
 
 class Controller(Protocol):
-    """Says how much to speculate. It reads results and numbers alone, so that it can be tried without an engine."""
+    """Says how much to speculate. It asks nobody for the time, so that it can be tried without an engine."""
 
     def plan(self, launched: Plan, sessions: int) -> Plan:
         """The plan in force for a batch of so many sessions, given the plan that the verifier was started with."""

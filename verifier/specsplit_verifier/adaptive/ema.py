@@ -19,7 +19,7 @@ class EmaController:
         self._slots = config.slots
         self._tiers = {size: first_tier(slot, num_steps) for size, slot in config.slots.items()}
         self._size = min(config.slots)
-        """Of the slot in force."""
+        """The batch size of the slot in force."""
 
     def plan(self, launched: Plan, sessions: int) -> Plan:
         """The launched plan with the tier's num_steps, and as many nodes for each of them as it had, one at least."""

@@ -45,7 +45,7 @@ class Tier:
     index: int
     """Into the slot's candidates."""
     ema: float
-    """Of accepted drafts per session and step, the bonus not counted."""
+    """The average of accepted drafts per session and step, the bonus not counted."""
     batches: int = 0
     """Observed so far."""
 

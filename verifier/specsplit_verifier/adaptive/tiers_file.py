@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ class _File(_Common):
 def read_tiers(file: Path) -> TiersConfig:
     """The configuration in `file`. Raises InvalidRequest, with the key, for what is unknown, missing or out of range."""
     values = _content(file)
-    slots = {int(key): values.pop(key) for key in list(values) if key.isdecimal()}
+    slots = {int(key): values.pop(key) for key in list(values) if key.isdecimal() and str(int(key)) == key}
     if not slots or "slots" in values:
         raise _wrong(
             file,
@@ -92,12 +93,20 @@ def _slot(file: _File, slot: _Slot) -> Slot:
 
 def _content(file: Path) -> dict[str, object]:
     try:
-        content: object = json.loads(file.read_text(encoding="utf-8"))
+        content: object = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
     except (OSError, ValueError) as error:
         raise _wrong(file, f"cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise _wrong(file, "is no object of keys and values")
     return cast("dict[str, object]", content)
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"it has the key {twice!r} twice")
+    return found
 
 
 def _wrong(file: Path, problem: str) -> InvalidRequest:

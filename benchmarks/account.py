@@ -1,0 +1,81 @@
+"""Where the time of a run goes: what a verifier tells of its steps in /metrics, and what calls of a model's forward take."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Calls of the target's forward, and seconds."""
+
+    calls: float = 0.0
+    forward_s: float = 0.0
+    """In the target's forward."""
+    drafting_s: float = 0.0
+    """In the draft model's forward, or waiting for a drafter in another process."""
+    host_s: float = 0.0
+    """What else the engine did. 0 where that is not known."""
+
+    def __sub__(self, before: Account) -> Account:
+        return Account(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(before), strict=True)))
+
+    def __add__(self, other: Account) -> Account:
+        return Account(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+SUMS = {
+    "specsplit_steps_total": "calls",
+    "specsplit_verify_time_seconds_sum": "forward_s",
+    "specsplit_wait_time_seconds_sum": "drafting_s",
+    "specsplit_host_time_seconds_sum": "host_s",
+}
+
+
+def accounted(metrics: str) -> Account:
+    """Sums since start, of what a verifier's /metrics say. Raises KeyError if one of them is missing."""
+    samples = (sample for family in text_string_to_metric_families(metrics) for sample in family.samples)
+    found = {SUMS[sample.name]: sample.value for sample in samples if sample.name in SUMS}
+    return Account(**{name: found[name] for name in SUMS.values()})
+
+
+class VerifierAccount:
+    """The account of a verifier, which says in its output where its metrics are."""
+
+    def __init__(self) -> None:
+        self._url = ""
+
+    def hear(self, name: str, line: str) -> None:
+        """A line of a child's output."""
+        start = line.find("http://")
+        if name.startswith("verifier") and start >= 0 and "/metrics" in line:
+            self._url = line[start : line.index("/metrics") + len("/metrics")]
+
+    def read(self) -> Account:
+        """Sums since it started."""
+        with urllib.request.urlopen(self._url, timeout=5) as answer:
+            return accounted(answer.read().decode())
+
+
+class ForwardClock:
+    """Counts the calls of a model's forward, and the seconds that they take."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.calls = 0
+        self.seconds = 0.0
+        self._forward = model.forward
+        model.forward = self._timed
+
+    def _timed(self, *args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return self._forward(*args, **kwargs)
+        finally:
+            self.calls += 1
+            self.seconds += time.perf_counter() - started
