@@ -26,7 +26,7 @@ def static(num_steps: int, num_draft_tokens: int) -> Contender:
     return Contender(name, plan=PlanChanges(num_steps=num_steps, num_draft_tokens=num_draft_tokens))
 
 
-STATIC = [static(*plan) for plan in ((0, 1), (1, 2), (2, 3), (3, 4), (5, 6), (5, 16), (8, 32))]
+STATIC = [static(*plan) for plan in ((0, 1), (2, 3), (3, 4), (5, 6), (5, 16))]
 CONTROLLERS = [Contender(policy.value, policy) for policy in (Policy.EMA, Policy.GOODPUT)]
 ORACLES = [Contender(policy.value, policy, waits=False) for policy in (Policy.KNOWS_SURVIVALS, Policy.KNOWS_TOKENS)]
 """They plan every step by what it truly costs, and by how often nodes like these are accepted, or by what the target will say.

@@ -65,7 +65,7 @@ class Survivals:
     def choices(self, session: Session, draft: Draft) -> list[Choice]:
         """Every number of nodes, with the sum of their survivals."""
         found = [Choice(1, 1.0)]
-        for survival in draft.survivals[1:]:
+        for survival in draft.log_survivals[1:]:
             found.append(Choice(found[-1].tokens + 1, found[-1].length + math.exp(survival)))
         return found
 

@@ -45,9 +45,9 @@ def _unpaced(name: str, verifiers: int) -> list[Scenario]:
 
 
 def _paired(cost_ms: float, delay_ms: float) -> list[Scenario]:
-    """A head of that expansion cost at the end of such a link, ahead and serial."""
+    """A head of that expansion cost at the end of such a link: ahead, serial, and what goodput makes of it."""
     scenario = Scenario("refresh", drafters=(replace(EAGLE3, cost=ExpansionCurve(cost_ms)),), link=Link(delay_ms))
-    return [scenario, replace(scenario, plan=SERIAL)]
+    return [scenario, replace(scenario, plan=SERIAL), replace(scenario, policy=Policy.GOODPUT)]
 
 
 GROUPS: dict[str, list[Scenario]] = {

@@ -161,7 +161,7 @@ class Offer(NamedTuple):
     @property
     def gains(self) -> Scores:
         """Seconds of the verifier that the children of each save, if every node has a sure one [n]."""
-        return np.exp(self.growth.original.tree.survivals(self.slots)) * self.growth.worth.token_s
+        return np.exp(self.growth.original.tree.log_survivals(self.slots)) * self.growth.worth.token_s
 
     def pays(self, saved_s: float, expansion_s: float) -> bool:
         """Tell whether this is worth such an expansion. A root always is, and so is all where the verifier waits for the whole tree."""

@@ -97,7 +97,7 @@ class Draft:
     """Index of each one's parent within the draft; -1 for the root."""
     positions: Sequence[int]
     """Index of each in the session's whole sequence."""
-    survivals: Sequence[float]
+    log_survivals: Sequence[float]
     """Log-survival of each, 0 for the root."""
 
     @staticmethod
@@ -108,13 +108,13 @@ class Draft:
     @property
     def edges(self) -> list[float]:
         """Edge of each, 0 for the root."""
-        survivals = self.survivals
-        return [0.0, *(own - survivals[up] for own, up in zip(survivals[1:], self.parents[1:], strict=True))]
+        log_survivals = self.log_survivals
+        return [0.0, *(own - log_survivals[up] for own, up in zip(log_survivals[1:], self.parents[1:], strict=True))]
 
     @property
     def outlook(self) -> Outlook:
         """What the target should make of it."""
-        probabilities, inner = [math.exp(survival) for survival in self.survivals], set(self.parents)
+        probabilities, inner = [math.exp(survival) for survival in self.log_survivals], set(self.parents)
         ends = math.fsum(probability for i, probability in enumerate(probabilities) if i not in inner)
         return Outlook(math.fsum(probabilities), ends)
 
@@ -123,7 +123,7 @@ class Draft:
         if count >= len(self.tokens):
             return self
         ids, tokens, parents = self.ids[:count], self.tokens[:count], self.parents[:count]
-        return Draft(ids, tokens, parents, self.positions[:count], self.survivals[:count])
+        return Draft(ids, tokens, parents, self.positions[:count], self.log_survivals[:count])
 
     def accept(self, picks: Sequence[int | None]) -> list[int]:
         """Walk down from the root along the target's picks: indices of the accepted path, root first.

@@ -234,8 +234,8 @@ class Mirror:
         ids, tokens, parents, positions = self.tree.columns(slots).tolist()
         index = {slot: i for i, slot in enumerate(slots)}
         index[-1] = -1
-        survivals = self.tree.survivals(slots).tolist()
-        return Draft(ids, tokens, [index[parent] for parent in parents], positions, survivals)
+        log_survivals = self.tree.log_survivals(slots).tolist()
+        return Draft(ids, tokens, [index[parent] for parent in parents], positions, log_survivals)
 
     def take(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
         """Take the best nodes for a step, which is in flight from now until `commit`."""

@@ -165,7 +165,7 @@ class Columns:
             column.data = np.concatenate((column.data, np.full(more, column.fill, dtype=column.data.dtype)))
         self._share()
 
-    def survivals(self, slots: Sequence[int] | Ints) -> Scores:
+    def log_survivals(self, slots: Sequence[int] | Ints) -> Scores:
         """Estimate, as logs [n], how probable it is that each of these nodes is accepted, given the root."""
         return self._scores.take(slots) - self._score[ROOT]
 

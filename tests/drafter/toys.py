@@ -192,7 +192,7 @@ class Verifier:
             sequences.append([*sequences[parent], token] if parent >= 0 else list(self.committed))
         picks = [self._target(sequence) for sequence in sequences]
         path = draft.accept(picks)
-        self.verified += [(draft.survivals[i], i in path) for i in range(1, len(draft.ids))]
+        self.verified += [(draft.log_survivals[i], i in path) for i in range(1, len(draft.ids))]
         commit, hit = self.mirror.commit(draft, path, picks[path[-1]])
         self.hits.append(hit)
         self.committed += commit.tokens

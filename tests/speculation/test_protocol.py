@@ -210,7 +210,7 @@ def test_the_worked_example_is_drawn_anew_below_sat() -> None:
     assert mirror.tree.snapshot() == original.tree.snapshot()
     draft = mirror.take(num_draft_tokens=5, topk=4, num_steps=5)
     assert draft.ids == [0, 1, 4, 2, 6], "what hangs below `on` has fallen with it"
-    assert np.allclose(draft.survivals, [0, -0.1, -0.15, -0.3, -0.6], atol=1e-5)
+    assert np.allclose(draft.log_survivals, [0, -0.1, -0.15, -0.3, -0.6], atol=1e-5)
 
 
 def test_another_edge_for_a_node_that_is_gone_or_committed_is_let_pass() -> None:
@@ -222,7 +222,7 @@ def test_another_edge_for_a_node_that_is_gone_or_committed_is_let_pass() -> None
     original.commit(commit)
     assert mirror.tree.snapshot() == original.tree.snapshot() == (7, MAT, {})
     mirror.grow(original.grow([NewNode(7, RUG, -0.25)]))
-    assert mirror.take(5, 4, 5).survivals == [0.0, -0.25], "counted from the root, whatever was said of it"
+    assert mirror.take(5, 4, 5).log_survivals == [0.0, -0.25], "counted from the root, whatever was said of it"
 
 
 def test_a_full_original_still_gives_other_edges_and_none_to_its_root() -> None:

@@ -74,7 +74,7 @@ def test_fewer_of_the_best_nodes_are_the_best_of_fewer(nodes: list[tuple[int, fl
     ids, parents = list(range(1, len(nodes) + 1)), [parent % (at + 1) for at, (parent, _) in enumerate(nodes)]
     mirror.grow(Grow(0, ids, parents, list(range(len(nodes))), [edge for _, edge in nodes]))
     whole = mirror.preview(16, topk, 8)
-    assert list(whole.survivals) == sorted(whole.survivals, reverse=True)
+    assert list(whole.log_survivals) == sorted(whole.log_survivals, reverse=True)
     for count in range(1, 17):
         fresh = Mirror(1, 0, 0, 64, 100)
         fresh.grow(Grow(0, ids, parents, list(range(len(nodes))), [edge for _, edge in nodes]))

@@ -117,7 +117,7 @@ async def test_predicted_and_observed_survival_agree(temperature: float) -> None
     finally:
         child.kill()
     taken = [session for record in records for session in record.sessions]
-    predicted = np.exp(np.concatenate([session.draft.survivals[1:] for session in taken]))
+    predicted = np.exp(np.concatenate([session.draft.log_survivals[1:] for session in taken]))
     accepted = np.concatenate(
         [np.isin(range(1, len(session.draft.tokens)), session.accepted_path) for session in taken]
     )

@@ -66,7 +66,7 @@ class StepChooser:
             others = fixed(self._corrected(sessions, drafts), line, launched.num_draft_tokens - 1)
             self.account.weighed(spending, others, line)
         there = zip(sessions, drafts, strict=True)
-        return spending.at_least([min(self._least(session), len(survivals)) for session, survivals in there])
+        return spending.at_least([min(self._least(session), len(logs)) for session, logs in there])
 
     def _prospect(self, session: Session, now: float) -> Prospect | None:
         """What may come for a session, in tokens as they have shown to be accepted."""
@@ -83,8 +83,8 @@ class StepChooser:
     def _corrected(self, sessions: Sequence[Session], drafts: Sequence[Sequence[float]]) -> list[Iterator[float]]:
         """What has shown of the log-survivals of each session's nodes: their survivals, best first."""
         return [
-            self._standings[session.id].acceptance.corrected(map(math.exp, survivals)) if survivals else iter(())
-            for session, survivals in zip(sessions, drafts, strict=True)
+            self._standings[session.id].acceptance.corrected(map(math.exp, logs)) if logs else iter(())
+            for session, logs in zip(sessions, drafts, strict=True)
         ]
 
     def _draft(self, session: Session) -> Sequence[float]:
@@ -93,9 +93,9 @@ class StepChooser:
         if not isinstance(drafter, DraftSession) or standing is None or not session.plan.speculates:
             return ()
         mirror = drafter.mirror
-        survivals = mirror.preview(*session.tree_limits).survivals[1:]
-        standing.offered = len(survivals) > 0 or mirror.caught_up or mirror.resting
-        return survivals
+        log_survivals = mirror.preview(*session.tree_limits).log_survivals[1:]
+        standing.offered = len(log_survivals) > 0 or mirror.caught_up or mirror.resting
+        return log_survivals
 
     def pause(self, sessions: Sequence[Session], spending: Spending, now: float) -> float:
         """Seconds to wait before looking again, for what would make this step a better one; 0: step now."""
@@ -157,4 +157,4 @@ class StepChooser:
 
 
 def _probabilities(draft: Draft) -> Sequence[float]:
-    return [math.exp(survival) for survival in draft.survivals[1:]]
+    return [math.exp(survival) for survival in draft.log_survivals[1:]]

@@ -89,7 +89,7 @@ class Speculation:
         """Draw the tree with these states by slot: root, accepted, rejected or bonus; all others are drafted."""
         tree, places = self.tree, _worth_showing(self.tree, states)
         slots = [*places]
-        columns = zip(slots, *tree.columns(slots).tolist(), np.exp(tree.survivals(slots)).tolist(), strict=True)
+        columns = zip(slots, *tree.columns(slots).tolist(), np.exp(tree.log_survivals(slots)).tolist(), strict=True)
         nodes = [
             {
                 "key": f"n{node_id}" if node_id else f"t{position}",  # the same in every snapshot of the same token
