@@ -100,7 +100,7 @@ class HandOver:
     sampled: bool = False
     """True: sessions whose temperature is above 0; False: greedy ones."""
     other_kind: bool = False
-    """The other is of another kind: only sessions whose callers asked for none may go."""
+    """True: the other is of another kind, so that only sessions whose callers asked for none may go."""
 
     def __post_init__(self) -> None:
         if self.sessions < 1:

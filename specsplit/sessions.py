@@ -34,7 +34,7 @@ class DecodeRequest:
     logprobs: int | None = None
     """Likeliest tokens wanted beside each token, as in `GenerateRequest`."""
     any_drafter: bool = False
-    """The caller asked for no kind of drafter, so another kind may take the session over."""
+    """True: the caller asked for no kind of drafter, so that one of another kind may take the session over."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)

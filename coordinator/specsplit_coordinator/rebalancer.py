@@ -50,7 +50,7 @@ class _Move(NamedTuple):
 
 
 class _Moved(NamedTuple):
-    """When that was ordered last, and how many sessions the two drafters had then."""
+    """When a move was ordered last, and how many sessions the two drafters had then."""
 
     at: float
     here: int

@@ -63,7 +63,7 @@ class SpeculationReport:
 
 
 def _together(parts: Sequence[DrafterReport]) -> DrafterReport:
-    """What is counted is summed up, of the rest it is the mean by steps."""
+    """Sum up what is counted, and take the mean of the rest by steps."""
     return DrafterReport(
         parts[0].member_id,
         sum(each.sessions for each in parts),

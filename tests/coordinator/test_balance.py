@@ -34,7 +34,12 @@ STANDALONE, NGRAM = DrafterKind.STANDALONE, DrafterKind.NGRAM
 STEP_S = 0.02
 PLACES = 16
 
-steps, accepted, seconds, shares = st.floats(0, 1e4), st.floats(0, 16), st.floats(0, 1), st.floats(0, 1)
+steps, accepted, seconds, shares = (
+    st.floats(0, 1e4, allow_subnormal=False),
+    st.floats(0, 16),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
 brought = st.builds(Brought, steps, accepted, seconds)
 
 

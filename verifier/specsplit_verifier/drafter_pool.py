@@ -304,7 +304,7 @@ class DrafterPool:
 
 
 def _to_hand_over(order: HandOver, running: Iterable[Session]) -> Sequence[Session]:
-    """Those that drafters have brought least in a step; of equals, those with the shortest texts, which cost least to open anew."""
+    """Choose those that drafters have brought least in a step; of equals, those with the shortest texts, which cost least to open anew."""
     willing = (
         session
         for session in running

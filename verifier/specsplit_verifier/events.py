@@ -70,7 +70,7 @@ class HandOver:
     sampled: bool = False
     """True: sessions whose temperature is above 0; False: greedy ones."""
     other_kind: bool = False
-    """Only those whose callers asked for no kind of drafter."""
+    """True: only sessions whose callers asked for no kind of drafter."""
 
 
 @dataclass(frozen=True, slots=True)
