@@ -106,6 +106,14 @@ def test_a_pool_remembers_so_many_drafters_and_every_one_that_drafts(monkeypatch
     assert set(pool.records) >= {("d:0", False), ("d:11", False)}
 
 
+def test_the_drafter_that_was_not_used_for_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafter_pool, "REMEMBERED", 2)
+    pool = pool_with_features()
+    for number, name in enumerate("abac"):
+        pool.close(session_at(pool, Endpoint(name, f"{name}:1"), number))
+    assert list(pool.records) == [("a:1", False), ("c:1", False)]
+
+
 def test_greedy_and_sampled_sessions_have_records_of_their_own() -> None:
     pool, drafter = pool_with_features(), Endpoint("d", "d:0")
     sessions = [session_at(pool, drafter, number, temperature) for number, temperature in enumerate((0.0, 0.7, 1.0))]
@@ -135,17 +143,29 @@ def test_to_another_kind_go_only_sessions_whose_callers_asked_for_none() -> None
     assert bound.drafted_by("e:0"), "to another of its kind it may go"
 
 
-def test_those_go_first_that_drafters_have_brought_least_and_of_equals_the_shortest() -> None:
+@pytest.mark.parametrize(("other_kind", "order"), [(True, [2, 1, 3, 0]), (False, [3, 0, 2, 1])])
+def test_the_shortest_go_first_and_to_another_kind_those_that_drafters_have_brought_least(
+    other_kind: bool, order: list[int]
+) -> None:
     pool, drafter = pool_with_features(), Endpoint("d", "d:0")
-    sessions = [session_at(pool, drafter, number) for number in range(4)]
+    sessions = [session_at(pool, drafter, number, any_drafter=True) for number in range(4)]
     told = [(10, 30, 5), (10, 2, 90), (100, 20, 60), (50, 100, 3)]  # steps, accepted in them, tokens
     for session, (steps, accepted, tokens) in zip(sessions, told, strict=True):
         session.tally.steps, session.tally.accepted, session.tokens = steps, accepted, [1] * tokens
     gone: list[int] = []
     while left := [session for session in sessions if session.drafted_by("d:0")]:
-        pool.hand_over(HandOver("d:0", Endpoint("e", "e:0"), 1), sessions, 0.0)
+        pool.hand_over(HandOver("d:0", Endpoint("e", "e:0"), 1, other_kind=other_kind), sessions, 0.0)
         gone += [session.id for session in left if not session.drafted_by("d:0")]
-    assert gone == [2, 1, 3, 0]
+    assert gone == order
+
+
+def test_a_session_that_was_handed_over_and_is_preempted_comes_back_to_where_it_was() -> None:
+    pool, other = pool_with_features(), Endpoint("e", "e:0")
+    session = session_at(pool, Endpoint("d", "d:0"))
+    pool.hand_over(HandOver("d:0", other, 1), [session], 0.0)
+    pool.suspend(session)
+    pool.resume(session, 1.0)
+    assert session.drafted_by("e:0")
 
 
 def test_only_sessions_of_the_kind_of_text_that_is_asked_for_are_handed_over() -> None:
@@ -156,6 +176,13 @@ def test_only_sessions_of_the_kind_of_text_that_is_asked_for_are_handed_over() -
     pool.hand_over(HandOver("d:0", other, 2, sampled=True), [greedy, sampled], 0.0)
     assert greedy.drafted_by("d:0"), "it is let pass where there is none"
     assert pool.counters.hand_overs == 1
+
+
+def test_a_record_that_was_begun_anew_between_two_looks_takes_nothing_away() -> None:
+    recently, key = Recently(), ("d:0", False)
+    recently.look({key: DrafterRecord(sessions=1, steps=5000, accepted=50)}, 10.0)
+    again = recently.look({key: DrafterRecord(sessions=1, steps=1, accepted=1)}, 25.0)[key]
+    assert (again.steps, again.accepted) == (2501, 26)
 
 
 def test_what_a_drafter_brought_lately_is_forgotten_with_its_record() -> None:

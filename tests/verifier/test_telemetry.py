@@ -93,7 +93,9 @@ class Serving:
 
 @asynccontextmanager
 async def serving(folder: Path, **settings: Any) -> AsyncIterator[Serving]:
-    service = service_of(VerifierSettings.load(model=folder, step_token_budget=16, **settings))
+    service = service_of(
+        VerifierSettings.load(model=folder, step_token_budget=16, **{"adaptive": "static", **settings})
+    )
     await service.start()
     server, task = service.server, asyncio.create_task(service.serve(signals=False))
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from specsplit.draft_events import Close, FeaturesRead, Open, Refuse, ToVerifier
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
@@ -93,14 +94,19 @@ class DrafterPool:
             return []
         root = len(session.tokens) - 1
         mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
-        if (address, sampled) not in self._records:
-            self._forget()
-        patience = self._patience.setdefault(address, Patience())
-        record = self._records.setdefault((address, sampled), DrafterRecord())
+        patience, record = self._patience.setdefault(address, Patience()), self._record(address, sampled)
         movable = session.request.any_drafter
         session.drafter = DraftSession(address, mirror, patience, feed, self.counters, record, movable=movable)
         opened = self._open_event(session, feed)
         return [(address, session.id, event) for event in (opened, *session.drafter.begin(root, now))]
+
+    def _record(self, address: str, sampled: bool) -> DrafterRecord:
+        """Look up a record, or begin one. It is the last to be forgotten from now on."""
+        record = self._records.pop((address, sampled), None)
+        if record is None:
+            self._forget()
+        record = self._records[address, sampled] = record or DrafterRecord()
+        return record
 
     def _forget(self) -> None:
         """Make room for another record."""
@@ -188,6 +194,9 @@ class DrafterPool:
         sends: Sends = []
         for session in _to_hand_over(order, running):
             sends += self._detach(session, needed=True)
+            session.request = replace(
+                session.request, drafter=order.target
+            )  # it comes back to that one, should it be preempted
             sends += self._open(session, order.target, now)
             self.counters.hand_overs += 1
         return sends
@@ -304,7 +313,10 @@ class DrafterPool:
 
 
 def _to_hand_over(order: HandOver, running: Iterable[Session]) -> Sequence[Session]:
-    """Choose those that drafters have brought least in a step; of equals, those with the shortest texts, which cost least to open anew."""
+    """Choose those with the shortest texts, which cost least to open anew. To another kind those go first that drafters have brought least.
+
+    Within a kind that would give the other drafter the hardest texts, by which it would seem to be the worse one.
+    """
     willing = (
         session
         for session in running
@@ -313,4 +325,8 @@ def _to_hand_over(order: HandOver, running: Iterable[Session]) -> Sequence[Sessi
         and (session.request.any_drafter or not order.other_kind)
         and order.target.address not in session.refused_by
     )
-    return sorted(willing, key=lambda each: (each.tally.accepted_a_step, len(each.tokens)))[: order.sessions]
+
+    def place(session: Session) -> tuple[float, int]:
+        return session.tally.accepted_a_step if order.other_kind else 0.0, len(session.tokens)
+
+    return sorted(willing, key=place)[: order.sessions]

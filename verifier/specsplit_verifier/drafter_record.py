@@ -76,7 +76,9 @@ class Lately:
         return cls(record.steps, record.accepted, record.hits, record.held_s, record.round_trips, record.round_trip_s)
 
     def followed_by(self, before: Lately, now: Lately, share: float) -> Lately:
-        """`share` of these sums, and what came between two looks at the record."""
+        """`share` of these sums, and what came between two looks at the record, or since it was begun anew."""
+        if now.steps < before.steps:
+            before = NOTHING
         return Lately(
             share * self.steps + now.steps - before.steps,
             share * self.accepted + now.accepted - before.accepted,

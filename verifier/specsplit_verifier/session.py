@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,8 +29,8 @@ class Tally:
 
     @property
     def accepted_a_step(self) -> float:
-        """Drafts accepted in a step, the mean; 0 before the first."""
-        return self.accepted / max(1, self.steps)
+        """Drafts accepted in a step, the mean; infinite before the first."""
+        return self.accepted / self.steps if self.steps else math.inf
 
     def step(self, draft: Draft, path: Sequence[int]) -> None:
         """A step accepted `path` of a draft, root included."""
