@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.request
 from dataclasses import astuple, dataclass
+from functools import wraps
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -69,13 +70,15 @@ class ForwardClock:
     def __init__(self, model: nn.Module) -> None:
         self.calls = 0
         self.seconds = 0.0
-        self._forward = model.forward
-        model.forward = self._timed
+        forward = model.forward
 
-    def _timed(self, *args: Any, **kwargs: Any) -> Any:
-        started = time.perf_counter()
-        try:
-            return self._forward(*args, **kwargs)
-        finally:
-            self.calls += 1
-            self.seconds += time.perf_counter() - started
+        @wraps(forward)  # transformers looks at the signature
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                self.calls += 1
+                self.seconds += time.perf_counter() - started
+
+        model.forward = timed

@@ -75,14 +75,16 @@ async def _measure(context: Context, drafters: dict[str, Endpoint | None]) -> li
     return [_row(*cell, made) for cell, made in records.items()]
 
 
+def _settings(context: Context, kind: DrafterKind) -> DrafterSettings:
+    target = context.target if kind.is_head else None
+    return DrafterSettings(kind=kind, model=drafts_beside(context.target).get(kind), target=target)
+
+
 def run(context: Context) -> None:
     """Measure, print, write."""
     with ExitStack() as stack:
-        models = drafts_beside(context.target)
-        drafters: dict[str, Endpoint | None] = {"none": None} | {
-            kind.value: stack.enter_context(process_of(DrafterSettings(kind=kind, model=models.get(kind))))
-            for kind in KINDS
-        }
+        drafters: dict[str, Endpoint | None] = {"none": None}
+        drafters |= {kind.value: stack.enter_context(process_of(_settings(context, kind))) for kind in KINDS}
         rows = asyncio.run(_measure(context, drafters))
 
     def draw(figure: Figure) -> None:

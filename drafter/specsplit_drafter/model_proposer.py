@@ -1,9 +1,9 @@
 """The drafter with a model: its sessions, their pending context, and what one expansion asks of each step of the model.
 
 Draft extend: after a commit the committed tokens' pending rows are computed first, in a forward in which the session has no nodes but
-those that survived and have come so near to the root that they are due in lower steps. The root gets its children from it; nodes that
-survived keep theirs. A prompt is read in the same way, in parts so that it does not keep other sessions waiting, and with a head as its
-features arrive.
+those that survived and have come so near to the root that they are due in lower steps, and, of a head, new ones farther down whose parents
+were expanded before. The root gets its children from it; nodes that survived keep theirs. A prompt is read in the same way, in parts so
+that it does not keep other sessions waiting, and with a head as its features arrive.
 """
 
 from __future__ import annotations

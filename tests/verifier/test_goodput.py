@@ -16,8 +16,10 @@ from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft, Grow, Mirror
 from specsplit.values import Adaptive, Plan, PlanChanges
+from specsplit_verifier.account import Account
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.adaptive.goodput import MAX_STEPS, GoodputController
+from specsplit_verifier.budget import Line, Spending
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.patience import Patience
@@ -182,3 +184,19 @@ def test_the_estimate_says_what_is_committed_per_second() -> None:
     assert estimate is not None
     assert estimate.accept_length == pytest.approx(3.0)
     assert estimate.step_s == pytest.approx(0.02)
+
+
+def test_a_step_of_prompts_alone_shows_nothing_of_the_launched_plan() -> None:
+    account, line = Account(), Line(0.01, 0.001)
+    account.weighed(Spending([2], 2.0, 0.012), Spending([1], 1.0, 0.011), line)
+    account.stepped(step(LAUNCHED, 2, 1))
+    before = account.estimate()
+    for _ in range(8):
+        if account.asks:
+            account.weighed(Spending([], 0.0, 0.01), Spending([], 0.0, 0.01), line)
+        account.stepped(replace(step(LAUNCHED, 2, 1), sessions=[]))
+    assert account.estimate() == before
+    account.stepped(step(LAUNCHED, 2, 1))
+    after = account.estimate()
+    assert before is not None and after is not None
+    assert after.static_rate / after.rate == pytest.approx(before.static_rate / before.rate)

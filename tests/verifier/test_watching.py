@@ -16,6 +16,7 @@ from specsplit.speculation import Draft, Grow
 from specsplit.v1 import drafter_pb2
 from specsplit.values import Plan, PlanChanges, SpeculationStatistics, Stopping
 from specsplit.wire.watching import Watched
+from specsplit_verifier.draft_session import NoDrafter
 from specsplit_verifier.events import FromDrafter
 from specsplit_verifier.step import SessionResult, TreeView
 from specsplit_verifier.verifier import Verifier
@@ -109,7 +110,7 @@ async def test_a_session_without_a_drafter_is_seen_as_its_roots(alphabet: Path) 
         steps = [event for event, _ in await asyncio.wait_for(seeing, 10)]
     assert bytes(tokens) == b"bcde"
     assert [(step.ids, step.tokens, step.bonus) for step in steps if isinstance(step, WatchedStep)] == [
-        ((0,), (letter,), letter + 1) for letter in b"abcd"
+        ([0], [letter], letter + 1) for letter in b"abcd"
     ]
 
 
@@ -176,3 +177,8 @@ async def test_a_grow_that_is_no_tree_is_not_shown_to_anybody() -> None:
         await asyncio.sleep(0)
         watching.grown(FromDrafter("drafter", [(1, misshapen), (1, sound)]))
         assert (await first)[0] == sound
+
+
+def test_of_a_drafter_that_was_lost_during_a_step_what_was_taken_is_seen_as_it_was_grown() -> None:
+    draft = Draft([0, 2, 3, 1], [7, 8, 9, 6], [-1, 0, 1, 0], [4, 5, 6, 5], [0.0, -0.1, -0.2, -0.9])
+    assert NoDrafter().view(draft) == TreeView([0, 1, 2, 3], [-1, 0, 0, 2], [7, 6, 8, 9], [0.0, -0.9, -0.1, -0.1])

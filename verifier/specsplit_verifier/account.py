@@ -49,14 +49,15 @@ class Account:
 
     def weighed(self, chosen: Spending, launched: Spending, line: Line) -> None:
         """This step is about to be made; the launched plan would make that one. To be told if the account `asks`."""
-        self._token_s = line.token_s
-        self._ratio = (launched.length * chosen.seconds) / (chosen.length * launched.seconds) if chosen.length else 1.0
+        if chosen.length:  # else it is a step of prompts alone, which shows nothing
+            self._token_s = line.token_s
+            self._ratio = (launched.length * chosen.seconds) / (chosen.length * launched.seconds)
 
     def stepped(self, result: StepResult) -> None:
         """The step is over."""
-        self._steps += 1
         if not result.sessions:
             return
+        self._steps += 1
         costs = result.costs
         seconds = (costs.waited_us + costs.forward_us + costs.host_us) * 1e-6
         committed = result.accepted + len(result.sessions)

@@ -2,7 +2,7 @@
 
 A step over n tokens takes base + n * token seconds, and commits a token for each root and s for a node of survival s, on average. All
 nodes cost the same, so the best step of any size takes the likeliest nodes of all sessions, whoever they belong to, and the best size is
-found by looking at each: the one of which
+found by adding the likeliest node that is left until one no longer pays: then none behind it does. It is the size of which
 
     (roots + the sum of the survivals) / (base + tokens * token)
 

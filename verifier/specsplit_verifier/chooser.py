@@ -25,7 +25,7 @@ from specsplit_verifier.step import StepResult
 
 SMOOTHING: Final = 0.05
 REMEMBERED: Final = 64
-"""Drafters whose acceptance is kept."""
+"""Pairs of a drafter and a kind of text (greedy, sampled) whose acceptance is kept."""
 
 
 class _Asked(NamedTuple):
@@ -81,14 +81,14 @@ class StepChooser:
         return 0 if standing is None else standing.least
 
     def _corrected(self, sessions: Sequence[Session], drafts: Sequence[Sequence[float]]) -> list[Iterator[float]]:
-        """What has shown of the log-survivals of each session's nodes: their survivals, best first."""
+        """Survivals of each session's nodes, best first, as they have shown to be."""
         return [
             self._standings[session.id].acceptance.corrected(map(math.exp, logs)) if logs else iter(())
             for session, logs in zip(sessions, drafts, strict=True)
         ]
 
     def _draft(self, session: Session) -> Sequence[float]:
-        """Log-survivals of the nodes that a session has for a step, best first, the root left out."""
+        """Log-survivals of the nodes that a session has for a step, best first, the root left out; notes whether it was offered any."""
         drafter, standing = session.drafter, self._standings.get(session.id)
         if not isinstance(drafter, DraftSession) or standing is None or not session.plan.speculates:
             return ()
@@ -145,7 +145,7 @@ class StepChooser:
         return standing
 
     def _drafters(self, address: str, session: Session) -> Acceptance:
-        key = address, session.request.sampling.temperature > 0
+        key = address, session.sampled
         if key not in self._acceptance and len(self._acceptance) >= REMEMBERED:
             del self._acceptance[next(iter(self._acceptance))]
         return self._acceptance.setdefault(key, Acceptance())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 FORGETTING: Final = 0.99
@@ -68,7 +69,9 @@ class StepCost:
         kept = True, True, True
         while True:
             terms = solved(*_only(kept, left, right))
-            if terms is None:  # steps that tell the terms apart by less than a float holds
+            if terms is None or any(
+                map(math.isnan, terms)
+            ):  # steps that tell the terms apart by less than a float holds
                 return self._terms
             if min(terms) >= 0:
                 return terms

@@ -91,7 +91,14 @@ class NoDrafter:
 
     def view(self, draft: Draft) -> TreeView:
         """All there is; of a drafter that was lost while the step was in flight, what was taken."""
-        return TreeView(draft.ids, draft.parents, draft.tokens, draft.edges)
+        order = sorted(range(len(draft.ids)), key=draft.ids.__getitem__)  # as grown; a draft stands best first
+        places = {-1: -1} | {old: new for new, old in enumerate(order)}
+        return TreeView(
+            [draft.ids[i] for i in order],
+            [places[draft.parents[i]] for i in order],
+            [draft.tokens[i] for i in order],
+            [draft.edges[i] for i in order],
+        )
 
     def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
         """Nobody is waited for."""

@@ -134,7 +134,7 @@ class Feed:
     @property
     def recompute(self) -> range:
         """Positions to compute again: gone, and the drafter's next. Those that it could be sent at once, and no more."""
-        if not self.attached:
+        if not self.attached or self.resting:
             return range(0)
         return range(self.sent, max(self.sent, min(self._kept.first, self.read + self._limits.window)))
 

@@ -121,7 +121,8 @@ class _Member:
         try:
             self._verifier.replan(order.changes, control.adaptive, control.max_draft_tokens)
         except InvalidRequest as error:
-            _log.warning("%s does not go with the settings here, keeping their own: %s", control, error)
+            wanted = f"adaptive = {control.adaptive}, max_draft_tokens = {control.max_draft_tokens}"
+            _log.warning("the order (%s) does not go with the settings here, keeping their own: %s", wanted, error)
             self._verifier.replan(order.changes)
 
     def _on_hand_over(self, order: HandOverDirective) -> None:

@@ -28,8 +28,8 @@ class GoodputController:
         self._bounds: Plan | None = None
         self._shown: tuple[int, int] | None = None
         """num_steps and num_draft_tokens."""
-        self._told: tuple[Plan, Plan] | None = None
-        """The plan that was asked for last, and what is shown of it: most sessions have the same."""
+        self._told: tuple[tuple[int, int], Plan, Plan] | None = None
+        """What was shown when this was last asked, the plan that was asked for, and what is told of it: most sessions have the same."""
         self.chooser: Final = StepChooser()
 
     def plan(self, launched: Plan, sessions: int) -> Plan:
@@ -42,23 +42,20 @@ class GoodputController:
 
     def shown(self, plan: Plan) -> Plan:
         """A plan with what is spent of it lately; what was fixed otherwise stays."""
-        if self._shown is None or self._bounds is None:
+        shown, told = self._shown, self._told  # once each: metrics ask from another thread
+        if shown is None or self._bounds is None:
             return plan
-        told = self._told
-        if told is None or told[0] != plan:
-            num_steps, num_draft_tokens = self._shown
-            num_steps, num_draft_tokens = min(plan.num_steps, num_steps), min(plan.num_draft_tokens, num_draft_tokens)
-            told = self._told = plan, replace(plan, num_steps=num_steps, num_draft_tokens=num_draft_tokens)
-        return told[1]
+        if told is None or told[:2] != (shown, plan):
+            num_steps, num_draft_tokens = min(plan.num_steps, shown[0]), min(plan.num_draft_tokens, shown[1])
+            told = self._told = shown, plan, replace(plan, num_steps=num_steps, num_draft_tokens=num_draft_tokens)
+        return told[2]
 
     def observe(self, result: StepResult) -> None:
         """A step is over."""
         self.chooser.observe(result)
         depth, tokens = self.chooser.account.depth.mean, 1 + self.chooser.account.nodes.mean
         num_steps, num_draft_tokens = self._shown or (depth, tokens)
-        shown = _stuck(num_steps, depth), _stuck(num_draft_tokens, tokens)
-        if shown != self._shown:
-            self._shown, self._told = shown, None
+        self._shown = _stuck(num_steps, depth), _stuck(num_draft_tokens, tokens)
 
     def estimate(self) -> Estimate | None:
         """Estimate by what was seen lately."""
