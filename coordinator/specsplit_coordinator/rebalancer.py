@@ -89,8 +89,8 @@ class Rebalancer:
         score = partial(self._balance.score, verifier, sampled=sampled)
         there = [(seat, score(seat, more=1)) for seat in usable if seat.has_room]
         for source in usable:
-            if self._balance.report(verifier, source, sampled=sampled).sessions:
-                here = score(source)
+            here = score(source)
+            if here > 0 and self._balance.report(verifier, source, sampled=sampled).sessions:  # 0: by rounding
                 for target, gained in there:
                     move = _Move(verifier, source, target, sampled)
                     if self._is_open(move):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specsplit.clock import ManualClock
@@ -527,6 +527,21 @@ async def test_a_drafter_that_nobody_uses_is_remembered_as_it_was_and_sessions_d
     )
     room.hear(DrafterReport("good", 3, 1e3, 2.0))
     assert room.score("bad") < 0.9 * room.score("good"), "nor is it forgotten once it is not reported at all"
+
+
+@given(
+    st.floats(0, 1e9),
+    st.lists(st.builds(DrafterReport, st.sampled_from("ab"), st.just(1), *[st.floats(0)] * 4), max_size=4),
+)
+@example(20.0, [DrafterReport("a", 1, 1e3, 1.0, held_s=1e306)])
+def test_no_number_that_a_verifier_reports_is_too_large_for_the_rebalancer(
+    step_ms: float, reports: list[DrafterReport]
+) -> None:
+    room = Room("a", "b")
+    told = SpeculationReport("static", drafters=tuple(reports))
+    room.registry.hear(room.verifier, Heartbeat(Load(step_ms=step_ms), speculation=told))
+    room.clock.advance(EVERY_S)
+    room.rebalancer.look()
 
 
 async def test_a_session_that_was_handed_over_is_given_back_where_it_is() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from specsplit.clock import ManualClock
 from specsplit.values import Adaptive, Control, DrafterReport, Estimate, Plan, SpeculationReport
+from specsplit.wire.speculation import MOST_SECONDS, report_from_wire, report_to_wire
 from specsplit_verifier.core import EngineStatistics
 from specsplit_verifier.drafter_record import FORGOTTEN, HALF_LIFE_S, DrafterRecord, Recently, RecordKey
 from specsplit_verifier.reporter import Reporter
@@ -94,6 +95,16 @@ def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a
 def test_a_verifier_that_has_done_nothing_yet_says_so() -> None:
     reporter = Reporter(Plan(), lambda: statistics({}), lambda: Control(Adaptive.STATIC), ManualClock())
     assert reporter.report() == SpeculationReport("static", launched=Plan(), step_s=0.02, token_s=1e-4)
+
+
+def test_a_longer_wait_than_a_report_can_hold_costs_the_verifier_not_its_place_in_the_cluster() -> None:
+    slow = DrafterRecord(1, steps=1, held_s=7200.0, round_trips=1, round_trip_s=7200.0)
+    reporter = Reporter(
+        Plan(), lambda: statistics({("h:1", False): slow}), lambda: Control(Adaptive.STATIC), ManualClock()
+    )
+    reporter.names = {"h:1": "d1"}
+    assert report_from_wire(report_to_wire(reporter.report())) == reporter.report()
+    assert reporter.report().drafters == (DrafterReport("d1", 1, 1.0, 0.0, MOST_SECONDS, MOST_SECONDS),)
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -1.0])

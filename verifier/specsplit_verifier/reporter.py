@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from specsplit.clock import Clock
 from specsplit.values import Control, DrafterReport, Estimate, Plan, SpeculationReport
+from specsplit.wire.speculation import MOST_SECONDS
 from specsplit_verifier.core import EngineStatistics
 from specsplit_verifier.drafter_record import DrafterRecord, Lately, Recently
 
@@ -62,8 +63,8 @@ def _told(member_id: str, sampled: bool, record: DrafterRecord, lately: Lately) 
         sessions=record.sessions,
         steps=steps,
         accepted=lately.accepted / steps if steps else 0.0,
-        held_s=lately.held_s / steps if steps else 0.0,
-        round_trip_s=lately.round_trip_s / trips if trips else 0.0,
+        held_s=min(MOST_SECONDS, lately.held_s / steps) if steps else 0.0,
+        round_trip_s=min(MOST_SECONDS, lately.round_trip_s / trips) if trips else 0.0,
         sampled=sampled,
         movable=record.movable,
     )
