@@ -68,8 +68,11 @@ class Brought:
         return Brought(self.steps, accepted, weight * self.held_s + (1 - weight) * guess.held_s)
 
     def beside(self, before: Brought) -> Brought:
-        """The same, filled up to so many steps as are remembered with what was known before."""
-        left = min(max(0.0, REMEMBERED_STEPS - self.steps), before.steps)
+        """The same, filled up with what was known before to as many steps as that rests on, of those that are remembered.
+
+        Never to more: what was known before rests on these very steps too, if they have been told before.
+        """
+        left = max(0.0, min(REMEMBERED_STEPS, before.steps) - self.steps)
         if not left:
             return self
         steps = self.steps + left

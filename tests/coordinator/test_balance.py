@@ -179,12 +179,26 @@ def test_what_was_known_fills_up_what_is_seen_to_as_many_steps_as_are_remembered
     mine: Brought, before: Brought
 ) -> None:
     both = mine.beside(before)
-    assert both.steps == max(mine.steps, min(REMEMBERED_STEPS, mine.steps + before.steps))
-    if mine.steps >= REMEMBERED_STEPS or not both.steps:
+    assert both.steps == pytest.approx(max(mine.steps, min(REMEMBERED_STEPS, before.steps)))
+    if mine.steps >= min(REMEMBERED_STEPS, before.steps) or not both.steps:
         assert both == mine
     for name in ("accepted", "held_s") if both.steps else ():
         ends = sorted((getattr(mine, name), getattr(before, name)))
         assert ends[0] - 1e-9 <= getattr(both, name) <= ends[1] + 1e-9
+
+
+def test_what_is_remembered_rests_on_no_more_steps_however_often_they_are_told() -> None:
+    def told(heartbeats: int) -> float:
+        room = Room("d")
+        for _ in range(heartbeats):
+            room.hear(DrafterReport("d", 1, steps=10.0, accepted=4.0))
+            room.score("d")
+        room.hear()  # from now on it is only remembered
+        return room.score("d")
+
+    guess = GUESSES[STANDALONE]
+    whole = (10 * 4.0 + 50 * guess) / 60
+    assert told(1) == told(30) == pytest.approx(1 + (10 * 4.0 + 50 * whole) / 60)
 
 
 names = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
