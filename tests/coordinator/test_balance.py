@@ -24,7 +24,7 @@ from specsplit.values import (
 )
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.balance import GUESS_STEPS, GUESSES, MOST_STEPS, REMEMBERED_STEPS, Balance, Brought, score
-from specsplit_coordinator.placement import EXPLORE_EVERY, DrafterPlacement
+from specsplit_coordinator.placement import EXPLORE_EVERY, NO_DRAFTER, DrafterPlacement
 from specsplit_coordinator.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
 from specsplit_coordinator.registry import Registry, Seat
 from specsplit_coordinator.rosters import MARGIN, Rosters, reordered
@@ -352,6 +352,19 @@ def test_one_session_in_so_many_goes_to_a_drafter_that_was_seldom_seen_and_none_
     assert placed(room, 4 * EXPLORE_EVERY) == {"good": 4 * (EXPLORE_EVERY - 1), "bad": 4}
     room.hear(DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, GUESS_STEPS, 0.1))
     assert placed(room, 4 * EXPLORE_EVERY) == {"good": 4 * EXPLORE_EVERY}
+
+
+def test_sessions_that_want_no_drafter_take_no_turn_at_exploring() -> None:
+    room = Room("good", "bad")
+    room.hear(DrafterReport("good", 1, 1e5, 2.5))
+    room.drafters["bad"].running = 2
+    placement, chosen = DrafterPlacement(room.balance), list[str]()
+    for _ in range(EXPLORE_EVERY):
+        seat = placement.choose(room.registry, room.verifier, None, HERE, sampled=False)
+        assert seat is not None
+        chosen.append(seat.member_id)
+        assert placement.choose(room.registry, room.verifier, NO_DRAFTER, HERE, sampled=False) is None
+    assert chosen == ["good"] * (EXPLORE_EVERY - 1) + ["bad"], "one in so many of those that a drafter serves"
 
 
 def test_exploring_keeps_to_the_wished_kind_and_to_those_with_room() -> None:
