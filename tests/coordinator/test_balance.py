@@ -407,6 +407,71 @@ async def test_a_verifier_that_does_not_listen_is_told_to_hand_over_one_session_
     assert room.spread() == {"first": 7, "late": 1}, "as it will be once the verifier has been told"
 
 
+class InVain(Room):
+    """Eight sessions of a drafter that another would serve better, and a verifier that hands none over."""
+
+    async def start(self) -> None:
+        await self.place("first", 8)
+        self.drafters["late"] = self.join("late")
+
+    def round(self, first: int = 8, late: int = 0, *, told: bool = True) -> int:
+        """The coordinator looks once; how many orders the verifier is told of."""
+        self.clock.advance(EVERY_S)
+        self.hear(DrafterReport("first", first), DrafterReport("late", late))
+        self.rebalancer.look()
+        ordered = len(self.verifier.hand_overs)
+        if told:
+            self.verifier.hand_overs.clear()
+        return ordered
+
+
+async def test_a_session_that_was_not_handed_over_is_counted_where_it_is() -> None:
+    room = InVain("first")
+    await room.start()
+    spreads = list[tuple[int, dict[str, int]]]()
+    for _ in range(4):
+        spreads.append((room.round(), room.spread()))
+    before, after = {"first": 8, "late": 0}, {"first": 7, "late": 1}
+    assert spreads == [(1, after), (0, after), (0, before), (0, before)]
+
+
+async def test_a_verifier_that_is_told_late_has_as_much_time_to_hand_a_session_over() -> None:
+    room = InVain("first")
+    await room.start()
+    for _ in range(int(2 * NEVER_BACK_S / EVERY_S)):
+        room.round(told=False)
+    room.verifier.hand_overs.clear()
+    room.round()
+    assert room.spread() == {"first": 7, "late": 1}
+    room.round(first=7, late=1)
+    assert room.spread() == {"first": 7 - 1, "late": 1 + 1}, "it went, and so the next one may"
+
+
+async def test_a_session_that_has_ended_since_it_was_to_be_handed_over_is_counted_nowhere() -> None:
+    room = InVain()
+    room.drafters = {"first": room.join("first"), "late": room.join("late")}
+    leases = [await room.admission.enter() for _ in range(8)]
+    for lease in leases:
+        lease.take_drafter(room.drafters["first"])
+    assert room.round() == 1
+    (moved,) = (lease for lease in leases if lease.serving is room.drafters["late"])
+    moved.release()
+    for _ in range(4):
+        room.round()
+    assert room.spread() == {"first": 7, "late": 0}
+
+
+async def test_sessions_that_begin_and_end_later_do_not_undo_that_one_was_handed_over() -> None:
+    room = InVain("first")
+    await room.start()
+    assert room.round() == 1
+    assert room.round(first=7, late=1, told=False) == 1, "it went, and so the next one may"
+    room.verifier.hand_overs.clear()
+    assert room.round(first=6, late=2) == 0, "that is spread evenly enough"
+    await room.place("first", 4)
+    assert room.round(first=10, late=1) == 1, "others began at the one and ended at the other: it has gone all the same"
+
+
 @given(st.lists(st.integers(0, PLACES), min_size=1, max_size=5))
 async def test_sessions_are_spread_until_no_drafter_has_far_more_than_another_and_then_all_rest(
     counts: list[int],
