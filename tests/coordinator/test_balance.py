@@ -23,7 +23,16 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.balance import GUESS_STEPS, GUESSES, MOST_STEPS, REMEMBERED_STEPS, Balance, Brought, score
+from specsplit_coordinator.balance import (
+    GUESS_STEPS,
+    GUESSES,
+    MOST_STEPS,
+    POOL_EVERY_S,
+    REMEMBERED_STEPS,
+    Balance,
+    Brought,
+    score,
+)
 from specsplit_coordinator.placement import EXPLORE_EVERY, NO_DRAFTER, DrafterPlacement
 from specsplit_coordinator.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
 from specsplit_coordinator.registry import Registry, Seat
@@ -49,7 +58,7 @@ class Room:
     def __init__(self, *drafters: str, kind: DrafterKind = STANDALONE) -> None:
         self.clock = ManualClock()
         self.registry = Registry(HERE, self.clock, lost_after_s=1e9)
-        self.balance = Balance(self.registry)
+        self.balance = Balance(self.registry, self.clock)
         self.admission = Admission(self.registry, 100, 1.0)
         self.rebalancer = Rebalancer(self.registry, self.balance, self.admission, self.clock)
         self.verifier = self.registry.register(Register("v", "v:1", ModelInfo("toy", HERE, 512), 64))
@@ -142,6 +151,7 @@ def test_what_another_verifier_says_counts_until_there_is_more_to_go_by() -> Non
     reports = (DrafterReport("a", 1, steps=500.0, accepted=0.2), DrafterReport("b", 1, steps=500.0, accepted=2.5))
     room.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=reports)))
     assert room.score("b") > room.score("a")
+    room.clock.advance(POOL_EVERY_S)
     room.hear(DrafterReport("a", 1, steps=5e3, accepted=2.5), DrafterReport("b", 1, steps=5e3, accepted=0.2))
     assert room.score("a") > room.score("b")
 
@@ -187,12 +197,23 @@ def test_what_was_known_fills_up_what_is_seen_to_as_many_steps_as_are_remembered
         assert ends[0] - 1e-9 <= getattr(both, name) <= ends[1] + 1e-9
 
 
+def test_however_many_heartbeats_come_what_they_say_is_summed_up_once_in_so_long() -> None:
+    room = Room("d")
+    scores = list[float]()
+    for i in range(9):
+        room.hear(DrafterReport("d", 1, 1e3, accepted=float(i)))
+        scores.append(room.score("d"))
+        room.clock.advance(POOL_EVERY_S / 4)
+    assert [scores.index(score) for score in scores] == [0, 0, 0, 0, 4, 4, 4, 4, 8]
+
+
 def test_what_is_remembered_rests_on_no_more_steps_however_often_they_are_told() -> None:
     def told(heartbeats: int) -> float:
         room = Room("d")
         for _ in range(heartbeats):
             room.hear(DrafterReport("d", 1, steps=10.0, accepted=4.0))
             room.score("d")
+            room.clock.advance(POOL_EVERY_S)
         room.hear()  # from now on it is only remembered
         return room.score("d")
 
@@ -226,6 +247,7 @@ def test_a_roster_follows_the_scores_and_not_every_little_change() -> None:
     rosters = Rosters(room.registry, room.balance)
 
     def order(a: float, b: float) -> list[str]:
+        room.clock.advance(POOL_EVERY_S)
         room.hear(DrafterReport("a", 1, 1e5, a), DrafterReport("b", 1, 1e5, b))
         return [each.member_id for each in rosters.of(room.verifier).drafters]
 
@@ -350,6 +372,7 @@ def test_one_session_in_so_many_goes_to_a_drafter_that_was_seldom_seen_and_none_
     room.hear(DrafterReport("good", 1, 1e5, 2.5))
     room.drafters["bad"].running = 2  # as much is expected of it as of the other, and it is busier
     assert placed(room, 4 * EXPLORE_EVERY) == {"good": 4 * (EXPLORE_EVERY - 1), "bad": 4}
+    room.clock.advance(POOL_EVERY_S)
     room.hear(DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, GUESS_STEPS, 0.1))
     assert placed(room, 4 * EXPLORE_EVERY) == {"good": 4 * EXPLORE_EVERY}
 

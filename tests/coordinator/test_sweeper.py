@@ -37,7 +37,7 @@ async def test_a_look_that_fails_is_logged_and_the_next_one_finds_the_silent_mem
     clock = SystemClock()
     registry = Registry(Vocabulary(50), clock, LOST_AFTER_S)
     admission = Admission(registry, 1, 1.0)
-    rebalancer = Stumbling(registry, Balance(registry), admission, clock)
+    rebalancer = Stumbling(registry, Balance(registry, clock), admission, clock)
     task = asyncio.create_task(sweep(registry, admission, rebalancer, clock, LOST_AFTER_S))
     try:
         async with asyncio.timeout(10):
