@@ -156,12 +156,16 @@ class Admission:
         self._leases.discard(lease)
         self.serve_waiting()
 
-    def hand_over(self, verifier: Seat, source: Seat, target: Seat) -> None:
-        """A session of `verifier` goes on with another drafter: which one, is the verifier's choice; one is counted there."""
+    def hand_over(self, verifier: Seat, source: Seat, target: Seat) -> Lease | None:
+        """A session of `verifier` goes on with another drafter: which one, is the verifier's choice; one is counted there.
+
+        Returns that one's lease; None if the verifier has no session with `source`.
+        """
         for lease in self._leases:
             if lease.verifier is verifier and lease.serving is source:
                 lease.hand_over(target)
-                return
+                return lease
+        return None
 
     def serve_waiting(self) -> None:
         """Give those who wait what places there are; to be asked now and then, since a verifier's cool-down ends without a word."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
 
+from specsplit.clock import Clock
 from specsplit.values import DrafterKind, DrafterReport
 from specsplit_coordinator.registry import Registry, Seat, kind_of
 
@@ -39,6 +40,8 @@ REMEMBERED_STEPS = 500.0
 """Session steps that what is remembered of a drafter counts as: ten times a guess, which may come from text of the other kind."""
 COST_OF_BUSY = 0.25
 """What a drafter loses from idle to full."""
+POOL_EVERY_S = 1.0
+"""Between two sums of what verifiers have said, at least: with 64 verifiers and 64 drafters one takes a tenth of a second."""
 TEXTS = (False, True)
 """Kinds of text: greedy and sampled."""
 
@@ -68,8 +71,11 @@ class Brought:
         return Brought(self.steps, accepted, weight * self.held_s + (1 - weight) * guess.held_s)
 
     def beside(self, before: Brought) -> Brought:
-        """The same, filled up to so many steps as are remembered with what was known before."""
-        left = min(max(0.0, REMEMBERED_STEPS - self.steps), before.steps)
+        """The same, filled up with what was known before to as many steps as that rests on, of those that are remembered.
+
+        Never to more: what was known before rests on these very steps too, if they have been told before.
+        """
+        left = max(0.0, min(REMEMBERED_STEPS, before.steps) - self.steps)
         if not left:
             return self
         steps = self.steps + left
@@ -98,8 +104,10 @@ def score(brought: Brought, step_s: float, busy: float) -> float:
 class Balance:
     """Scores drafters by what the verifiers of a cluster report of them."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, clock: Clock) -> None:
         self._registry = registry
+        self._clock = clock
+        self._due = 0.0
         self._heard = -1
         self._by_text: dict[tuple[str, bool], Brought] = {}
         """Of all verifiers, by member id and whether sessions are sampled. A drafter that is hardly used for such text is remembered as it
@@ -140,10 +148,11 @@ class Balance:
         return texts[sampled].shrunk(whole.shrunk(expected))
 
     def _pool(self) -> None:
-        """Sum up what verifiers have said; anew only after one has said something."""
-        if self._heard == self._registry.heard:
+        """Sum up what verifiers have said; anew only after one has said something, and once in so long."""
+        now = self._clock.now()
+        if self._heard == self._registry.heard or now < self._due:
             return
-        self._heard = self._registry.heard
+        self._heard, self._due = self._registry.heard, now + POOL_EVERY_S
         kinds = {seat.member_id: kind_of(seat) for seat in self._registry.drafters}
         self._reports = {
             (verifier.member_id, report.member_id, report.sampled): replace(report, steps=min(report.steps, MOST_STEPS))

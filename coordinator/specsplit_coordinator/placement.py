@@ -87,6 +87,8 @@ class DrafterPlacement:
         self, registry: Registry, verifier: Seat, wish: str | None, target: Vocabulary, *, sampled: bool
     ) -> Seat | None:
         """The drafter of a session of this verifier; see `choose_drafter`."""
+        if wish == NO_DRAFTER:  # explores nothing
+            return None
         self._placed[sampled] += 1
         explores = self._placed[sampled] % EXPLORE_EVERY == 0
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from specsplit.clock import Clock
 from specsplit.membership import HandOver
 from specsplit.observe import fields
-from specsplit_coordinator.admission import Admission
+from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.balance import TEXTS, Balance
 from specsplit_coordinator.registry import Registry, Seat, endpoint_of, kind_of
 
@@ -25,6 +25,8 @@ MARGIN = 0.25
 NEVER_BACK_S = 60.0
 """For so long no session of the verifier goes back the way that one has come, if both are greedy or both are sampled; nor is one sent the
 same way if nothing came of that."""
+LOOKS = 2
+"""After a verifier has been told, and has been heard: if by then it has handed no session over, none is counted elsewhere."""
 
 
 class _Move(NamedTuple):
@@ -50,11 +52,17 @@ class _Move(NamedTuple):
 
 
 class _Moved(NamedTuple):
-    """When a move was ordered last, and how many sessions the two drafters had then."""
+    """When a move was ordered last, how many sessions the two drafters had then, and what came of it."""
 
     at: float
     here: int
     there: int
+    lease: Lease | None
+    """What is counted at the target before it is known that a session has gone; None: nothing, or that is known."""
+    gone: bool = False
+    """A session was seen to have gone, or to have come."""
+    looks: int = 0
+    """At which the verifier had been told, and no session had gone."""
 
 
 class Rebalancer:
@@ -74,7 +82,10 @@ class Rebalancer:
         if now < self._due:
             return
         self._due = now + EVERY_S
-        self._moved = {move: moved for move, moved in self._moved.items() if now - moved.at < NEVER_BACK_S}
+        followed = {move: self._follow(move, moved) for move, moved in self._moved.items()}
+        self._moved = {
+            move: moved for move, moved in followed.items() if now - moved.at < NEVER_BACK_S or moved.lease is not None
+        }
         for verifier in self._registry.verifiers:
             if verifier.draining or verifier.hand_overs:  # one that does not listen is told nothing more
                 continue
@@ -83,14 +94,28 @@ class Rebalancer:
             if move is not None and gain > 1:
                 self._hand_over(move)
 
+    def _follow(self, move: _Move, moved: _Moved) -> _Moved:
+        """See what came of a move. Where nothing did, the session is counted where it was."""
+        here, there = self._counts(move)
+        if moved.gone or here < moved.here or there > moved.there or move.verifier.lost_because is not None:
+            return moved._replace(gone=True, lease=None)
+        heard = self._clock.now() - move.verifier.heard_at < EVERY_S
+        if moved.lease is None or move.verifier.hand_overs or not heard:
+            return moved
+        if moved.looks + 1 < LOOKS:
+            return moved._replace(looks=moved.looks + 1)
+        if moved.lease.serving is move.target:  # it has not ended, nor gone elsewhere
+            moved.lease.hand_over(move.source)
+        return moved._replace(lease=None)
+
     def _gains(self, verifier: Seat, sampled: bool) -> Iterator[tuple[float, _Move]]:
         """What a session would gain by going from one drafter to another, as a multiple of what it has to gain."""
         usable = [seat for seat in self._registry.usable_drafters if seat.member_id not in verifier.cooling_down]
         score = partial(self._balance.score, verifier, sampled=sampled)
         there = [(seat, score(seat, more=1)) for seat in usable if seat.has_room]
         for source in usable:
-            if self._balance.report(verifier, source, sampled=sampled).sessions:
-                here = score(source)
+            here = score(source)
+            if here > 0 and self._balance.report(verifier, source, sampled=sampled).sessions:  # 0: by rounding
                 for target, gained in there:
                     move = _Move(verifier, source, target, sampled)
                     if self._is_open(move):
@@ -98,11 +123,11 @@ class Rebalancer:
 
     def _is_open(self, move: _Move) -> bool:
         """True if a session may go, none has come that way lately, and the last one that was sent has gone."""
-        here, there = self._counts(move)
+        here, _ = self._counts(move)
         if not here or move.target is move.source or move.back in self._moved:
             return False
         last = self._moved.get(move)
-        return last is None or here < last.here or there > last.there
+        return last is None or last.gone
 
     def _counts(self, move: _Move) -> tuple[int, int]:
         """How many sessions may go, and how many such sessions the other drafter has."""
@@ -112,8 +137,8 @@ class Rebalancer:
 
     def _hand_over(self, move: _Move) -> None:
         verifier, source, target, sampled = move
-        self._moved[move] = _Moved(self._clock.now(), *self._counts(move))
-        self._admission.hand_over(verifier, source, target)
+        lease = self._admission.hand_over(verifier, source, target)
+        self._moved[move] = _Moved(self._clock.now(), *self._counts(move), lease)
         verifier.hand_overs.append(HandOver(source.member_id, endpoint_of(target), 1, sampled, move.other_kind))
         self._registry.changed()
         told = fields(verifier=verifier.member_id, source=source.member_id, target=target.member_id, sampled=sampled)

@@ -61,7 +61,7 @@ class Coordinator:
         self.requests = RequestLog(clock, tracing)
         self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen))
         dialler = Dialler(settings, tracing)
-        balance = Balance(self.registry)
+        balance = Balance(self.registry, clock)
         generator = Generator(
             tokenizer,
             self.registry,

@@ -26,7 +26,14 @@ async def sweep(
     while True:
         due = clock.now() + lost_after_s / SWEEPS
         await asyncio.sleep(due - clock.now())
-        for seat in registry.sweep(late_s=max(0.0, clock.now() - due)):
-            _log.warning("member lost", extra=fields(member_id=seat.member_id, why=seat.lost_because))
-        admission.serve_waiting()
-        rebalancer.look()
+        try:
+            _sweep(registry, admission, rebalancer, max(0.0, clock.now() - due))
+        except Exception:  # noqa: BLE001 (the edge of a task: without its sweeper a coordinator would never notice a lost member again)
+            _log.exception("a sweep failed; the next one comes as usual")
+
+
+def _sweep(registry: Registry, admission: Admission, rebalancer: Rebalancer, late_s: float) -> None:
+    for seat in registry.sweep(late_s):
+        _log.warning("member lost", extra=fields(member_id=seat.member_id, why=seat.lost_because))
+    admission.serve_waiting()
+    rebalancer.look()

@@ -11,6 +11,8 @@ from specsplit.wire import common
 
 MOST_ACCEPTED = 256.0
 """Nodes that a step can accept."""
+MOST_SECONDS = 3600.0
+"""Of what a drafter has made a session wait: far more than any session waits for one answer."""
 
 
 def control_to_wire(control: Control) -> pb.Control:
@@ -92,8 +94,8 @@ def _drafter_from_wire(message: pb.DrafterReport) -> DrafterReport:
         sessions=message.sessions,
         steps=_measured("drafters.steps", message.steps),
         accepted=_measured("drafters.accepted", message.accepted, MOST_ACCEPTED),
-        held_s=_measured("drafters.held_s", message.held_s),
-        round_trip_s=_measured("drafters.round_trip_s", message.round_trip_s),
+        held_s=_measured("drafters.held_s", message.held_s, MOST_SECONDS),
+        round_trip_s=_measured("drafters.round_trip_s", message.round_trip_s, MOST_SECONDS),
         sampled=message.sampled,
         movable=message.movable,
     )

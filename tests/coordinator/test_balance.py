@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specsplit.clock import ManualClock
@@ -23,8 +23,17 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.balance import GUESS_STEPS, GUESSES, MOST_STEPS, REMEMBERED_STEPS, Balance, Brought, score
-from specsplit_coordinator.placement import EXPLORE_EVERY, DrafterPlacement
+from specsplit_coordinator.balance import (
+    GUESS_STEPS,
+    GUESSES,
+    MOST_STEPS,
+    POOL_EVERY_S,
+    REMEMBERED_STEPS,
+    Balance,
+    Brought,
+    score,
+)
+from specsplit_coordinator.placement import EXPLORE_EVERY, NO_DRAFTER, DrafterPlacement
 from specsplit_coordinator.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
 from specsplit_coordinator.registry import Registry, Seat
 from specsplit_coordinator.rosters import MARGIN, Rosters, reordered
@@ -49,7 +58,7 @@ class Room:
     def __init__(self, *drafters: str, kind: DrafterKind = STANDALONE) -> None:
         self.clock = ManualClock()
         self.registry = Registry(HERE, self.clock, lost_after_s=1e9)
-        self.balance = Balance(self.registry)
+        self.balance = Balance(self.registry, self.clock)
         self.admission = Admission(self.registry, 100, 1.0)
         self.rebalancer = Rebalancer(self.registry, self.balance, self.admission, self.clock)
         self.verifier = self.registry.register(Register("v", "v:1", ModelInfo("toy", HERE, 512), 64))
@@ -142,6 +151,7 @@ def test_what_another_verifier_says_counts_until_there_is_more_to_go_by() -> Non
     reports = (DrafterReport("a", 1, steps=500.0, accepted=0.2), DrafterReport("b", 1, steps=500.0, accepted=2.5))
     room.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=reports)))
     assert room.score("b") > room.score("a")
+    room.clock.advance(POOL_EVERY_S)
     room.hear(DrafterReport("a", 1, steps=5e3, accepted=2.5), DrafterReport("b", 1, steps=5e3, accepted=0.2))
     assert room.score("a") > room.score("b")
 
@@ -179,12 +189,37 @@ def test_what_was_known_fills_up_what_is_seen_to_as_many_steps_as_are_remembered
     mine: Brought, before: Brought
 ) -> None:
     both = mine.beside(before)
-    assert both.steps == max(mine.steps, min(REMEMBERED_STEPS, mine.steps + before.steps))
-    if mine.steps >= REMEMBERED_STEPS or not both.steps:
+    assert both.steps == pytest.approx(max(mine.steps, min(REMEMBERED_STEPS, before.steps)))
+    if mine.steps >= min(REMEMBERED_STEPS, before.steps) or not both.steps:
         assert both == mine
     for name in ("accepted", "held_s") if both.steps else ():
         ends = sorted((getattr(mine, name), getattr(before, name)))
         assert ends[0] - 1e-9 <= getattr(both, name) <= ends[1] + 1e-9
+
+
+def test_however_many_heartbeats_come_what_they_say_is_summed_up_once_in_so_long() -> None:
+    room = Room("d")
+    scores = list[float]()
+    for i in range(9):
+        room.hear(DrafterReport("d", 1, 1e3, accepted=float(i)))
+        scores.append(room.score("d"))
+        room.clock.advance(POOL_EVERY_S / 4)
+    assert [scores.index(score) for score in scores] == [0, 0, 0, 0, 4, 4, 4, 4, 8]
+
+
+def test_what_is_remembered_rests_on_no_more_steps_however_often_they_are_told() -> None:
+    def told(heartbeats: int) -> float:
+        room = Room("d")
+        for _ in range(heartbeats):
+            room.hear(DrafterReport("d", 1, steps=10.0, accepted=4.0))
+            room.score("d")
+            room.clock.advance(POOL_EVERY_S)
+        room.hear()  # from now on it is only remembered
+        return room.score("d")
+
+    guess = GUESSES[STANDALONE]
+    whole = (10 * 4.0 + 50 * guess) / 60
+    assert told(1) == told(30) == pytest.approx(1 + (10 * 4.0 + 50 * whole) / 60)
 
 
 names = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
@@ -212,6 +247,7 @@ def test_a_roster_follows_the_scores_and_not_every_little_change() -> None:
     rosters = Rosters(room.registry, room.balance)
 
     def order(a: float, b: float) -> list[str]:
+        room.clock.advance(POOL_EVERY_S)
         room.hear(DrafterReport("a", 1, 1e5, a), DrafterReport("b", 1, 1e5, b))
         return [each.member_id for each in rosters.of(room.verifier).drafters]
 
@@ -336,8 +372,22 @@ def test_one_session_in_so_many_goes_to_a_drafter_that_was_seldom_seen_and_none_
     room.hear(DrafterReport("good", 1, 1e5, 2.5))
     room.drafters["bad"].running = 2  # as much is expected of it as of the other, and it is busier
     assert placed(room, 4 * EXPLORE_EVERY) == {"good": 4 * (EXPLORE_EVERY - 1), "bad": 4}
+    room.clock.advance(POOL_EVERY_S)
     room.hear(DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, GUESS_STEPS, 0.1))
     assert placed(room, 4 * EXPLORE_EVERY) == {"good": 4 * EXPLORE_EVERY}
+
+
+def test_sessions_that_want_no_drafter_take_no_turn_at_exploring() -> None:
+    room = Room("good", "bad")
+    room.hear(DrafterReport("good", 1, 1e5, 2.5))
+    room.drafters["bad"].running = 2
+    placement, chosen = DrafterPlacement(room.balance), list[str]()
+    for _ in range(EXPLORE_EVERY):
+        seat = placement.choose(room.registry, room.verifier, None, HERE, sampled=False)
+        assert seat is not None
+        chosen.append(seat.member_id)
+        assert placement.choose(room.registry, room.verifier, NO_DRAFTER, HERE, sampled=False) is None
+    assert chosen == ["good"] * (EXPLORE_EVERY - 1) + ["bad"], "one in so many of those that a drafter serves"
 
 
 def test_exploring_keeps_to_the_wished_kind_and_to_those_with_room() -> None:
@@ -378,6 +428,71 @@ async def test_a_verifier_that_does_not_listen_is_told_to_hand_over_one_session_
         room.rebalancer.look()
     assert len(room.verifier.hand_overs) == 1
     assert room.spread() == {"first": 7, "late": 1}, "as it will be once the verifier has been told"
+
+
+class InVain(Room):
+    """Eight sessions of a drafter that another would serve better, and a verifier that hands none over."""
+
+    async def start(self) -> None:
+        await self.place("first", 8)
+        self.drafters["late"] = self.join("late")
+
+    def round(self, first: int = 8, late: int = 0, *, told: bool = True) -> int:
+        """The coordinator looks once; how many orders the verifier is told of."""
+        self.clock.advance(EVERY_S)
+        self.hear(DrafterReport("first", first), DrafterReport("late", late))
+        self.rebalancer.look()
+        ordered = len(self.verifier.hand_overs)
+        if told:
+            self.verifier.hand_overs.clear()
+        return ordered
+
+
+async def test_a_session_that_was_not_handed_over_is_counted_where_it_is() -> None:
+    room = InVain("first")
+    await room.start()
+    spreads = list[tuple[int, dict[str, int]]]()
+    for _ in range(4):
+        spreads.append((room.round(), room.spread()))
+    before, after = {"first": 8, "late": 0}, {"first": 7, "late": 1}
+    assert spreads == [(1, after), (0, after), (0, before), (0, before)]
+
+
+async def test_a_verifier_that_is_told_late_has_as_much_time_to_hand_a_session_over() -> None:
+    room = InVain("first")
+    await room.start()
+    for _ in range(int(2 * NEVER_BACK_S / EVERY_S)):
+        room.round(told=False)
+    room.verifier.hand_overs.clear()
+    room.round()
+    assert room.spread() == {"first": 7, "late": 1}
+    room.round(first=7, late=1)
+    assert room.spread() == {"first": 7 - 1, "late": 1 + 1}, "it went, and so the next one may"
+
+
+async def test_a_session_that_has_ended_since_it_was_to_be_handed_over_is_counted_nowhere() -> None:
+    room = InVain()
+    room.drafters = {"first": room.join("first"), "late": room.join("late")}
+    leases = [await room.admission.enter() for _ in range(8)]
+    for lease in leases:
+        lease.take_drafter(room.drafters["first"])
+    assert room.round() == 1
+    (moved,) = (lease for lease in leases if lease.serving is room.drafters["late"])
+    moved.release()
+    for _ in range(4):
+        room.round()
+    assert room.spread() == {"first": 7, "late": 0}
+
+
+async def test_sessions_that_begin_and_end_later_do_not_undo_that_one_was_handed_over() -> None:
+    room = InVain("first")
+    await room.start()
+    assert room.round() == 1
+    assert room.round(first=7, late=1, told=False) == 1, "it went, and so the next one may"
+    room.verifier.hand_overs.clear()
+    assert room.round(first=6, late=2) == 0, "that is spread evenly enough"
+    await room.place("first", 4)
+    assert room.round(first=10, late=1) == 1, "others began at the one and ended at the other: it has gone all the same"
 
 
 @given(st.lists(st.integers(0, PLACES), min_size=1, max_size=5))
@@ -527,6 +642,21 @@ async def test_a_drafter_that_nobody_uses_is_remembered_as_it_was_and_sessions_d
     )
     room.hear(DrafterReport("good", 3, 1e3, 2.0))
     assert room.score("bad") < 0.9 * room.score("good"), "nor is it forgotten once it is not reported at all"
+
+
+@given(
+    st.floats(0, 1e9),
+    st.lists(st.builds(DrafterReport, st.sampled_from("ab"), st.just(1), *[st.floats(0)] * 4), max_size=4),
+)
+@example(20.0, [DrafterReport("a", 1, 1e3, 1.0, held_s=1e306)])
+def test_no_number_that_a_verifier_reports_is_too_large_for_the_rebalancer(
+    step_ms: float, reports: list[DrafterReport]
+) -> None:
+    room = Room("a", "b")
+    told = SpeculationReport("static", drafters=tuple(reports))
+    room.registry.hear(room.verifier, Heartbeat(Load(step_ms=step_ms), speculation=told))
+    room.clock.advance(EVERY_S)
+    room.rebalancer.look()
 
 
 async def test_a_session_that_was_handed_over_is_given_back_where_it_is() -> None:

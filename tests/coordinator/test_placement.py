@@ -38,7 +38,8 @@ NGRAM, STANDALONE, EAGLE3 = DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKi
 
 
 def chosen(drafters: list[Seat], wish: str | None = None, cooling_down: tuple[str, ...] = ()) -> str | None:
-    balance = Balance(Registry(TARGET, ManualClock(), 1.0))
+    clock = ManualClock()
+    balance = Balance(Registry(TARGET, clock, 1.0), clock)
     asking = verifier("v")
 
     def score(drafter: Seat) -> float:

@@ -92,7 +92,10 @@ def test_a_roster_holds_the_fitting_drafters_best_kind_first(registry: Registry)
     registry.register(drafter("s", DrafterKind.STANDALONE, HERE))
     registry.register(drafter("alien", DrafterKind.STANDALONE, Vocabulary(51)))
     registry.drain(registry.register(drafter("leaving")))
-    assert Rosters(registry, Balance(registry)).of(seat).drafters == (Endpoint("s", "s:1"), Endpoint("n", "n:1"))
+    assert Rosters(registry, Balance(registry, ManualClock())).of(seat).drafters == (
+        Endpoint("s", "s:1"),
+        Endpoint("n", "n:1"),
+    )
 
 
 def test_a_roster_orders_every_kind_and_says_what_each_needs(registry: Registry) -> None:
@@ -102,7 +105,7 @@ def test_a_roster_orders_every_kind_and_says_what_each_needs(registry: Registry)
     for kind in DrafterKind:
         info = DrafterInfo(kind, "", None, 512, need if kind.is_head else FeatureNeed())
         registry.register(Register(kind.value, "d:1", info, 2))
-    drafters = Rosters(registry, Balance(registry)).of(seat).drafters
+    drafters = Rosters(registry, Balance(registry, ManualClock())).of(seat).drafters
     assert [each.member_id for each in drafters] == [kind.value for kind in KIND_ORDER]
     assert [each.features for each in drafters] == [need, need, need, FeatureNeed(), FeatureNeed()]
 

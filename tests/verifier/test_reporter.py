@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from specsplit.clock import ManualClock
 from specsplit.values import Adaptive, Control, DrafterReport, Estimate, Plan, SpeculationReport
+from specsplit.wire.checks import check
+from specsplit.wire.limits import MAX_MEMBERS
+from specsplit.wire.speculation import MOST_SECONDS, report_from_wire, report_to_wire
 from specsplit_verifier.core import EngineStatistics
 from specsplit_verifier.drafter_record import FORGOTTEN, HALF_LIFE_S, DrafterRecord, Recently, RecordKey
 from specsplit_verifier.reporter import Reporter
@@ -63,7 +66,7 @@ def statistics(drafters: dict[RecordKey, DrafterRecord], estimate: Estimate | No
     return EngineStatistics(1, 0, 5, 8, 10, 20.0, Plan(num_steps=3), 1, estimate, drafters, 1e-4)
 
 
-def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a_name() -> None:
+def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a_name_the_most_used_first() -> None:
     first = DrafterRecord(2, steps=10, accepted=15, hits=9, held_s=0.5, round_trips=4, round_trip_s=0.1)
     drafters = {
         ("h:1", False): first,
@@ -84,8 +87,8 @@ def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a
         token_s=1e-4,
         estimate=ESTIMATE,
         drafters=(
-            DrafterReport("d1", 2, 10.0, 1.5, 0.05, 0.025),
             DrafterReport("d1", 2, 20.0, 0.25, sampled=True, movable=1),
+            DrafterReport("d1", 2, 10.0, 1.5, 0.05, 0.025),
             DrafterReport("d2", 1),
         ),
     )
@@ -94,6 +97,25 @@ def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a
 def test_a_verifier_that_has_done_nothing_yet_says_so() -> None:
     reporter = Reporter(Plan(), lambda: statistics({}), lambda: Control(Adaptive.STATIC), ManualClock())
     assert reporter.report() == SpeculationReport("static", launched=Plan(), step_s=0.02, token_s=1e-4)
+
+
+def test_of_more_drafters_than_a_heartbeat_may_name_the_least_used_are_left_out() -> None:
+    drafters = {(f"h:{i}", False): DrafterRecord(1, steps=i + 1) for i in range(MAX_MEMBERS + 2)}
+    reporter = Reporter(Plan(), lambda: statistics(drafters), lambda: Control(Adaptive.STATIC), ManualClock())
+    reporter.names = {address: f"d{address}" for address, _ in drafters}
+    message = report_to_wire(reporter.report())
+    check(message)
+    assert [each.steps for each in message.drafters] == list(range(MAX_MEMBERS + 2, 2, -1))
+
+
+def test_a_longer_wait_than_a_report_can_hold_costs_the_verifier_not_its_place_in_the_cluster() -> None:
+    slow = DrafterRecord(1, steps=1, held_s=7200.0, round_trips=1, round_trip_s=7200.0)
+    reporter = Reporter(
+        Plan(), lambda: statistics({("h:1", False): slow}), lambda: Control(Adaptive.STATIC), ManualClock()
+    )
+    reporter.names = {"h:1": "d1"}
+    assert report_from_wire(report_to_wire(reporter.report())) == reporter.report()
+    assert reporter.report().drafters == (DrafterReport("d1", 1, 1.0, 0.0, MOST_SECONDS, MOST_SECONDS),)
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -1.0])

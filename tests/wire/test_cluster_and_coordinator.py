@@ -61,7 +61,15 @@ plans = st.builds(
 MEASURED = st.floats(0, 1e9)
 estimates = st.builds(Estimate, *[MEASURED] * 5)
 drafter_reports = st.builds(
-    DrafterReport, NAME, U32, MEASURED, st.floats(0, 256), MEASURED, MEASURED, st.booleans(), U32
+    DrafterReport,
+    NAME,
+    U32,
+    MEASURED,
+    st.floats(0, 256),
+    st.floats(0, 3600),
+    st.floats(0, 3600),
+    st.booleans(),
+    U32,
 )
 speculation_reports = st.builds(
     SpeculationReport,
@@ -338,6 +346,14 @@ def test_a_report_of_what_cannot_have_been_measured_is_refused_by_name(number: f
 def test_a_report_of_more_accepted_nodes_than_a_step_can_have_is_refused_by_name(nodes: float) -> None:
     report = {"adaptive": "static", "launched": {}, "drafters": [{"member_id": "d", "accepted": nodes}]}
     with pytest.raises(InvalidRequest, match=rf"speculation\.drafters\.accepted: is {nodes}, expected 0\.\.256"):
+        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": report}))
+
+
+@pytest.mark.parametrize("name", ["held_s", "round_trip_s"])
+@pytest.mark.parametrize("seconds", [3600.5, 1e306, math.inf])
+def test_a_report_of_a_longer_wait_than_a_session_can_have_is_refused_by_name(name: str, seconds: float) -> None:
+    report = {"adaptive": "static", "launched": {}, "drafters": [{"member_id": "d", name: seconds}]}
+    with pytest.raises(InvalidRequest, match=rf"speculation\.drafters\.{name}: is .*, expected 0\.\.3600"):
         cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": report}))
 
 

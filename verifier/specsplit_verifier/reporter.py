@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from specsplit.clock import Clock
 from specsplit.values import Control, DrafterReport, Estimate, Plan, SpeculationReport
+from specsplit.wire.limits import MAX_MEMBERS
+from specsplit.wire.speculation import MOST_SECONDS
 from specsplit_verifier.core import EngineStatistics
 from specsplit_verifier.drafter_record import DrafterRecord, Lately, Recently
 
@@ -41,7 +43,7 @@ class Reporter:
             step_s=now.step_ms * 1e-3,
             token_s=now.token_s,
             estimate=estimate,
-            drafters=tuple(
+            drafters=_most_used(
                 _told(self.names[address], sampled, now.drafters[address, sampled], each)
                 for (address, sampled), each in lately.items()
                 if address in self.names
@@ -55,6 +57,11 @@ def _makes_sense(estimate: Estimate) -> bool:
     return all(math.isfinite(number) and number >= 0 for number in numbers)
 
 
+def _most_used(told: Iterable[DrafterReport]) -> tuple[DrafterReport, ...]:
+    """The reports of most steps, as many as the coordinator takes: of more it would refuse the whole heartbeat."""
+    return tuple(sorted(told, key=lambda each: -each.steps)[:MAX_MEMBERS])
+
+
 def _told(member_id: str, sampled: bool, record: DrafterRecord, lately: Lately) -> DrafterReport:
     steps, trips = lately.steps, lately.round_trips
     return DrafterReport(
@@ -62,8 +69,8 @@ def _told(member_id: str, sampled: bool, record: DrafterRecord, lately: Lately) 
         sessions=record.sessions,
         steps=steps,
         accepted=lately.accepted / steps if steps else 0.0,
-        held_s=lately.held_s / steps if steps else 0.0,
-        round_trip_s=lately.round_trip_s / trips if trips else 0.0,
+        held_s=min(MOST_SECONDS, lately.held_s / steps) if steps else 0.0,
+        round_trip_s=min(MOST_SECONDS, lately.round_trip_s / trips) if trips else 0.0,
         sampled=sampled,
         movable=record.movable,
     )

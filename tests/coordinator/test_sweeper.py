@@ -1,0 +1,53 @@
+"""The task that looks for silent members goes on, whatever one look meets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from specsplit.clock import SystemClock
+from specsplit.membership import Register
+from specsplit.values import DrafterInfo, DrafterKind, Vocabulary
+from specsplit_coordinator.admission import Admission
+from specsplit_coordinator.balance import Balance
+from specsplit_coordinator.rebalancer import Rebalancer
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.sweeper import sweep
+
+LOST_AFTER_S = 0.01
+
+
+class Stumbling(Rebalancer):
+    """Fails at its first looks."""
+
+    failures = 2
+    looks = 0
+
+    def look(self) -> None:
+        self.looks += 1
+        if self.looks <= self.failures:
+            raise ZeroDivisionError("float division by zero")
+        super().look()
+
+
+async def test_a_look_that_fails_is_logged_and_the_next_one_finds_the_silent_member(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = SystemClock()
+    registry = Registry(Vocabulary(50), clock, LOST_AFTER_S)
+    admission = Admission(registry, 1, 1.0)
+    rebalancer = Stumbling(registry, Balance(registry, clock), admission, clock)
+    task = asyncio.create_task(sweep(registry, admission, rebalancer, clock, LOST_AFTER_S))
+    try:
+        async with asyncio.timeout(10):
+            while rebalancer.looks <= rebalancer.failures:
+                await asyncio.sleep(0)
+            registry.register(Register("d", "d:1", DrafterInfo(DrafterKind.NGRAM, "", None, 512), 1))
+            while registry.drafters:
+                await asyncio.sleep(0)
+    finally:
+        task.cancel()
+    failed = [record for record in caplog.records if record.exc_info]
+    assert len(failed) == rebalancer.failures
+    assert "ZeroDivisionError" in caplog.text, "with its traceback"
