@@ -102,39 +102,35 @@ def test_a_step_hangs_when_it_takes_the_limit_and_many_times_what_its_like_take(
         assert not watchdog.barks, "steps of its size are long"
 
 
-async def test_a_verifier_whose_step_hangs_hands_its_sessions_back_and_exits(alphabet: Path) -> None:
-    hanging = {"model": alphabet, "paced_step_base_ms": 1e7, "step_timeout_s": 0.5}
-    child = Child("hanging", "verifier", hanging, None)
+@asynccontextmanager
+async def decoding(folder: Path, **settings: object) -> AsyncIterator[tuple[Child, asyncio.Future[object]]]:
+    """A verifier process whose first step hangs, and what its only caller reads. In the end it must have left with status 1."""
+    child = Child("hanging", "verifier", {"model": folder, "paced_step_base_ms": 1e7, **settings}, None)
     try:
         address = await asyncio.to_thread(child.wait_listening, 60)
         async with dial(address) as channel:
             await wait_until_serving(channel, 60)
             call = verifier_pb2_grpc.VerifierServiceStub(channel).Decode(wire.decode_to_wire(request("a")), timeout=60)
-            with pytest.raises(grpc.aio.AioRpcError, match="a step of this verifier hangs") as caught:
-                await call.read()
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert await asyncio.to_thread(child.process.wait, 60) == 1, "it waits for nobody, and for no signal"
+            yield child, asyncio.ensure_future(call.read())
+        assert await asyncio.to_thread(child.process.wait, 60) == 1
     finally:
         child.kill()
+
+
+async def test_a_verifier_whose_step_hangs_hands_its_sessions_back_and_exits(alphabet: Path) -> None:
+    async with decoding(alphabet, step_timeout_s=0.5) as (child, reading):
+        with pytest.raises(grpc.aio.AioRpcError, match="a step of this verifier hangs") as caught:
+            await reading
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert "sessions are handed back, and this process ends" in child.tail
 
 
 async def test_a_verifier_that_is_told_to_end_while_a_step_hangs_ends(alphabet: Path) -> None:
-    hanging = {"model": alphabet, "paced_step_base_ms": 1e7, "step_timeout_s": 2.0}
-    child = Child("hanging", "verifier", hanging, None)
-    try:
-        address = await asyncio.to_thread(child.wait_listening, 60)
-        async with dial(address) as channel:
-            await wait_until_serving(channel, 60)
-            call = verifier_pb2_grpc.VerifierServiceStub(channel).Decode(wire.decode_to_wire(request("a")), timeout=60)
-            reading = asyncio.ensure_future(call.read())
-            await asyncio.sleep(0.2)
-            child.process.terminate()
-            with pytest.raises(grpc.aio.AioRpcError, match="a step of this verifier hangs"):
-                await reading
-        assert await asyncio.to_thread(child.process.wait, 60) == 1
-    finally:
-        child.kill()
+    async with decoding(alphabet, step_timeout_s=4.0) as (child, reading):
+        await asyncio.sleep(1.0)  # the step has begun by then, and is not given up yet
+        child.process.terminate()
+        with pytest.raises(grpc.aio.AioRpcError, match="a step of this verifier hangs"):
+            await reading
 
 
 async def test_a_verifier_that_is_closed_does_not_wait_for_a_step_that_hangs(
