@@ -10,6 +10,7 @@
     ├── Unavailable          a peer is gone or not ready
     ├── DeadlineExceeded     the caller's time is up
     ├── Cancelled            the caller went away
+    ├── RankLost             a rank of one's group is gone: this rank has to exit
     └── LoadError            a model cannot be served here: says why
 
 The table from these to gRPC statuses is `specsplit.rpc.catalogue`; nothing below it knows gRPC.
@@ -101,3 +102,7 @@ class Cancelled(SpecsplitError):
 
 class LoadError(SpecsplitError):
     """A model, or a setting of it, cannot be served."""
+
+
+class RankLost(SpecsplitError):
+    """A rank of the group is gone, or did not take part in time. There is no going on: every rank of the group exits."""
