@@ -23,6 +23,24 @@ Role = ModelInfo | DrafterInfo
 
 
 @dataclass(frozen=True)
+class GroupRank:
+    """Which rank of which group a verifier is. Raises InvalidRequest for a rank that the group does not have."""
+
+    group_id: str
+    """Drawn by rank 0 when the group starts, so that a group that has started anew is another one."""
+    rank: int
+    """From 0."""
+    size: int
+    """How many ranks there are."""
+
+    def __post_init__(self) -> None:
+        if not self.group_id:
+            raise InvalidRequest("register.group.group_id", "is empty, expected what rank 0 drew")
+        if not 0 <= self.rank < self.size:
+            raise InvalidRequest("register.group.rank", f"is {self.rank}, in a group of {self.size} ranks")
+
+
+@dataclass(frozen=True)
 class Register:
     """First report of a member: who it is.
 
@@ -38,6 +56,8 @@ class Register:
     """Sessions it takes at once, at most."""
     controllers: tuple[str, ...] = ()
     """Names of the controllers that it can be told to use (verifiers only)."""
+    group: GroupRank | None = None
+    """Which rank of a group it is (verifiers only); None: it is alone."""
 
     def __post_init__(self) -> None:
         if not self.member_id:
@@ -61,11 +81,23 @@ class Heartbeat:
 
 
 @dataclass(frozen=True)
+class WaveReport:
+    """Where a rank of a group stands; told at once when it changes, and at every join."""
+
+    number: int = 0
+    """The wave that it is in, or was in last; 0: it has been in none."""
+    parked: bool = True
+    """True if that wave is over for it."""
+    wanted: bool = False
+    """True if it is parked and has work, so that it wants the next wave."""
+
+
+@dataclass(frozen=True)
 class Draining:
     """The member takes no new sessions and leaves when its running ones are done."""
 
 
-Report = Register | Heartbeat | Draining
+Report = Register | Heartbeat | Draining | WaveReport
 """From a member."""
 
 
@@ -126,8 +158,15 @@ class TracingOrder:
     changes: TraceChanges = field(default_factory=TraceChanges)
 
 
-Directive = Registered | Roster | PlanOrder | TracingOrder | HandOver | Drain
-"""To a member. Plan and tracing are told at every join, so that a member need not remember them over a break."""
+@dataclass(frozen=True)
+class StartWave:
+    """Every rank of the group is to begin this wave: at once, or when the one before it is over. One that it has begun already is none."""
+
+    number: int
+
+
+Directive = Registered | Roster | PlanOrder | TracingOrder | HandOver | StartWave | Drain
+"""To a member. Plan, tracing and wave are told at every join, so that a member need not remember them over a break."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +185,10 @@ class Member:
     """In force on a verifier where a request does not say otherwise; None for a drafter, and until the verifier has said it."""
     speculation: SpeculationReport | None = None
     """How a verifier speculates, as it said last; None for a drafter, and until then."""
+    group: GroupRank | None = None
+    """Which rank of a group it is; None: it is alone."""
+    wave: WaveReport | None = None
+    """Where that rank stands, as it said last; None: it is alone, or has not said."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,113 @@
+"""Rank groups: who of a group is there, and which of its waves has been started. Pure.
+
+A wave is started once for all ranks, when one of them is parked and wants it, or when a session is placed on one while the group is parked.
+Which wave that was is told to every rank, at every join too. A coordinator that has started anew learns it from what the ranks report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from specsplit.errors import InvalidRequest
+from specsplit.membership import GroupRank, WaveReport
+
+
+@dataclass(frozen=True, slots=True)
+class Waves:
+    """What the coordinator knows of the waves of one group. Each event gives the next value."""
+
+    number: int = 0
+    """The last wave that was started, or that a rank said it has begun."""
+    parked: bool = True
+    """True if that wave is known to be over."""
+    wanted: bool = False
+    """True if the next one is to be started as soon as it may be."""
+
+    def heard(self, report: WaveReport) -> Waves:
+        """Take in where a rank stands. What it says of a wave before the last one is old."""
+        if report.number < self.number:
+            return self
+        if report.number > self.number:
+            return Waves(report.number, report.parked, report.wanted)
+        return Waves(self.number, self.parked or report.parked, self.wanted or report.wanted)
+
+    def placed(self) -> Waves:
+        """A session was placed on one of the ranks. If the wave is not known to be over, the rank says what it wants when it is."""
+        return replace(self, wanted=True) if self.parked else self
+
+    def started(self, *, whole: bool) -> Waves:
+        """Start the next wave, if it is wanted and the group is `whole`: no rank may begin one that another does not hear of."""
+        return Waves(self.number + 1, parked=False) if self.wanted and self.parked and whole else self
+
+
+class Group:
+    """One incarnation of a group. Of a rank it knows no more than that it is there."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._ranks: dict[int, WaveReport | None] = {}
+        """Those that are there, and what each of them said last."""
+        self._waves = Waves()
+        self._leaving = False
+        self._watchers: list[Callable[[], None]] = []
+
+    @property
+    def usable(self) -> bool:
+        """True if sessions may be placed on its ranks: all of them are there, and none drains."""
+        return self._whole and not self._leaving
+
+    @property
+    def empty(self) -> bool:
+        """True if no rank is there."""
+        return not self._ranks
+
+    @property
+    def wave(self) -> int:
+        """The wave that all of its ranks should have begun; 0: none yet."""
+        return self._waves.number
+
+    def said(self, rank: int) -> WaveReport | None:
+        """Where a rank stands, as it said last."""
+        return self._ranks.get(rank)
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` whenever a wave is started; what is returned ends that."""
+        self._watchers.append(callback)
+        return lambda: self._watchers.remove(callback)
+
+    def join(self, who: GroupRank) -> None:
+        """A rank is there. Raises InvalidRequest if it is there already, or takes the group for one of another size."""
+        if who.size != self._size:
+            raise InvalidRequest("register.group.size", f"is {who.size}; another rank of it said {self._size}")
+        if who.rank in self._ranks:
+            raise InvalidRequest("register.group.rank", f"is {who.rank}, which is in the cluster already")
+        self._ranks[who.rank] = None
+        self._become(self._waves)
+
+    def leave(self, rank: int) -> None:
+        """A rank is lost, or has left: the others can do nothing without it."""
+        del self._ranks[rank]
+
+    def drain(self) -> None:
+        """A rank drains, and the group ends with it."""
+        self._leaving = True
+
+    def heard(self, rank: int, report: WaveReport) -> None:
+        """A rank says where it stands."""
+        self._ranks[rank] = report
+        self._become(self._waves.heard(report))
+
+    def placed(self) -> None:
+        """A session was placed on one of the ranks."""
+        self._become(self._waves.placed())
+
+    @property
+    def _whole(self) -> bool:
+        return len(self._ranks) == self._size
+
+    def _become(self, waves: Waves) -> None:
+        before, self._waves = self._waves, waves.started(whole=self._whole)
+        if self._waves.number != before.number:
+            for callback in [*self._watchers]:
+                callback()

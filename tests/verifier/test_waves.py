@@ -1,0 +1,174 @@
+"""Waves of a rank group: every order in which what can happen to three ranks and their coordinator may happen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+import pytest
+
+from specsplit.membership import WaveReport
+from specsplit_coordinator.groups import Waves
+from specsplit_verifier.wave import Wave
+
+RANKS = range(3)
+
+
+class Rank(NamedTuple):
+    """One rank, and what is on its way to it and from it."""
+
+    wave: Wave
+    requests: int = 0
+    """That it holds and has not served."""
+    coming: int = 0
+    """That were placed on it and are on their way."""
+    entered: int | None = None
+    """It waits in an exchange, with so many requests in its step; None: it waits in none."""
+    heard: bool | None = None
+    """It has heard in that exchange whether any rank is unfinished, and has not gone on from there."""
+    joined: bool = True
+    up: tuple[WaveReport, ...] = ()
+    down: tuple[int, ...] = ()
+    said: WaveReport | None = None
+
+    def told(self) -> Rank:
+        """It says where it stands, if that is new."""
+        report = WaveReport(self.wave.number, self.wave.parked, self.wave.parked and self.requests > 0)
+        if not self.joined or report == self.said:
+            return self
+        return self._replace(up=(*self.up, report), said=report)
+
+
+class World(NamedTuple):
+    ranks: tuple[Rank, ...]
+    waves: Waves = Waves()
+    arrivals: int = 1
+    """Requests that may still reach a rank without the coordinator."""
+    placements: int = 0
+    """Requests that the coordinator may still place."""
+    breaks: int = 0
+    """How often a rank's stream to the coordinator may still break."""
+    restarts: int = 0
+    """How often the coordinator may still be lost and come back without its memory."""
+
+    def rank(self, number: int, **changes: object) -> World:
+        ranks = list(self.ranks)
+        ranks[number] = ranks[number]._replace(**changes).told()
+        return self._replace(ranks=tuple(ranks))
+
+    def knowing(self, waves: Waves) -> World:
+        """The coordinator knows this, starts what may start, and tells all who are there."""
+        waves = waves.started(whole=all(rank.joined for rank in self.ranks))
+        if waves.number == self.waves.number:
+            return self._replace(waves=waves)
+        ranks = (rank._replace(down=(*rank.down, waves.number)) if rank.joined else rank for rank in self.ranks)
+        return self._replace(waves=waves, ranks=tuple(ranks))
+
+    @property
+    def quiet(self) -> bool:
+        return all(rank.wave.parked and not rank.requests and rank.entered is None for rank in self.ranks)
+
+
+def from_outside(world: World) -> Iterator[World]:
+    for number, rank in enumerate(world.ranks):
+        if world.arrivals:
+            yield world.rank(number, requests=rank.requests + 1)._replace(arrivals=world.arrivals - 1)
+        if world.placements:
+            placed = world.rank(number, coming=rank.coming + 1)._replace(placements=world.placements - 1)
+            yield placed.knowing(world.waves.placed())
+        if world.breaks and rank.joined:
+            yield broken(world, number)._replace(breaks=world.breaks - 1)
+    if world.restarts:
+        again = world
+        for number in RANKS:
+            again = broken(again, number)
+        yield again._replace(restarts=world.restarts - 1, waves=Waves())
+
+
+def broken(world: World, number: int) -> World:
+    return world.rank(number, joined=False, up=(), down=(), said=None)
+
+
+def from_inside(world: World) -> Iterator[World]:
+    for number, rank in enumerate(world.ranks):
+        if rank.coming:
+            yield world.rank(number, coming=rank.coming - 1, requests=rank.requests + 1)
+        if not rank.joined:
+            joined = world.rank(number, joined=True, down=(world.waves.number,) if world.waves.number else ())
+            yield joined.knowing(joined.waves)
+        if rank.up:
+            heard = world.rank(number, up=rank.up[1:])
+            yield heard.knowing(heard.waves.heard(rank.up[0]))
+        yield from steps(world, number, rank)
+    if all(rank.entered is not None and rank.heard is None for rank in world.ranks):
+        yield exchanged(world)
+
+
+def steps(world: World, number: int, rank: Rank) -> Iterator[World]:
+    """What a rank's own thread does; while it waits in an exchange, nothing."""
+    if rank.entered is not None and rank.heard is not None:
+        left, wave = rank.requests - rank.entered, rank.wave.turned(unfinished=rank.heard)
+        yield world.rank(number, heard=None, entered=None, requests=left, wave=wave)
+    elif rank.entered is None:
+        if rank.down:
+            yield world.rank(number, down=rank.down[1:], wave=rank.wave.start(rank.down[0]))
+        if not rank.wave.parked:
+            yield world.rank(number, entered=rank.requests)
+
+
+def exchanged(world: World) -> World:
+    assert len({rank.wave.number for rank in world.ranks}) == 1, "they are in the same wave"
+    unfinished = any(rank.entered for rank in world.ranks)
+    for number in RANKS:
+        world = world.rank(number, heard=unfinished)
+    return world
+
+
+def explored(start: World) -> int:
+    """See that every run without further events from outside ends, and ends with nothing left to do -> worlds seen."""
+    inside: dict[World, list[World]] = {}
+    left = [start]
+    while left:
+        world = left.pop()
+        if world in inside:
+            continue
+        inside[world] = [begun_once(world, following) for following in from_inside(world)]
+        left += inside[world]
+        left += [begun_once(world, following) for following in from_outside(world)]
+        assert inside[world] or world.quiet, f"stuck: {world}"
+    assert ends(inside), "there is a run that never ends"
+    return len(inside)
+
+
+def begun_once(before: World, after: World) -> World:
+    """See that no rank begins a wave twice, or one that it was not told of -> what follows, with ranks that may stand for each other in order."""
+    for old, new in zip(before.ranks, after.ranks, strict=True):
+        begun = (old.wave.parked and not new.wave.parked) or old.wave.number != new.wave.number
+        assert new.wave.number == old.wave.number + begun, "waves are begun one after the other"
+        assert new.wave.number <= new.wave.told, "none is begun that the coordinator has not told of"
+    return after._replace(ranks=tuple(sorted(after.ranks, key=hash)))
+
+
+def ends(inside: dict[World, list[World]]) -> bool:
+    """True if no world comes back to itself."""
+    into = dict.fromkeys(inside, 0)
+    for following in chain.from_iterable(inside.values()):
+        into[following] += 1
+    free = [world for world, count in into.items() if not count]
+    for world in free:  # grows meanwhile
+        for following in inside[world]:
+            into[following] -= 1
+            if not into[following]:
+                free.append(following)
+    return len(free) == len(inside)
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [{"arrivals": 2}, {"arrivals": 1, "placements": 1}, {"arrivals": 1, "breaks": 1}, {"restarts": 1}],
+    ids=str,
+)
+def test_in_no_order_of_events_is_a_request_stuck_or_a_rank_left_alone_in_an_exchange(outside: dict[str, int]) -> None:
+    world = World(tuple(Rank(Wave(park_after=1)) for _ in RANKS), **outside)
+    assert explored(world) > 1000

@@ -1,0 +1,123 @@
+"""Turns: what all ranks of a group do together before each of their forwards.
+
+    propose ──> agree ──> run: all of them a forward, if any rank has rows; those without rows run it idle
+                    └───> rest: nobody has rows, but somebody may soon
+
+A rank that is alone has no turns, and whatever it proposes is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, replace
+from typing import Final
+
+from specsplit.clock import Clock
+from specsplit.model.mesh import Mesh, Numbers
+from specsplit.values import Plan
+
+REST_S: Final = 0.002
+"""The longest rest between two turns of a wave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What one rank brings to a turn."""
+
+    rows: int = 0
+    """Tokens of its step; 0: it has none, or its sessions wait for their drafters."""
+    kv_tokens: int = 0
+    """Whose KV its step reads."""
+    unfinished: int = 0
+    """Sessions that run or wait here."""
+    rest_us: int = round(REST_S * 1e6)
+    """For how long it would rest if nobody has rows, in microseconds."""
+    plan: Plan = field(default_factory=Plan)
+    """What its controller wants."""
+
+    @property
+    def numbers(self) -> Numbers:
+        """All of it, as ranks tell it to each other."""
+        return (self.rows, self.kv_tokens, self.unfinished, self.rest_us, *map(int, astuple(self.plan)))
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> Proposal:
+        """Read what `numbers` wrote."""
+        num_steps, topk, num_draft_tokens, wait_budget_us, ahead = numbers[4:]
+        return cls(*numbers[:4], Plan(num_steps, topk, num_draft_tokens, wait_budget_us, bool(ahead)))
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What every rank knows of a turn. But for `rank` it is the same on all of them, and so is all that follows from it."""
+
+    rank: int
+    """Whose copy this is."""
+    proposals: Sequence[Proposal]
+    """By rank."""
+
+    @property
+    def rows(self) -> list[int]:
+        """By rank."""
+        return [each.rows for each in self.proposals]
+
+    @property
+    def runs(self) -> bool:
+        """True if there is a forward."""
+        return any(self.rows)
+
+    @property
+    def idle(self) -> bool:
+        """True if that forward has no rows of this rank."""
+        return not self.proposals[self.rank].rows
+
+    @property
+    def others_rows(self) -> int:
+        """Tokens that the other ranks brought."""
+        return sum(self.rows) - self.proposals[self.rank].rows
+
+    @property
+    def unfinished(self) -> bool:
+        """True if there is a session on any rank."""
+        return any(each.unfinished for each in self.proposals)
+
+    @property
+    def rest_s(self) -> float:
+        """For how long all rest if nobody has rows: the least that was proposed, and never long."""
+        return min(REST_S, *(each.rest_us * 1e-6 for each in self.proposals))
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that most sessions stand behind, of several that of the lowest rank; None if there is no session."""
+        votes: dict[Plan, int] = {}
+        for each in self.proposals:
+            votes[each.plan] = votes.get(each.plan, 0) + each.unfinished
+        plan = max(votes, key=lambda plan: votes[plan])  # the first of equals
+        return plan if votes[plan] else None
+
+
+class Lockstep:
+    """The turns of one rank. `turn` belongs to the thread that runs its forwards; the rest may be read between two steps."""
+
+    def __init__(self, mesh: Mesh, clock: Clock) -> None:
+        self.alone: bool = mesh.size == 1
+        self.agreed: Agreed | None = None
+        """The turn before; None: there has been none."""
+        self._mesh = mesh
+        self._clock = clock
+        self._waited_s = 0.0
+
+    def turn(self, proposal: Proposal, rows: int, kv_tokens: int) -> bool:
+        """Propose a step of so many tokens, and hear what the others propose -> whether there is a forward. Raises RankLost."""
+        if self.alone:
+            return True
+        began = self._clock.now()
+        told = self._mesh.exchange(replace(proposal, rows=rows, kv_tokens=kv_tokens).numbers)
+        self.agreed = Agreed(self._mesh.rank, [Proposal.of(numbers) for numbers in told])
+        self._waited_s += self._clock.now() - began
+        return self.agreed.runs
+
+    def take_waited_s(self) -> float:
+        """Seconds that this rank has waited for the others since this was last asked."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return waited_s
