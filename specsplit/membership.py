@@ -20,6 +20,8 @@ from specsplit.values import (
 
 Role = ModelInfo | DrafterInfo
 """What a member is: a verifier rank (its target), or a drafter."""
+MAX_WAVES = 2**31
+"""A group has begun fewer waves than that."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Register:
         split("register.address", self.address)
         if self.max_sessions < 1:
             raise InvalidRequest("register.max_sessions", f"is {self.max_sessions}, expected at least 1")
+        if self.group is not None and not isinstance(self.role, ModelInfo):
+            raise InvalidRequest("register.group", "is of a drafter, expected none: only verifiers have rank groups")
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,10 @@ class WaveReport:
     """True if that wave is over for it."""
     wanted: bool = False
     """True if it is parked and has work, so that it wants the next wave."""
+
+    def __post_init__(self) -> None:
+        if self.number >= MAX_WAVES:
+            raise InvalidRequest("wave.number", f"is {self.number:,}, expected less than {MAX_WAVES:,}")
 
 
 @dataclass(frozen=True)
@@ -163,6 +171,10 @@ class StartWave:
     """Every rank of the group is to begin this wave: at once, or when the one before it is over. One that it has begun already is none."""
 
     number: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number < MAX_WAVES:
+            raise InvalidRequest("start_wave.number", f"is {self.number:,}, expected 1..{MAX_WAVES - 1:,}")
 
 
 Directive = Registered | Roster | PlanOrder | TracingOrder | HandOver | StartWave | Drain

@@ -203,6 +203,8 @@ class Admission:
     def _lease(self, seat: Seat) -> Lease:
         lease = Lease(self, seat)
         self._leases.add(lease)
+        if seat.group is not None:
+            seat.group.placed()
         return lease
 
     def _refuse_waiting(self, error: SpecsplitError) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from specsplit.clock import Clock
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
-from specsplit.membership import HandOver, Heartbeat, Member, Register
+from specsplit.membership import GroupRank, HandOver, Heartbeat, Member, Register, WaveReport
 from specsplit.values import (
     Control,
     DrafterInfo,
@@ -21,6 +21,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit_coordinator.breaker import Breaker
+from specsplit_coordinator.groups import Group
 
 KIND_ORDER = (
     DrafterKind.EAGLE3,
@@ -50,12 +51,12 @@ class Seat:
     """Called once, when the member is lost or leaves."""
     cooling_down: dict[str, float] = field(default_factory=dict[str, float])
     """Drafters that this verifier has just lost, by member id, and until when they are the last choice for it."""
-    plan: Plan | None = None
-    """In force on a verifier where a request does not say otherwise, as it said last."""
-    speculation: SpeculationReport | None = None
-    """How a verifier speculates, and what drafters brought it, as it said last."""
+    said: Heartbeat = field(default_factory=Heartbeat)
+    """What it said last of how it fares."""
     hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
     """What a verifier has yet to be told of sessions that are to go on with another drafter."""
+    group: Group | None = None
+    """The group that a verifier is a rank of; None: it is alone."""
 
     @property
     def member_id(self) -> str:
@@ -66,6 +67,21 @@ class Seat:
     def is_verifier(self) -> bool:
         """True for a verifier, False for a drafter."""
         return isinstance(self.who.role, ModelInfo)
+
+    @property
+    def plan(self) -> Plan | None:
+        """In force on a verifier where a request does not say otherwise, as it said last."""
+        return self.said.plan
+
+    @property
+    def speculation(self) -> SpeculationReport | None:
+        """How a verifier speculates, and what drafters brought it, as it said last."""
+        return self.said.speculation
+
+    @property
+    def wave(self) -> WaveReport | None:
+        """Where a rank of a group stands, as it said last."""
+        return None if self.group is None or self.who.group is None else self.group.said(self.who.group.rank)
 
     def knows(self, control: Control) -> bool:
         """True if this verifier can be told to use the controller, or the bound, if there is one to use."""
@@ -83,8 +99,9 @@ class Seat:
 
     @property
     def free_places(self) -> int:
-        """Sessions that may still be placed on it."""
-        return 0 if self.draining else max(0, self.who.max_sessions - self.running)
+        """Sessions that may still be placed on it: none on a rank whose group is not complete."""
+        closed = self.draining or (self.group is not None and not self.group.usable)
+        return 0 if closed else max(0, self.who.max_sessions - self.running)
 
     @property
     def has_room(self) -> bool:
@@ -101,6 +118,8 @@ class Registry:
         self._lost_after_s = lost_after_s
         self._seats: dict[str, Seat] = {}
         self._watchers: list[Callable[[], None]] = []
+        self._groups: dict[str, Group] = {}
+        """Those of which a rank is there, by group id."""
         self.heard = 0
         """Heartbeats of verifiers so far."""
         self.on_gone: list[Callable[[Seat], None]] = []
@@ -112,31 +131,46 @@ class Registry:
         return lambda: self._watchers.remove(callback)
 
     def register(self, who: Register) -> Seat:
-        """Let a member in. Raises InvalidRequest for a name that is taken, Incompatible for a verifier with another vocabulary."""
+        """Let a member in. Raises InvalidRequest for a name or rank that is taken, Incompatible for a verifier with another vocabulary."""
         taken = self._seats.get(who.member_id)
         if taken is not None:
             problem = f"{who.member_id!r} is already in the cluster, at {taken.who.address}; choose another name"
             raise InvalidRequest("register.member_id", problem)
         if isinstance(who.role, ModelInfo):
             self._require_same_vocabulary(who.member_id, who.role)
-        seat = self._seats[who.member_id] = Seat(who, self._clock.now(), Breaker(self._clock))
+        group = None if who.group is None else self._joined(who.group)
+        seat = self._seats[who.member_id] = Seat(who, self._clock.now(), Breaker(self._clock), group=group)
         self.changed()
         return seat
+
+    def _joined(self, who: GroupRank) -> Group:
+        group = self._groups.get(who.group_id) or Group(who.size)
+        group.join(who)
+        self._groups[who.group_id] = group
+        return group
 
     def hear(self, seat: Seat, report: Heartbeat) -> None:
         """Note how a member fares."""
         seat.heard_at = self._clock.now()
         seat.load = report.load
-        seat.plan = report.plan
-        seat.speculation = report.speculation
+        seat.said = report
         self.heard += seat.is_verifier
         seat.cooling_down = {drafter: until for drafter, until in seat.cooling_down.items() if until > seat.heard_at}
         seat.cooling_down |= dict.fromkeys(report.lost_drafters, seat.heard_at + DRAFTER_COOL_DOWN_S)
+
+    def hear_wave(self, seat: Seat, report: WaveReport) -> None:
+        """Note where a rank of a group stands."""
+        seat.heard_at = self._clock.now()
+        if seat.group is None or seat.who.group is None:
+            raise InvalidRequest("wave", f"is of a rank, and {seat.member_id} is registered as one that is alone")
+        seat.group.heard(seat.who.group.rank, report)
 
     def drain(self, seat: Seat) -> None:
         """Note that a member takes no new sessions."""
         seat.heard_at = self._clock.now()
         seat.draining = True
+        if seat.group is not None:
+            seat.group.drain()
         self.changed()
 
     def remove(self, seat: Seat, why: str) -> None:
@@ -145,11 +179,18 @@ class Registry:
             return
         seat.lost_because = why
         del self._seats[seat.member_id]
+        if seat.group is not None and seat.who.group is not None:
+            self._left(seat.group, seat.who.group)
         for callback in [*seat.on_lost]:
             callback()
         for told in self.on_gone:
             told(seat)
         self.changed()
+
+    def _left(self, group: Group, who: GroupRank) -> None:
+        group.leave(who.rank)
+        if group.empty:
+            del self._groups[who.group_id]
 
     def sweep(self, late_s: float = 0.0) -> tuple[Seat, ...]:
         """Remove and return the members that have been silent for too long.
@@ -190,6 +231,8 @@ class Registry:
                 silent_ms=round((now - seat.heard_at) * 1000),
                 plan=seat.plan,
                 speculation=seat.speculation,
+                group=seat.who.group,
+                wave=seat.wave,
             )
             for seat in self._seats.values()
         )

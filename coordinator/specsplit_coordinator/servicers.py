@@ -22,8 +22,10 @@ from specsplit.membership import (
     Register,
     Registered,
     Report,
+    StartWave,
     TracingOrder,
     TracingTold,
+    WaveReport,
 )
 from specsplit.observe import fields
 from specsplit.requests import GenerateRequest
@@ -229,6 +231,8 @@ class _Membership:
         self._reader = asyncio.create_task(self._read(reports))
         self._reader.add_done_callback(lambda _: self._news.set())
         self._unwatch = [registry.watch(self._news.set), orders.watch(self._news.set)]
+        if seat.group is not None:
+            self._unwatch.append(seat.group.watch(self._news.set))
         seat.on_lost.append(self._news.set)
 
     async def directives(self) -> AsyncIterator[Directive]:
@@ -251,6 +255,8 @@ class _Membership:
 
     def _present(self) -> Iterator[Directive]:
         """Yield what the member should know now."""
+        if self._seat.group is not None and self._seat.group.wave:
+            yield StartWave(self._seat.group.wave)
         if isinstance(self._seat.who.role, ModelInfo):
             yield self._rosters.of(self._seat)
             yield PlanOrder(self._orders.plan, self._control())
@@ -281,6 +287,8 @@ class _Membership:
                 case Heartbeat():
                     self._registry.hear(self._seat, report)
                     self._news.set()  # what it said may have changed which drafters are best for it
+                case WaveReport():
+                    self._registry.hear_wave(self._seat, report)
                 case Draining():
                     self._registry.drain(self._seat)
                 case Register():

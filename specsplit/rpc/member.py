@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,9 @@ from specsplit.membership import (
     Registered,
     Report,
     Roster,
+    StartWave,
     TracingOrder,
+    WaveReport,
 )
 from specsplit.observe import fields
 from specsplit.rpc.catalogue import from_rpc_error
@@ -54,9 +56,10 @@ class _Orders:
     plan: Callable[[PlanOrder], None] | None
     tracing: Callable[[TraceChanges], None] | None
     hand_over: Callable[[HandOver], None] | None
+    start_wave: Callable[[int], None] | None
     drain: Callable[[], None] | None
 
-    def carry_out(self, directive: Roster | PlanOrder | TracingOrder | HandOver | Drain) -> None:
+    def carry_out(self, directive: Roster | PlanOrder | TracingOrder | HandOver | StartWave | Drain) -> None:
         """Call the callback for this directive, if there is one."""
         match directive:
             case Roster() if self.roster is not None:
@@ -67,17 +70,39 @@ class _Orders:
                 self.tracing(directive.changes)
             case HandOver() if self.hand_over is not None:
                 self.hand_over(directive)
+            case StartWave() if self.start_wave is not None:
+                self.start_wave(directive.number)
             case Drain() if self.drain is not None:
                 self.drain()
             case _:
                 pass
 
 
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """Where to ask for what the member reports; None where there is nothing to say."""
+
+    load: Callable[[], Load]
+    plan: Callable[[], Plan] | None
+    speculation: Callable[[], SpeculationReport] | None
+    wave: Callable[[], WaveReport] | None
+
+    def heartbeat(self, lost: Sequence[str]) -> Heartbeat:
+        """How the member fares, and which drafters it lost."""
+        plan = None if self.plan is None else self.plan()
+        speculation = None if self.speculation is None else self.speculation()
+        return Heartbeat(self.load(), tuple(lost), plan, speculation)
+
+    def standing(self) -> WaveReport | None:
+        """Where it stands as a rank of a group."""
+        return None if self.wave is None else self.wave()
+
+
 class Membership:
     """Keeps one member in the cluster for as long as `run` runs.
 
-    `load`, and `plan` and `speculation` if they are given, are asked before every report. The others are called on the event loop as
-    directives arrive.
+    `load`, and `plan`, `speculation` and `wave` if they are given, are asked before every report. The others are called on the event loop
+    as directives arrive.
     `on_plan` and `on_tracing` get all that now differs from the member's own settings, at every join too.
     """
 
@@ -89,19 +114,19 @@ class Membership:
         *,
         plan: Callable[[], Plan] | None = None,
         speculation: Callable[[], SpeculationReport] | None = None,
+        wave: Callable[[], WaveReport] | None = None,
         on_roster: Callable[[Roster], None] | None = None,
         on_plan: Callable[[PlanOrder], None] | None = None,
         on_tracing: Callable[[TraceChanges], None] | None = None,
         on_hand_over: Callable[[HandOver], None] | None = None,
+        on_start_wave: Callable[[int], None] | None = None,
         on_drain: Callable[[], None] | None = None,
     ) -> None:
         """The channel leads to the coordinator and stays the caller's."""
         self._stub = cluster_pb2_grpc.ClusterServiceStub(channel)
         self._register = register
-        self._load = load
-        self._plan = plan
-        self._speculation = speculation
-        self._orders = _Orders(on_roster, on_plan, on_tracing, on_hand_over, on_drain)
+        self._sources = _Sources(load, plan, speculation, wave)
+        self._orders = _Orders(on_roster, on_plan, on_tracing, on_hand_over, on_start_wave, on_drain)
         self._joined = asyncio.Event()
         self._news = asyncio.Event()
         self._lost: list[str] = []
@@ -128,6 +153,10 @@ class Membership:
     def report_draining(self) -> None:
         """Tell the coordinator, at once, that no new sessions are taken; reports go on until `run` is cancelled."""
         self._draining = True
+        self._news.set()
+
+    def report_wave(self) -> None:
+        """Tell the coordinator, at once, where this rank stands, if that is new."""
         self._news.set()
 
     async def run(self) -> None:
@@ -175,16 +204,17 @@ class Membership:
     async def _news_of(self, registered: asyncio.Future[float]) -> AsyncIterator[Report]:
         yield self._register
         interval_s = await registered
-        told_draining = False
+        told_draining, told_wave = False, None
         while True:
             self._news.clear()
             if self._draining and not told_draining:
                 told_draining = True
                 yield Draining()
+            if (wave := self._sources.standing()) is not None and wave != told_wave:
+                told_wave = wave
+                yield wave
             lost, self._lost = self._lost[:MAX_MEMBERS], self._lost[MAX_MEMBERS:]
-            plan = None if self._plan is None else self._plan()
-            speculation = None if self._speculation is None else self._speculation()
-            yield Heartbeat(self._load(), tuple(lost), plan, speculation)
+            yield self._sources.heartbeat(lost)
             await self._pause(interval_s)
 
     async def _pause(self, interval_s: float) -> None:

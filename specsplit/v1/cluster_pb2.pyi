@@ -9,30 +9,34 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("register", "heartbeat", "draining")
+    __slots__ = ("register", "heartbeat", "draining", "wave")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    WAVE_FIELD_NUMBER: _ClassVar[int]
     register: RegisterReport
     heartbeat: HeartbeatReport
     draining: DrainingReport
-    def __init__(self, register: _Optional[_Union[RegisterReport, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReport, _Mapping]] = ..., draining: _Optional[_Union[DrainingReport, _Mapping]] = ...) -> None: ...
+    wave: _common_pb2.WaveReport
+    def __init__(self, register: _Optional[_Union[RegisterReport, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReport, _Mapping]] = ..., draining: _Optional[_Union[DrainingReport, _Mapping]] = ..., wave: _Optional[_Union[_common_pb2.WaveReport, _Mapping]] = ...) -> None: ...
 
 class RegisterReport(_message.Message):
-    __slots__ = ("member_id", "address", "verifier", "drafter", "max_sessions", "controllers")
+    __slots__ = ("member_id", "address", "verifier", "drafter", "max_sessions", "controllers", "group")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     MAX_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     CONTROLLERS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     address: str
     verifier: _common_pb2.ModelInfo
     drafter: _common_pb2.DrafterInfo
     max_sessions: int
     controllers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., max_sessions: _Optional[int] = ..., controllers: _Optional[_Iterable[str]] = ...) -> None: ...
+    group: _common_pb2.GroupRank
+    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., max_sessions: _Optional[int] = ..., controllers: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[_common_pb2.GroupRank, _Mapping]] = ...) -> None: ...
 
 class HeartbeatReport(_message.Message):
     __slots__ = ("load", "lost_drafters", "plan", "speculation")
@@ -51,20 +55,22 @@ class DrainingReport(_message.Message):
     def __init__(self) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("registered", "roster", "drain", "plan", "tracing", "hand_over")
+    __slots__ = ("registered", "roster", "drain", "plan", "tracing", "hand_over", "start_wave")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     TRACING_FIELD_NUMBER: _ClassVar[int]
     HAND_OVER_FIELD_NUMBER: _ClassVar[int]
+    START_WAVE_FIELD_NUMBER: _ClassVar[int]
     registered: RegisteredDirective
     roster: RosterDirective
     drain: DrainDirective
     plan: PlanDirective
     tracing: TracingDirective
     hand_over: HandOverDirective
-    def __init__(self, registered: _Optional[_Union[RegisteredDirective, _Mapping]] = ..., roster: _Optional[_Union[RosterDirective, _Mapping]] = ..., drain: _Optional[_Union[DrainDirective, _Mapping]] = ..., plan: _Optional[_Union[PlanDirective, _Mapping]] = ..., tracing: _Optional[_Union[TracingDirective, _Mapping]] = ..., hand_over: _Optional[_Union[HandOverDirective, _Mapping]] = ...) -> None: ...
+    start_wave: StartWaveDirective
+    def __init__(self, registered: _Optional[_Union[RegisteredDirective, _Mapping]] = ..., roster: _Optional[_Union[RosterDirective, _Mapping]] = ..., drain: _Optional[_Union[DrainDirective, _Mapping]] = ..., plan: _Optional[_Union[PlanDirective, _Mapping]] = ..., tracing: _Optional[_Union[TracingDirective, _Mapping]] = ..., hand_over: _Optional[_Union[HandOverDirective, _Mapping]] = ..., start_wave: _Optional[_Union[StartWaveDirective, _Mapping]] = ...) -> None: ...
 
 class RegisteredDirective(_message.Message):
     __slots__ = ("heartbeat_interval_ms",)
@@ -91,6 +97,12 @@ class HandOverDirective(_message.Message):
     sampled: bool
     other_kind: bool
     def __init__(self, from_member: _Optional[str] = ..., to: _Optional[_Union[_verifier_pb2.DrafterAddress, _Mapping]] = ..., sessions: _Optional[int] = ..., sampled: bool = ..., other_kind: bool = ...) -> None: ...
+
+class StartWaveDirective(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class DrainDirective(_message.Message):
     __slots__ = ()

@@ -267,6 +267,26 @@ class DrafterInfo(_message.Message):
     features: FeatureNeed
     def __init__(self, kind: _Optional[_Union[DrafterKind, str]] = ..., model: _Optional[str] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., max_context: _Optional[int] = ..., features: _Optional[_Union[FeatureNeed, _Mapping]] = ...) -> None: ...
 
+class GroupRank(_message.Message):
+    __slots__ = ("group_id", "rank", "size")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    rank: int
+    size: int
+    def __init__(self, group_id: _Optional[str] = ..., rank: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class WaveReport(_message.Message):
+    __slots__ = ("number", "parked", "wanted")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PARKED_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    parked: bool
+    wanted: bool
+    def __init__(self, number: _Optional[int] = ..., parked: bool = ..., wanted: bool = ...) -> None: ...
+
 class Load(_message.Message):
     __slots__ = ("sessions", "waiting", "free_pages", "total_pages", "steps", "step_ms")
     SESSIONS_FIELD_NUMBER: _ClassVar[int]

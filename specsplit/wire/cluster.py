@@ -17,11 +17,13 @@ from specsplit.membership import (
     Report,
     Role,
     Roster,
+    StartWave,
     TracingOrder,
+    WaveReport,
 )
 from specsplit.v1 import cluster_pb2 as pb
 from specsplit.values import ModelInfo, Plan
-from specsplit.wire import common, speculation, verifier
+from specsplit.wire import common, groups, speculation, verifier
 from specsplit.wire.checks import check
 from specsplit.wire.limits import MAX_MEMBERS
 
@@ -38,6 +40,8 @@ def report_to_wire(report: Report) -> pb.JoinRequest:
             return pb.JoinRequest(heartbeat=_heartbeat_to_wire(report))
         case Draining():
             return pb.JoinRequest(draining=pb.DrainingReport())
+        case WaveReport():
+            return pb.JoinRequest(wave=groups.wave_to_wire(report))
 
 
 def report_from_wire(message: pb.JoinRequest) -> Report:
@@ -50,11 +54,13 @@ def report_from_wire(message: pb.JoinRequest) -> Report:
             return _heartbeat_from_wire(message.heartbeat)
         case "draining":
             return Draining()
+        case "wave":
+            return groups.wave_from_wire(message.wave)
         case _:
-            raise InvalidRequest("report", "is absent, expected register, heartbeat or draining")
+            raise InvalidRequest("report", "is absent, expected register, heartbeat, draining or wave")
 
 
-def directive_to_wire(directive: Directive) -> pb.JoinResponse:
+def directive_to_wire(directive: Directive) -> pb.JoinResponse:  # noqa: PLR0911 (one for every directive)
     """Write one directive as one message."""
     match directive:
         case Registered():
@@ -70,11 +76,13 @@ def directive_to_wire(directive: Directive) -> pb.JoinResponse:
             return pb.JoinResponse(tracing=pb.TracingDirective(tracing=common.tracing_to_wire(directive.changes)))
         case HandOver():
             return pb.JoinResponse(hand_over=_hand_over_to_wire(directive))
+        case StartWave():
+            return pb.JoinResponse(start_wave=pb.StartWaveDirective(number=directive.number))
         case Drain():
             return pb.JoinResponse(drain=pb.DrainDirective())
 
 
-def directive_from_wire(message: pb.JoinResponse) -> Directive:
+def directive_from_wire(message: pb.JoinResponse) -> Directive:  # noqa: PLR0911 (one for every directive)
     """Raises InvalidRequest if the directive is absent or holds a value out of range or too long, Incompatible if it is none at all."""
     check(message)
     match message.WhichOneof("directive"):
@@ -94,10 +102,12 @@ def directive_from_wire(message: pb.JoinResponse) -> Directive:
             asked = message.hand_over
             target = verifier.endpoint_from_wire(asked.to)
             return HandOver(asked.from_member, target, asked.sessions, asked.sampled, asked.other_kind)
+        case "start_wave":
+            return StartWave(message.start_wave.number)
         case "drain":
             return Drain()
         case _:
-            expected = "registered, roster, plan, tracing, hand_over or drain"
+            expected = "registered, roster, plan, tracing, hand_over, start_wave or drain"
             raise InvalidRequest("directive", f"is absent, expected {expected}")
 
 
@@ -118,6 +128,7 @@ def _register_to_wire(report: Register) -> pb.RegisterReport:
         address=report.address,
         max_sessions=report.max_sessions,
         controllers=report.controllers,
+        group=groups.rank_to_wire(report.group),
     )
     if isinstance(report.role, ModelInfo):
         message.verifier.CopyFrom(common.model_to_wire(report.role))
@@ -128,7 +139,8 @@ def _register_to_wire(report: Register) -> pb.RegisterReport:
 
 def _register_from_wire(message: pb.RegisterReport) -> Register:
     role, controllers = _role_from_wire(message), tuple(message.controllers)
-    return Register(message.member_id, message.address, role, message.max_sessions, controllers)
+    group = groups.rank_from_wire(message.group) if message.HasField("group") else None
+    return Register(message.member_id, message.address, role, message.max_sessions, controllers, group)
 
 
 def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:

@@ -20,7 +20,7 @@ from specsplit.requests import (
 )
 from specsplit.v1 import coordinator_pb2 as pb
 from specsplit.values import Control, ModelInfo, Plan, PlanChanges, TraceChanges
-from specsplit.wire import common, speculation
+from specsplit.wire import common, groups, speculation
 from specsplit.wire.checks import check
 from specsplit.wire.unknown import refuse_unknown
 
@@ -273,6 +273,8 @@ def _member_to_wire(member: Member) -> pb.Member:
         max_sessions=member.max_sessions,
         plan=None if member.plan is None else common.plan_to_wire(member.plan),
         speculation=None if member.speculation is None else speculation.report_to_wire(member.speculation),
+        group=groups.rank_to_wire(member.group),
+        wave=groups.wave_to_wire(member.wave),
     )
 
 
@@ -287,6 +289,8 @@ def _member_from_wire(message: pb.Member) -> Member:
         silent_ms=message.silent_ms,
         plan=common.plan_from_wire(message.plan).over(Plan()) if message.HasField("plan") else None,
         speculation=speculation.report_from_wire(message.speculation) if message.HasField("speculation") else None,
+        group=groups.rank_from_wire(message.group) if message.HasField("group") else None,
+        wave=groups.wave_from_wire(message.wave) if message.HasField("wave") else None,
     )
 
 

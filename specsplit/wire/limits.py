@@ -91,6 +91,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "ModelInfo.model": _NAME,
         "ModelInfo.eos_token_ids": Limit(entries=MAX_STOP_TOKENS),
         "DrafterInfo.model": _NAME,
+        "GroupRank.group_id": _NAME,
         # coordinator.proto
         "GenerateRequest.request_id": _NAME,
         "GenerateRequest.text": Limit(length=MAX_TEXT),

@@ -55,6 +55,12 @@ ADDRESS = st.sampled_from(["127.0.0.1:0", "[::1]:65535", "host.example:50051"])
 endpoints = st.builds(Endpoint, NAME, ADDRESS, needs)
 controllers = st.lists(NAME, max_size=3).map(tuple)
 registers = st.builds(membership.Register, NAME, ADDRESS, roles, st.integers(1, 2**32 - 1), controllers)
+group_ranks = st.builds(membership.GroupRank, NAME, st.integers(0, 7), st.integers(8, 2048))
+ranks = st.builds(
+    membership.Register, NAME, ADDRESS, models, st.integers(1, 2**32 - 1), controllers, st.none() | group_ranks
+)
+WAVE = st.integers(0, membership.MAX_WAVES - 1)
+waves = st.builds(membership.WaveReport, WAVE, st.booleans(), st.booleans())
 plans = st.builds(
     Plan, st.integers(0, 64), st.integers(1, 64), st.integers(1, 256), st.integers(0, 60_000_000), st.booleans()
 )
@@ -87,7 +93,7 @@ heartbeats = st.builds(
     st.none() | plans,
     st.none() | speculation_reports,
 )
-reports = registers | heartbeats | st.just(membership.Draining())
+reports = registers | ranks | heartbeats | waves | st.just(membership.Draining())
 plan_changes = st.builds(
     PlanChanges, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | st.booleans()
 )
@@ -100,6 +106,7 @@ directives = (
     | st.builds(membership.PlanOrder, plan_changes, controls)
     | st.builds(membership.HandOver, NAME, endpoints, st.integers(1, 2**32 - 1), st.booleans(), st.booleans())
     | st.builds(membership.TracingOrder, trace_changes)
+    | st.builds(membership.StartWave, WAVE.map(lambda number: max(1, number)))
     | st.just(membership.Drain())
 )
 members = st.builds(
@@ -113,6 +120,8 @@ members = st.builds(
     U32,
     st.none() | plans,
     st.none() | speculation_reports,
+    st.none() | group_ranks,
+    st.none() | waves,
 )
 clusters = st.builds(membership.Cluster, st.lists(members, max_size=3).map(tuple), U32, U32)
 

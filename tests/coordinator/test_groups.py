@@ -1,0 +1,140 @@
+"""Rank groups, over real gRPC: who is there, what is placed on them, and which wave they are told to begin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specsplit.errors import InvalidRequest, Unavailable
+from specsplit.membership import Directive, Draining, GroupRank, Register, StartWave, WaveReport
+from specsplit.values import ModelInfo
+from tests.coordinator.test_join import Member, eventually
+
+if TYPE_CHECKING:
+    from .conftest import Cluster
+
+
+class Ranks:
+    """The ranks of a group, driven by hand."""
+
+    def __init__(self, cluster: Cluster, stack: AsyncExitStack) -> None:
+        self.cluster = cluster
+        self._stack = stack
+
+    async def join(self, rank: int, size: int = 2, group: str = "g") -> Member:
+        """One that is in when this returns."""
+        member = Member(self.cluster.address)
+        self._stack.push_async_callback(member.hang_up)
+        model = ModelInfo("toy", self.cluster.tokenizer.vocabulary, 512)
+        member.say(Register(f"v{rank}{group}", "127.0.0.1:9", model, 4, group=GroupRank(group, rank, size)))
+        await member.hear()
+        return member
+
+
+@pytest.fixture
+async def ranks(cluster: Cluster) -> AsyncIterator[Ranks]:
+    async with AsyncExitStack() as stack:
+        yield Ranks(cluster, stack)
+
+
+async def next_wave(member: Member, after: int = 0) -> int:
+    async with asyncio.timeout(5):
+        while not (isinstance(directive := await member.hear(), StartWave) and directive.number > after):
+            pass
+    return directive.number
+
+
+async def test_a_group_gets_sessions_once_all_of_its_ranks_are_there_and_none_when_one_is_lost(
+    cluster: Cluster, ranks: Ranks
+) -> None:
+    admission, registry = cluster.coordinator.admission, cluster.coordinator.registry
+    await ranks.join(0)
+    place = asyncio.ensure_future(admission.enter())
+    await asyncio.sleep(0)
+    assert not place.done(), "half a group steps for nobody"
+    second = await ranks.join(1)
+    lease = await asyncio.wait_for(place, 5)
+    assert [seat.free_places for seat in registry.verifiers] == [3, 4]
+    await second.hang_up()
+    await eventually(lambda: len(registry.verifiers) == 1)
+    assert registry.verifiers[0].free_places == 0
+    lease.release()
+
+
+async def test_a_session_that_is_placed_on_a_parked_group_starts_a_wave_on_every_rank_once(
+    cluster: Cluster, ranks: Ranks
+) -> None:
+    admission = cluster.coordinator.admission
+    members = [await ranks.join(rank) for rank in range(2)]
+    first = await admission.enter()
+    assert [await next_wave(member) for member in members] == [1, 1]
+    second = await admission.enter()
+    for member in members:
+        member.say(WaveReport(1, parked=False))
+    members[0].say(WaveReport(1, parked=True))
+    members[1].say(WaveReport(1, parked=True, wanted=True))
+    assert [await next_wave(member) for member in members] == [2, 2], "one of them had work left"
+    first.release()
+    second.release()
+
+
+async def test_a_rank_that_comes_back_is_told_the_wave_and_a_coordinator_learns_it_from_the_ranks(
+    cluster: Cluster, ranks: Ranks
+) -> None:
+    here = await ranks.join(0)
+    here.say(WaveReport(7, parked=True, wanted=True))
+    other = await ranks.join(1)
+    assert [await next_wave(member, after=7) for member in (here, other)] == [8, 8], "only now is the group whole"
+    await other.hang_up()
+    await eventually(lambda: len(cluster.coordinator.registry.verifiers) == 1)
+    assert await next_wave(await ranks.join(1)) == 8
+    told = {member.member_id: (member.group, member.wave) for member in (await cluster.client.cluster()).members}
+    assert told["v0g"] == (GroupRank("g", 0, 2), WaveReport(7, parked=True, wanted=True))
+    assert told["v1g"] == (GroupRank("g", 1, 2), None)
+
+
+async def test_a_group_of_which_one_rank_drains_gets_no_more_sessions(cluster: Cluster, ranks: Ranks) -> None:
+    first, _ = [await ranks.join(rank) for rank in range(2)]
+    first.say(Draining())
+    registry = cluster.coordinator.registry
+    await eventually(lambda: [seat.free_places for seat in registry.verifiers] == [0, 0])
+
+
+async def test_a_group_that_has_started_anew_is_another_one(cluster: Cluster, ranks: Ranks) -> None:
+    old = await ranks.join(0)
+    old.say(WaveReport(7, parked=False))
+    members = [await ranks.join(rank, group="h") for rank in range(2)]
+    members[0].say(WaveReport(wanted=True))
+    assert [await next_wave(member) for member in members] == [1, 1]
+
+
+async def test_what_cannot_be_of_one_group_is_refused(ranks: Ranks) -> None:
+    await ranks.join(0)
+    with pytest.raises(InvalidRequest, match=r"group\.rank.*is 0, which is in the cluster already") as caught:
+        await refused(ranks, 0, 2, name="other")
+    assert caught.value.field == "register.group.rank"
+    with pytest.raises(InvalidRequest, match="is 3; another rank of it said 2"):
+        await refused(ranks, 1, 3)
+
+
+async def refused(ranks: Ranks, rank: int, size: int, name: str = "") -> list[Directive]:
+    member = Member(ranks.cluster.address)
+    try:
+        model = ModelInfo("toy", ranks.cluster.tokenizer.vocabulary, 512)
+        member.say(Register(name or f"v{rank}", "127.0.0.1:9", model, 4, group=GroupRank("g", rank, size)))
+        return await member.hear_first(1)
+    finally:
+        await member.hang_up()
+
+
+async def test_a_member_that_is_alone_has_no_waves(cluster: Cluster) -> None:
+    member = Member(cluster.address)
+    member.say(Register("v", "127.0.0.1:9", ModelInfo("toy", cluster.tokenizer.vocabulary, 512), 4))
+    member.say(WaveReport(1))
+    with pytest.raises((InvalidRequest, Unavailable), match="is registered as one that is alone"):
+        await member.hear_out()
+    await member.hang_up()
