@@ -9,6 +9,25 @@ from specsplit.values import Estimate, Miss, Plan
 
 
 @dataclass(frozen=True, slots=True)
+class TurnCosts:
+    """What a turn of a rank group was, seen from one of its ranks."""
+
+    wave: int
+    """The wave that it was of."""
+    rows: Sequence[int]
+    """Tokens that every rank brought, by rank."""
+    waited_s: float = 0.0
+    """For how long this rank waited until all had proposed."""
+    woke_s: float | None = None
+    """From when this rank had work, while it was parked, to the forward; None: the work came otherwise."""
+
+    @property
+    def imbalance(self) -> float:
+        """Tokens of the rank that brought most, by the mean of all ranks: 1 if all brought as many, the number of ranks if only one did."""
+        return max(self.rows) * len(self.rows) / max(1, sum(self.rows))
+
+
+@dataclass(frozen=True, slots=True)
 class StepCosts:
     """Where the time went since the step before, and what was lost to drafters. Moments are seconds of the clock."""
 
@@ -44,6 +63,18 @@ class StepCosts:
     """From a commit to the first grow made after it, of every one that came."""
     hand_overs: int = 0
     """Sessions that went on with another drafter because the coordinator wanted it."""
+    turn: TurnCosts | None = None
+    """The turn that the step was, or the last of them if it was tried again; None: the verifier is alone."""
+
+    @property
+    def idle(self) -> bool:
+        """True if the step was run for other ranks alone."""
+        return self.turn is not None and not self.tokens
+
+    @property
+    def others_tokens(self) -> int:
+        """Tokens that other ranks had in the same forward."""
+        return 0 if self.turn is None else max(0, sum(self.turn.rows) - self.tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,9 @@ class Mesh(Protocol):
 class LocalMesh:
     """The Mesh of a rank that is alone."""
 
-    rank: Final = 0
-    size: Final = 1
+    def __init__(self) -> None:
+        self.rank: Final = 0
+        self.size: Final = 1
 
     def exchange(self, numbers: Sequence[int]) -> tuple[Numbers, ...]:
         """Its own."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specsplit.clock import Clock
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import Features
-from specsplit.records import StepCosts
+from specsplit.records import StepCosts, TurnCosts
 from specsplit.speculation import Commit, Draft
 from specsplit.values import Estimate, ModelInfo, Plan
 from specsplit_verifier.cost import StepCost
@@ -29,6 +29,7 @@ from specsplit_verifier.events import (
     Submit,
 )
 from specsplit_verifier.feed import Recipe
+from specsplit_verifier.lockstep import REST_S, Agreed, Proposal
 from specsplit_verifier.planner import Batch, Pause, Planner
 from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.session import Session, StopRule
@@ -158,12 +159,40 @@ class EngineCore:
             _log.info("session %d is preempted, for want of KV pages", session.id)
             self._sends += self._drafters.suspend(session)
 
+    @property
+    def unfinished(self) -> int:
+        """Sessions that run or wait."""
+        return len(self._scheduler.running) + len(self._scheduler.waiting)
+
+    def propose(self, plan: StepInput | Pause) -> StepInput:
+        """Make a turn of a rank group of what was planned; where that is to wait, it brings no rows."""
+        wanted = self._planner.wants(len(self._scheduler.running))
+        proposal = Proposal(unfinished=self.unfinished, plan=wanted)
+        if isinstance(plan, StepInput):
+            return replace(plan, proposal=proposal)
+        rest_s = REST_S if plan.seconds is None else min(REST_S, plan.seconds)
+        return StepInput(planned_at=self._clock.now(), proposal=replace(proposal, rest_us=round(rest_s * 1e6)))
+
+    def agree(self, agreed: Agreed) -> None:
+        """A turn of the group is over, and its step is committed: every rank takes the plan that most sessions stand behind."""
+        if self._planner.agree(agreed):
+            self._replan()
+
+    def sat_out(self, step: StepInput, output: StepOutput, turn: TurnCosts) -> StepResult:
+        """A step was run for other ranks alone."""
+        return StepResult((), (), {}, self._costs(step, output, (), turn))
+
     def expected_s(self, step: StepInput) -> float:
         """Seconds that the forward of a step should take, going by those before it."""
-        return self._planner.cost.predict(step.tokens, step.kv_tokens)
+        return self._planner.expected_s(step.tokens, step.kv_tokens)
 
-    def commit(self, step: StepInput, output: StepOutput, watched: Collection[int] = ()) -> StepResult:
-        """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation."""
+    def commit(
+        self, step: StepInput, output: StepOutput, watched: Collection[int] = (), turn: TurnCosts | None = None
+    ) -> StepResult:
+        """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation.
+
+        `turn`: which turn of a rank group it was.
+        """
         running, now = self._scheduler.running, self._clock.now()
         self._sends += self._drafters.settle(running.values())  # first: it was grown for what the step went out with
         for chunk in step.chunks:
@@ -181,7 +210,7 @@ class EngineCore:
         self._hand_on(output.features, now)
         self._scheduler.kv.end_step()
         self._steps += 1
-        result = StepResult(sessions, step.chunks, output.failed, self._costs(step, output, sessions))
+        result = StepResult(sessions, step.chunks, output.failed, self._costs(step, output, sessions, turn))
         self._planner.observe(result)
         return result
 
@@ -205,7 +234,7 @@ class EngineCore:
         if not self._steps:
             return 0
         tokens = sum(len(tree.draft.tokens) for tree in step.trees)
-        expected_s = self._planner.cost.predict(tokens, step.kv_tokens) + self.stopwatch.between_s
+        expected_s = self._planner.expected_s(tokens, step.kv_tokens) + self.stopwatch.between_s
         return round(min(max(expected_s, 0.0), LONGEST_TOLD_S) * 1e6)
 
     def _without_pick(self, session: Session, draft: Draft) -> None:
@@ -229,8 +258,11 @@ class EngineCore:
                 self._scheduler.kv.recomputed(session, recipe, features)
                 self._sends += self._drafters.computed(session, features, now)
 
-    def _costs(self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult]) -> StepCosts:
-        lap, lost = self.stopwatch.lap(output.forward_s), self._drafters.counters.take()
+    def _costs(
+        self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult], turn: TurnCosts | None
+    ) -> StepCosts:
+        lap = self.stopwatch.lap(output.forward_s, 0.0 if turn is None else turn.waited_s)
+        lost = self._drafters.counters.take()
         kv = self._scheduler.kv.counters.take()
         recomputed = sum(chunk.num_tokens for chunk in step.chunks if chunk.recomputed)
         return StepCosts(
@@ -251,6 +283,7 @@ class EngineCore:
             preemptions=kv.preemptions,
             cached_tokens=kv.cached_tokens,
             round_trips_s=lost.round_trips_s,
+            turn=turn,
         )
 
     def _submit(self, event: Submit) -> None:

@@ -4,6 +4,9 @@
          ↑                └── nothing worth stepping: wait for the next event ──┐
          └──────────────────────────────────────────────────────────────────────┘
 
+A rank of a group takes turns with the others in place of that: it runs a step whenever one of them has rows, and does nothing while its
+group is parked (`Rank`).
+
 Everything about sessions and mirrors is touched by this one thread only, so nothing here is locked. A step runs on a thread of its
 own; while it does, this one takes in what drafters send: what they have read of features is answered at once, and what they have grown
 is queued for the mirrors, which `plan` and `commit` bring up to date. Every other event waits until the step is over.
@@ -25,11 +28,12 @@ from specsplit.values import ModelInfo
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.core import EngineCore, EngineStatistics
 from specsplit_verifier.drafter_pool import DrafterPool
-from specsplit_verifier.events import DrafterLost, FromDrafter, Inbound, Inbox, Outbox, Ran, Stop
+from specsplit_verifier.events import BeginWave, DrafterLost, FromDrafter, Inbound, Inbox, Outbox, Ran, Stop
 from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.model_thread import ModelThread
 from specsplit_verifier.planner import CyclePlanner, Pause, Planner
+from specsplit_verifier.rank import Rank
 from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target_runner import TargetRunner
@@ -51,7 +55,9 @@ class Engine:
     ) -> None:
         """With an `inbox` that turns the clock where it would wait, all of this runs in the clock's time."""
         self._outbox = outbox
-        self._core = core_of(runner.target.info, runner.target.pool, runner.extractor.recipe, settings, clock)
+        self.rank = Rank(runner.lockstep, clock, parks=bool(settings.coordinator))
+        recipe, grouped = runner.extractor.recipe, not self.rank.alone
+        self._core = core_of(runner.target.info, runner.target.pool, recipe, settings, clock, grouped=grouped)
         for profiled in runner.profile:
             self._core.cost.observe(*profiled)
         self._inbox: Inbox = queue.SimpleQueue() if inbox is None else inbox
@@ -94,14 +100,34 @@ class Engine:
                 self._outbox.died()
 
     def _step(self) -> None:
+        if self.rank.parked:
+            self.rank.rests(unfinished=self._core.unfinished > 0)
+            self._wait(Pause(None))
+            return
         plan = self._core.plan()
         self._send()
-        if isinstance(plan, Pause):
+        if not self.rank.alone:
+            self._turn(self._core.propose(plan))
+        elif isinstance(plan, Pause):
             self._wait(plan)
-            return
-        output = self._run_model(plan)
-        result = self._core.commit(plan, output, self._outbox.watched)
+        else:
+            self._send(self._core.commit(plan, self._run_model(plan), self._outbox.watched))
+
+    def _turn(self, step: StepInput) -> None:
+        """Step with the other ranks of the group: a step without rows is run if one of them has some, or else all rest."""
+        output = self._run_model(step)
+        turned = self.rank.turned(output.started)
+        assert turned is not None, "a rank of a group runs nothing before it has agreed"
+        agreed, costs = turned
+        result = None
+        if step.rows:
+            result = self._core.commit(step, output, self._outbox.watched, costs)
+        elif agreed.runs:
+            result = self._core.sat_out(step, output, costs)
+        self._core.agree(agreed)
         self._send(result)
+        if not agreed.runs:
+            self._wait(Pause(agreed.rest_s))
 
     def _wait(self, pause: Pause) -> None:
         with self._core.stopwatch.waiting():
@@ -125,6 +151,8 @@ class Engine:
         match event:
             case Stop():
                 self._stopping = True
+            case BeginWave():
+                self.rank.start(event.number)
             case Ran():
                 raise RuntimeError("a step ended that nobody waits for")
             case _:
@@ -160,12 +188,18 @@ def core_of(
     settings: VerifierSettings,
     clock: Clock,
     planner: Planner | None = None,
+    *,
+    grouped: bool = False,
 ) -> EngineCore:
-    """Put together all of an engine but its threads and its model (`info`, `pool`, `recipe`); without `planner` that of the settings."""
+    """Put together all of an engine but its threads and its model (`info`, `pool`, `recipe`); without `planner` that of the settings.
+
+    `grouped`: it is of a rank of a group.
+    """
     kv = KVCacheManager(pool, prefix_cache=settings.prefix_cache, feature_bytes=settings.prefix_features_bytes)
     scheduler = Scheduler(info, kv, max_sessions=settings.max_sessions)
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
     drafters = DrafterPool(info.vocabulary, settings.max_nodes, FeatureSource(recipe, limits, kv.features))
-    planner = planner or CyclePlanner(settings.plan, settings.step_token_budget, partial(controller_for, settings))
+    controllers = partial(controller_for, settings)
+    planner = planner or CyclePlanner(settings.plan, settings.step_token_budget, controllers, grouped=grouped)
     return EngineCore(info, scheduler, planner, drafters, clock)

@@ -85,6 +85,13 @@ class NewPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginWave:
+    """The coordinator has every rank of the group begin this wave."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ran:
     """The model thread is done with the step in flight."""
 
@@ -98,7 +105,7 @@ class Stop:
 
 SessionEvent = Submit | Cancel | FromDrafter | DrafterLost | Roster | HandOver | NewPlan
 """What happens to sessions."""
-Inbound = SessionEvent | Ran | Stop
+Inbound = SessionEvent | BeginWave | Ran | Stop
 
 
 class Inbox(Protocol):

@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Final
 
 from specsplit.clock import Clock
+from specsplit.membership import GroupRank
 from specsplit.model.mesh import Mesh, Numbers
 from specsplit.values import Plan
 
@@ -43,8 +44,12 @@ class Proposal:
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Proposal:
         """Read what `numbers` wrote."""
-        num_steps, topk, num_draft_tokens, wait_budget_us, ahead = numbers[4:]
-        return cls(*numbers[:4], Plan(num_steps, topk, num_draft_tokens, wait_budget_us, bool(ahead)))
+        rows, kv_tokens, unfinished, rest_us, *plan, draft_ahead = numbers
+        return cls(rows, kv_tokens, unfinished, rest_us, Plan(*plan, draft_ahead=bool(draft_ahead)))
+
+
+NOTHING: Final = Proposal()
+"""No rows, and no sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +104,22 @@ class Agreed:
 class Lockstep:
     """The turns of one rank. `turn` belongs to the thread that runs its forwards; the rest may be read between two steps."""
 
-    def __init__(self, mesh: Mesh, clock: Clock) -> None:
-        self.alone: bool = mesh.size == 1
+    def __init__(self, mesh: Mesh, clock: Clock, drawn: int = 0) -> None:
+        """`drawn`: names this incarnation of the group; that of rank 0 counts. The first thing that all ranks exchange. Raises RankLost."""
+        self.group: GroupRank | None = None
+        """Which rank of which group this is; None: it is alone."""
+        if mesh.size > 1:
+            self.group = GroupRank(f"{mesh.exchange((drawn,))[0][0]:x}", mesh.rank, mesh.size)
         self.agreed: Agreed | None = None
         """The turn before; None: there has been none."""
         self._mesh = mesh
         self._clock = clock
         self._waited_s = 0.0
+
+    @property
+    def alone(self) -> bool:
+        """True if there is no group."""
+        return self.group is None
 
     def turn(self, proposal: Proposal, rows: int, kv_tokens: int) -> bool:
         """Propose a step of so many tokens, and hear what the others propose -> whether there is a forward. Raises RankLost."""

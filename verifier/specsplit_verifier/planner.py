@@ -17,6 +17,7 @@ from specsplit_verifier.budget import Spending
 from specsplit_verifier.chooser import StepChooser
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import TreeLimits
+from specsplit_verifier.lockstep import Agreed
 from specsplit_verifier.prefill import prompt_chunks, recompute_chunks
 from specsplit_verifier.session import Session
 from specsplit_verifier.step import StepResult
@@ -74,7 +75,22 @@ class Planner(Protocol):
         ...
 
     def follow(self, sessions: int) -> bool:
-        """Let the controller decide the default plan for a batch of so many sessions; True if that is another one now."""
+        """Let the controller decide the default plan for a batch of so many sessions; True if that is another one now.
+
+        In a group the ranks decide it together: see `agree`.
+        """
+        ...
+
+    def wants(self, sessions: int) -> Plan:
+        """What the controller wants for a batch of so many sessions."""
+        ...
+
+    def agree(self, agreed: Agreed) -> bool:
+        """A turn of the group is over; True if the default plan is another one now."""
+        ...
+
+    def expected_s(self, tokens: int, kv_tokens: int) -> float:
+        """Seconds that a step should take, beside what other ranks brought to the turn before."""
         ...
 
     def plan_of(self, wishes: PlanChanges) -> Plan:
@@ -101,8 +117,10 @@ class Planner(Protocol):
 class CyclePlanner:
     """The Planner that learns what steps cost, and waits for a drafter while that pays. A controller decides the default plan."""
 
-    def __init__(self, launched: Plan, step_token_budget: int, controllers: Controllers = static) -> None:
-        """`step_token_budget`: tokens of prompts, and of what is recomputed, in one step at most."""
+    def __init__(
+        self, launched: Plan, step_token_budget: int, controllers: Controllers = static, *, grouped: bool = False
+    ) -> None:
+        """`step_token_budget`: tokens of prompts, and of what is recomputed, in one step at most. `grouped`: it is of a rank of a group."""
         self.cost = StepCost()
         self._launched = launched
         self._budget = step_token_budget
@@ -111,6 +129,9 @@ class CyclePlanner:
         self._wanted: tuple[Adaptive | None, int | None] = None, None
         self._changes = PlanChanges()
         self._adapted = self._controller.plan(launched, 0)
+        self._grouped = grouped
+        self._beside = 0
+        """Tokens that the other ranks of the group brought to the turn before; a step takes as long as all of them."""
 
     @property
     def default(self) -> Plan:
@@ -129,7 +150,19 @@ class CyclePlanner:
         return self._controller.estimate()
 
     def follow(self, sessions: int) -> bool:
-        adapted = self._controller.plan(self._launched, sessions)
+        return not self._grouped and self._adapt(self.wants(sessions))
+
+    def wants(self, sessions: int) -> Plan:
+        return self._controller.plan(self._launched, sessions)
+
+    def agree(self, agreed: Agreed) -> bool:
+        self._beside, plan = agreed.others_rows, agreed.plan
+        return plan is not None and self._adapt(plan)
+
+    def expected_s(self, tokens: int, kv_tokens: int) -> float:
+        return self.cost.predict(self._beside + tokens, kv_tokens)
+
+    def _adapt(self, adapted: Plan) -> bool:
         if adapted == self._adapted:  # nearly every step
             return False
         before, self._adapted = self.default, adapted
@@ -158,7 +191,7 @@ class CyclePlanner:
         if len(decoding) < len(running):
             return self._batch(running, _whole(decoding), self._prompts(running))
         step_s = self._step_s(decoding)
-        pauses = [session.drafter.pause(now, step_s, session.plan, session.tree_limits) for session in decoding]
+        pauses = [self._pause(session, now, step_s) for session in decoding]
         longest = max(pauses)
         if longest == 0.0:
             return self._batch(running, _whole(decoding), [])
@@ -172,20 +205,28 @@ class CyclePlanner:
             return Pause(min(pause for pause in pauses if pause > 0.0))
         return self._batch(running, _whole(ready), [])
 
+    def _pause(self, session: Session, now: float, step_s: float) -> float:
+        """Seconds to wait for a session's drafter: none beside ranks that step, since who waits then sits out a whole step."""
+        if self._beside and session.plan.draft_ahead:
+            return 0.0
+        return session.drafter.pause(now, step_s, session.plan, session.tree_limits)
+
     def _weighed(
         self, chooser: StepChooser, running: Sequence[Session], decoding: Sequence[Session], now: float
     ) -> Batch | Pause:
         """Everybody, with the nodes that pay, once nothing is worth waiting for. Who drafts and verifies in turn is not waited with."""
         chooser.meet(decoding)
         if prompts := self._prompts(running):
-            beside = sum(size for _, size in prompts)
+            beside = self._beside + sum(size for _, size in prompts)
             return self._spent(
                 running, decoding, chooser.spending(decoding, self.cost, self._launched, beside), prompts
             )
         serial = {session.id: _serial_pause(session, now) for session in decoding if not session.plan.draft_ahead}
         ready = [session for session in decoding if serial.get(session.id, 0.0) == 0.0]
-        spending = chooser.spending(ready, self.cost, self._launched)
-        pause = chooser.pause(ready, spending, now) if ready else min(serial.values())
+        spending = chooser.spending(ready, self.cost, self._launched, self._beside)
+        if not ready:
+            return Pause(min(serial.values()))
+        pause = 0.0 if self._beside else chooser.pause(ready, spending, now)
         return self._spent(running, ready, spending, []) if pause == 0.0 else Pause(pause)
 
     def _prompts(self, running: Sequence[Session]) -> list[tuple[Session, int]]:
@@ -212,7 +253,7 @@ class CyclePlanner:
     def observe(self, result: StepResult) -> None:
         costs = result.costs
         if not result.failed:  # what was tried in vain says nothing of what a step takes
-            self.cost.observe(costs.tokens, costs.kv_tokens, costs.forward_us * 1e-6)
+            self.cost.observe(costs.tokens + costs.others_tokens, costs.kv_tokens, costs.forward_us * 1e-6)
         self._controller.observe(result)
 
     def _batch(
@@ -225,9 +266,9 @@ class CyclePlanner:
         return Batch(decoding, prompts, recompute_chunks(running, left))
 
     def _step_s(self, sessions: Sequence[Session]) -> float:
-        """Expected seconds of a step with all that these bring at most."""
+        """Expected seconds of a step with all that these bring at most, beside other ranks."""
         tokens, kv_tokens = sum(each.width for each in sessions), sum(each.kv_length for each in sessions)
-        return self.cost.predict(tokens, kv_tokens)
+        return self.expected_s(tokens, kv_tokens)
 
     def _worth_splitting(self, ready: Sequence[Session], everyone: Sequence[Session], pause: float) -> bool:
         """True if stepping the ready ones now commits as fast as waiting to step everyone: a step must cost no more than its share."""

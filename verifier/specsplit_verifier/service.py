@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
+from functools import partial
 
 import grpc
 import torch
@@ -21,7 +23,7 @@ from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, Service, registr
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit_verifier.adaptive.choice import controller_for
-from specsplit_verifier.events import HandOver, Roster
+from specsplit_verifier.events import BeginWave, HandOver, Roster
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.profile import profile
 from specsplit_verifier.reporter import Reporter
@@ -96,20 +98,24 @@ class _Member:
         clock: Clock,
     ) -> None:
         self._verifier = verifier
+        rank = verifier.engine.rank
         self._reporter = Reporter(settings.plan, verifier.engine.statistics, lambda: verifier.control, clock)
         self.membership = Membership(
             channel,
-            registration(settings, "verifier", server, verifier.info),
+            replace(registration(settings, "verifier", server, verifier.info), group=rank.group),
             verifier.load,
             plan=lambda: verifier.plan,
             speculation=self._reporter.report,
+            wave=None if rank.alone else lambda: rank.report,
             on_roster=self._on_roster,
             on_plan=self._on_plan,
             on_tracing=server.tracing.apply,
             on_hand_over=self._on_hand_over,
+            on_start_wave=lambda number: verifier.engine.post(BeginWave(number)),
             on_drain=server.leave,
         )
         verifier.on_lost = self._on_lost
+        rank.on_report = partial(asyncio.get_running_loop().call_soon_threadsafe, self.membership.report_wave)
 
     def _on_roster(self, roster: RosterDirective) -> None:
         self._reporter.names = {endpoint.address: endpoint.member_id for endpoint in roster.drafters}

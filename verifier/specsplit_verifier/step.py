@@ -15,6 +15,7 @@ from specsplit.sessions import Finished, Tokens
 from specsplit.speculation import Commit, Draft
 from specsplit.values import Miss, Plan, Sampling, SpeculationStatistics, TokenLogprob
 from specsplit_verifier.feed import Recipe
+from specsplit_verifier.lockstep import NOTHING, Proposal
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -59,6 +60,8 @@ class StepInput:
     """What is recomputed, then prompts."""
     planned_at: float = 0.0
     """When it was chosen what to step, in seconds of the clock."""
+    proposal: Proposal = NOTHING
+    """What a rank of a group tells the others of it, its size left out."""
 
     @property
     def sessions(self) -> list[int]:
@@ -68,7 +71,8 @@ class StepInput:
     def only(self, sessions: Collection[int]) -> StepInput:
         """Their part of the step."""
         trees = [tree for tree in self.trees if tree.session in sessions]
-        return StepInput(trees, [chunk for chunk in self.chunks if chunk.session in sessions], self.planned_at)
+        chunks = [chunk for chunk in self.chunks if chunk.session in sessions]
+        return StepInput(trees, chunks, self.planned_at, self.proposal)
 
     @property
     def rows(self) -> list[Row]:

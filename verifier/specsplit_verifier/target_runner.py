@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from specsplit.clock import Clock
-from specsplit.errors import SpecsplitError
+from specsplit.errors import RankLost, SpecsplitError
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
+from specsplit.model.mesh import LocalMesh
 from specsplit.model.paced import Paced
 from specsplit_verifier.extraction import Extractor, Wanted
+from specsplit_verifier.lockstep import Lockstep
 from specsplit_verifier.logprobs import with_logprobs
 from specsplit_verifier.sampler import Sampler
 from specsplit_verifier.step import Accepted, StepInput, StepOutput, TreeInput
@@ -34,7 +36,16 @@ class Profiled(NamedTuple):
 class TargetRunner:
     """The target, its KV, and how its tokens are picked. `run` belongs to one thread, and touches no session."""
 
-    def __init__(self, target: CausalLM, paced: Paced, extractor: Extractor | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        target: CausalLM,
+        paced: Paced,
+        extractor: Extractor | None,
+        clock: Clock,
+        lockstep: Lockstep | None = None,
+    ) -> None:
+        """Without `lockstep` it is alone."""
+        self.lockstep = Lockstep(LocalMesh(), clock) if lockstep is None else lockstep
         self.target = target
         self.extractor = Extractor(target) if extractor is None else extractor
         self.profile: Sequence[Profiled] = ()
@@ -47,17 +58,20 @@ class TargetRunner:
         """Forward, picks, the walk down every tree, the KV of what was accepted to its place, features.
 
         What fails is tried again in halves, so that a session which fails by itself is the only one to end with that. If all of
-        them do, an idle step has to show that it is not the device; raises whatever that raises.
+        them do, an idle step has to show that it is not the device; raises whatever that raises. In a group each try is a turn of
+        its own, and a turn in which nobody has rows runs nothing. Raises RankLost.
         """
         output = self._in_halves(step)
         if output.failed and len(output.failed) == len(step.sessions):
-            self._run(StepInput())
+            self._run(step.only(()))
         return output
 
     def _in_halves(self, step: StepInput) -> StepOutput:
         started, sessions = self._clock.now(), step.sessions
         try:
             return self._run(step)
+        except RankLost:
+            raise
         except Exception as error:
             if not sessions:
                 raise
@@ -70,6 +84,8 @@ class TargetRunner:
         return self._in_halves(step.only(sessions[:half])).beside(self._in_halves(step.only(sessions[half:])))
 
     def _run(self, step: StepInput) -> StepOutput:
+        if not self.lockstep.turn(step.proposal, step.tokens, step.kv_tokens):
+            return StepOutput(started=self._clock.now())
         pick = self._sampler.prepare(step.trees)
         started = self._clock.now()
         with self._paced.step(step.tokens):

@@ -27,6 +27,8 @@ from specsplit_verifier.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 LOSSES_KEPT = 64
+PARKED_EVERY_S = 0.01
+"""How often a rank that leaves looks whether its group has parked."""
 
 
 class Verifier:
@@ -170,8 +172,10 @@ class Verifier:
         return Load(now.running + now.waiting, now.waiting, now.free_pages, now.total_pages, now.steps, now.step_ms)
 
     async def drained(self) -> None:
-        """Return once no session is left."""
+        """Return once no session is left, here or on another rank of the group: the others can do nothing without this one."""
         await self._callers.gone()
+        while not self.engine.rank.report.parked:
+            await asyncio.sleep(PARKED_EVERY_S)
 
     async def close(self) -> None:
         """End the streams and the engine thread."""

@@ -1,0 +1,48 @@
+"""A mesh of threads in one process, of which a rank may die."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from specsplit.errors import RankLost
+from specsplit.model.mesh import Numbers
+
+
+class _Shared:
+    """What the ranks have together. Two turns' numbers at once: none is more than one exchange ahead of another."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.told: list[list[Numbers]] = [[()] * size, [()] * size]
+        self.barrier = threading.Barrier(size)
+
+
+class ThreadMesh:
+    """One rank's end."""
+
+    def __init__(self, rank: int, shared: _Shared) -> None:
+        self.rank = rank
+        self.size = shared.size
+        self.exchanges = 0
+        self._shared = shared
+
+    def exchange(self, numbers: Sequence[int]) -> tuple[Numbers, ...]:
+        told = self._shared.told[self.exchanges % 2]
+        told[self.rank] = tuple(numbers)
+        try:
+            self._shared.barrier.wait(60)
+        except threading.BrokenBarrierError:
+            raise RankLost("a rank of the mesh is dead") from None
+        self.exchanges += 1
+        return tuple(told)
+
+    def die(self) -> None:
+        """From now on nobody gets anything any more."""
+        self._shared.barrier.abort()
+
+
+def mesh_of(size: int) -> list[ThreadMesh]:
+    """The ends of one mesh, by rank."""
+    shared = _Shared(size)
+    return [ThreadMesh(rank, shared) for rank in range(size)]

@@ -1,0 +1,172 @@
+"""Ranks of a group over a mesh of threads, with real engines, and the coordinator's own machine for its waves."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specsplit.clock import SystemClock
+from specsplit.errors import Unavailable
+from specsplit.membership import GroupRank
+from specsplit.sessions import DecodeRequest
+from specsplit.settings import VerifierSettings
+from specsplit.values import Stopping
+from specsplit_coordinator.groups import Group
+from specsplit_verifier.events import BeginWave
+from specsplit_verifier.lockstep import Lockstep
+from specsplit_verifier.service import load_target
+from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.wave import PARK_AFTER
+from tests.support.meshes import ThreadMesh, mesh_of
+from tests.support.toys import letter
+from tests.verifier.conftest import decode, recorded
+
+
+@dataclass
+class Ranks:
+    """A group in this process, and what stands for its coordinator."""
+
+    verifiers: list[Verifier]
+    meshes: list[ThreadMesh]
+    group: Group
+
+    async def write(self, rank: int, start: str, tokens: int = 12) -> str:
+        request = DecodeRequest(start, list(start.encode()), stopping=Stopping(tokens))
+        return bytes((await decode(self.verifiers[rank], request))[0]).decode()
+
+    async def parked(self) -> None:
+        await eventually(lambda: all(verifier.engine.rank.report.parked for verifier in self.verifiers))
+
+    def connect(self) -> None:
+        """What ranks report reaches the coordinator's machine, and the waves that it starts reach all ranks."""
+        loop = asyncio.get_running_loop()
+        self.group.watch(self.begin)
+        for number, verifier in enumerate(self.verifiers):
+            self.group.join(GroupRank("g", number, len(self.verifiers)))
+            rank = verifier.engine.rank
+            rank.on_report = lambda number=number, rank=rank: loop.call_soon_threadsafe(
+                lambda: self.group.heard(number, rank.report)
+            )
+
+    def begin(self) -> None:
+        for verifier in self.verifiers:
+            verifier.engine.post(BeginWave(self.group.wave))
+
+
+@asynccontextmanager
+async def ranks_over(folder: Path, size: int, **settings: Any) -> AsyncIterator[Ranks]:
+    """A group that is parked; parked again, closed and checked to be empty on the way out, unless it has failed."""
+    chosen = {"adaptive": "static", "coordinator": "127.0.0.1:1", **settings}
+    resolved, clock, meshes = VerifierSettings(model=folder, **chosen), SystemClock(), mesh_of(size)
+    together = await asyncio.gather(*(asyncio.to_thread(Lockstep, mesh, clock, 7) for mesh in meshes))
+    verifiers: list[Verifier] = []
+    for lockstep in together:
+        runner = load_target(resolved, clock)
+        runner.lockstep = lockstep
+        verifiers.append(Verifier(resolved, runner, clock))
+    ranks = Ranks(verifiers, meshes, Group(size))
+    ranks.connect()
+    try:
+        yield ranks
+        if not verifiers[0].failed.is_set():
+            await ranks.parked()
+    finally:
+        for verifier in verifiers:
+            await verifier.close()
+    for verifier in verifiers:
+        now = verifier.engine.statistics()
+        assert now.running == now.waiting == 0 or verifier.failed.is_set()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def alphabet_from(start: str, tokens: int) -> str:
+    return "".join(chr(ord("a") + (letter(start) - ord("a") + i) % 26) for i in range(1, tokens + 1))
+
+
+@pytest.mark.parametrize("adaptive", ["static", "ema", "goodput"])
+async def test_sessions_on_any_rank_get_the_text_of_one_that_is_alone_and_the_group_parks_between_them(
+    alphabet: Path, adaptive: str
+) -> None:
+    chance = random.Random(7)
+    async with ranks_over(alphabet, 3, adaptive=adaptive) as ranks:
+
+        async def caller() -> None:
+            for _ in range(8):
+                await asyncio.sleep(chance.random() * 0.15)  # about what it takes a group to park
+                start, tokens = chance.choice("abcxyz"), chance.randint(1, 30)
+                assert await ranks.write(chance.randrange(3), start, tokens) == alphabet_from(start, tokens)
+
+        async with asyncio.timeout(100):
+            await asyncio.gather(caller(), caller())
+            for _ in range(5):  # in the moment in which the first of them parks
+                await eventually(lambda: any(verifier.engine.rank.report.parked for verifier in ranks.verifiers))
+                assert await ranks.write(chance.randrange(3), "a", 3) == "bcd"
+            await ranks.parked()
+        assert {verifier.engine.rank.report.number for verifier in ranks.verifiers} == {ranks.group.wave}
+        assert ranks.group.wave > 5, "it has parked, and been woken"
+
+
+async def test_a_parked_group_exchanges_nothing(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 3) as ranks:
+        await ranks.write(1, "a")
+        await ranks.parked()
+        before = [mesh.exchanges for mesh in ranks.meshes]
+        await asyncio.sleep(0.3)
+        assert [mesh.exchanges for mesh in ranks.meshes] == before
+        assert len(set(before)) == 1 and before[0] > PARK_AFTER
+
+
+async def test_a_flood_on_one_rank_of_four_is_served_under_its_plan_while_three_are_idle(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 4, adaptive="ema", max_sessions=64, kv_tokens=8192) as ranks:
+        launched = {verifier.plan for verifier in ranks.verifiers}
+        steps = [recorded(verifier) for verifier in ranks.verifiers]
+        flood = [asyncio.ensure_future(ranks.write(2, "a", 60)) for _ in range(40)]
+        await eventually(lambda: len({verifier.plan for verifier in ranks.verifiers} | launched) == 2)
+        assert await asyncio.gather(*flood) == [alphabet_from("a", 60)] * 40
+        busy, *idle = steps[2], steps[0], steps[1], steps[3]
+        assert any(result.costs.turn is not None and result.costs.turn.woke_s is not None for result in busy)
+        for others in idle:
+            turns = [result.costs.turn for result in others if result.costs.idle]
+            assert len(turns) == len(others) >= 60
+            assert all(turn is not None and turn.imbalance == 4 for turn in turns)
+
+
+async def test_without_a_session_anywhere_the_plan_stays_and_idle_ranks_do_not_vote(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 2, adaptive="ema", max_sessions=64, kv_tokens=8192) as ranks:
+        flood = [ranks.write(1, "a", 30) for _ in range(40)]
+        await asyncio.gather(*flood)
+        await ranks.parked()
+        first, second = (verifier.plan for verifier in ranks.verifiers)
+        assert first == second
+
+
+async def test_a_rank_that_dies_ends_every_rank(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 3) as ranks:
+        writing = asyncio.ensure_future(ranks.write(0, "a", 400))
+        await eventually(lambda: ranks.meshes[0].exchanges > 5)
+        ranks.meshes[2].die()
+        with pytest.raises(Unavailable):
+            await writing
+        await eventually(lambda: all(verifier.failed.is_set() for verifier in ranks.verifiers))
+
+
+async def test_a_rank_that_drains_stays_until_the_others_have_no_sessions(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 2) as ranks:
+        writing = asyncio.ensure_future(ranks.write(0, "a", 200))
+        await eventually(lambda: ranks.meshes[0].exchanges > 5)
+        leaving = asyncio.ensure_future(ranks.verifiers[1].drained())
+        await writing
+        assert not leaving.done()
+        await asyncio.wait_for(leaving, 60)
