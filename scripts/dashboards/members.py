@@ -8,6 +8,7 @@ from scripts.dashboards.page import CHOSEN, Row, page
 from scripts.dashboards.panels import Query, limits, lines
 from scripts.dashboards.promql import Source
 from specsplit.observe import metric_table as table
+from specsplit.observe.metric import Metric
 
 CHOICE = Source(CHOSEN)
 JOBS = 'job=~"specsplit.*"'
@@ -20,7 +21,7 @@ def members() -> dashboard.Dashboard:
         "specsplit-members",
         "specsplit / Members",
         "Sessions, steps and KV of each verifier and each drafter.",
-        [_cluster(), _verifiers(), _drafters()],
+        [_cluster(), _verifiers(), _groups(), _drafters()],
         choices=True,
     )
 
@@ -102,6 +103,43 @@ def _verifiers() -> Row:
                 Query(CHOICE.rate(table.FAILOVERS, by), "{{instance}} failover"),
                 Query(CHOICE.rate(table.HAND_OVERS, by), "{{instance}} handed over"),
             ],
+        ),
+    ]
+
+
+def _mean_or_0(metric: Metric) -> str:
+    """The mean by instance of what may not have been observed at all: most verifiers are alone."""
+    total, count = (
+        f"sum by (instance) (rate({CHOICE.series(metric, suffix)}[$__rate_interval]))" for suffix in ("_sum", "_count")
+    )
+    return f"{total} / clamp_min({count}, 1e-9)"
+
+
+def _groups() -> Row:
+    by = "instance"
+    return "Rank groups", [
+        lines(
+            "Idle turns, waves",
+            "Forward passes per second that a rank took part in without tokens of its own, since another rank of its group had some; how "
+            "often the group woke up. Between two waves it costs nothing.",
+            "cps",
+            [
+                Query(CHOICE.rate(table.IDLE_TURNS, by), "{{instance}} idle turn"),
+                Query(CHOICE.rate(table.WAVES, by), "{{instance}} wave"),
+            ],
+        ),
+        lines(
+            "Imbalance",
+            "Tokens of the rank that has most, by the mean of all ranks of its group: 1 is even, the number of ranks is one rank alone; "
+            "0 while nobody steps.",
+            "none",
+            [Query(_mean_or_0(table.TURN_IMBALANCE), "{{instance}}")],
+        ),
+        lines(
+            "Wake time",
+            "From when a rank had work while its group was parked to the forward of its first step, the mean; 0 if none woke up.",
+            "s",
+            [Query(_mean_or_0(table.WAKE_TIME), "{{instance}}")],
         ),
     ]
 

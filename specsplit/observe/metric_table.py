@@ -303,6 +303,32 @@ HAND_OVERS = Metric(
     _VERIFIER,
     "Sessions that went on with another drafter because the coordinator took it for the better one.",
 )
+IDLE_TURNS = Metric(
+    "specsplit_idle_turns",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Forward passes that a rank of a group took part in without tokens of its own; they are not in specsplit_steps.",
+)
+WAVES = Metric(
+    "specsplit_waves",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Waves that a rank of a group has been in: from one in which all ranks begin to step until all of them park.",
+)
+TURN_IMBALANCE = Metric(
+    "specsplit_turn_imbalance",
+    Kind.HISTOGRAM,
+    _VERIFIER,
+    "Of every forward pass of a group, the tokens of the rank that had most by the mean of all ranks; 1 is even.",
+    buckets=(1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 64.0),
+)
+WAKE_TIME = Metric(
+    "specsplit_wake_seconds",
+    Kind.HISTOGRAM,
+    _VERIFIER,
+    "From when a rank had work while its group was parked to the forward of its first step.",
+    buckets=_STEP_SECONDS,
+)
 DRAFTERS_LOST = Metric(
     "specsplit_drafters_lost",
     Kind.COUNTER,

@@ -221,7 +221,8 @@ SPANS: tuple[SpanRow, ...] = (
             _number("committed", "tokens committed"),
             _real("forward_us", "the model's forward"),
             _real("host_us", "everything else on the engine thread since the step before"),
-            _real("waited_us", "time before it that was spent waiting for drafters"),
+            _real("waited_us", "time before it that was spent waiting for drafters, or for other ranks of the group"),
+            _flag("idle", "it was run for other ranks of the group alone"),
         ),
     ),
     SpanRow(

@@ -69,7 +69,7 @@ class Spans:
         """Make the spans of a step that is over."""
         chunks = [(traced, chunk) for chunk in result.prompts if (traced := self._sessions.get(chunk.session))]
         parts = [(traced, part) for part in result.sessions if (traced := self._sessions.get(part.session))]
-        if not chunks and not parts:
+        if not chunks and not parts and not (result.costs.idle and self._sessions):
             return
         links = self._step(result) if self._tracing.wants(_STEPS) else []
         for traced, chunk in chunks:
@@ -119,6 +119,7 @@ class Spans:
                 "forward_us": costs.forward_us,
                 "host_us": costs.host_us,
                 "waited_us": costs.waited_us,
+                "idle": costs.idle,
             },
         )
         return [] if context is None else [context]

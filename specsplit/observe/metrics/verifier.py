@@ -10,7 +10,7 @@ from specsplit.observe.instruments import Instruments
 from specsplit.observe.metric import Metric, Service
 from specsplit.observe.metric_table import DEEPEST, DEPTH
 from specsplit.observe.metrics.base import Metrics
-from specsplit.records import LinkStatistics, PlanRecord, SessionStep, StepCosts
+from specsplit.records import LinkStatistics, PlanRecord, SessionStep, StepCosts, TurnCosts
 from specsplit.values import Load, Miss
 
 MOST_STEPS = 64
@@ -45,6 +45,24 @@ class ByDepth:
             counter.stand_at(count)
 
 
+class _Turns:
+    """Counts what steps were to a rank of a group."""
+
+    def __init__(self, made: Instruments) -> None:
+        self._idle = made.counter(table.IDLE_TURNS)
+        self._waves = made.counter(table.WAVES)
+        self._imbalance = made.histogram(table.TURN_IMBALANCE)
+        self._wake_time = made.histogram(table.WAKE_TIME)
+
+    def count(self, turn: TurnCosts, *, idle: bool) -> None:
+        """Count one step."""
+        self._idle.add(idle)
+        self._waves.stand_at(turn.wave)
+        self._imbalance.observe(turn.imbalance)
+        if turn.woke_s is not None:
+            self._wake_time.observe(turn.woke_s)
+
+
 class _Costs:
     """Where the time of steps goes, how many tokens they read, and what was lost."""
 
@@ -63,7 +81,18 @@ class _Costs:
         self._preemptions = made.counter(table.PREEMPTIONS)
 
     def count(self, costs: StepCosts) -> None:
-        """Count one step."""
+        """Count one step; of one that was run for other ranks alone no more than what was lost meanwhile."""
+        if not costs.idle:
+            self._count_step(costs)
+        for counter, nodes in zip(self._wasted, (costs.unverified_nodes, costs.late_nodes), strict=True):
+            counter.add(nodes)
+        self._failovers.add(costs.failovers)
+        self._hand_overs.add(costs.hand_overs)
+        self._preemptions.add(costs.preemptions)
+        for seconds in costs.round_trips_s:
+            self._round_trip.observe(seconds)
+
+    def _count_step(self, costs: StepCosts) -> None:
         self._steps.add()
         self._batch_tokens.add(costs.tokens)
         self._prefill_tokens.add(costs.prefill_tokens)
@@ -73,13 +102,6 @@ class _Costs:
         self._step_time.observe(sum(parts_us) * 1e-6)
         for histogram, part_us in zip(self._parts, parts_us, strict=True):
             histogram.observe(part_us * 1e-6)
-        for counter, nodes in zip(self._wasted, (costs.unverified_nodes, costs.late_nodes), strict=True):
-            counter.add(nodes)
-        self._failovers.add(costs.failovers)
-        self._hand_overs.add(costs.hand_overs)
-        self._preemptions.add(costs.preemptions)
-        for seconds in costs.round_trips_s:
-            self._round_trip.observe(seconds)
 
 
 class _Speculation:
@@ -135,6 +157,7 @@ class VerifierMetrics(Metrics):
         made = self.instruments
         self._costs = _Costs(made)
         self._speculation = _Speculation(made)
+        self._turns = _Turns(made)
         self._watchers.append(self._speculation.add_up)
         self._num_steps = made.gauge(table.SPEC_NUM_STEPS)
         self._num_draft_tokens = made.gauge(table.SPEC_NUM_DRAFT_TOKENS)
@@ -146,6 +169,8 @@ class VerifierMetrics(Metrics):
         if not self.on:
             return
         self._costs.count(costs)
+        if costs.turn is not None:
+            self._turns.count(costs.turn, idle=costs.idle)
         if sessions:
             self._speculation.count(sessions)
             speculating = [s.plan for s in sessions if s.attached]
