@@ -110,21 +110,18 @@ class Lockstep:
         """Which rank of which group this is; None: it is alone."""
         if mesh.size > 1:
             self.group = GroupRank(f"{mesh.exchange((drawn,))[0][0]:x}", mesh.rank, mesh.size)
+        self.alone: Final = self.group is None
         self.agreed: Agreed | None = None
         """The turn before; None: there has been none."""
         self._mesh = mesh
         self._clock = clock
         self._waited_s = 0.0
 
-    @property
-    def alone(self) -> bool:
-        """True if there is no group."""
-        return self.group is None
-
     def turn(self, proposal: Proposal, rows: int, kv_tokens: int) -> bool:
-        """Propose a step of so many tokens, and hear what the others propose -> whether there is a forward. Raises RankLost."""
-        if self.alone:
-            return True
+        """Propose a step of so many tokens, and hear what the others propose -> whether there is a forward. Raises RankLost.
+
+        Not to be asked by one that is alone.
+        """
         began = self._clock.now()
         told = self._mesh.exchange(replace(proposal, rows=rows, kv_tokens=kv_tokens).numbers)
         self.agreed = Agreed(self._mesh.rank, [Proposal.of(numbers) for numbers in told])

@@ -84,7 +84,7 @@ class TargetRunner:
         return self._in_halves(step.only(sessions[:half])).beside(self._in_halves(step.only(sessions[half:])))
 
     def _run(self, step: StepInput) -> StepOutput:
-        if not self.lockstep.turn(step.proposal, step.tokens, step.kv_tokens):
+        if not (self.lockstep.alone or self.lockstep.turn(step.proposal, step.tokens, step.kv_tokens)):
             return StepOutput(started=self._clock.now())
         pick = self._sampler.prepare(step.trees)
         started = self._clock.now()

@@ -1,0 +1,100 @@
+"""Turns of a rank group: what ranks tell each other, and what follows from it on all of them alike."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.clock import ManualClock
+from specsplit.errors import RankLost
+from specsplit.membership import GroupRank
+from specsplit.model.mesh import LocalMesh
+from specsplit.records import TurnCosts
+from specsplit.values import Plan
+from specsplit_verifier.lockstep import NOTHING, REST_S, Agreed, Lockstep, Proposal
+from specsplit_verifier.planner import CyclePlanner
+from tests.support.meshes import mesh_of
+
+COUNT = st.integers(0, 2**31)
+plans = st.builds(Plan, st.integers(0, 64), st.integers(1, 64), st.integers(1, 256), st.integers(0, 9), st.booleans())
+proposals = st.builds(Proposal, COUNT, COUNT, COUNT, COUNT, plans)
+few_plans = st.sampled_from([Plan(num_steps=steps) for steps in range(3)])
+voters = st.builds(Proposal, unfinished=st.integers(0, 3), plan=few_plans)
+
+
+@given(proposals)
+def test_what_a_rank_tells_is_what_the_others_read(proposal: Proposal) -> None:
+    assert Proposal.of(proposal.numbers) == proposal
+    assert len(proposal.numbers) == len(NOTHING.numbers), "all ranks tell equally many numbers"
+
+
+@given(st.lists(voters, min_size=2, max_size=4))
+def test_all_ranks_agree_on_the_plan_of_most_sessions_and_idle_ones_change_nothing(told: list[Proposal]) -> None:
+    (plan,) = {Agreed(rank, told).plan for rank in range(len(told))}
+    busy = [each for each in told if each.unfinished]
+    assert plan == (Agreed(0, busy).plan if busy else None)
+    behind = {each.plan: sum(other.unfinished for other in busy if other.plan == each.plan) for each in busy}
+    if plan is not None:
+        assert behind[plan] == max(behind.values())
+        assert next(each.plan for each in busy if behind[each.plan] == behind[plan]) == plan, "ties go to the lowest"
+
+
+def test_a_turn_in_which_nobody_has_rows_rests_as_long_as_the_least_patient_would() -> None:
+    waiting = [Proposal(unfinished=1, rest_us=700), Proposal(), Proposal(unfinished=2, rest_us=900)]
+    agreed = Agreed(1, waiting)
+    assert (agreed.runs, agreed.unfinished, agreed.rest_s) == (False, True, pytest.approx(0.0007))
+    assert Agreed(0, [Proposal(rest_us=10**9)] * 2).rest_s == REST_S
+    busy = Agreed(1, [Proposal(rows=5), Proposal(), Proposal(rows=3)])
+    assert (busy.runs, busy.idle, busy.rows, busy.others_rows) == (True, True, [5, 0, 3], 8)
+    assert TurnCosts(1, busy.rows).imbalance == pytest.approx(5 / (8 / 3))
+
+
+def test_ranks_that_turn_together_see_the_same_and_are_of_the_group_that_rank_0_named() -> None:
+    meshes = mesh_of(3)
+
+    def rank(number: int) -> Lockstep:
+        lockstep = Lockstep(meshes[number], ManualClock(), drawn=0xABC + number)
+        assert not lockstep.turn(Proposal(unfinished=number), rows=0, kv_tokens=0)
+        assert lockstep.turn(Proposal(unfinished=number), rows=number, kv_tokens=9)
+        return lockstep
+
+    with ThreadPoolExecutor(3) as threads:
+        ranks = list(threads.map(rank, range(3)))
+    assert [lockstep.group for lockstep in ranks] == [GroupRank("abc", number, 3) for number in range(3)]
+    for number, lockstep in enumerate(ranks):
+        assert lockstep.agreed is not None and lockstep.agreed.rank == number
+        assert [each.unfinished for each in lockstep.agreed.proposals] == [0, 1, 2]
+        assert lockstep.agreed.rows == [0, 1, 2]
+
+
+def test_a_turn_that_a_dead_rank_is_missing_from_raises_on_the_others() -> None:
+    first, second = mesh_of(2)
+    second.die()
+    with pytest.raises(RankLost):
+        Lockstep(first, ManualClock())
+
+
+def test_one_that_is_alone_has_no_group() -> None:
+    lockstep = Lockstep(LocalMesh(), ManualClock())
+    assert lockstep.alone and lockstep.group is None and lockstep.agreed is None
+
+
+def test_a_step_is_expected_to_take_as_long_as_all_ranks_rows_did_in_the_turn_before() -> None:
+    planner = CyclePlanner(Plan(), 64, grouped=True)
+    for tokens in (10, 50, 100, 200) * 20:
+        planner.cost.observe(tokens, 0, 0.01 + tokens * 1e-4)
+    alone = planner.expected_s(20, 0)
+    assert not planner.agree(Agreed(0, [Proposal(rows=20, unfinished=1), Proposal(rows=80, unfinished=3)]))
+    assert planner.expected_s(20, 0) == pytest.approx(alone + 80e-4, rel=0.05)
+
+
+def test_a_rank_of_a_group_takes_a_plan_when_it_is_agreed_and_not_before() -> None:
+    planner, other = CyclePlanner(Plan(), 64, grouped=True), Plan(num_steps=2)
+    assert not planner.follow(40) and planner.default == Plan()
+    mine, theirs = Proposal(unfinished=1), Proposal(unfinished=2, plan=other)
+    assert planner.agree(Agreed(0, [mine, theirs])) and planner.default == other
+    assert not planner.agree(Agreed(0, [NOTHING, NOTHING])) and planner.default == other
+    assert not planner.agree(Agreed(0, [NOTHING, Proposal(unfinished=1, plan=other)]))
