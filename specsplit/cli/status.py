@@ -145,8 +145,16 @@ def _cells(member: Member) -> list[str]:
         str(load.steps),
         f"{load.step_ms:.1f}",
         str(member.silent_ms),
-        "draining" if member.draining else "ready",
+        _state(member),
     ]
+
+
+def _state(member: Member) -> str:
+    state, group, wave = "draining" if member.draining else "ready", member.group, member.wave
+    if group is None:
+        return state
+    where = "" if wave is None else f", {'parked after' if wave.parked else 'in'} wave {wave.number}"
+    return f"{state}, rank {group.rank} of {group.size}{where}"
 
 
 def _reads(role: Role) -> str:

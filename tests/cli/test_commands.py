@@ -19,7 +19,7 @@ from specsplit.cli.status import table, tables
 from specsplit.client import ChatMessage, ChatPrompt, Delta
 from specsplit.errors import Exhausted
 from specsplit.features import LAST, FeatureNeed
-from specsplit.membership import Cluster, Member
+from specsplit.membership import Cluster, GroupRank, Member, WaveReport
 from specsplit.requests import GenerateEvent, GenerateRequest, TextPrompt
 from specsplit.values import (
     DrafterInfo,
@@ -324,6 +324,18 @@ def test_the_status_table_has_verifiers_first_with_their_load_and_says_what_head
         ["d1", "ngram drafter", "-", "-", "127.0.0.1:2", "0/8", "0", "-", "0", "0.0", "0", "draining"],
         ["d2", "eagle3 drafter", "head", "layers 2, 3, last", "h:3", "0/2", "0", "-", "0", "0.0", "0", "ready"],
     ]
+
+
+def test_the_status_table_says_of_a_rank_where_it_stands() -> None:
+    ranks = (
+        replace(MEMBERS[1], member_id="a", group=GroupRank("g", 0, 2), wave=WaveReport(3, parked=True)),
+        replace(MEMBERS[1], member_id="b", group=GroupRank("g", 1, 2), wave=WaveReport(3, parked=False)),
+        replace(MEMBERS[1], member_id="c", group=GroupRank("h", 0, 4)),
+    )
+    screen = io.StringIO()
+    Console(file=screen, width=200).print(table(Cluster(ranks), "here:1"))
+    states = [line.split("│")[-2].strip() for line in screen.getvalue().splitlines() if "│" in line]
+    assert states == ["ready, rank 0 of 2, parked after wave 3", "ready, rank 1 of 2, in wave 3", "ready, rank 0 of 4"]
 
 
 def test_status_shows_what_speculation_brings_every_verifier_and_what_each_drafter_does() -> None:

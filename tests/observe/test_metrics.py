@@ -23,7 +23,7 @@ from specsplit.observe.instruments import Histogram
 from specsplit.observe.metric import Kind, Metric, Service, steps_of_125
 from specsplit.observe.metric_table import KIND, TABLE, metrics_of
 from specsplit.observe.metrics import MOST_STEPS, CoordinatorMetrics, DrafterMetrics, Metrics, VerifierMetrics
-from specsplit.records import DrafterStatistics, LinkStatistics, PlanRecord, SessionStep, StepCosts
+from specsplit.records import DrafterStatistics, LinkStatistics, PlanRecord, SessionStep, StepCosts, TurnCosts
 from specsplit.rpc.catalogue import CODES
 from specsplit.values import DrafterInfo, DrafterKind, Estimate, FinishReason, Load, Miss, ModelInfo, Plan, Vocabulary
 
@@ -272,6 +272,19 @@ def test_members_are_counted_by_role_and_state() -> None:
 
 
 # The verifier
+
+
+def test_turns_of_a_rank_worked_through_by_hand() -> None:
+    metrics = VerifierMetrics(on=True)
+    metrics.step(Costs(), [])
+    metrics.step(Costs(turn=TurnCosts(2, [40, 0, 20, 0], woke_s=0.003)), [])
+    metrics.step(Costs(tokens=0, failovers=1, turn=TurnCosts(3, [0, 40, 0, 0])), [])
+    samples = scrape(metrics)
+    totals = {"steps": 2, "batch_tokens": 80, "idle_turns": 1, "waves": 3, "failovers": 1}
+    assert {name: value(samples, f"specsplit_{name}_total") for name in totals} == totals
+    assert value(samples, "specsplit_step_time_seconds_count") == 2
+    assert value(samples, "specsplit_turn_imbalance_sum") == pytest.approx(40 * 4 / 60 + 4)
+    assert value(samples, "specsplit_wake_seconds_count") == 1
 
 
 def test_a_step_worked_through_by_hand() -> None:

@@ -130,26 +130,20 @@ async def test_a_parked_group_exchanges_nothing(alphabet: Path) -> None:
 
 async def test_a_flood_on_one_rank_of_four_is_served_under_its_plan_while_three_are_idle(alphabet: Path) -> None:
     async with ranks_over(alphabet, 4, adaptive="ema", max_sessions=64, kv_tokens=8192) as ranks:
-        launched = {verifier.plan for verifier in ranks.verifiers}
+        (launched,) = {verifier.plan for verifier in ranks.verifiers}
         steps = [recorded(verifier) for verifier in ranks.verifiers]
-        flood = [asyncio.ensure_future(ranks.write(2, "a", 60)) for _ in range(40)]
-        await eventually(lambda: len({verifier.plan for verifier in ranks.verifiers} | launched) == 2)
-        assert await asyncio.gather(*flood) == [alphabet_from("a", 60)] * 40
+        assert await asyncio.gather(*(ranks.write(2, "a", 60) for _ in range(40))) == [alphabet_from("a", 60)] * 40
+        await ranks.parked()
         busy, *idle = steps[2], steps[0], steps[1], steps[3]
+        assert any(part.plan != launched for result in busy for part in result.sessions), "what so many sessions want"
         assert any(result.costs.turn is not None and result.costs.turn.woke_s is not None for result in busy)
+        assert len({verifier.plan for verifier in ranks.verifiers}) == 1
+        switches = {verifier.engine.statistics().plan_switches for verifier in ranks.verifiers}
+        assert len(switches) == 1 and switches != {0}, "all of them took it, as often"
         for others in idle:
             turns = [result.costs.turn for result in others if result.costs.idle]
             assert len(turns) == len(others) >= 60
             assert all(turn is not None and turn.imbalance == 4 for turn in turns)
-
-
-async def test_without_a_session_anywhere_the_plan_stays_and_idle_ranks_do_not_vote(alphabet: Path) -> None:
-    async with ranks_over(alphabet, 2, adaptive="ema", max_sessions=64, kv_tokens=8192) as ranks:
-        flood = [ranks.write(1, "a", 30) for _ in range(40)]
-        await asyncio.gather(*flood)
-        await ranks.parked()
-        first, second = (verifier.plan for verifier in ranks.verifiers)
-        assert first == second
 
 
 async def test_a_rank_that_dies_ends_every_rank(alphabet: Path) -> None:
