@@ -11,22 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from specsplit.clock import SystemClock
-from specsplit.errors import Unavailable
+from specsplit.errors import SpecsplitError, Unavailable
 from specsplit.membership import GroupRank
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
-from specsplit.values import Stopping
+from specsplit.values import Endpoint, PlanChanges, Stopping
 from specsplit_coordinator.groups import Group
 from specsplit_verifier.events import BeginWave
 from specsplit_verifier.lockstep import Lockstep
 from specsplit_verifier.service import load_target
 from specsplit_verifier.verifier import Verifier
 from specsplit_verifier.wave import PARK_AFTER
+from tests.drafter.service_toys import drafter
 from tests.support.meshes import ThreadMesh, mesh_of
 from tests.support.toys import letter
 from tests.verifier.conftest import decode, recorded
+
+DEFAULT = PlanChanges()
 
 
 @dataclass
@@ -37,8 +41,11 @@ class Ranks:
     meshes: list[ThreadMesh]
     group: Group
 
-    async def write(self, rank: int, start: str, tokens: int = 12) -> str:
-        request = DecodeRequest(start, list(start.encode()), stopping=Stopping(tokens))
+    async def write(
+        self, rank: int, start: str, tokens: int = 12, drafter: Endpoint | None = None, plan: PlanChanges = DEFAULT
+    ) -> str:
+        prompt = list(start.encode())
+        request = DecodeRequest(start, prompt, stopping=Stopping(tokens), plan=plan, drafter=drafter)
         return bytes((await decode(self.verifiers[rank], request))[0]).decode()
 
     async def parked(self) -> None:
@@ -61,8 +68,13 @@ class Ranks:
 
 
 @asynccontextmanager
-async def ranks_over(folder: Path, size: int, **settings: Any) -> AsyncIterator[Ranks]:
-    """A group that is parked; parked again, closed and checked to be empty on the way out, unless it has failed."""
+async def ranks_over(
+    folder: Path, size: int, *, fault: Callable[[torch.Tensor], None] | None = None, **settings: Any
+) -> AsyncIterator[Ranks]:
+    """A group that is parked; parked again, closed and checked to be empty on the way out, unless it has failed.
+
+    `fault` is called with the tokens of every forward before it is run.
+    """
     chosen = {"adaptive": "static", "coordinator": "127.0.0.1:1", **settings}
     resolved, clock, meshes = VerifierSettings(model=folder, **chosen), SystemClock(), mesh_of(size)
     together = await asyncio.gather(*(asyncio.to_thread(Lockstep, mesh, clock, 7) for mesh in meshes))
@@ -70,6 +82,10 @@ async def ranks_over(folder: Path, size: int, **settings: Any) -> AsyncIterator[
     for lockstep in together:
         runner = load_target(resolved, clock)
         runner.lockstep = lockstep
+        if fault is not None:
+            runner.target.model.register_forward_pre_hook(
+                lambda _, __, kwargs, fault=fault: fault(kwargs["input_ids"]), with_kwargs=True
+            )
         verifiers.append(Verifier(resolved, runner, clock))
     ranks = Ranks(verifiers, meshes, Group(size))
     ranks.connect()
@@ -144,6 +160,43 @@ async def test_a_flood_on_one_rank_of_four_is_served_under_its_plan_while_three_
             turns = [result.costs.turn for result in others if result.costs.idle]
             assert len(turns) == len(others) >= 60
             assert all(turn is not None and turn.imbalance == 4 for turn in turns)
+
+
+@pytest.mark.parametrize("adaptive", ["static", "goodput"])
+async def test_of_two_busy_ranks_with_drafters_neither_sits_a_step_of_the_other_out(
+    alphabet: Path, adaptive: str
+) -> None:
+    prompt, wanted = "abcdefghijklmnopqrstuvwxyz" * 2, alphabet_from("z", 120)
+    async with drafter() as (server, _, _), ranks_over(alphabet, 2, adaptive=adaptive) as ranks:
+        endpoint = Endpoint("d", server.bound)
+        steps = [recorded(verifier) for verifier in ranks.verifiers]
+        assert await asyncio.gather(*(ranks.write(rank, prompt, 120, endpoint) for rank in range(2))) == [wanted] * 2
+    for own in steps:
+        stepped = [i for i, result in enumerate(own) if not result.costs.idle]
+        assert stepped == list(range(stepped[0], stepped[-1] + 1)), "it has rows from its first step to its last"
+    assert sum(result.accepted for own in steps for result in own) > 0
+
+
+async def test_sessions_that_draft_and_verify_in_turn_do_so_beside_another_rank(alphabet: Path) -> None:
+    serial = PlanChanges(num_steps=4, topk=2, num_draft_tokens=6, draft_ahead=False, wait_budget_us=20_000_000)
+    prompt, wanted = "abcdefghijklmnopqrstuvwxyz" * 2, alphabet_from("z", 60)
+    async with drafter() as (server, _, _), ranks_over(alphabet, 2) as ranks:
+        steps = recorded(ranks.verifiers[0])
+        drafted = ranks.write(0, prompt, 60, Endpoint("d", server.bound), serial)
+        assert await asyncio.gather(drafted, ranks.write(1, prompt, 60)) == [wanted] * 2
+    assert sum(result.accepted for result in steps) > 30
+
+
+async def test_a_session_that_the_target_fails_on_ends_alone_and_the_other_ranks_go_on(alphabet: Path) -> None:
+    def fault(tokens: torch.Tensor) -> None:
+        if bool((tokens == ord("#")).any()):
+            raise torch.OutOfMemoryError("none left for this one")
+
+    async with ranks_over(alphabet, 2, fault=fault) as ranks:
+        innocent = [ranks.write(rank, start, 40) for rank, start in ((0, "a"), (0, "b"), (1, "c"))]
+        *fine, failed = await asyncio.gather(*innocent, ranks.write(0, "#", 9), return_exceptions=True)
+        assert fine == [alphabet_from(start, 40) for start in "abc"]
+        assert isinstance(failed, SpecsplitError) and "none left for this one" in str(failed)
 
 
 async def test_a_rank_that_dies_ends_every_rank(alphabet: Path) -> None:
