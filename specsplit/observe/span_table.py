@@ -186,6 +186,7 @@ SPANS: tuple[SpanRow, ...] = (
         (
             _SESSION,
             _number("prompt_tokens", "tokens of the prompt"),
+            _number("committed", "tokens behind it that were generated earlier, as on a verifier that was lost"),
             _number("chunks", "steps that read some of it; 0 for a prompt of one token"),
         ),
     ),

@@ -121,8 +121,8 @@ class KVCacheManager:
         prefix.shared = len(known)
         session.kv_length = len(known) * self.pool.page_size
         if session.cached_tokens is None:
-            session.cached_tokens = session.kv_length
-            self.counters.cached_tokens += session.kv_length
+            session.cached_tokens = min(session.kv_length, session.prompt_length)
+            self.counters.cached_tokens += session.cached_tokens
         return self._reserve(session.table, length)
 
     def extend(self, stepping: Sequence[Session], running: Iterable[Session]) -> bool:
