@@ -61,6 +61,10 @@ class EngineStatistics:
     """What every drafter has brought."""
     token_s: float = 0.0
     """What one more token costs in a step, in seconds."""
+    page_size: int = 0
+    """Tokens of one KV page."""
+    prefixes: tuple[int, ...] = ()
+    """Marks of pages with which texts begin; see `specsplit.prefix`."""
 
 
 class EngineCore:
@@ -95,6 +99,8 @@ class EngineCore:
             self._planner.estimate(),
             self._drafters.records,
             self._planner.cost.token_s,
+            scheduler.kv.pool.page_size,
+            scheduler.kv.prefixes,
         )
 
     @property
