@@ -200,7 +200,7 @@ class Generator:
     def _let_down(
         self, verifier: Seat, error: SpecsplitError, stalls: Stalls, answer: Answer, logged: LoggedChoice
     ) -> None:
-        """A verifier failed a session, or is gone: it cools down, and the session goes on elsewhere. Raises the error if it is to end here."""
+        """A verifier failed a session, or is gone: it cools down, and the session goes on elsewhere. Raises the error if it ends here."""
         verifier.breaker.failed()
         received = len(answer.tokens)
         goes_on = answer.full or stalls.goes_on(received, verifier, self._registry.verifiers)
