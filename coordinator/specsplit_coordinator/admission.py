@@ -214,7 +214,7 @@ class Admission:
         self._note_idle()
 
     def _seat_for(self, place: _Place) -> Seat | None:
-        """A seat with room for it; None if it has to wait. Raises Unavailable if no verifier takes sessions and it does not wait for one."""
+        """A seat with room for it; None if it has to wait. Raises Unavailable if no verifier takes sessions and it waits for none."""
         try:
             seat = choose_verifier(self._registry.verifiers, place.need, sound=place.again)
         except Unavailable as error:

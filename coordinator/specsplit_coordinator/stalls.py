@@ -1,4 +1,4 @@
-"""How often a choice was let down, and whether it is placed once more. Pure."""
+"""How often a choice was let down in vain, and whether it is placed once more. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,18 @@ MAX_PLACEMENTS = 3
 
 
 class Stalls:
-    """Counts placements in a row that brought no token."""
+    """Counts placements in a row that brought no new token. Those that brought one are bounded by time alone."""
 
     def __init__(self) -> None:
         self._tokens = 0
         self._in_a_row = 0
-
-    def progressed(self, tokens: int) -> bool:
-        """True if a choice that has received so many tokens has got one since it was last let down."""
-        return tokens > self._tokens
 
     def goes_on(self, tokens: int, failed: Seat, verifiers: Sequence[Seat]) -> bool:
         """A verifier let the choice down behind so many tokens. False if it is to end with that.
 
         A verifier that is still in the cluster, and has failed so often that nobody expects anything of it, is not waited for.
         """
-        self._in_a_row = 1 if self.progressed(tokens) else self._in_a_row + 1
+        self._in_a_row = 0 if tokens > self._tokens else self._in_a_row + 1
         self._tokens = tokens
         if self._in_a_row >= MAX_PLACEMENTS:
             return False
