@@ -86,12 +86,13 @@ class _Sources:
     plan: Callable[[], Plan] | None
     speculation: Callable[[], SpeculationReport] | None
     wave: Callable[[], WaveReport] | None
+    prefixes: Callable[[], tuple[int, ...]]
 
     def heartbeat(self, lost: Sequence[str]) -> Heartbeat:
         """How the member fares, and which drafters it lost."""
         plan = None if self.plan is None else self.plan()
         speculation = None if self.speculation is None else self.speculation()
-        return Heartbeat(self.load(), tuple(lost), plan, speculation)
+        return Heartbeat(self.load(), tuple(lost), plan, speculation, self.prefixes())
 
     def standing(self) -> WaveReport | None:
         """Where it stands as a rank of a group."""
@@ -101,8 +102,8 @@ class _Sources:
 class Membership:
     """Keeps one member in the cluster for as long as `run` runs.
 
-    `load`, and `plan`, `speculation` and `wave` if they are given, are asked before every report. The others are called on the event loop
-    as directives arrive.
+    `load` and `prefixes`, and `plan`, `speculation` and `wave` if they are given, are asked before every report. The others are called on
+    the event loop as directives arrive.
     `on_plan` and `on_tracing` get all that now differs from the member's own settings, at every join too.
     """
 
@@ -115,6 +116,7 @@ class Membership:
         plan: Callable[[], Plan] | None = None,
         speculation: Callable[[], SpeculationReport] | None = None,
         wave: Callable[[], WaveReport] | None = None,
+        prefixes: Callable[[], tuple[int, ...]] = tuple,
         on_roster: Callable[[Roster], None] | None = None,
         on_plan: Callable[[PlanOrder], None] | None = None,
         on_tracing: Callable[[TraceChanges], None] | None = None,
@@ -125,7 +127,7 @@ class Membership:
         """The channel leads to the coordinator and stays the caller's."""
         self._stub = cluster_pb2_grpc.ClusterServiceStub(channel)
         self._register = register
-        self._sources = _Sources(load, plan, speculation, wave)
+        self._sources = _Sources(load, plan, speculation, wave, prefixes)
         self._orders = _Orders(on_roster, on_plan, on_tracing, on_hand_over, on_start_wave, on_drain)
         self._joined = asyncio.Event()
         self._news = asyncio.Event()

@@ -6,7 +6,7 @@ import pytest
 
 from specsplit.clock import ManualClock
 from specsplit.errors import InvalidRequest, Unavailable
-from specsplit.membership import Register
+from specsplit.membership import Heartbeat, Register
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Vocabulary
 from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.breaker import FIRST_COOL_DOWN_S, Breaker
@@ -20,7 +20,7 @@ def verifier(
     name: str, running: int = 0, reported: int = 0, draining: bool = False, breaker: Breaker | None = None
 ) -> Seat:
     who = Register(name, "a:1", ModelInfo("toy", TARGET, 512), 4)
-    return Seat(who, 0.0, breaker or Breaker(ManualClock()), Load(sessions=reported), draining, running)
+    return Seat(who, 0.0, breaker or Breaker(ManualClock()), Heartbeat(Load(sessions=reported)), draining, running)
 
 
 def drafter(
@@ -31,7 +31,7 @@ def drafter(
     draining: bool = False,
 ) -> Seat:
     who = Register(name, "a:1", DrafterInfo(kind, "", vocabulary, 512), 4)
-    return Seat(who, 0.0, Breaker(ManualClock()), Load(), draining, running)
+    return Seat(who, 0.0, Breaker(ManualClock()), Heartbeat(), draining, running)
 
 
 NGRAM, STANDALONE, EAGLE3 = DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKind.EAGLE3

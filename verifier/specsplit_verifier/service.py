@@ -107,6 +107,7 @@ class _Member:
             plan=lambda: verifier.plan,
             speculation=self._reporter.report,
             wave=None if rank.alone else lambda: rank.report,
+            prefixes=lambda: verifier.engine.statistics().prefixes,
             on_roster=self._on_roster,
             on_plan=self._on_plan,
             on_tracing=server.tracing.apply,
