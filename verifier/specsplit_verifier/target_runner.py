@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor
 
 from specsplit.clock import Clock
-from specsplit.errors import SpecsplitError
+from specsplit.errors import RankLost, SpecsplitError
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
+from specsplit.model.mesh import LocalMesh, Mesh
 from specsplit.model.paced import Paced
 from specsplit_verifier.extraction import Extractor, Wanted
 from specsplit_verifier.logprobs import with_logprobs
@@ -34,11 +36,15 @@ class Profiled(NamedTuple):
 class TargetRunner:
     """The target, its KV, and how its tokens are picked. `run` belongs to one thread, and touches no session."""
 
-    def __init__(self, target: CausalLM, paced: Paced, extractor: Extractor | None, clock: Clock) -> None:
+    def __init__(
+        self, target: CausalLM, paced: Paced, extractor: Extractor | None, clock: Clock, mesh: Mesh | None = None
+    ) -> None:
+        """`mesh`: the ranks that share the target; None: this one has it alone."""
         self.target = target
         self.extractor = Extractor(target) if extractor is None else extractor
         self.profile: Sequence[Profiled] = ()
         """What steps of a few sizes took at load."""
+        self._mesh: Mesh = LocalMesh() if mesh is None else mesh
         self._paced = paced
         self._clock = clock
         self._sampler = Sampler(target.info.vocabulary.size, target.device)
@@ -47,17 +53,28 @@ class TargetRunner:
         """Forward, picks, the walk down every tree, the KV of what was accepted to its place, features.
 
         What fails is tried again in halves, so that a session which fails by itself is the only one to end with that. If all of
-        them do, an idle step has to show that it is not the device; raises whatever that raises.
+        them do, a trial has to show that it is not the device; raises whatever that raises. Raises RankLost.
+
+        Every forward in it is a turn of the group. A step without rows is one idle turn, which costs the target's collectives.
         """
         output = self._in_halves(step)
         if output.failed and len(output.failed) == len(step.sessions):
-            self._run(StepInput())
+            with self._turn(1):
+                self.target.trial()
         return output
+
+    @contextmanager
+    def _turn(self, tokens: int) -> Iterator[None]:
+        """One forward on every rank of the group, which bring so many rows each. This is where ranks agree before they step."""
+        with self.target.blocks.turn([count for (count,) in self._mesh.exchange([tokens])]):
+            yield
 
     def _in_halves(self, step: StepInput) -> StepOutput:
         started, sessions = self._clock.now(), step.sessions
         try:
             return self._run(step)
+        except RankLost:
+            raise
         except Exception as error:
             if not sessions:
                 raise
@@ -82,7 +99,8 @@ class TargetRunner:
         return StepOutput(accepted, features, {}, no_pick, started, forward_s)
 
     def _forward(self, step: StepInput) -> tuple[Tensor, Hidden]:
-        logits, hidden = self.target.forward_capturing(step.rows, step.layers)
+        with self._turn(step.tokens):
+            logits, hidden = self.target.forward_capturing(step.rows, step.layers)
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)
         return logits, hidden
