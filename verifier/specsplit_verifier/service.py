@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+from functools import partial
 
 import grpc
 import torch
@@ -16,6 +18,7 @@ from specsplit.membership import PlanOrder
 from specsplit.membership import Roster as RosterDirective
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import CostCurve, Paced
+from specsplit.model.torch_mesh import TorchMesh
 from specsplit.observe import fields
 from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, Service, registration, run_service
 from specsplit.settings import VerifierSettings
@@ -23,7 +26,9 @@ from specsplit.v1 import verifier_pb2_grpc
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.events import HandOver, Roster
 from specsplit_verifier.extraction import Extractor, Projection
+from specsplit_verifier.idle_turns import IdleTurns
 from specsplit_verifier.profile import profile
+from specsplit_verifier.rank import Rank
 from specsplit_verifier.reporter import Reporter
 from specsplit_verifier.servicer import VerifierServicer
 from specsplit_verifier.target_runner import TargetRunner
@@ -33,10 +38,16 @@ from specsplit_verifier.verifier import Verifier
 _log = logging.getLogger(__name__)
 
 
-def load_target(settings: VerifierSettings, clock: Clock) -> TargetRunner:
-    """Load the target, and set this process up to run it. Raises LoadError, saying why, if it cannot be served."""
+def load_target(settings: VerifierSettings, clock: Clock, rank: int = 0) -> TargetRunner:
+    """Load the target, or this rank's part of it, and set this process up to run it.
+
+    Raises LoadError, saying why, if it cannot be served, and RankLost.
+    """
     torch.set_num_threads(settings.threads)
     switch_often()  # three threads hand each other small things in every step
+    mesh = None
+    if settings.dp_size > 1:
+        mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
     target = CausalLM.load(
         settings.model,
         num_pages=settings.kv_tokens // settings.page_size,
@@ -44,10 +55,11 @@ def load_target(settings: VerifierSettings, clock: Clock) -> TargetRunner:
         dtype=settings.dtype,
         device=settings.device,
         inflate_layers=settings.inflate_layers,
+        mesh=mesh,
     )
     projection = Projection.load(settings.feature_projection, target) if settings.feature_projection else None
     paced = Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock)
-    runner = TargetRunner(target, paced, Extractor(target, projection), clock)
+    runner = TargetRunner(target, paced, Extractor(target, projection), clock, mesh)
     if paced.is_free:  # else steps take what a benchmark wants
         runner.profile = tuple(profile(runner))
     freeze_heap()
@@ -56,10 +68,11 @@ def load_target(settings: VerifierSettings, clock: Clock) -> TargetRunner:
 
 def main(settings: VerifierSettings) -> int:
     """Run the verifier in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
-    return run_service("verifier", settings, service_of)
+    rank = Rank.of(settings, os.environ)
+    return run_service("verifier", rank.settings(settings), partial(service_of, rank=rank.number))
 
 
-def service_of(settings: VerifierSettings) -> Service[Verifier]:
+def service_of(settings: VerifierSettings, rank: int = 0) -> Service[Verifier]:
     """The verifier's process, put together. Raises InvalidRequest for a wrong file of tiers, before anything is loaded."""
     controller_for(settings)
     clock = SystemClock()
@@ -69,8 +82,13 @@ def service_of(settings: VerifierSettings) -> Service[Verifier]:
     telemetry = Telemetry(settings, server.tracing, clock)
 
     async def load() -> Verifier:
-        runner = await asyncio.to_thread(load_target, settings, clock)
+        runner = await asyncio.to_thread(load_target, settings, clock, rank)
+        turns = IdleTurns(runner.run)
+        if settings.dp_size > 1:
+            runner.run = turns.run
         verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry)
+        if settings.dp_size > 1:
+            turns.start(verifier.died)
         info = verifier.info
         _log.info("loaded", extra=fields(model=info.model, vocabulary=info.vocabulary, max_context=info.max_context))
         return verifier
