@@ -80,8 +80,10 @@ def _is_fused(module: nn.Module) -> bool:
 def _check(block: nn.Module, size: int) -> None:
     """Raise LoadError unless the parts of a block add up to the whole on a few rows of chance."""
     weight = next(part for part in block.parameters())
-    width = next(iter(_parts(block))).down_proj  # pyright: ignore[reportAttributeAccessIssue] (every part has one)
-    width = width.out_features if isinstance(width, nn.Linear) else width.shape[1]
+    part = next(_parts(block))
+    width = (
+        part.get_parameter("down_proj.weight").shape[0] if _is_dense(part) else part.get_parameter("down_proj").shape[1]
+    )
     rows = torch.randn(1, 4, width, generator=torch.Generator().manual_seed(0)).to(weight)
     whole: Tensor = block(rows)
     total = torch.stack([_cut(copy.deepcopy(block), rank, size)(rows) for rank in range(size)]).sum(0)
@@ -102,17 +104,17 @@ def _cut(block: nn.Module, rank: int, size: int) -> nn.Module:
 def _cut_dense(mlp: nn.Module, rank: int, size: int) -> None:
     gate, up, down = (mlp.get_submodule(name) for name in _DENSE)
     for linear in (gate, up):
-        linear.weight = _own([linear.weight], 0, rank, size)
-        linear.bias = None if linear.bias is None else _own([linear.bias], 0, rank, size)
-    down.weight = _own([down.weight], 1, rank, size)
+        for name, parameter in list(linear.named_parameters()):
+            linear.register_parameter(name, _own([parameter], 0, rank, size))
+    down.register_parameter("weight", _own([down.get_parameter("weight")], 1, rank, size))
     if rank:
-        down.bias = None  # rank 0 adds it
+        down.register_parameter("bias", None)  # rank 0 adds it
 
 
 def _cut_fused(experts: nn.Module, rank: int, size: int) -> None:
     gate_up, down = experts.get_parameter("gate_up_proj"), experts.get_parameter("down_proj")
-    experts.gate_up_proj = _own(gate_up.chunk(2, dim=1), 1, rank, size)
-    experts.down_proj = _own([down], 2, rank, size)
+    experts.register_parameter("gate_up_proj", _own(gate_up.chunk(2, dim=1), 1, rank, size))
+    experts.register_parameter("down_proj", _own([down], 2, rank, size))
 
 
 def _own(halves: Sequence[Tensor], along: int, rank: int, size: int) -> nn.Parameter:

@@ -11,6 +11,8 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from specsplit.errors import RankLost
 from specsplit.model.mesh import Numbers
@@ -36,8 +38,8 @@ class TorchMesh:
         """Why the group is at its end; empty: it is not."""
         patient = timedelta(seconds=LOAD_TIMEOUT_S)
         try:
-            self._store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=patient))
-            backend, store = "cpu:gloo,cuda:nccl" if cuda else "gloo", dist.PrefixStore("mesh", self._store)
+            self._store, _, _ = next(rendezvous("env://", rank, size, timeout=patient))
+            backend, store = "cpu:gloo,cuda:nccl" if cuda else "gloo", PrefixStore("mesh", self._store)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patient)
             self._group = dist.new_group(timeout=timedelta(seconds=timeout_s))
         except RuntimeError as error:

@@ -31,7 +31,7 @@ KINDS: dict[str, Callable[[dict[str, Any]], PretrainedConfig]] = {
     "llama with biases": lambda tiny: LlamaConfig(**tiny, mlp_bias=True),
     "qwen2": lambda tiny: Qwen2Config(**tiny),
     "qwen3": lambda tiny: Qwen3Config(**tiny, head_dim=16),
-    "qwen3_moe": lambda tiny: Qwen3MoeConfig(**tiny, **_EXPERTS, head_dim=16),
+    "qwen3_moe": lambda tiny: Qwen3MoeConfig(**tiny, **_EXPERTS),
     "mixtral": lambda tiny: MixtralConfig(**tiny, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
 }
 Tiny = Callable[..., dict[str, Any]]
