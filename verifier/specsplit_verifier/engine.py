@@ -90,7 +90,6 @@ class Engine:
             while self._drain(block_s=0.0):
                 self._step()
         except RankLost as error:
-            _log.error("this rank leaves its group: %s", error)
             if not self._abandoned:
                 self._outbox.died(str(error))
         except Exception:  # noqa: BLE001 (the edge of a thread: logged, and told to everyone who waits)
