@@ -36,7 +36,7 @@ class ForwardBatch(Protocol):
         ...
 
 
-class IdleForward:
+class TrialForward:
     """A forward of no sequence (a ForwardBatch): its one token stands for none, sees nothing and leaves nothing."""
 
     def attend(

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specsplit.model.attention import IdleForward
+from specsplit.model.attention import TrialForward
 from specsplit.model.batch import Row
 from specsplit.model.capture import Capture, Hidden
 from specsplit.model.load import load_model
 from specsplit.model.probe import probe
 from specsplit.model.runner import ModelRunner, check_backend
+from specsplit.model.sharded import ShardedBlocks, TensorMesh, no_rows
 from specsplit.model.support import check_class, check_config, measure, refusing
 from specsplit.values import ModelInfo
 
@@ -24,14 +25,27 @@ class CausalLM(ModelRunner):
     """One model and its KV. Used by one thread at a time."""
 
     def __init__(
-        self, model: PreTrainedModel, info: ModelInfo, *, num_pages: int, page_size: int, backend: str = "torch"
+        self,
+        model: PreTrainedModel,
+        info: ModelInfo,
+        *,
+        num_pages: int,
+        page_size: int,
+        backend: str = "torch",
+        blocks: ShardedBlocks | None = None,
     ) -> None:
-        """The model must have been built with attn_implementation NAME. Raises LoadError if it cannot be served."""
+        """The model must have been built with attn_implementation NAME. `blocks` are what ranks share of it; None: nothing.
+
+        Raises LoadError if it cannot be served.
+        """
         check_config(model.config)
         check_class(model)
+        if blocks is not None:
+            blocks.assemble()
         super().__init__(measure(model), num_pages, page_size, model.dtype, model.device, backend)
         self.model: Final = model.eval()
         self.info: Final = info
+        self.blocks: Final = ShardedBlocks(model) if blocks is None else blocks
         self.capture: Final = Capture(model)
         probe(self)
 
@@ -46,48 +60,44 @@ class CausalLM(ModelRunner):
         device: str = "cpu",
         inflate_layers: int = 0,
         backend: str = "torch",
+        mesh: TensorMesh | None = None,
     ) -> CausalLM:
-        """Load from a local folder, as `load_model` does, ready to serve. Raises LoadError, saying why, if it cannot be."""
+        """Load from a local folder, as `load_model` does, ready to serve; with a `mesh`, this rank's part of it.
+
+        Raises LoadError, saying why, if it cannot be, and RankLost.
+        """
         check_backend(backend)  # before a model is loaded for nothing
-        model, info = load_model(folder, dtype=dtype, device=device, inflate_layers=inflate_layers)
+        model, info, blocks = load_model(folder, dtype=dtype, device=device, inflate_layers=inflate_layers, mesh=mesh)
         with refusing(f"model folder {folder} cannot be served"):
-            return cls(model, info, num_pages=num_pages, page_size=page_size, backend=backend)
+            return cls(model, info, num_pages=num_pages, page_size=page_size, backend=backend, blocks=blocks)
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """Run rows through the model and store their KV -> logits [n, V], in the model's dtype and the order the rows ask for them.
 
-        Rows that ask for no logits give [0, V], and so do no rows: see `idle`.
+        Rows that ask for no logits give [0, V], and so do no rows: nothing is computed for them.
         """
         return self.forward_capturing(rows, ())[0]
 
     def forward_capturing(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
         """Run `forward`, and capture the hidden states of `layers` (numbered as in FeatureNeed.layers) of every token, rows end to end.
 
-        Raises Incompatible for a layer that the model does not have. No rows give [0, hidden_size].
+        Raises Incompatible for a layer that the model does not have, and RankLost. No rows give [0, hidden_size].
         """
         if rows:
             with self.capture.of(layers) as hidden:
                 return self._run(rows), hidden
         self.capture.check(layers)
-        empty = torch.empty(0, self.hidden_size, dtype=self.model.dtype, device=self.device)
-        return self.idle(), dict.fromkeys(layers, empty)
+        logits = torch.empty(0, self.model.config.vocab_size, dtype=self.model.dtype, device=self.device)
+        return logits, dict.fromkeys(layers, no_rows(self.model))
 
     @torch.inference_mode()
-    def idle(self) -> Tensor:
-        """Call the model with nothing to compute -> logits [0, V]: what layers do together with other ranks still happens.
-
-        transformers cannot take zero tokens (its attention layers reshape to an unknown number of heads), so it is one that reads
-        and writes no KV and has no logits.
-        """
+    def trial(self) -> None:
+        """Run one token through the whole model, which reads and writes no KV. Raises whatever the device or another rank makes of it."""
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
-        output = self.model(
-            input_ids=token,
-            position_ids=token,
-            use_cache=False,
-            logits_to_keep=token[0, :0],
-            forward_batch=IdleForward(),
-        )
-        return output.logits[0]
+        logits = self.model(
+            input_ids=token, position_ids=token, use_cache=False, logits_to_keep=1, forward_batch=TrialForward()
+        ).logits
+        logits.sum().item()  # waits for the device
 
     @property
     def hidden_size(self) -> int:

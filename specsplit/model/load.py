@@ -14,6 +14,8 @@ from transformers.utils.logging import disable_progress_bar
 from specsplit.errors import LoadError
 from specsplit.model.attention import NAME
 from specsplit.model.inflate import inflate
+from specsplit.model.sharded import ShardedBlocks, TensorMesh
+from specsplit.model.shards import shard_mlps
 from specsplit.model.support import check_config, check_folder, refusing
 from specsplit.text.vocabulary import vocabulary_of
 from specsplit.values import ModelInfo
@@ -22,21 +24,30 @@ _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16
 
 
 def load_model(
-    folder: Path, *, dtype: str = "float32", device: str = "cpu", inflate_layers: int = 0
-) -> tuple[PreTrainedModel, ModelInfo]:
-    """The module, whose attention is ours, and its facts.
+    folder: Path,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    inflate_layers: int = 0,
+    mesh: TensorMesh | None = None,
+) -> tuple[PreTrainedModel, ModelInfo, ShardedBlocks]:
+    """The module, whose attention is ours, its facts, and what of it is shared out over the ranks of a mesh.
 
     dtype: "float32", "bfloat16", "float16" or "auto" (as in config.json). inflate_layers: see `inflate`; 0 leaves the model
     as it is. Raises LoadError, saying why, for anything that is missing, broken or not supported.
     """
-    model = _load_model(folder, dtype, torch.device(device))
+    model = _load_model(folder, dtype)
     with refusing(f"model folder {folder} cannot be served"):
         if inflate_layers:
             inflate(model, inflate_layers)
-        return model, _info(folder, model)
+        blocks = (
+            ShardedBlocks(model) if mesh is None else shard_mlps(model, mesh)
+        )  # what others hold never reaches the device
+        nn.Module.to(model, torch.device(device))
+        return model, _info(folder, model), blocks
 
 
-def _load_model(folder: Path, dtype: str, device: torch.device) -> PreTrainedModel:
+def _load_model(folder: Path, dtype: str) -> PreTrainedModel:
     if dtype != "auto" and dtype not in _DTYPES:
         raise LoadError(f"dtype {dtype!r} is not known; expected one of {', '.join(_DTYPES)} or auto")
     check_folder(folder)
@@ -45,9 +56,7 @@ def _load_model(folder: Path, dtype: str, device: torch.device) -> PreTrainedMod
     with refusing(f"model folder {folder} cannot be loaded"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         check_config(config)
-        model = _load_weights(folder, config, _DTYPES.get(dtype, dtype))
-        nn.Module.to(model, device)
-    return model
+        return _load_weights(folder, config, _DTYPES.get(dtype, dtype))
 
 
 def _load_weights(folder: Path, config: PretrainedConfig, dtype: torch.dtype | str) -> PreTrainedModel:

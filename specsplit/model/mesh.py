@@ -6,7 +6,7 @@ What ranks say to each other goes over a Mesh. One rank alone has one too, so th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 Numbers = tuple[int, ...]
 
@@ -32,9 +32,8 @@ class Mesh(Protocol):
 class LocalMesh:
     """The Mesh of a rank that is alone."""
 
-    def __init__(self) -> None:
-        self.rank: Final = 0
-        self.size: Final = 1
+    rank: int = 0
+    size: int = 1
 
     def exchange(self, numbers: Sequence[int]) -> tuple[Numbers, ...]:
         """Its own."""

@@ -25,7 +25,7 @@ from specsplit_verifier.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target_runner import TargetRunner
 
 
-def test_an_idle_step_calls_the_model_and_leaves_nothing(alphabet: Path) -> None:
+def test_an_idle_step_of_a_target_that_is_not_shared_computes_nothing(alphabet: Path) -> None:
     runner = load_target(VerifierSettings(model=alphabet), SystemClock())
     layers: list[torch.Size] = []
     decoder = decoder_layers(runner.target.model)
@@ -33,9 +33,20 @@ def test_an_idle_step_calls_the_model_and_leaves_nothing(alphabet: Path) -> None
     hook = decoder[0].register_forward_pre_hook(lambda _, args: layers.append(args[0].shape))
     output = runner.run(StepInput())
     hook.remove()
-    assert len(layers) == 1 and layers[0].numel() == layers[0][-1], "once, with as little as there can be"
+    assert layers == []
     assert (output.accepted, output.features, output.failed) == ({}, [], {})
     assert not runner.target.kv.data.any()
+
+
+def test_a_trial_runs_one_token_and_leaves_nothing(alphabet: Path) -> None:
+    target = load_target(VerifierSettings(model=alphabet), SystemClock()).target
+    layers: list[torch.Size] = []
+    decoder = decoder_layers(target.model)
+    assert decoder is not None
+    hook = decoder[0].register_forward_pre_hook(lambda _, args: layers.append(args[0].shape))
+    target.trial()
+    hook.remove()
+    assert [shape[:2] for shape in layers] == [(1, 1)] and not target.kv.data.any()
 
 
 class TurningInbox:
@@ -82,7 +93,7 @@ class Collected:
         if any(isinstance(output, Finished) for _, output in outputs):
             self.over.set()
 
-    def died(self) -> None:
+    def died(self, why: str = "") -> None:
         self.over.set()
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 
 from specsplit.clock import Clock
+from specsplit.errors import RankLost
 from specsplit.features import FeatureNeed
 from specsplit.model.pages import PagePool
 from specsplit.settings import VerifierSettings
@@ -94,6 +95,9 @@ class Engine:
         try:
             while self._drain(block_s=0.0):
                 self._step()
+        except RankLost as error:
+            if not self._abandoned:
+                self._outbox.died(str(error))
         except Exception:  # noqa: BLE001 (the edge of a thread: logged, and told to everyone who waits)
             _log.exception("the engine thread died")
             if not self._abandoned:

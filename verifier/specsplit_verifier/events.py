@@ -149,6 +149,6 @@ class Outbox(Protocol):
         """
         ...
 
-    def died(self) -> None:
-        """The engine thread ended on an error of its own, which the log holds; nothing more will be delivered."""
+    def died(self, why: str = "") -> None:
+        """The engine thread ended on an error; nothing more will be delivered. Without `why` the log holds it."""
         ...

@@ -128,6 +128,11 @@ class Lockstep:
         self._waited_s += self._clock.now() - began
         return self.agreed.runs
 
+    @property
+    def rows(self) -> Sequence[int]:
+        """Of the turn that was agreed upon last, by rank; none of one that is alone."""
+        return () if self.agreed is None else self.agreed.rows
+
     def take_waited_s(self) -> float:
         """Seconds that this rank has waited for the others since this was last asked."""
         waited_s, self._waited_s = self._waited_s, 0.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import secrets
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +20,7 @@ from specsplit.membership import PlanOrder
 from specsplit.membership import Roster as RosterDirective
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import CostCurve, Paced
+from specsplit.model.torch_mesh import TorchMesh
 from specsplit.observe import fields
 from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, Service, registration, run_service
 from specsplit.settings import VerifierSettings
@@ -25,6 +28,8 @@ from specsplit.v1 import verifier_pb2_grpc
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.events import BeginWave, HandOver, Roster
 from specsplit_verifier.extraction import Extractor, Projection
+from specsplit_verifier.lockstep import Lockstep
+from specsplit_verifier.place import Place
 from specsplit_verifier.profile import profile
 from specsplit_verifier.reporter import Reporter
 from specsplit_verifier.servicer import VerifierServicer
@@ -35,10 +40,16 @@ from specsplit_verifier.verifier import Verifier
 _log = logging.getLogger(__name__)
 
 
-def load_target(settings: VerifierSettings, clock: Clock) -> TargetRunner:
-    """Load the target, and set this process up to run it. Raises LoadError, saying why, if it cannot be served."""
+def load_target(settings: VerifierSettings, clock: Clock, rank: int = 0) -> TargetRunner:
+    """Load the target, or this rank's part of it, and set this process up to run it.
+
+    Raises LoadError, saying why, if it cannot be served, and RankLost.
+    """
     torch.set_num_threads(settings.threads)
     switch_often()  # three threads hand each other small things in every step
+    mesh = None
+    if settings.dp_size > 1:
+        mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
     target = CausalLM.load(
         settings.model,
         num_pages=settings.kv_tokens // settings.page_size,
@@ -46,10 +57,12 @@ def load_target(settings: VerifierSettings, clock: Clock) -> TargetRunner:
         dtype=settings.dtype,
         device=settings.device,
         inflate_layers=settings.inflate_layers,
+        mesh=mesh,
     )
     projection = Projection.load(settings.feature_projection, target) if settings.feature_projection else None
     paced = Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock)
-    runner = TargetRunner(target, paced, Extractor(target, projection), clock)
+    lockstep = None if mesh is None else Lockstep(mesh, clock, drawn=secrets.randbits(62))
+    runner = TargetRunner(target, paced, Extractor(target, projection), clock, lockstep)
     if paced.is_free:  # else steps take what a benchmark wants
         runner.profile = tuple(profile(runner))
     freeze_heap()
@@ -58,10 +71,11 @@ def load_target(settings: VerifierSettings, clock: Clock) -> TargetRunner:
 
 def main(settings: VerifierSettings) -> int:
     """Run the verifier in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
-    return run_service("verifier", settings, service_of)
+    place = Place.of(settings, os.environ)
+    return run_service("verifier", place.settings(settings), partial(service_of, rank=place.number))
 
 
-def service_of(settings: VerifierSettings) -> Service[Verifier]:
+def service_of(settings: VerifierSettings, rank: int = 0) -> Service[Verifier]:
     """The verifier's process, put together. Raises InvalidRequest for a wrong file of tiers, before anything is loaded."""
     controller_for(settings)
     clock = SystemClock()
@@ -71,7 +85,7 @@ def service_of(settings: VerifierSettings) -> Service[Verifier]:
     telemetry = Telemetry(settings, server.tracing, clock)
 
     async def load() -> Verifier:
-        runner = await asyncio.to_thread(load_target, settings, clock)
+        runner = await asyncio.to_thread(load_target, settings, clock, rank)
         verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry)
         info = verifier.info
         _log.info("loaded", extra=fields(model=info.model, vocabulary=info.vocabulary, max_context=info.max_context))

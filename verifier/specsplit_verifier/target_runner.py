@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from specsplit.model.causal_lm import CausalLM
 from specsplit.model.mesh import LocalMesh
 from specsplit.model.paced import Paced
 from specsplit_verifier.extraction import Extractor, Wanted
-from specsplit_verifier.lockstep import Lockstep
+from specsplit_verifier.lockstep import Lockstep, Proposal
 from specsplit_verifier.logprobs import with_logprobs
 from specsplit_verifier.sampler import Sampler
 from specsplit_verifier.step import Accepted, StepInput, StepOutput, TreeInput
@@ -58,13 +59,22 @@ class TargetRunner:
         """Forward, picks, the walk down every tree, the KV of what was accepted to its place, features.
 
         What fails is tried again in halves, so that a session which fails by itself is the only one to end with that. If all of
-        them do, an idle step has to show that it is not the device; raises whatever that raises. In a group each try is a turn of
-        its own, and a turn in which nobody has rows runs nothing. Raises RankLost.
+        them do, a trial has to show that it is not the device; raises whatever that raises. In a group each try is a turn of its
+        own, and a turn in which nobody has rows runs nothing. Raises RankLost.
         """
         output = self._in_halves(step)
-        if output.failed and len(output.failed) == len(step.sessions):
-            self._run(step.only(()))
+        if output.failed and len(output.failed) == len(step.sessions) and self._agree(step.proposal, 1, 1):
+            with self._turn():
+                self.target.trial()
         return output
+
+    def _agree(self, proposal: Proposal, rows: int, kv_tokens: int) -> bool:
+        """Propose a forward to the other ranks; False if there is none, since nobody has rows. Alone: True. Raises RankLost."""
+        return self.lockstep.alone or self.lockstep.turn(proposal, rows, kv_tokens)
+
+    def _turn(self) -> AbstractContextManager[None]:
+        """The forward that was agreed upon. Nothing that may fail comes between the two, or the others would wait for this rank."""
+        return self.target.blocks.turn(self.lockstep.rows)
 
     def _in_halves(self, step: StepInput) -> StepOutput:
         started, sessions = self._clock.now(), step.sessions
@@ -84,9 +94,9 @@ class TargetRunner:
         return self._in_halves(step.only(sessions[:half])).beside(self._in_halves(step.only(sessions[half:])))
 
     def _run(self, step: StepInput) -> StepOutput:
-        if not (self.lockstep.alone or self.lockstep.turn(step.proposal, step.tokens, step.kv_tokens)):
-            return StepOutput(started=self._clock.now())
         pick = self._sampler.prepare(step.trees)
+        if not self._agree(step.proposal, step.tokens, step.kv_tokens):
+            return StepOutput(started=self._clock.now())
         started = self._clock.now()
         with self._paced.step(step.tokens):
             logits, hidden = self._forward(step)
@@ -98,7 +108,8 @@ class TargetRunner:
         return StepOutput(accepted, features, {}, no_pick, started, forward_s)
 
     def _forward(self, step: StepInput) -> tuple[Tensor, Hidden]:
-        logits, hidden = self.target.forward_capturing(step.rows, step.layers)
+        with self._turn():
+            logits, hidden = self.target.forward_capturing(step.rows, step.layers)
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)
         return logits, hidden

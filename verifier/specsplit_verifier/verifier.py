@@ -133,9 +133,10 @@ class Verifier:
         """The engine thread's hand-over: one hop to the event loop, whatever the batch."""
         self._loop.call_soon_threadsafe(self._hand_out, outputs, drafts, result)
 
-    def died(self) -> None:
-        """The engine thread is gone: end every session, and let the process leave."""
-        why = "the engine of this verifier has died; its log says why"
+    def died(self, why: str = "") -> None:
+        """The engine thread is gone: end every session, saying why, and let the process leave."""
+        why = why or "the engine of this verifier has died; its log says why"
+        _log.error("sessions are handed back, and this process ends: %s", why)
         self._loop.call_soon_threadsafe(self._callers.fail, why)
 
     async def _watch_steps(self, every_s: float) -> None:

@@ -1,0 +1,161 @@
+"""The MLPs of a model, shared out over the ranks of a group: every rank holds 1/N of their intermediate width.
+
+    own rows [T, H] -> padded to the most rows of any rank -> gathered from all ranks -> this rank's part of the product of all of them
+    -> summed over the ranks, own rows back -> [T, H]
+
+Every rank has to take part in every block, whether it has rows or not. A turn sees to that: it is one forward on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from specsplit.errors import RankLost
+from specsplit.model.mesh import Mesh
+
+
+class TensorMesh(Mesh, Protocol):
+    """A Mesh whose ranks exchange tensors too."""
+
+    def assemble(self) -> None:
+        """Wait until every rank has come here, however long loading takes it. Raises RankLost."""
+        ...
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """[most, H] of every rank -> [size * most, H], by rank. Raises RankLost."""
+        ...
+
+    def reduce_scatter(self, partial: Tensor) -> Tensor:
+        """[size * most, H] of every rank -> [most, H]: this rank's rows of the sum of all. Raises RankLost."""
+        ...
+
+    def leave(self, why: str) -> RankLost:
+        """End the group, since this rank cannot go on; the others read why. Returns the error to raise."""
+        ...
+
+
+def no_rows(model: PreTrainedModel) -> Tensor:
+    """Hidden states of no token [0, H], as wide and of the type as those between the model's layers."""
+    return torch.empty(0, model.config.hidden_size, dtype=model.dtype, device=model.device)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layout:
+    """Where the rows of the ranks lie in what is gathered."""
+
+    most: int
+    """Rows that each rank brings, padding included."""
+    real: Tensor | None
+    """Indices of what is no padding; None: there is none."""
+
+    @classmethod
+    def of(cls, rows: Sequence[int], device: torch.device) -> _Layout:
+        most = max(rows)
+        if min(rows) == most:
+            return cls(most, None)
+        real = [rank * most + row for rank, count in enumerate(rows) for row in range(count)]
+        return cls(most, torch.tensor(real, device=device))
+
+    def pad(self, own: Tensor) -> Tensor:
+        if len(own) == self.most:
+            return own
+        padded = own.new_zeros(self.most, own.shape[1])
+        padded[: len(own)] = own
+        return padded
+
+    def apply(self, block: Callable[[Tensor], Tensor], gathered: Tensor) -> Tensor:
+        """The block's output of all rows; of padding 0, and it is not computed."""
+        if self.real is None:
+            return block(gathered[None])[0]
+        output = torch.zeros_like(gathered)
+        output[self.real] = block(gathered.index_select(0, self.real)[None])[0]
+        return output
+
+
+class ShardedBlocks:
+    """The sharded blocks of one model in the order in which a forward runs them; none if the model is whole.
+
+    Outside of a turn every rank is taken to run as many rows as this one, which holds while a model is checked at load.
+    """
+
+    def __init__(self, model: PreTrainedModel, mesh: TensorMesh | None = None) -> None:
+        self._model = model
+        self._mesh = mesh
+        self._blocks: list[nn.Module] = []
+        self._layout: _Layout | None = None
+        self._done = 0
+        """Blocks that have run in this turn."""
+
+    def shard(self, block: nn.Module) -> ShardedMlp:
+        """What takes the place of a layer's MLP, given this rank's part of it. To be called in the order of the layers."""
+        self._blocks.append(block)
+        return ShardedMlp(block, len(self._blocks) - 1, self)
+
+    def assemble(self) -> None:
+        """Wait until the other ranks have loaded theirs. Raises RankLost."""
+        if self._mesh is not None:
+            self._mesh.assemble()
+
+    @contextmanager
+    def turn(self, rows: Sequence[int]) -> Iterator[None]:
+        """One forward on every rank, `rows` of them by rank. Blocks that it has not run when it is over run without rows of this rank.
+
+        So every rank does the same, one that is idle or fails in the middle too. Raises RankLost.
+        """
+        if not self._blocks or not any(rows):
+            yield
+            return
+        self._layout, self._done = _Layout.of(rows, self._model.device), 0
+        try:
+            yield
+            self._catch_up()
+        except RankLost:
+            raise
+        except BaseException:
+            self._catch_up()
+            raise
+        finally:
+            self._layout = None
+
+    def run(self, index: int, own: Tensor) -> Tensor:
+        """Block `index` on the rows [T, H] of this rank, together with all other ranks. Raises RankLost."""
+        mesh = self._mesh
+        assert mesh is not None, "there is a block, so there is a group"
+        layout = self._layout or _Layout.of([len(own)] * mesh.size, own.device)
+        if self._layout is not None and index != self._done:
+            raise RuntimeError(f"sharded block {index} is run where {self._done} is due: a turn holds one forward")
+        gathered = mesh.gather(layout.pad(own))
+        try:
+            partial = layout.apply(self._blocks[index], gathered)
+        except Exception as error:  # the others' rows would be wrong without this rank's part
+            raise mesh.leave(f"{type(error).__name__}: {error}") from error
+        output = mesh.reduce_scatter(partial)[: len(own)]
+        self._done += 1
+        return output
+
+    @torch.inference_mode()
+    def _catch_up(self) -> None:
+        for index in range(self._done, len(self._blocks)):
+            self.run(index, no_rows(self._model))
+
+
+class ShardedMlp(nn.Module):
+    """Stands in the place of a decoder layer's MLP."""
+
+    def __init__(self, block: nn.Module, index: int, blocks: ShardedBlocks) -> None:
+        """`block` is this rank's part; `index` its place among all of the model."""
+        super().__init__()
+        self.block: Final = block
+        self._index = index
+        self._blocks = blocks
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[1, T, H] -> [1, T, H]. Raises RankLost."""
+        return self._blocks.run(self._index, hidden[0])[None]

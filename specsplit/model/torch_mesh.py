@@ -1,0 +1,132 @@
+"""The ranks of a group over torch.distributed: gloo between CPUs, NCCL between GPUs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from specsplit.errors import RankLost
+from specsplit.model.mesh import Numbers
+
+LOAD_TIMEOUT_S: Final = 1800.0
+"""Ranks find one another, and wait for the slowest to load, for at most this long."""
+ROLL_CALL_S: Final = 5.0
+"""Once a rank is missed, the others get this long to say that they are there."""
+
+
+class TorchMesh:
+    """A Mesh whose ranks exchange tensors too (a TensorMesh). All of them are to stand on alike machines: see ADR 15."""
+
+    def __init__(self, rank: int, size: int, timeout_s: float, *, cuda: bool = False) -> None:
+        """Meet the other ranks at MASTER_ADDR:MASTER_PORT of the environment, and wait for them. Raises RankLost.
+
+        A collective that takes longer than `timeout_s` means that a rank is lost.
+        """
+        self.rank: Final = rank
+        self.size: Final = size
+        self._timeout_s = timeout_s
+        self._why = ""
+        """Why the group is at its end; empty: it is not."""
+        patient = timedelta(seconds=LOAD_TIMEOUT_S)
+        try:
+            self._store, _, _ = next(rendezvous("env://", rank, size, timeout=patient))
+            backend, store = "cpu:gloo,cuda:nccl" if cuda else "gloo", PrefixStore("mesh", self._store)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patient)
+            self._group = dist.new_group(timeout=timedelta(seconds=timeout_s))
+        except RuntimeError as error:
+            raise RankLost(f"rank {rank} of {size} cannot meet the other ranks of its group: {error}") from error
+
+    def exchange(self, numbers: Sequence[int]) -> tuple[Numbers, ...]:
+        """Tell every rank these numbers -> everybody's, by rank. All tell equally many. Raises RankLost."""
+        own = torch.tensor(numbers, dtype=torch.int64)
+        told = torch.empty(self.size, len(own), dtype=torch.int64)
+        with self._all_taking_part():
+            dist.all_gather(list(told), own, group=self._group)
+        return tuple(map(tuple, told.tolist()))
+
+    def assemble(self) -> None:
+        """Wait until every rank has come here, patiently: loading takes some longer than others. Raises RankLost."""
+        with self._all_taking_part():
+            dist.all_gather(list(torch.empty(self.size, 1)), torch.zeros(1))
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """[most, H] of every rank -> [size * most, H], by rank. Raises RankLost."""
+        gathered = rows.new_empty(self.size * len(rows), rows.shape[1])
+        with self._all_taking_part():
+            dist.all_gather(list(gathered.chunk(self.size)), rows.contiguous(), group=self._group)
+        return gathered
+
+    def reduce_scatter(self, partial: Tensor) -> Tensor:
+        """[size * most, H] of every rank -> [most, H]: this rank's rows of the sum of all. Raises RankLost."""
+        own = partial.new_empty(len(partial) // self.size, partial.shape[1])
+        with self._all_taking_part():
+            dist.reduce_scatter(own, list(partial.contiguous().chunk(self.size)), group=self._group)
+        return own
+
+    def leave(self, why: str) -> RankLost:
+        """End the group, since this rank cannot go on; the others read why. Returns the error to raise."""
+        if not self._why:
+            self._why = f"rank {self.rank} of {self.size} cannot go on, which ends its group: {why}"
+            self._sign(self._why)
+            self.close()
+        return RankLost(self._why)
+
+    def close(self) -> None:
+        """Cut the connections to the other ranks."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    @contextmanager
+    def _all_taking_part(self) -> Iterator[None]:
+        if self._why:
+            raise RankLost(self._why)
+        try:
+            yield
+        except RuntimeError as error:
+            self.close()  # first: ranks that wait for this one notice at once
+            self._why = self._roll_call(error)
+            raise RankLost(self._why) from error
+
+    def _roll_call(self, error: RuntimeError) -> str:
+        """A sentence that names who is missing, going by who signs that he is there."""
+        signed, until = self._sign(""), time.monotonic() + min(ROLL_CALL_S, self._timeout_s)
+        if not signed:
+            return f"rank 0 of {self.size} is lost: the store that it kept for its group does not answer"
+        while len(missing := self._missing()) > 1 and time.monotonic() < until:
+            time.sleep(0.02)
+        for rank in set(range(self.size)).difference(missing, {self.rank}):
+            if why := self._store.get(_key(rank)).decode():
+                return why
+        who = f"rank {' and '.join(map(str, missing))}" if missing else "a rank"
+        return f"{who} of {self.size} is lost, or did not take part within {self._timeout_s:g} s: {_first_line(error)}"
+
+    def _sign(self, why: str) -> bool:
+        try:
+            self._store.set_timeout(timedelta(seconds=ROLL_CALL_S))
+            self._store.set(_key(self.rank), why)
+        except RuntimeError:
+            return False
+        return True
+
+    def _missing(self) -> list[int]:
+        try:
+            return [rank for rank in range(self.size) if not self._store.check([_key(rank)])]
+        except RuntimeError:  # who kept the store has seen it too, and gone
+            return []
+
+
+def _key(rank: int) -> str:
+    return f"signed/{rank}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].partition(". This is typically")[0]

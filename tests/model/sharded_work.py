@@ -1,0 +1,127 @@
+"""What ranks do in the tests of sharded models; imported by every one of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from specsplit.errors import RankLost
+from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model.sharded import ShardedMlp
+from specsplit.model.torch_mesh import TorchMesh
+
+PARENTS = (-1, 0, 0, 1, 1, 3)
+
+
+def rows_of(lm: CausalLM, which: Sequence[int]) -> list[list[Row]]:
+    """Two forwards: the beginnings of sequences, then a tree behind each and the rest of a prompt."""
+    chunks: list[Row] = []
+    then: list[Row] = []
+    for number in which:
+        table = PageTable(lm.pool)
+        table.reserve(16)
+        tokens = [(31 * number + 7 * place) % 90 + 3 for place in range(16)]
+        chunks.append(Row.chunk(tokens[:5], table.upto(5), logits_at=[4]))
+        if number % 2:
+            then.append(Row.chunk(tokens[5:], table.upto(16), logits_at=[0, 10]))
+        else:
+            then.append(Row.tree(tokens[5:11], PARENTS, table.upto(11)))
+    return [chunks, then]
+
+
+def forwards(lm: CausalLM, mesh: TorchMesh | None, which: Sequence[int]) -> list[torch.Tensor]:
+    """The logits of all forwards of these sequences."""
+    made: list[torch.Tensor] = []
+    for rows in rows_of(lm, which):
+        tokens = sum(row.num_tokens for row in rows)
+        told = mesh.exchange([tokens]) if mesh is not None else ((tokens,),)
+        with lm.blocks.turn([count for (count,) in told]):
+            made.append(lm.forward(rows).clone())
+    return made
+
+
+def logits_of(mesh: TorchMesh, folder: Path, shares: Sequence[Sequence[Sequence[int]]]) -> Any:
+    """For every way to share sequences out over the ranks: this rank's logits. And the bytes of what was cut."""
+    lm = CausalLM.load(folder, num_pages=64, page_size=4, mesh=mesh)
+    made = [forwards(lm, mesh, share[mesh.rank]) for share in shares]
+    mlps = [module for module in lm.model.modules() if isinstance(module, ShardedMlp)]
+    cut = [each for mlp in mlps for name, each in mlp.named_parameters() if "proj" in name]
+    held = sum(each.untyped_storage().nbytes() for each in cut)
+    return [[each.numpy() for each in forward] for forward in made], len(mlps), held
+
+
+def failing(mesh: TorchMesh, folder: Path) -> Any:
+    """Rank 1 fails in the attention of the second layer; the others get their logits, and then all step once more."""
+    lm = CausalLM.load(folder, num_pages=64, page_size=4, mesh=mesh)
+    layers: Any = lm.model.model.layers
+    failures: list[str] = []
+
+    def fail(_: nn.Module, __: Any, ___: Any = None) -> None:
+        raise torch.OutOfMemoryError("none left at layer 1")
+
+    hook = layers[1].self_attn.register_forward_pre_hook(fail, with_kwargs=True) if mesh.rank == 1 else None
+    rows = rows_of(lm, [mesh.rank])[0]
+    made: list[Any] = []
+    for _ in range(2):
+        told = mesh.exchange([sum(row.num_tokens for row in rows)])
+        try:
+            with lm.blocks.turn([count for (count,) in told]):
+                made.append(lm.forward(rows).numpy())
+        except torch.OutOfMemoryError as error:
+            failures.append(str(error))
+        if hook is not None:
+            hook.remove()
+    return made, failures
+
+
+def failing_part(mesh: TorchMesh, folder: Path) -> str:
+    """Rank 1 cannot compute its part of the others' rows."""
+    lm = CausalLM.load(folder, num_pages=64, page_size=4, mesh=mesh)
+    if mesh.rank == 1:
+        mlp = next(module for module in lm.model.modules() if isinstance(module, ShardedMlp))
+        mlp.block.gate_proj = None  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+    try:
+        forwards(lm, mesh, [mesh.rank])
+    except RankLost as error:
+        return str(error)
+    return ""
+
+
+def dying(mesh: TorchMesh, victim: int, hang_s: float) -> tuple[str, float]:
+    """One rank dies, or hangs, after the first exchange: what the others learn, and after how long."""
+    mesh.exchange([mesh.rank])
+    if mesh.rank == victim:
+        time.sleep(hang_s)
+        os._exit(9)
+    began = time.monotonic()
+    try:
+        mesh.exchange([1])
+    except RankLost as error:
+        with suppress(RankLost):
+            mesh.exchange([1])  # once lost, always lost, and at once
+        return str(error), time.monotonic() - began
+    return "", 0.0
+
+
+def idling(mesh: TorchMesh, folder: Path) -> tuple[int, int]:
+    """An idle rank beside a busy one: calls of attention and of blocks in one turn."""
+    lm = CausalLM.load(folder, num_pages=64, page_size=4, mesh=mesh)
+    calls = {"attention": 0, "collectives": 0}
+    for layer in lm.model.model.layers:
+        layer.self_attn.register_forward_pre_hook(lambda *_: calls.update(attention=calls["attention"] + 1))
+    gather = mesh.gather
+    mesh.gather = lambda rows: (calls.update(collectives=calls["collectives"] + 1), gather(rows))[1]  # pyright: ignore[reportAttributeAccessIssue]
+    rows = rows_of(lm, [0])[0] if mesh.rank == 0 else []
+    for busy in (True, False):
+        mine = rows if busy else []
+        told = mesh.exchange([sum(row.num_tokens for row in mine)])
+        with lm.blocks.turn([count for (count,) in told]):
+            lm.forward(mine)
+    return calls["attention"], calls["collectives"]

@@ -1,0 +1,127 @@
+"""A model shared out over ranks: the logits of the whole, 1/N of the weights, and nobody hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    GPTNeoXConfig,
+    LlamaConfig,
+    MixtralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
+
+from specsplit.errors import LoadError
+from specsplit.model import CausalLM
+from specsplit.model.load import load_model
+from tests.model.sharded_work import dying, failing, failing_part, forwards, idling, logits_of
+from tests.support.ranks import run_ranks
+
+_WIDE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+KINDS: dict[str, Callable[[dict[str, Any]], PretrainedConfig]] = {
+    "llama": lambda tiny: LlamaConfig(**tiny),
+    "llama with biases": lambda tiny: LlamaConfig(**tiny, mlp_bias=True),
+    "qwen2": lambda tiny: Qwen2Config(**tiny),
+    "qwen3": lambda tiny: Qwen3Config(**tiny, head_dim=16),
+    "qwen3_moe": lambda tiny: Qwen3MoeConfig(**tiny, **_EXPERTS),
+    "mixtral": lambda tiny: MixtralConfig(**tiny, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
+}
+Tiny = Callable[..., dict[str, Any]]
+Saved = Callable[[PretrainedConfig], Path]
+
+
+@pytest.fixture(scope="module")
+def llama_folder(saved: Saved, tiny_config: Tiny) -> Path:
+    return saved(LlamaConfig(**tiny_config(**_WIDE)))
+
+
+def held_by_mlps(lm: CausalLM) -> int:
+    layers: Any = lm.model.model.layers
+    return sum(each.nbytes for layer in layers for name, each in layer.mlp.named_parameters() if "proj" in name)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_with_many_rows_few_and_none_get_the_logits_of_the_whole(
+    saved: Saved, tiny_config: Tiny, kind: str, size: int
+) -> None:
+    folder = saved(KINDS[kind](tiny_config(**_WIDE)))
+    spread = [[0, 1, 2], [3], [], [4]][:size]
+    shares = [spread, spread[::-1], [[], [0], *([],) * (size - 2)], [[1]] * size]
+    whole = CausalLM.load(folder, num_pages=64, page_size=4)
+    bytes_of_the_whole = held_by_mlps(whole)
+    ranks = run_ranks(size, logits_of, folder, shares)
+    for rank, (made, layers, held) in enumerate(ranks):
+        assert layers == 2
+        biases = 0 if kind != "llama with biases" else 2 * 64 * 4  # of the down projections: rank 0 has them whole
+        assert held == (bytes_of_the_whole - biases) // size + (biases if rank == 0 else 0)
+        for share, logits in zip(shares, made, strict=True):
+            fresh = CausalLM.load(folder, num_pages=64, page_size=4) if share[rank] else whole
+            for ours, expected in zip(logits, forwards(fresh, None, share[rank]), strict=True):
+                torch.testing.assert_close(torch.from_numpy(ours), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_rank_that_fails_in_the_middle_of_a_forward_holds_nobody_up(llama_folder: Path) -> None:
+    ranks = run_ranks(2, failing, llama_folder)
+    (first, none), (second, failures) = ranks
+    assert none == [] and failures == ["none left at layer 1"]
+    assert len(first) == 2 and len(second) == 1
+    torch.testing.assert_close(first[0], first[1], atol=1e-4, rtol=1e-4)
+
+
+def test_a_rank_that_cannot_do_its_part_ends_the_group_and_says_why(llama_folder: Path) -> None:
+    first, second = run_ranks(2, failing_part, llama_folder)
+    assert first == second
+    assert first.startswith("rank 1 of 2 cannot go on, which ends its group: TypeError")
+
+
+def test_a_dead_rank_is_named_by_all_others_at_once() -> None:
+    *others, _ = run_ranks(3, dying, 2, 0.0, dead=[2])
+    for said, seconds in others:
+        assert said.startswith("rank 2 of 3 is lost, or did not take part within 20 s")
+        assert seconds < 10
+
+
+def test_a_rank_that_hangs_is_named_by_all_others_within_the_timeout() -> None:
+    first, _, third = run_ranks(3, dying, 1, 8.0, timeout_s=2.0, dead=[1])
+    for said, seconds in (first, third):
+        assert said.startswith("rank 1 of 3 is lost, or did not take part within 2 s")
+        assert 1.0 < seconds < 7
+
+
+def test_an_idle_rank_runs_the_collectives_of_the_model_and_nothing_more(llama_folder: Path) -> None:
+    busy, idle = run_ranks(2, idling, llama_folder)
+    assert busy == (2, 2), "once through two layers; the turn of two idle ranks costs neither of them anything"
+    assert idle == (0, 2)
+
+
+class _Rank:
+    """A rank of a group that is not there: enough to cut a model."""
+
+    rank = 0
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+@pytest.mark.parametrize(
+    ("config", "size", "why"),
+    [
+        (lambda tiny: LlamaConfig(**tiny), 5, r"width of 96 is no multiple of the 5 ranks"),
+        (lambda tiny: GPTNeoXConfig(**tiny), 2, r"GPTNeoXLayer .*GPTNeoXMLP.* supported are MLPs of gate_proj"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused_with_what_can(
+    saved: Saved, tiny_config: Tiny, config: Callable[[dict[str, Any]], PretrainedConfig], size: int, why: str
+) -> None:
+    mesh: Any = _Rank(size)
+    with pytest.raises(LoadError, match=why):
+        load_model(saved(config(tiny_config(**_WIDE))), mesh=mesh)

@@ -1,0 +1,57 @@
+"""A group of ranks as processes: every one calls the same function with its mesh, and what they return is collected.
+
+They are forked from the test's process, since importing torch and transformers takes seconds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import socket
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specsplit.model.torch_mesh import TorchMesh
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
+
+
+def run_ranks(
+    size: int, work: Callable[..., Any], *args: object, timeout_s: float = 20.0, dead: Sequence[int] = ()
+) -> list[Any]:
+    """What `work(mesh, *args)` returns on each of `size` ranks; None for those that are to die."""
+    torch.set_num_threads(1)  # a pool of threads would not live through the fork
+    context, port = multiprocessing.get_context("fork"), free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        results = [Path(folder) / str(rank) for rank in range(size)]
+        ranks = [
+            context.Process(target=_rank, args=(rank, size, port, timeout_s, result, work, args), daemon=True)
+            for rank, result in enumerate(results)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(60)
+        codes = [rank.exitcode for rank in ranks]
+        for rank in ranks:
+            rank.kill()
+        assert [rank for rank, code in enumerate(codes) if code != 0] == list(dead), codes
+        return [None if rank in dead else pickle.loads(result.read_bytes()) for rank, result in enumerate(results)]
+
+
+def _rank(
+    rank: int, size: int, port: int, timeout_s: float, result: Path, work: Callable[..., Any], args: Sequence[object]
+) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    mesh = TorchMesh(rank, size, timeout_s)
+    result.write_bytes(pickle.dumps(work(mesh, *args)))
+    mesh.close()

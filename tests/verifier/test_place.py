@@ -1,0 +1,55 @@
+"""Which rank a process is, and the settings that are its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specsplit.errors import InvalidRequest
+from specsplit.settings import VerifierSettings
+from specsplit_verifier.place import Place
+
+TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+
+
+def settings_with(**values: Any) -> VerifierSettings:
+    return VerifierSettings(model=Path("m"), **{"dp_size": 4, "coordinator": "127.0.0.1:1", **values})
+
+
+def test_ranks_on_one_machine_have_ports_of_their_own_and_every_rank_has_a_name() -> None:
+    shared = settings_with(
+        listen="127.0.0.1:50051", advertise="localhost:50051", metrics_listen="127.0.0.1:9000", member_id="big"
+    )
+    own = Place.of(shared, TORCHRUN).settings(shared)
+    assert (own.listen, own.advertise) == ("127.0.0.1:50052", "localhost:50052")
+    assert (own.metrics_listen, own.member_id) == ("127.0.0.1:9001", "big-3")
+
+
+def test_free_ports_stay_free_and_who_has_no_name_gets_none() -> None:
+    shared = settings_with(listen="127.0.0.1:0")
+    assert Place.of(shared, TORCHRUN).settings(shared) == shared
+
+
+def test_a_verifier_alone_is_rank_0_and_its_settings_stay() -> None:
+    shared = settings_with(dp_size=1, listen="127.0.0.1:50051", member_id="one", coordinator="")
+    assert Place.of(shared, {}) == Place(0, 0)
+    assert Place(0, 0).settings(shared) is shared
+
+
+@pytest.mark.parametrize(
+    ("values", "environ", "why"),
+    [
+        ({}, {}, r"dp_size: is 4, but the environment has no RANK and no WORLD_SIZE .*torchrun --nproc-per-node 4"),
+        ({"dp_size": 2}, TORCHRUN, r"dp_size: is 2, but WORLD_SIZE in the environment is 4"),
+        ({"dp_size": 1}, TORCHRUN, r"dp_size: is 1, but WORLD_SIZE in the environment is 4"),
+        ({"coordinator": ""}, TORCHRUN, r"dp_size: is 4, but no coordinator is set"),
+        ({}, {**TORCHRUN, "RANK": "x"}, r"RANK: in the environment is 'x'"),
+    ],
+)
+def test_a_group_that_torchrun_has_not_started_is_refused(
+    values: dict[str, Any], environ: dict[str, str], why: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=why):
+        Place.of(settings_with(**values), environ)

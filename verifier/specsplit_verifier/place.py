@@ -1,0 +1,63 @@
+"""Which rank of its group this process is, as torchrun says in the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from specsplit.errors import InvalidRequest
+from specsplit.settings import VerifierSettings
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_PORTS = ("listen", "advertise", "metrics_listen")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a group."""
+
+    number: int
+    local: int
+    """Its number among the ranks on this machine."""
+
+    @classmethod
+    def of(cls, settings: VerifierSettings, environ: Mapping[str, str]) -> Self:
+        """Raises InvalidRequest unless settings and environment fit together."""
+        size, world = settings.dp_size, environ.get("WORLD_SIZE", "")
+        missing = [name for name in _VARIABLES if not environ.get(name)]
+        if size > 1 and missing:
+            raise InvalidRequest(
+                "dp_size",
+                f"is {size}, but the environment has no {' and no '.join(missing)}; start the ranks with torchrun --nproc-per-node {size}",
+            )
+        if world and world != str(size):
+            raise InvalidRequest("dp_size", f"is {size}, but WORLD_SIZE in the environment is {world}; make them equal")
+        if size > 1 and not settings.coordinator:
+            raise InvalidRequest(
+                "dp_size", f"is {size}, but no coordinator is set, which requests of a group go through"
+            )
+        number = _number(environ, "RANK", 0)
+        return cls(number, _number(environ, "LOCAL_RANK", number))
+
+    def settings(self, shared: VerifierSettings) -> VerifierSettings:
+        """The settings of this rank, of those that the whole group is given."""
+        if shared.dp_size == 1:
+            return shared
+        own: dict[str, object] = {name: self._address(vars(shared)[name]) for name in _PORTS}
+        if shared.member_id:
+            own["member_id"] = f"{shared.member_id}-{self.number}"
+        if shared.device == "cuda":
+            own["device"] = f"cuda:{self.local}"
+        return shared.model_copy(update=own)
+
+    def _address(self, address: str) -> str:
+        host, _, port = address.rpartition(":")
+        return address if port in ("", "0") else f"{host}:{int(port) + self.local}"
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, "") or str(default)
+    if not text.isdecimal():
+        raise InvalidRequest(name, f"in the environment is {text!r}, expected the number of a rank")
+    return int(text)
