@@ -60,11 +60,11 @@ def main(words: Sequence[str]) -> None:
         json.dump(rows, sys.stdout, indent=2)
         sys.stdout.write("\n")
     settings: dict[str, object] = {"scenarios": " ".join(groups), "trace": str(options.replay or "none")}
-    _finish(context, _name(groups), rows, settings)
+    _finish(context, files_of(groups), rows, settings)
 
 
-def _name(groups: Sequence[str]) -> str:
-    """Name the files: other groups than the usual ones do not take the place of these."""
+def files_of(groups: Sequence[str]) -> str:
+    """Name the files of a run: those of other groups do not take the place of the usual ones."""
     return "lab" if tuple(groups) == DEFAULT else "-".join(["lab", *groups])
 
 
