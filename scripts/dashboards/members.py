@@ -35,16 +35,13 @@ def _cluster() -> Row:
         ),
         lines(
             "Sessions that changed their verifier",
-            "Sessions that went on with another verifier, or with the same one come back, by cause.",
+            "Sessions that went on with another verifier, or with the same one come back, by cause; and tokens that were read again for that, "
+            "or that a caller had already.",
             "cps",
-            [Query(CHOICE.rate(table.SESSION_FAILOVERS, "cause"), "{{cause}}")],
-            stacked=True,
-        ),
-        lines(
-            "Tokens resumed",
-            "Tokens that were generated before a failover, or that a caller had already, and were read again, per second.",
-            "suffix: tok/s",
-            [Query(CHOICE.rate(table.RESUMED_TOKENS), "resumed")],
+            [
+                Query(CHOICE.rate(table.SESSION_FAILOVERS, "cause"), "{{cause}}"),
+                Query(CHOICE.rate(table.RESUMED_TOKENS), "tokens read again"),
+            ],
         ),
         lines(
             "CPU",
