@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from specsplit.clock import SystemClock
-from specsplit.sessions import DecodeRequest, Finished
+from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, PlanChanges, Sampling, SpeculationStatistics, Stopping
 from specsplit_verifier.service import load_target
@@ -50,7 +50,8 @@ async def generate(verifier: Verifier, wanted: DecodeRequest) -> Generated:
     async for event in verifier.decode(wanted):
         if isinstance(event, Finished):
             return Generated(tokens, time.perf_counter() - started, event.speculation)
-        tokens += event.tokens
+        if isinstance(event, Tokens):
+            tokens += event.tokens
     raise RuntimeError("the session ended without an end")
 
 

@@ -58,6 +58,8 @@ class Heartbeat:
     """What it steps under where a request does not say otherwise (verifiers only); None: not told."""
     speculation: SpeculationReport | None = None
     """How it speculates, and what that brought lately (verifiers only); None: not told."""
+    prefixes: tuple[int, ...] = ()
+    """Marks of pages with which the texts begin that it has (verifiers only), the latest used last; see `specsplit.prefix`."""
 
 
 @dataclass(frozen=True)

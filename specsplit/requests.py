@@ -76,11 +76,22 @@ class GenerateRequest:
     """Likeliest tokens to tell beside each one, with their log-probabilities and its own; None: no log-probabilities at all."""
     n: int = 1
     """Completions of the prompt, the choices; each has a seed of its own (see `choice_seed`)."""
+    resume_from: tuple[int, ...] = ()
+    """Tokens of the answer that the caller has already, from the front, of the same request: only the rest is generated and streamed."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
         if not 1 <= self.n <= MAX_CHOICES:
             raise InvalidRequest("n", f"is {self.n}, expected 1..{MAX_CHOICES}")
+        if self.resume_from:
+            self._check_resumed()
+
+    def _check_resumed(self) -> None:
+        """Raise InvalidRequest where what was generated earlier could not be gone on with."""
+        if self.n > 1:
+            raise InvalidRequest("resume_from", f"goes with one choice only, and n is {self.n}; resume each by itself")
+        if not (self.seeded or self.sampling.greedy):
+            raise InvalidRequest("resume_from", "needs the seed of the answer that it is of; give the one of its end")
 
 
 def choice_seed(seed: int, index: int) -> int:

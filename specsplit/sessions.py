@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from specsplit.errors import InvalidRequest
 from specsplit.values import (
     Endpoint,
     FinishReason,
@@ -25,7 +26,7 @@ class DecodeRequest:
 
     request_id: str
     tokens: Sequence[int]
-    """The prompt; at least one token."""
+    """The prompt, and behind it what was generated earlier; at least one token."""
     sampling: Sampling = field(default_factory=Sampling)
     stopping: Stopping = field(default_factory=Stopping)
     plan: PlanChanges = field(default_factory=PlanChanges)
@@ -36,8 +37,24 @@ class DecodeRequest:
     any_drafter: bool = False
     """True: the caller asked for no kind of drafter, so that one of another kind may take the session over."""
 
+    committed: int = 0
+    """How many of the tokens, at the end, were generated earlier, here or elsewhere. They are not sent again, and count as generated."""
+
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
+        if self.committed and self.committed >= len(self.tokens):
+            raise InvalidRequest(
+                "committed",
+                f"is {self.committed}, expected less than the {len(self.tokens)} tokens: some are the prompt",
+            )
+        most = self.stopping.max_tokens
+        if self.committed and most is not None and self.committed >= most:
+            raise InvalidRequest("committed", f"is {self.committed}, expected less than max_tokens = {most}")
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.tokens) - self.committed
 
 
 @dataclass(frozen=True)
@@ -65,8 +82,13 @@ class Finished:
     speculation: SpeculationStatistics
 
 
-DecodeEvent = Tokens | Finished
-"""What a session gets: any number of Tokens, then Finished."""
+@dataclass(frozen=True)
+class Preempted:
+    """The session gave its KV pages back, and waits for others to be computed again, unless its caller has it decoded elsewhere."""
+
+
+DecodeEvent = Tokens | Preempted | Finished
+"""What a session gets: any number of Tokens, Preempted among them, then Finished."""
 
 
 @dataclass(frozen=True, slots=True)

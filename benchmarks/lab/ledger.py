@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specsplit.errors import SpecsplitError
-from specsplit.sessions import DecodeRequest, Finished
+from specsplit.sessions import DecodeRequest, Finished, Preempted
 from specsplit_verifier.events import Output
 from specsplit_verifier.step import StepResult
 
@@ -29,6 +29,8 @@ class Entry:
         if isinstance(output, Finished):
             self.ended_at = now
             return True
+        if isinstance(output, Preempted):
+            return False
         self.first_at = self.first_at if self.tokens else now
         self.tokens += output.tokens
         return False

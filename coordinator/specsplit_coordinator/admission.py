@@ -2,25 +2,28 @@
 
 A request for n choices counts as n. It takes its ticket before anything is done for it, so that what all of them hold is bounded, too.
 
-    ticket ──(the prompt is read)──> enter ──> lease ──(no token yet, and the verifier failed)──> enter, ahead of the others
+    ticket ──(the prompt is read)──> enter ──> lease ──(the verifier failed, or was lost)──> enter, ahead of the others
+
+Who has had a place is not refused when no verifier is there, but waits for one, for a bounded time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 
-from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError
-from specsplit_coordinator.placement import candidates, choose_verifier
+from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError, Unavailable
+from specsplit_coordinator.need import Need
+from specsplit_coordinator.placement import better_verifier, candidates, choose_verifier
 from specsplit_coordinator.registry import Registry, Seat
 
 
 class Lease:
     """One session's place on a verifier, and on a drafter if it has one; `release` gives both back."""
 
-    def __init__(self, admission: Admission, verifier: Seat) -> None:
+    def __init__(self, admission: Admission, verifier: Seat, need: Need) -> None:
         self._admission = admission
         self.verifier = verifier
         self._drafter: Seat | None = None
@@ -29,6 +32,8 @@ class Lease:
         self._released = False
         self._on_trial = verifier.breaker.begin()
         verifier.running += 1
+        if verifier.load.page_size:
+            verifier.promised_pages += need.pages(verifier.load.page_size)
 
     @property
     def drafter(self) -> Seat | None:
@@ -74,14 +79,29 @@ class Lease:
             self.verifier.breaker.end_trial()
 
 
+@dataclass(eq=False)
+class _Place:
+    """One place that is waited for."""
+
+    need: Need
+    again: bool
+    """It had one before, and the verifier was lost or failed."""
+    since: float
+    granted: asyncio.Future[Lease]
+
+
 class Admission:
     """Hands out leases. Everything runs on one event loop."""
 
-    def __init__(self, registry: Registry, max_queue: int, retry_after_s: float) -> None:
+    def __init__(self, registry: Registry, max_queue: int, retry_after_s: float, failover_s: float = 30.0) -> None:
+        """`failover_s`: how long who had a place before waits while no verifier takes sessions."""
         self._registry = registry
         self._max_queue = max_queue
         self._retry_after_s = retry_after_s
-        self._waiting: deque[asyncio.Future[Lease]] = deque()
+        self._failover_s = failover_s
+        self._absent_since: float | None = None
+        """Since when no verifier takes sessions; None: one does."""
+        self._waiting: list[_Place] = []
         self._preparing = 0
         self._leases: set[Lease] = set()
         self._idle = asyncio.Event()
@@ -135,15 +155,23 @@ class Admission:
             self._preparing -= places
             self._note_idle()
 
-    async def enter(self, *, again: bool = False) -> Lease:
-        """A place on the least busy verifier, as soon as one is free; ahead of the others if the request had one `again`.
+    async def enter(self, need: Need | None = None, *, again: bool = False) -> Lease:
+        """A place on the verifier that suits best, as soon as one is free; ahead of the others if the request had one before (`again`).
 
-        Raises Unavailable if no verifier takes sessions. Cancelling gives the place in the queue back.
+        Raises Unavailable if no verifier takes sessions; if it is `again`, after a while without any, and one that has just failed is not
+        taken then. Cancelling gives the place in the queue back.
         """
-        seat = choose_verifier(self._registry.verifiers)
+        granted: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        place = _Place(need or Need(), again, self._registry.clock.now(), granted)
+        seat = self._seat_for(place)
         if seat is not None and (again or not self._waiting):
-            return self._lease(seat)
-        return await self._wait(first=again)
+            return self._lease(seat, place.need)
+        return await self._wait(place)
+
+    def better(self, preempted_by: Seat, need: Need) -> Lease | None:
+        """A place for a session that its verifier had to preempt, where its pages are free now; None if there is none."""
+        seat = better_verifier(self._registry.verifiers, preempted_by, need)
+        return None if seat is None else self._lease(seat, need)
 
     async def idle(self) -> None:
         """Return when nothing runs, waits or is prepared."""
@@ -169,47 +197,63 @@ class Admission:
 
     def serve_waiting(self) -> None:
         """Give those who wait what places there are; to be asked now and then, since a verifier's cool-down ends without a word."""
-        while self._waiting:
+        for place in [*self._waiting]:
+            if place.granted.done():
+                continue
             try:
-                seat = choose_verifier(self._registry.verifiers)
+                seat = self._seat_for(place)
             except SpecsplitError as error:
-                self._refuse_waiting(error)
+                self._waiting.remove(place)
+                place.granted.set_exception(error)
+                continue
+            if seat is not None:
+                self._waiting.remove(place)
+                place.granted.set_result(self._lease(seat, place.need))
+            elif not place.again:  # who waits for a verifier that has just failed holds up nobody
                 break
-            if seat is None:
-                break
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_result(self._lease(seat))
         self._note_idle()
+
+    def _seat_for(self, place: _Place) -> Seat | None:
+        """A seat with room for it; None if it has to wait. Raises Unavailable if no verifier takes sessions and it waits for none."""
+        try:
+            seat = choose_verifier(self._registry.verifiers, place.need, sound=place.again)
+        except Unavailable as error:
+            if place.again and self._absent_for(place) < self._failover_s:
+                return None
+            waited = f"no verifier took it over in {self._failover_s:g} s: " if place.again else ""
+            raise Unavailable(f"{waited}{error}") from error
+        self._absent_since = None
+        return seat
+
+    def _absent_for(self, place: _Place) -> float:
+        """Seconds for which a place has been waited for while no verifier took sessions."""
+        now = self._registry.clock.now()
+        self._absent_since = now if self._absent_since is None else self._absent_since
+        return now - max(place.since, self._absent_since)
 
     @property
     def _busy(self) -> bool:
         return bool(self._leases or self._waiting or self._preparing)
 
-    async def _wait(self, *, first: bool) -> Lease:
-        place: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        (self._waiting.appendleft if first else self._waiting.append)(place)
+    async def _wait(self, place: _Place) -> Lease:
+        at = sum(other.again for other in self._waiting) if place.again else len(self._waiting)
+        self._waiting.insert(at, place)
         try:
-            return await place
+            return await place.granted
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled() and place.exception() is None:
-                place.result().release()  # served in the same turn of the loop in which the caller went away
+            granted = place.granted
+            if granted.done() and not granted.cancelled() and granted.exception() is None:
+                granted.result().release()  # served in the same turn of the loop in which the caller went away
             raise
         finally:
             if place in self._waiting:
                 self._waiting.remove(place)
             self._note_idle()
 
-    def _lease(self, seat: Seat) -> Lease:
-        lease = Lease(self, seat)
+    def _lease(self, seat: Seat, need: Need) -> Lease:
+        lease = Lease(self, seat, need)
         self._leases.add(lease)
         return lease
-
-    def _refuse_waiting(self, error: SpecsplitError) -> None:
-        while self._waiting:
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_exception(error)
 
     def _note_idle(self) -> None:
         if not self._busy:

@@ -33,6 +33,11 @@ class Breaker:
         return max(0.0, self._until - self._clock.now())
 
     @property
+    def failures(self) -> int:
+        """How often in a row it was tried in vain."""
+        return self._failures
+
+    @property
     def admits(self) -> bool:
         """False if other verifiers are to be preferred: this one cools down, or is being tried."""
         return self.cool_down_s == 0.0 and not self._trial

@@ -119,6 +119,10 @@ def _bound(seat: Seat, call: _Call) -> Generator[None]:
         yield
     except grpc.aio.AioRpcError as error:
         _require_alive(seat)
+        if (
+            error.code() is grpc.StatusCode.CANCELLED
+        ):  # it was not this side: the verifier's time to drain is over, as a rule
+            raise Unavailable(f"verifier {seat.member_id} broke the session off") from error
         raise from_rpc_error(error, f"verifier {seat.member_id}") from error
     except asyncio.CancelledError:
         if not _is_caller_cancelled():

@@ -2,12 +2,14 @@
 
 1. check  2. ticket  3. name and seed  4. prompt to tokens
 of every choice by itself: 5. wait for a verifier  6. choose a drafter  7. decode  8. tokens to text
+
+From 5 on again, behind the tokens that have come, when a verifier is lost, drains out, fails the session, or has no pages for it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -15,24 +17,24 @@ from typing import Protocol
 from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.observe import TraceContext, fields
 from specsplit.requests import Delta, Done, GenerateEvent, GenerateRequest, choice_seed
-from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import FinishReason, ModelInfo, Sampling, SpeculationStatistics, Stopping, Usage
+from specsplit.values import FailoverCause, FinishReason, ModelInfo, Sampling, Stopping, Usage
 from specsplit.wire.common import check_bias, check_tokens
 from specsplit_coordinator.admission import Admission, Lease
+from specsplit_coordinator.answer import Answer
 from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.merging import merged
+from specsplit_coordinator.need import Need
 from specsplit_coordinator.output import Output
-from specsplit_coordinator.placement import DrafterPlacement, check_wish, choose_drafter, has_other
+from specsplit_coordinator.placement import DrafterPlacement, check_wish, choose_drafter
 from specsplit_coordinator.prompt import PromptReader
 from specsplit_coordinator.registry import Registry, Seat, endpoint_of
 from specsplit_coordinator.request_log import LoggedChoice, LoggedRequest, Particulars, Remaining, RequestLog
+from specsplit_coordinator.stalls import Stalls
 
 _log = logging.getLogger(__name__)
-
-MAX_PLACEMENTS = 3
-"""Verifiers that one choice is tried on, at most: a request that brings verifiers down must not meet all of them."""
 
 
 class Decoder(Protocol):
@@ -68,6 +70,19 @@ class _EngineRequest:
     tokens: tuple[int, ...]
     sampling: Sampling
     stopping: Stopping
+
+    room: int
+    """Tokens that the context has room for behind the prompt."""
+
+    @property
+    def most(self) -> int:
+        """Tokens that its answer can have."""
+        return self.room if self.stopping.max_tokens is None else min(self.room, self.stopping.max_tokens)
+
+    def need(self, answer: Answer) -> Need:
+        """What is left of its answer wants of a verifier's KV."""
+        most = self.stopping.max_tokens
+        return Need((*self.tokens, *answer.tokens), None if most is None else most - len(answer.tokens))
 
     def choice(self, index: int) -> _EngineRequest:
         """Return the request as one of its choices is decoded: with the seed of that choice."""
@@ -131,50 +146,114 @@ class Generator:
     async def _choice(
         self, prepared: _EngineRequest, remaining_s: Remaining, logged: LoggedChoice
     ) -> AsyncGenerator[GenerateEvent, None]:
-        """One choice, from its place on a verifier on. If that fails before its first event, it goes to another, if there is one."""
-        for attempt in range(1, MAX_PLACEMENTS + 1):
-            with logged.request.trace.stage("queue") as note:
-                lease = await self._admission.enter(again=attempt > 1)
-                note("verifier", lease.verifier.member_id)
+        """One choice, from its place on a verifier on."""
+        answer = self._answer(prepared)
+        logged.resumed(len(answer.tokens))
+        async with aclosing(self._deltas(prepared, answer, remaining_s, logged)) as deltas:
+            async for delta in deltas:
+                yield replace(delta, index=logged.index) if logged.index else delta
+        logged.done = _done(prepared, answer, logged)
+        yield logged.done
+
+    def _answer(self, prepared: _EngineRequest) -> Answer:
+        """Begin an answer, behind what the caller has of it already. Raises InvalidRequest if it cannot have that."""
+        request, tokenizer = prepared.request, self._tokenizer
+        output = Output(tokenizer.detokenizer(prepared.tokens), StopScanner(request.stop), tokenizer.piece)
+        return Answer(output, prepared.most, request.resume_from)
+
+    async def _deltas(
+        self, prepared: _EngineRequest, answer: Answer, remaining_s: Remaining, logged: LoggedChoice
+    ) -> AsyncGenerator[Delta, None]:
+        """The answer, from as many verifiers as it takes: one that is lost, or fails, is followed by another, or by itself come back."""
+        stalls, failure, reserved = Stalls(), None, None
+        while answer.end is None and not answer.full:
+            lease = reserved or await self._placed(prepared, answer, logged, failure)
+            reserved = None
             try:
-                async with aclosing(self._decode(prepared, lease, remaining_s, logged)) as events:
-                    async for event in events:
-                        if isinstance(event, Done):
-                            logged.done = event
-                        yield replace(event, index=logged.index) if logged.index else event
-                return
-            except _Unanswered as failure:
-                if not self._goes_elsewhere(lease.verifier, failure.error) or attempt == MAX_PLACEMENTS:
-                    raise failure.error from failure
+                async with aclosing(self._part(prepared, answer, lease, remaining_s, logged)) as deltas:
+                    async for delta in deltas:
+                        yield delta
+            except _Moves as moves:
+                reserved = moves.to
+                self._goes_on(FailoverCause.PREEMPTED, answer, logged)
+            except (Unavailable, Exhausted) as error:
+                failure = error
+                self._let_down(lease.verifier, error, stalls, answer, logged)
             finally:
                 lease.release()
+        if answer.end is None:  # the verifier was lost behind the last token that there can be
+            for delta in answer.finish(FinishReason.LENGTH):
+                yield delta
 
-    def _goes_elsewhere(self, verifier: Seat, error: SpecsplitError) -> bool:
-        """A verifier let a session down before its first event: it cools down. True if there is another that the session may go to."""
+    async def _placed(
+        self, prepared: _EngineRequest, answer: Answer, logged: LoggedChoice, failure: SpecsplitError | None
+    ) -> Lease:
+        """A place for what is left of an answer; `failure` is what its last verifier ended with, if it had one."""
+        with logged.request.trace.stage("queue") as note:
+            try:
+                lease = await self._admission.enter(prepared.need(answer), again=failure is not None)
+            except Unavailable as error:
+                raise error if failure is None else Unavailable(f"{failure}; {error}") from error
+            note("verifier", lease.verifier.member_id)
+        return lease
+
+    def _let_down(
+        self, verifier: Seat, error: SpecsplitError, stalls: Stalls, answer: Answer, logged: LoggedChoice
+    ) -> None:
+        """A verifier failed a session, or is gone: it cools down, and the session goes on elsewhere. Raises the error if it ends here."""
         verifier.breaker.failed()
-        others = has_other(self._registry.verifiers, verifier)
+        received = len(answer.tokens)
+        goes_on = answer.full or stalls.goes_on(received, verifier, self._registry.verifiers)
         told = fields(
+            request=logged.request.request_id,
             member_id=verifier.member_id,
             why=str(error),
+            tokens=received,
             cool_down_s=round(verifier.breaker.cool_down_s, 1),
-            elsewhere=others,
+            goes_on=goes_on,
         )
-        _log.warning("verifier failed a session before its first token", extra=told)
-        return others
+        _log.warning("a verifier let a session down", extra=told)
+        if not goes_on:
+            raise error
+        self._goes_on(_cause(verifier), answer, logged)
 
-    async def _decode(
-        self, prepared: _EngineRequest, lease: Lease, remaining_s: Remaining, logged: LoggedChoice
-    ) -> AsyncGenerator[GenerateEvent, None]:
-        """The session on the verifier of `lease`. Raises _Unanswered if the verifier fails before its first event."""
-        self._place_drafter(lease, prepared)
+    def _goes_on(self, cause: FailoverCause, answer: Answer, logged: LoggedChoice) -> None:
+        answer.moves()
+        logged.failed_over(cause, len(answer.tokens))
+
+    async def _part(
+        self,
+        prepared: _EngineRequest,
+        answer: Answer,
+        lease: Lease,
+        remaining_s: Remaining,
+        logged: LoggedChoice,
+    ) -> AsyncGenerator[Delta, None]:
+        """What the verifier of `lease` adds to an answer. Raises SpecsplitError if it stops short, _Moves if another has room for it."""
+        self._place_drafter(lease, prepared, resumed=bool(answer.tokens))
         logged.placed(lease)
-        tokenizer = self._tokenizer
-        output = Output(tokenizer.detokenizer(prepared.tokens), StopScanner(prepared.request.stop), tokenizer.piece)
-        session, trace = _decode_request(prepared, lease), logged.request.trace
-        events = _answered(self._decoder.decode(lease.verifier, session, remaining_s(), trace.context), lease)
-        async with aclosing(events), aclosing(_stream(events, output, logged)) as stream:
-            async for event in stream:
-                yield _done(prepared, lease, output, event) if isinstance(event, _End) else event
+        session, begun = _decode_request(prepared, answer, lease), len(answer.tokens)
+        events = self._decoder.decode(lease.verifier, session, remaining_s(), logged.request.trace.context)
+        async with aclosing(_speaking_well(events, lease)) as events:
+            async for event in events:
+                if isinstance(event, Preempted):
+                    self._move(prepared, answer, lease, begun)
+                    continue
+                summed = answer.summed(event)
+                logged.received(summed)
+                for delta in answer.feed(summed):
+                    yield delta
+                if answer.end is not None:
+                    return
+        raise SpecsplitError("the verifier ended the session without saying why")
+
+    def _move(self, prepared: _EngineRequest, answer: Answer, lease: Lease, begun: int) -> None:
+        """Its verifier has preempted a session. Raises _Moves if another has pages for it; not before it has got on, lest it go round."""
+        if len(answer.tokens) == begun:
+            return
+        to = self._admission.better(lease.verifier, prepared.need(answer))
+        if to is not None:
+            raise _Moves(to)
 
     def _check(self, request: GenerateRequest) -> ModelInfo:
         """What can be told at a glance. Returns what the verifiers serve."""
@@ -183,6 +262,7 @@ class Generator:
         StopScanner(request.stop)  # raises for a stop string that cannot be
         vocabulary = self._tokenizer.vocabulary
         check_tokens("stopping.stop_token_ids", request.stopping.stop_token_ids, vocabulary.size)
+        check_tokens("resume_from", request.resume_from, vocabulary.size)
         check_bias("sampling.logit_bias", request.sampling, vocabulary.size)
         target = self._registry.model()
         choose_drafter(self._registry.drafters, request.drafter, vocabulary)
@@ -201,9 +281,8 @@ class Generator:
         with logged.trace.stage("tokenize") as note:
             tokens = await self._reader.read(request.prompt, target.max_context)
             note("tokens", len(tokens))
-        prepared = _EngineRequest(
-            request, target.model, tokens, self._seeded(request), self._stopping(request, len(tokens), target)
-        )
+        stopping, room = self._stopping(request, len(tokens), target), target.max_context - len(tokens)
+        prepared = _EngineRequest(request, target.model, tokens, self._seeded(request), stopping, room)
         logged.particulars = Particulars(request.request_id, prepared.model, prepared.sampling.seed, len(tokens))
         return prepared
 
@@ -218,9 +297,16 @@ class Generator:
         _check_room(asked, prompt_tokens, target.max_context)
         return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, room))
 
-    def _place_drafter(self, lease: Lease, prepared: _EngineRequest) -> None:
+    def _place_drafter(self, lease: Lease, prepared: _EngineRequest, *, resumed: bool) -> None:
+        """Choose a drafter. Raises Unavailable if none of the wished kind is there; a session that is `resumed` does without then."""
         wish, target, sampled = prepared.request.drafter, self._tokenizer.vocabulary, not prepared.sampling.greedy
-        lease.take_drafter(self._placement.choose(self._registry, lease.verifier, wish, target, sampled=sampled))
+        try:
+            drafter = self._placement.choose(self._registry, lease.verifier, wish, target, sampled=sampled)
+        except Unavailable:
+            if not resumed:
+                raise
+            drafter = None
+        lease.take_drafter(drafter)
 
 
 def _check_room(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
@@ -233,85 +319,57 @@ def _check_room(max_tokens: int | None, prompt_tokens: int, max_context: int) ->
         )
 
 
-class _Unanswered(Exception):
-    """A verifier failed a session before its first event, so that another may take the session over."""
+class _Moves(Exception):
+    """A session that its verifier had to preempt goes on where there are pages for it."""
 
-    def __init__(self, error: SpecsplitError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-async def _answered(events: AsyncGenerator[DecodeEvent, None], lease: Lease) -> AsyncGenerator[DecodeEvent, None]:
-    """Pass the events on; the first one speaks well of the verifier. Raises _Unanswered where none came for a reason that is its own."""
-    answered = False
-    try:
-        async with aclosing(events):
-            async for event in events:
-                if not answered:
-                    answered = True
-                    lease.succeeded()
-                yield event
-    except (Unavailable, Exhausted) as error:
-        if answered:
-            raise
-        raise _Unanswered(error) from error
+    def __init__(self, to: Lease) -> None:
+        super().__init__(to.verifier.member_id)
+        self.to = to
 
 
-@dataclass(frozen=True)
-class _End:
-    """Why a generation ended."""
-
-    reason: FinishReason
-    matched: str | int | None
-    speculation: SpeculationStatistics
-    cached_prompt_tokens: int
+def _cause(verifier: Seat) -> FailoverCause:
+    """Why a session had to leave a verifier."""
+    if verifier.draining:
+        return FailoverCause.DRAINED
+    return FailoverCause.FAILED if verifier.lost_because is None else FailoverCause.LOST
 
 
-async def _stream(
-    events: AsyncIterator[DecodeEvent], output: Output, logged: LoggedChoice
-) -> AsyncGenerator[Delta | _End, None]:
-    """Deltas and the end, made of a verifier's events. Raises SpecsplitError if the verifier stops short."""
-    async for event in events:
-        logged.received(event)
-        if isinstance(event, Tokens):
-            for delta in output.feed(event):
-                yield delta
-            end = _End(FinishReason.STOP, output.matched, event.speculation, event.cached_prompt_tokens)
-        else:
-            rest = output.finish()
-            if rest:
-                yield Delta(rest, ())
-            reason = FinishReason.STOP if output.matched is not None else event.reason
-            matched = event.stop_token if output.matched is None else output.matched
-            end = _End(reason, matched, event.speculation, event.usage.cached_prompt_tokens)
-        if output.matched is not None or isinstance(event, Finished):
-            yield end
-            return
-    raise SpecsplitError("the verifier ended the session without saying why")
+async def _speaking_well(events: AsyncGenerator[DecodeEvent, None], lease: Lease) -> AsyncGenerator[DecodeEvent, None]:
+    """Pass the events on; the first one speaks well of the verifier."""
+    async with aclosing(events):
+        answered = False
+        async for event in events:
+            if not answered:
+                answered = True
+                lease.succeeded()
+            yield event
 
 
-def _decode_request(prepared: _EngineRequest, lease: Lease) -> DecodeRequest:
+def _decode_request(prepared: _EngineRequest, answer: Answer, lease: Lease) -> DecodeRequest:
     request = prepared.request
     return DecodeRequest(
         request_id=request.request_id,
-        tokens=prepared.tokens,
+        tokens=(*prepared.tokens, *answer.tokens),
         sampling=prepared.sampling,
         stopping=prepared.stopping,
         plan=request.plan,
         drafter=None if lease.drafter is None else endpoint_of(lease.drafter),
         logprobs=request.logprobs,
         any_drafter=request.drafter is None,
+        committed=len(answer.tokens),
     )
 
 
-def _done(prepared: _EngineRequest, lease: Lease, output: Output, end: _End) -> Done:
+def _done(prepared: _EngineRequest, answer: Answer, logged: LoggedChoice) -> Done:
+    assert answer.end is not None, "what goes on has no last message"
     return Done(
         request_id=prepared.request.request_id,
-        reason=end.reason,
-        matched_stop=end.matched,
-        usage=Usage(len(prepared.tokens), output.kept, end.cached_prompt_tokens),
-        speculation=end.speculation,
+        reason=answer.end.reason,
+        matched_stop=answer.end.matched,
+        usage=Usage(len(prepared.tokens), answer.kept, answer.cached_prompt_tokens),
+        speculation=answer.speculation,
         seed=prepared.sampling.seed,
-        verifier=lease.verifier.member_id,
-        drafter="" if lease.drafter is None else lease.drafter.member_id,
+        verifier="" if logged.verifier is None else logged.verifier.member_id,
+        drafter="" if logged.drafter is None else logged.drafter.member_id,
+        index=logged.index,
     )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.values import DrafterInfo, DrafterKind, Vocabulary
 from specsplit_coordinator.balance import GUESS_STEPS, Balance
+from specsplit_coordinator.need import Need
 from specsplit_coordinator.registry import KIND_ORDER, Registry, Seat, fitting_info
 
 EXPLORE_EVERY = 16
 """One greedy session in so many, and one sampled one, goes to the drafter of which such text has seen least lately, if that is less than
 what a guess weighs."""
+MUCH_BUSIER = 0.25
+"""Share of its places that a verifier may have taken beyond the least busy one and still be chosen for the pages that it has."""
 _FAR = 1e6
 """More than any score."""
 NO_DRAFTER = "none"
@@ -40,9 +44,47 @@ def candidates(verifiers: Sequence[Seat]) -> list[Seat]:
     return [seat for seat in staying if seat.breaker.admits] or staying
 
 
-def choose_verifier(verifiers: Sequence[Seat]) -> Seat | None:
-    """The least busy candidate with room; None if all are full. Raises Unavailable if none takes sessions at all."""
-    return min((seat for seat in candidates(verifiers) if seat.has_room), key=lambda seat: seat.busy, default=None)
+def choose_verifier(verifiers: Sequence[Seat], need: Need | None = None, *, sound: bool = False) -> Seat | None:
+    """The candidate with room that suits a session best; None if all are full. Raises Unavailable if none takes sessions at all.
+
+    One that has the pages, or lacks least, then that for which the fewest wait, then that which has most of the text's beginning unless it
+    is much busier than others, then the least busy. `sound`: none that has just failed, even if there is no other.
+    """
+    with_room = [seat for seat in candidates(verifiers) if seat.has_room and (seat.breaker.admits or not sound)]
+    least = min((seat.busy for seat in with_room), default=0.0)
+    wanted = need or Need()
+
+    def merit(seat: Seat) -> tuple[bool, bool, int, int, int, float]:
+        lacking = pages_lacking(seat, wanted)
+        known = pages_known(seat, wanted) if seat.busy <= least + MUCH_BUSIER else 0
+        return _never_fits(seat, wanted), lacking > 0, seat.load.waiting, lacking, -known, seat.busy
+
+    return min(with_room, key=merit, default=None)
+
+
+def better_verifier(verifiers: Sequence[Seat], preempted_by: Seat, need: Need) -> Seat | None:
+    """One that has the pages for a session which another had to preempt, and nobody waiting; None if there is none."""
+    others = [seat for seat in verifiers if seat is not preempted_by and not seat.draining and seat.breaker.admits]
+    fit = [seat for seat in others if seat.load.page_size and not seat.load.waiting and not pages_lacking(seat, need)]
+    return choose_verifier(fit, need) if fit else None
+
+
+def pages_lacking(seat: Seat, need: Need) -> int:
+    """KV pages that a session would have to wait for; 0 where they are there, and where the verifier has not said."""
+    size, free = seat.load.page_size, seat.load.free_pages - seat.promised_pages
+    return max(0, need.pages(size) - max(0, free)) if size else 0
+
+
+def pages_known(seat: Seat, need: Need) -> int:
+    """Pages with which a session's text begins whose KV the verifier has."""
+    if not seat.prefixes:
+        return 0
+    return sum(1 for _ in takewhile(seat.prefixes.__contains__, need.marks(seat.load.page_size)))
+
+
+def _never_fits(seat: Seat, need: Need) -> bool:
+    size = seat.load.page_size
+    return bool(size) and need.most_pages(size) > seat.load.total_pages
 
 
 def has_other(verifiers: Sequence[Seat], failed: Seat) -> bool:

@@ -41,7 +41,8 @@ class Seat:
     who: Register
     heard_at: float
     breaker: Breaker
-    load: Load = field(default_factory=Load)
+    report: Heartbeat = field(default_factory=Heartbeat)
+    """What it said last."""
     draining: bool = False
     running: int = 0
     lost_because: str | None = None
@@ -50,12 +51,27 @@ class Seat:
     """Called once, when the member is lost or leaves."""
     cooling_down: dict[str, float] = field(default_factory=dict[str, float])
     """Drafters that this verifier has just lost, by member id, and until when they are the last choice for it."""
-    plan: Plan | None = None
-    """In force on a verifier where a request does not say otherwise, as it said last."""
-    speculation: SpeculationReport | None = None
-    """How a verifier speculates, and what drafters brought it, as it said last."""
+    prefixes: frozenset[int] = frozenset()
+    """Marks of first pages that a verifier has, as it said last."""
+    promised_pages: int = 0
+    """What sessions want that were placed on a verifier since it last said how many pages are free."""
     hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
     """What a verifier has yet to be told of sessions that are to go on with another drafter."""
+
+    @property
+    def load(self) -> Load:
+        """How busy it is, as it said last."""
+        return self.report.load
+
+    @property
+    def plan(self) -> Plan | None:
+        """In force on a verifier where a request does not say otherwise, as it said last."""
+        return self.report.plan
+
+    @property
+    def speculation(self) -> SpeculationReport | None:
+        """How a verifier speculates, and what drafters brought it, as it said last."""
+        return self.report.speculation
 
     @property
     def member_id(self) -> str:
@@ -125,10 +141,11 @@ class Registry:
 
     def hear(self, seat: Seat, report: Heartbeat) -> None:
         """Note how a member fares."""
+        before = seat.report
         seat.heard_at = self._clock.now()
-        seat.load = report.load
-        seat.plan = report.plan
-        seat.speculation = report.speculation
+        seat.report, seat.promised_pages = report, 0
+        if report.prefixes != before.prefixes:
+            seat.prefixes = frozenset(report.prefixes)
         self.heard += seat.is_verifier
         seat.cooling_down = {drafter: until for drafter, until in seat.cooling_down.items() if until > seat.heard_at}
         seat.cooling_down |= dict.fromkeys(report.lost_drafters, seat.heard_at + DRAFTER_COOL_DOWN_S)
@@ -164,6 +181,11 @@ class Registry:
         for seat in silent:
             self.remove(seat, f"it was silent for {now - seat.heard_at:.1f} s")
         return silent
+
+    @property
+    def clock(self) -> Clock:
+        """What tells the time here."""
+        return self._clock
 
     @property
     def verifiers(self) -> tuple[Seat, ...]:

@@ -2,7 +2,7 @@
 
     arrived ──> prepared ──> placed ──> first tokens ──> tokens … ──> ended: finished, failed, or left by the caller
 
-A request may end at any point. Each of its choices is placed by itself, and again if a verifier fails it before its first tokens.
+A request may end at any point. Each of its choices is placed by itself, and again when its verifier is lost or fails it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
 from specsplit.requests import Done, GenerateRequest
 from specsplit.rpc import code_of
-from specsplit.sessions import DecodeEvent, Tokens
-from specsplit.values import FinishReason, SpeculationStatistics
+from specsplit.sessions import Finished, Tokens
+from specsplit.values import FailoverCause, FinishReason, SpeculationStatistics
 from specsplit_coordinator.admission import Lease
 from specsplit_coordinator.registry import Seat
 from specsplit_coordinator.request_trace import RequestTrace
@@ -48,6 +48,8 @@ class LoggedChoice:
     """Received from the verifier."""
     speculation: SpeculationStatistics = field(default_factory=SpeculationStatistics)
     latest_tokens_at: float | None = None
+    failovers: int = 0
+    """How often it went on with another verifier, or with the same one come back."""
     done: Done | None = None
     """The last message, if the choice finished."""
 
@@ -58,7 +60,20 @@ class LoggedChoice:
         if first:
             self.request.tell(self.request.log.on_placed)
 
-    def received(self, event: DecodeEvent) -> None:
+    def failed_over(self, cause: FailoverCause, tokens: int) -> None:
+        """Note that it goes on elsewhere, with so many tokens that were generated already."""
+        self.failovers += 1
+        told = {"cause": cause.value, "verifier": self.verifier.member_id if self.verifier else "", "tokens": tokens}
+        self.request.trace.event("failover", told)
+        for hear in self.request.log.on_failover:
+            hear(cause, tokens)
+
+    def resumed(self, tokens: int) -> None:
+        """Note that the caller has so many tokens of it already."""
+        for hear in self.request.log.on_resumed:
+            hear(tokens)
+
+    def received(self, event: Tokens | Finished) -> None:
         """Note what the verifier has sent."""
         log = self.request.log
         log.totals.steps += event.speculation.steps - self.speculation.steps
@@ -148,6 +163,11 @@ class LoggedRequest:
         return SpeculationStatistics.sum([choice.speculation for choice in self.choices])
 
     @property
+    def failovers(self) -> int:
+        """How often one of its choices went on elsewhere."""
+        return sum(choice.failovers for choice in self.choices)
+
+    @property
     def dones(self) -> tuple[Done, ...]:
         """The last messages, one for each choice; none unless the whole request finished."""
         dones = tuple(choice.done for choice in self.choices if choice.done is not None)
@@ -206,6 +226,10 @@ class RequestLog:
         self.on_first_tokens: list[Heard] = []
         self.on_tokens: list[Callable[[LoggedRequest, int, float], None]] = []
         """Called with how many more tokens came, and how many seconds after those before."""
+        self.on_failover: list[Callable[[FailoverCause, int], None]] = []
+        """Called with why a choice goes on elsewhere, and how many tokens of it were generated already."""
+        self.on_resumed: list[Callable[[int], None]] = []
+        """Called with how many tokens of its answer a caller had already."""
         self.on_ended: list[Callable[[LoggedRequest, Ending], None]] = []
         self._open: dict[int, LoggedRequest] = {}
         self._ended: deque[LoggedRequest] = deque(maxlen=ENDED_KEPT)

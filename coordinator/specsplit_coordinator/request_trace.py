@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
-from specsplit.observe import TraceContext, Tracing
+from specsplit.observe import SpanEvent, TraceContext, Tracing
 
 Value = str | int | float | list[str]
 Note = Callable[[str, Value], None]
@@ -22,6 +22,7 @@ class RequestTrace:
         self._clock = clock
         self._caller = tracing.current()
         followed = self._caller is not None and tracing.follows(1, self._caller)
+        self._events: list[SpanEvent] = []
         self._own = tracing.below(self._caller) if self._caller is not None and followed else None
 
     @property
@@ -34,6 +35,11 @@ class RequestTrace:
         """The trace id that a metric may lead to; empty if nobody records the trace."""
         context = self.context
         return f"{context.trace_id:032x}" if context is not None and context.sampled else ""
+
+    def event(self, name: str, attributes: Mapping[str, str | int]) -> None:
+        """Note what happened to the request now, for its span."""
+        if self._own is not None:
+            self._events.append(SpanEvent(name, self._clock.now(), attributes))
 
     @contextmanager
     def stage(self, name: str) -> Generator[Note]:
@@ -54,5 +60,12 @@ class RequestTrace:
         """Make the span of the request, if it is traced here."""
         if self._own is not None:
             self._tracing.span(
-                "generate", began, ended, parent=self._caller, context=self._own, attributes=attributes(), error=error
+                "generate",
+                began,
+                ended,
+                parent=self._caller,
+                context=self._own,
+                attributes=attributes(),
+                events=self._events,
+                error=error,
             )

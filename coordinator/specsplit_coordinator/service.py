@@ -56,7 +56,7 @@ class Coordinator:
         server = Server(settings, "coordinator", services=services, session_methods=("Generate", "Join"))
         tracing = server.tracing
         self.registry = Registry(tokenizer.vocabulary, clock, settings.lost_after_ms / 1000)
-        self.admission = Admission(self.registry, settings.max_queue, settings.retry_after_s)
+        self.admission = Admission(self.registry, settings.max_queue, settings.retry_after_s, settings.failover_s)
         self.orders = Orders()
         self.requests = RequestLog(clock, tracing)
         self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen))

@@ -24,12 +24,13 @@ def tell(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
 
 
 def _write(request: LoggedRequest, ending: Ending) -> None:
+    moved = {"failovers": request.failovers} if request.failovers else {}
     if request.dones:
         reasons, verifiers = (done.reason.value for done in request.dones), (done.verifier for done in request.dones)
-        told = fields(request=request.request_id, reason=_each_once(reasons), verifier=_each_once(verifiers))
+        told = fields(request=request.request_id, reason=_each_once(reasons), verifier=_each_once(verifiers), **moved)
         _log.info("request done", extra=told)
     elif ending.failure is not None:
-        told = fields(request=request.request_id, code=ending.code.name, why=str(ending.failure))
+        told = fields(request=request.request_id, code=ending.code.name, why=str(ending.failure), **moved)
         _log.info("request failed", extra=told)
     else:
         _log.info("request left by its caller", extra=fields(request=request.request_id))
@@ -46,6 +47,8 @@ def _count(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
     requests.on_placed.append(lambda request, after_s: metrics.placed(after_s, request.trace.exemplar))
     requests.on_first_tokens.append(lambda request, after_s: metrics.first_token(after_s, request.trace.exemplar))
     requests.on_tokens.append(lambda request, n, after_s: metrics.intervals(after_s, n, request.trace.exemplar))
+    requests.on_failover.append(metrics.failed_over)
+    requests.on_resumed.append(metrics.resumed)
     requests.on_ended.append(ended)
 
 
@@ -95,6 +98,8 @@ def _answered(request: LoggedRequest) -> dict[str, Value]:
         "specsplit.misses": speculation.misses,
         "specsplit.accept_length": float(speculation.accept_length),
     }
+    if request.failovers:
+        answered["specsplit.failovers"] = request.failovers
     drafters = _each_once(done.drafter for done in dones if done.drafter)
     return answered | {"specsplit.drafter": drafters} if drafters else answered
 

@@ -52,6 +52,8 @@ class Options(TypedDict, total=False):
     """Completions of the prompt, the choices, 1 (the default) to 16; each has a seed of its own, that of choice 0 is the request's."""
     logprobs: int | None
     """Likeliest tokens to tell beside each one, with their log-probabilities and its own, 0 to 20; None: no log-probabilities at all."""
+    resume_from: Sequence[int]
+    """Tokens of the answer that are here already, from the front, of the same request with the same seed: only the rest comes."""
     request_id: str
     """For logs and traces; drawn if left out."""
 
@@ -86,6 +88,7 @@ def make_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequ
         plan=options.get("plan", PlanChanges()),
         logprobs=options.get("logprobs"),
         n=options.get("n", 1),
+        resume_from=tuple(options.get("resume_from", ())),
     )
 
 
@@ -183,6 +186,7 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str]] = MappingProxyType
         "plan": (_is_plan, "PlanChanges"),
         "n": (_is_integer, "an integer"),
         "logprobs": (_or_none(_is_integer), "an integer or None"),
+        "resume_from": (_is_integers, "integers"),
         "request_id": (_is_text, "a text"),
     }
 )

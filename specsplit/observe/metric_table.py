@@ -11,7 +11,7 @@ What is counted is counted once, by the service that knows it best, so that a su
 from __future__ import annotations
 
 from specsplit.observe.metric import Kind, Label, Metric, Service, steps_of_125
-from specsplit.values import Adaptive, DrafterKind, FinishReason, Miss
+from specsplit.values import Adaptive, DrafterKind, FailoverCause, FinishReason, Miss
 
 DEEPEST = 8
 """Nodes this deep below the root, and deeper ones, share one value of the depth label."""
@@ -20,6 +20,7 @@ KIND = Label("kind", tuple(kind.value for kind in DrafterKind))
 CAUSE_OF_MISS = Label("cause", tuple(cause.value for cause in Miss))
 CAUSE_OF_WASTE = Label("cause", ("rejected", "unverified", "late"))
 DEPTH = Label("depth", (*(str(depth) for depth in range(1, DEEPEST)), f"{DEEPEST}+"))
+CAUSE_OF_FAILOVER = Label("cause", tuple(cause.value for cause in FailoverCause))
 REASON = Label("reason", tuple(reason.value for reason in FinishReason))
 CODE = Label(
     "code",
@@ -119,6 +120,20 @@ MEMBERS_LOST = Metric(
     _COORDINATOR,
     "Members that went without draining: their stream broke, or they fell silent.",
     (ROLE,),
+)
+
+SESSION_FAILOVERS = Metric(
+    "specsplit_session_failovers",
+    Kind.COUNTER,
+    _COORDINATOR,
+    "Times that a session went on with another verifier, or with the same one come back, by cause.",
+    (CAUSE_OF_FAILOVER,),
+)
+RESUMED_TOKENS = Metric(
+    "specsplit_resumed_tokens",
+    Kind.COUNTER,
+    _COORDINATOR,
+    "Tokens generated before a failover, and read again after it; those that a caller resumed from included.",
 )
 
 # Steps, seen by the verifier.

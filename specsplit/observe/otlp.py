@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 import grpc
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, SamplingResult, TraceIdRatioBased
@@ -22,7 +22,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, Sta
 
 from specsplit import __version__
 from specsplit.errors import InvalidRequest
-from specsplit.observe.tracing import Attributes, TraceContext
+from specsplit.observe.tracing import Attributes, SpanEvent, TraceContext, wall_ns
 from specsplit.settings import MemberSettings, ServiceSettings
 from specsplit.settings.address import is_loopback, split
 
@@ -110,6 +110,7 @@ class OtlpSink:
         attributes: Attributes,
         links: Sequence[TraceContext],
         error: str | None,
+        events: Sequence[SpanEvent] = (),
     ) -> None:
         """Queue one span for export.
 
@@ -123,6 +124,7 @@ class OtlpSink:
                 resource=self._resource,
                 attributes=attributes,
                 links=tuple(Link(_span_context(link)) for link in links),
+                events=tuple(Event(each.name, each.attributes, wall_ns(each.at_s)) for each in events),
                 status=Status(StatusCode.ERROR, error) if error is not None else _OK,
                 start_time=start_ns,
                 end_time=end_ns,

@@ -97,7 +97,9 @@ SPANS: tuple[SpanRow, ...] = (
         1,
         f"coordinator server {GENERATE_CALL}",
         "one per request",
-        "The request, in the words of OpenTelemetry's conventions for generative AI. No text of prompt or output is in it.",
+        "The request, in the words of OpenTelemetry's conventions for generative AI. No text of prompt or output is in it. "
+        "An event `failover` (`cause`, the `verifier` that had it, its `tokens` so far) stands for every time that a choice went on "
+        "elsewhere.",
         (
             _text("gen_ai.operation.name", "`chat` for a conversation, else `text_completion`"),
             _text("gen_ai.provider.name", "`specsplit`"),
@@ -129,6 +131,7 @@ SPANS: tuple[SpanRow, ...] = (
                 "member id of the verifier; of several choices those of all, each once",
                 optional=True,
             ),
+            _number("specsplit.failovers", "how often a choice went on elsewhere; left out if none did", optional=True),
             _text("specsplit.drafter", "member id of the drafter; left out if there was none", optional=True),
             _number("specsplit.steps", "steps of the target that the request took part in", optional=True),
             _number("specsplit.drafted", "nodes verified", optional=True),
@@ -152,7 +155,7 @@ SPANS: tuple[SpanRow, ...] = (
         "coordinator",
         1,
         "coordinator internal generate",
-        "one per choice of a request",
+        "one per choice of a request, and one more for every failover",
         "Waiting for a place on a verifier; next to nothing if one was free.",
         (_text("verifier", "member id of the verifier that was given; left out if none was", optional=True),),
     ),
@@ -161,7 +164,7 @@ SPANS: tuple[SpanRow, ...] = (
         "coordinator",
         1,
         "coordinator internal generate",
-        "one per choice of a request",
+        "one per choice of a request, and one more for every failover",
         "The call to the verifier, as the coordinator sees it.",
         _CLIENT,
         kind="client",
@@ -186,6 +189,7 @@ SPANS: tuple[SpanRow, ...] = (
         (
             _SESSION,
             _number("prompt_tokens", "tokens of the prompt"),
+            _number("committed", "tokens behind it that were generated earlier, as on a verifier that was lost"),
             _number("chunks", "steps that read some of it; 0 for a prompt of one token"),
         ),
     ),

@@ -47,6 +47,15 @@ class TraceContext:
         return TraceContext(int(parts[1], 16), int(parts[2], 16), bool(int(parts[3], 16) & 1)) if parts else None
 
 
+@dataclass(frozen=True, slots=True)
+class SpanEvent:
+    """Something that happened within a span, at one time of the monotonic clock."""
+
+    name: str
+    at_s: float
+    attributes: Attributes
+
+
 class SpanSink(Protocol):
     """Takes finished spans, from any thread."""
 
@@ -71,6 +80,7 @@ class SpanSink(Protocol):
         attributes: Attributes,
         links: Sequence[TraceContext],
         error: str | None,
+        events: Sequence[SpanEvent] = (),
     ) -> None:
         """Queue one span for export."""
         ...
@@ -141,6 +151,7 @@ class Tracing:
         context: TraceContext | None = None,
         attributes: Attributes | None = None,
         links: Sequence[TraceContext] = (),
+        events: Sequence[SpanEvent] = (),
         error: str | None = None,
     ) -> TraceContext | None:
         """Make a span below `parent`; its context, for what belongs below it or links to it.
@@ -151,7 +162,7 @@ class Tracing:
         if self._sink is None or parent is None or not parent.sampled:
             return None
         context = context or self.below(parent)
-        self._emit(name, start_s, end_s, context, parent, attributes, links, error)
+        self._emit(name, start_s, end_s, context, parent, attributes, links, error, events)
         return context
 
     def batch(
@@ -182,10 +193,11 @@ class Tracing:
         attributes: Attributes | None,
         links: Sequence[TraceContext],
         error: str | None,
+        events: Sequence[SpanEvent] = (),
     ) -> None:
         assert self._sink is not None
         start_ns, end_ns = wall_ns(start_s), wall_ns(end_s)
-        self._sink.emit(name, start_ns, end_ns, context, parent, attributes or {}, links, error)
+        self._sink.emit(name, start_ns, end_ns, context, parent, attributes or {}, links, error, events)
 
 
 def set_up_tracing(service: str, settings: ServiceSettings) -> Tracing:

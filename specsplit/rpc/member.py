@@ -73,11 +73,27 @@ class _Orders:
                 pass
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What is asked for before every report; None for what this member does not tell."""
+
+    load: Callable[[], Load]
+    plan: Callable[[], Plan] | None
+    speculation: Callable[[], SpeculationReport] | None
+    prefixes: Callable[[], tuple[int, ...]]
+
+    def heartbeat(self, lost: tuple[str, ...]) -> Heartbeat:
+        """How the member fares now."""
+        plan = None if self.plan is None else self.plan()
+        speculation = None if self.speculation is None else self.speculation()
+        return Heartbeat(self.load(), lost, plan, speculation, self.prefixes())
+
+
 class Membership:
     """Keeps one member in the cluster for as long as `run` runs.
 
-    `load`, and `plan` and `speculation` if they are given, are asked before every report. The others are called on the event loop as
-    directives arrive.
+    `load` and `prefixes`, and `plan` and `speculation` if they are given, are asked before every report. The others are called on the event
+    loop as directives arrive.
     `on_plan` and `on_tracing` get all that now differs from the member's own settings, at every join too.
     """
 
@@ -89,6 +105,7 @@ class Membership:
         *,
         plan: Callable[[], Plan] | None = None,
         speculation: Callable[[], SpeculationReport] | None = None,
+        prefixes: Callable[[], tuple[int, ...]] = tuple,
         on_roster: Callable[[Roster], None] | None = None,
         on_plan: Callable[[PlanOrder], None] | None = None,
         on_tracing: Callable[[TraceChanges], None] | None = None,
@@ -98,9 +115,7 @@ class Membership:
         """The channel leads to the coordinator and stays the caller's."""
         self._stub = cluster_pb2_grpc.ClusterServiceStub(channel)
         self._register = register
-        self._load = load
-        self._plan = plan
-        self._speculation = speculation
+        self._said = _Said(load, plan, speculation, prefixes)
         self._orders = _Orders(on_roster, on_plan, on_tracing, on_hand_over, on_drain)
         self._joined = asyncio.Event()
         self._news = asyncio.Event()
@@ -182,9 +197,7 @@ class Membership:
                 told_draining = True
                 yield Draining()
             lost, self._lost = self._lost[:MAX_MEMBERS], self._lost[MAX_MEMBERS:]
-            plan = None if self._plan is None else self._plan()
-            speculation = None if self._speculation is None else self._speculation()
-            yield Heartbeat(self._load(), tuple(lost), plan, speculation)
+            yield self._said.heartbeat(tuple(lost))
             await self._pause(interval_s)
 
     async def _pause(self, interval_s: float) -> None:

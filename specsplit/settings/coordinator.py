@@ -27,6 +27,8 @@ class CoordinatorSettings(ServiceSettings):
     """Time between the reports of a member."""
     lost_after_ms: int = Field(default=2000, ge=20)
     """A member silent for this long is lost."""
+    failover_s: float = Field(default=30.0, ge=0)
+    """How long a session that has lost its verifier waits while no verifier takes sessions; then its request ends with UNAVAILABLE."""
     retry_after_s: float = Field(default=1.0, ge=0)
     """The hint given with a refusal for want of room."""
     max_unread_bytes: int = Field(default=2**20, ge=1024)

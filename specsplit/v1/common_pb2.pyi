@@ -268,17 +268,19 @@ class DrafterInfo(_message.Message):
     def __init__(self, kind: _Optional[_Union[DrafterKind, str]] = ..., model: _Optional[str] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., max_context: _Optional[int] = ..., features: _Optional[_Union[FeatureNeed, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("sessions", "waiting", "free_pages", "total_pages", "steps", "step_ms")
+    __slots__ = ("sessions", "waiting", "free_pages", "total_pages", "steps", "step_ms", "page_size")
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     FREE_PAGES_FIELD_NUMBER: _ClassVar[int]
     TOTAL_PAGES_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     sessions: int
     waiting: int
     free_pages: int
     total_pages: int
     steps: int
     step_ms: float
-    def __init__(self, sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., steps: _Optional[int] = ..., step_ms: _Optional[float] = ...) -> None: ...
+    page_size: int
+    def __init__(self, sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., steps: _Optional[int] = ..., step_ms: _Optional[float] = ..., page_size: _Optional[int] = ...) -> None: ...

@@ -12,7 +12,7 @@ from specsplit.values.members import DrafterInfo, DrafterKind, Endpoint, Load, M
 from specsplit.values.plan import Plan, PlanChanges
 from specsplit.values.reports import DrafterReport, SpeculationReport
 from specsplit.values.sampling import MAX_BIAS, MAX_BIASES, MAX_REPETITION_PENALTY, MAX_TEMPERATURE, Sampling
-from specsplit.values.statistics import Miss, SpeculationStatistics, Usage
+from specsplit.values.statistics import FailoverCause, Miss, SpeculationStatistics, Usage
 from specsplit.values.stopping import FinishReason, Stopping
 from specsplit.values.tracing import SERVICES, TraceChanges, TraceScope
 
@@ -30,6 +30,7 @@ __all__ = [
     "DrafterReport",
     "Endpoint",
     "Estimate",
+    "FailoverCause",
     "FinishReason",
     "Load",
     "Miss",

@@ -107,3 +107,5 @@ class Load:
     """Steps (verifier) or expansions (drafter) since start."""
     step_ms: float = 0.0
     """Exponentially weighted mean duration of one."""
+    page_size: int = 0
+    """Tokens of one KV page; 0: it keeps no KV."""

@@ -18,6 +18,19 @@ class Miss(StrEnum):
     """There was no node in its place, and the drafter rested: it had nothing more to propose there."""
 
 
+class FailoverCause(StrEnum):
+    """Why a session went on with another verifier, or with the same one come back."""
+
+    LOST = "lost"
+    """The verifier is no longer in the cluster."""
+    DRAINED = "drained"
+    """The verifier's time to drain was over."""
+    FAILED = "failed"
+    """The verifier is in the cluster, and failed the session or handed it back."""
+    PREEMPTED = "preempted"
+    """The verifier had no pages for it, and another one had."""
+
+
 @dataclass(frozen=True)
 class Usage:
     """Tokens in and out of one request."""

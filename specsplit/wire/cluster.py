@@ -137,13 +137,15 @@ def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:
         lost_drafters=report.lost_drafters,
         plan=None if report.plan is None else common.plan_to_wire(report.plan),
         speculation=None if report.speculation is None else speculation.report_to_wire(report.speculation),
+        prefixes=report.prefixes,
     )
 
 
 def _heartbeat_from_wire(message: pb.HeartbeatReport) -> Heartbeat:
     plan = common.plan_from_wire(message.plan).over(Plan()) if message.HasField("plan") else None
     told = speculation.report_from_wire(message.speculation) if message.HasField("speculation") else None
-    return Heartbeat(common.load_from_wire(message.load), tuple(message.lost_drafters), plan, told)
+    lost, prefixes = tuple(message.lost_drafters), tuple(message.prefixes)
+    return Heartbeat(common.load_from_wire(message.load), lost, plan, told, prefixes)
 
 
 def _role_from_wire(message: pb.RegisterReport) -> Role:

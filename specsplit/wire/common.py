@@ -329,5 +329,11 @@ def load_from_wire(message: pb.Load) -> Load:
     if not 0 <= message.step_ms < math.inf:
         raise InvalidRequest("load.step_ms", f"is {message.step_ms}, expected a finite number that is not negative")
     return Load(
-        message.sessions, message.waiting, message.free_pages, message.total_pages, message.steps, message.step_ms
+        message.sessions,
+        message.waiting,
+        message.free_pages,
+        message.total_pages,
+        message.steps,
+        message.step_ms,
+        message.page_size,
     )

@@ -59,6 +59,7 @@ def _generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
         plan=common.plan_to_wire(request.plan),
         logprobs=request.logprobs,
         n=request.n,
+        resume_from=request.resume_from,
     )
     if not request.seeded:
         message.sampling.ClearField("seed")
@@ -82,6 +83,7 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
         plan=common.plan_from_wire(message.plan),
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         n=message.n if message.HasField("n") else 1,
+        resume_from=tuple(message.resume_from),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from specsplit.errors import InvalidRequest
+from specsplit.prefix import REPORTED
 from specsplit.values import MAX_BIASES, MAX_LOGPROBS
 
 MAX_NODES = 65_536
@@ -96,6 +97,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "GenerateRequest.text": Limit(length=MAX_TEXT),
         "GenerateRequest.stop": Limit(MAX_STOP_STRINGS, MAX_STOP_STRING),
         "GenerateRequest.drafter": _NAME,
+        "GenerateRequest.resume_from": _TOKENS,
         "GenerateRequest.json_schema": Limit(length=MAX_SCHEMA),
         "ChatPrompt.messages": Limit(entries=MAX_CHAT_MESSAGES),
         "ChatMessage.role": Limit(length=MAX_ROLE),
@@ -143,6 +145,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "RegisterReport.address": _NAME,
         "RegisterReport.controllers": Limit(MAX_CONTROLLERS, MAX_CONTROLLER),
         "HeartbeatReport.lost_drafters": Limit(MAX_MEMBERS, MAX_NAME),
+        "HeartbeatReport.prefixes": Limit(entries=REPORTED),
         "RosterDirective.drafters": Limit(entries=MAX_MEMBERS),
         "HandOverDirective.from_member": _NAME,
     }

@@ -31,7 +31,7 @@ _CONTINUED = bytes(range(128, 256))
 """Bytes of a varint that are not its last."""
 _LONGEST_CHARACTER = 4
 """Bytes of one in UTF-8."""
-_FIXED_WIDTH = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
+_FIXED_WIDTH = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8, FieldDescriptor.TYPE_FIXED64: 8}
 
 
 class NotAMessage(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specsplit.errors import InvalidRequest
-from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Preempted, Tokens
 from specsplit.settings.address import split
 from specsplit.v1 import verifier_pb2 as pb
 from specsplit.values import Endpoint
@@ -36,12 +36,13 @@ def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
         drafter=endpoint_to_wire(request.drafter) if request.drafter else None,
         logprobs=request.logprobs,
         any_drafter=request.any_drafter,
+        committed=request.committed,
     )
 
 
 def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: int = MAX_TOKENS) -> DecodeRequest:
     """Raises InvalidRequest for a prompt that is empty or exceeds the context, a token outside the vocabulary, or a value out of range
-    or too long.
+    or too long, or more committed tokens than there can be.
     """
     check(message)
     check_count("token_ids", message.token_ids, max_context)
@@ -61,6 +62,7 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
         endpoint_from_wire(message.drafter) if message.HasField("drafter") else None,
         message.logprobs if message.HasField("logprobs") else None,
         message.any_drafter,
+        message.committed,
     )
 
 
@@ -76,6 +78,8 @@ def decode_response(event: DecodeEvent) -> pb.DecodeResponse:
                 cached_prompt_tokens=event.cached_prompt_tokens,
             )
         )
+    if isinstance(event, Preempted):
+        return pb.DecodeResponse(preempted=pb.PreemptedEvent())
     return pb.DecodeResponse(
         finished=pb.FinishedEvent(
             reason=common.reason_to_wire(event.reason),
@@ -111,5 +115,7 @@ def decode_event(message: pb.DecodeResponse) -> DecodeEvent:
                 common.usage_from_wire(finished.usage),
                 common.speculation_from_wire(finished.speculation),
             )
+        case "preempted":
+            return Preempted()
         case _:
-            raise InvalidRequest("event", "is absent, expected tokens or finished")
+            raise InvalidRequest("event", "is absent, expected tokens, preempted or finished")

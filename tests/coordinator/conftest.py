@@ -95,7 +95,9 @@ class Cluster:
     )
     """Every member's own side of Join, by name; it leaves when the task is cancelled."""
 
-    async def add_verifier(self, script: Script, name: str = "v1", max_sessions: int = 4) -> Verifier:
+    async def add_verifier(
+        self, script: Script, name: str = "v1", max_sessions: int = 4, load: Callable[[], Load] = Load
+    ) -> Verifier:
         """Start a verifier and let it join."""
         verifier = Verifier(script)
         server = grpc.aio.server(interceptors=[Edge("verifier", lambda method: None)])
@@ -104,7 +106,7 @@ class Cluster:
         await server.start()
         self.stack.push_async_callback(server.stop, None)
         await self.join(
-            name, verifier.address, ModelInfo("toy", self.tokenizer.vocabulary, CONTEXT, (0,)), max_sessions
+            name, verifier.address, ModelInfo("toy", self.tokenizer.vocabulary, CONTEXT, (0,)), max_sessions, load
         )
         return verifier
 
@@ -113,10 +115,12 @@ class Cluster:
         info = DrafterInfo(kind, "", None, CONTEXT, need or FeatureNeed())
         await self.join(name, "127.0.0.1:9", info)
 
-    async def join(self, name: str, address: str, role: Role, max_sessions: int = 4) -> asyncio.Task[None]:
+    async def join(
+        self, name: str, address: str, role: Role, max_sessions: int = 4, load: Callable[[], Load] = Load
+    ) -> asyncio.Task[None]:
         """A member that reports until the test ends, or until the task is cancelled."""
         channel = await self.stack.enter_async_context(dial(self.address))
-        membership = Membership(channel, Register(name, address, role, max_sessions), Load)
+        membership = Membership(channel, Register(name, address, role, max_sessions), load)
         task = asyncio.create_task(membership.run())
         self.joined[name] = membership, task
 

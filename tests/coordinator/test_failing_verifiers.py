@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from specsplit.errors import InvalidRequest, Unavailable
-from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
-from specsplit.values import ModelInfo, SpeculationStatistics
+from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
+from specsplit.values import Load, ModelInfo, SpeculationStatistics
 from tests.support.garbage import garbling
 
 if TYPE_CHECKING:
@@ -93,21 +93,71 @@ async def test_answers_that_cannot_be_read_are_as_bad(cluster: Cluster, say: Say
     assert (await cluster.client.generate("x")).done.verifier == "good"
 
 
-async def test_after_the_first_token_a_failure_is_told_and_the_request_is_not_begun_again(
-    cluster: Cluster, say: Say
-) -> None:
+async def test_after_the_first_token_another_verifier_goes_on_behind_what_has_come(cluster: Cluster, say: Say) -> None:
     async def breaks_off(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         yield Tokens((5,), 0, SpeculationStatistics(steps=1))
         raise Unavailable("gone")
 
     await cluster.add_verifier(breaks_off, "a", max_sessions=64)
-    good = await cluster.add_verifier(say((5,)), "b", max_sessions=1)
-    with pytest.raises(Unavailable, match="gone"):
+    good = await cluster.add_verifier(say((6,), (7,)), "b", max_sessions=1)
+    result = await cluster.client.generate([9, 8], max_tokens=7)
+    assert (result.tokens, result.done.verifier) == ((5, 6, 7), "b")
+    assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (2, 3)
+    assert result.speculation.steps == 3, "the sums of both"
+    (asked,) = good.asked
+    assert (asked.tokens, asked.committed, asked.stopping.max_tokens) == ((9, 8, 5), 1, 7)
+    assert not cluster.coordinator.registry.verifiers[0].breaker.admits
+
+
+async def test_a_request_that_brings_verifiers_down_does_not_meet_all_of_them(cluster: Cluster) -> None:
+    async def dies(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        if not request.committed:
+            yield Tokens((5,), 0, SpeculationStatistics(steps=1))
+        raise Unavailable("that was too much")
+
+    verifiers = [await cluster.add_verifier(dies, f"v{i}") for i in range(6)]
+    with pytest.raises(Unavailable, match="that was too much"):
         await cluster.client.generate("x")
-    assert good.asked == []
-    assert cluster.coordinator.registry.verifiers[0].breaker.admits, (
-        "it has answered: it is no verifier that fails at once"
-    )
+    assert sum(len(verifier.asked) for verifier in verifiers) == 4, "the first brought a token, the next three nothing"
+
+
+async def test_a_session_that_loses_its_verifier_waits_for_one_only_so_long(
+    start_cluster: Callable[..., Any], say: Say
+) -> None:
+    cluster = await start_cluster(failover_s=0.2, lost_after_ms=200)
+    await cluster.add_verifier(say((5,), then_wait=True), "v1")
+    asked = asyncio.create_task(cluster.client.generate("x"))
+    async with asyncio.timeout(10):
+        while not cluster.coordinator.requests.totals.tokens:
+            await asyncio.sleep(0.01)
+        cluster.joined["v1"][1].cancel()
+        with pytest.raises(
+            Unavailable, match=r"v1 was lost: .*; no verifier took it over in 0.2 s: no verifier has joined"
+        ):
+            await asked
+    assert cluster.coordinator.admission.running == cluster.coordinator.admission.queued == 0
+
+
+async def test_a_preempted_session_moves_to_where_its_pages_are_free_and_stays_where_none_are(
+    cluster: Cluster, say: Say
+) -> None:
+    async def preempts(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        yield Tokens((5,), 0, SpeculationStatistics(steps=1))
+        yield Preempted()
+        async for event in say((6,))(request):
+            yield event
+
+    await cluster.add_verifier(preempts, "a", max_sessions=64)
+    assert (await cluster.client.generate("x")).tokens == (5, 6), "nobody else is there"
+    pages = 0
+    other = await cluster.add_verifier(say((7,)), "b", 1, lambda: Load(free_pages=pages, total_pages=99, page_size=16))
+    seat = cluster.coordinator.registry.verifiers[1]
+    for pages, tokens in ((0, (5, 6)), (99, (5, 7))):
+        async with asyncio.timeout(10):
+            while seat.load.free_pages != pages or not seat.load.page_size:
+                await asyncio.sleep(0.01)
+        assert (await cluster.client.generate("x")).tokens == tokens
+    assert [each.committed for each in other.asked] == [1]
 
 
 async def test_what_is_wrong_with_the_request_is_not_held_against_the_verifier(cluster: Cluster, say: Say) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,7 +77,8 @@ async def test_the_cluster_is_told_as_it_is(cluster: Cluster, say: Say) -> None:
     await cluster.client.generate("x", request_id="mine")
     cluster.coordinator.orders.change_plan(PlanChanges(num_steps=2), Control(Adaptive.GOODPUT))
     (seat,) = cluster.coordinator.registry.verifiers
-    seat.speculation = SpeculationReport("goodput", 32, estimate=Estimate(2.5, 0.02, 1e-4, 120, 100), accept_length=2.4)
+    told = SpeculationReport("goodput", 32, estimate=Estimate(2.5, 0.02, 1e-4, 120, 100), accept_length=2.4)
+    seat.report = replace(seat.report, speculation=told)
     now = await state(cluster)
     (verifier,), (drafter,), (request,) = now["verifiers"], now["drafters"], now["requests"]
     assert (verifier["name"], verifier["model"], verifier["state"]) == ("v1", "toy", "serving")

@@ -212,15 +212,18 @@ async def test_a_lost_verifier_is_an_error_of_the_request(start: Callable[..., A
     async def dying(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         registry = cluster.coordinator.registry
         registry.remove(registry.verifiers[0], "it was silent for 9.0 s")
+        cluster.joined["v1"][1].cancel()
         await asyncio.Event().wait()
         yield Tokens((1,), 0, None)  # pyright: ignore[reportArgumentType]
 
-    cluster = await start()
+    cluster = await start(failover_s=0)
     await cluster.add_verifier(dying)
     with pytest.raises(Unavailable):
         await cluster.client.generate("x")
-    spans = await whole(cluster, receiver)
+    await cluster.coordinator.stop()
+    spans = {f"{span.kind} {span.name}": span for span in receiver.spans}
     assert spans["internal generate"].attributes["error.type"] == "UNAVAILABLE"
+    assert spans["internal generate"].events == ("failover",)
     assert spans[f"server {GENERATE_CALL}"].failed
 
 

@@ -59,16 +59,62 @@ def test_a_drafter_that_sleeps_never_stalls_a_session(alphabet: Path, erring: Pa
             cluster.drafters[0].resume()
 
 
-def test_a_lost_verifier_ends_its_sessions_with_unavailable(alphabet: Path) -> None:
+def test_the_sessions_of_a_killed_verifier_go_on_with_the_other_one(alphabet: Path, erring: Path) -> None:
+    cluster = LocalCluster(alphabet, erring, verifiers=2, drafters=["standalone"], verifier=PACED)
+    with cluster, cluster.client() as client, ThreadPoolExecutor(4) as pool:
+        others = [pool.submit(client.generate, letter, max_tokens=300, timeout_s=60) for letter in "bcde"]
+        text, done = "", None
+        for event in client.stream("a", max_tokens=300):
+            if isinstance(event, Delta):
+                text += event.text
+                if len(text) > 60 and not cluster.dead:
+                    cluster.verifiers[0].kill()
+            else:
+                done = event
+        assert text == letters("a", 300)
+        assert [other.result().text for other in others] == [letters(letter, 300) for letter in "bcde"]
+        assert done is not None and done.verifier == cluster.verifiers[1].name
+        assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (1, 300)
+        eventually(lambda: empty(client.cluster()))
+
+
+def test_when_the_only_verifier_comes_back_the_stream_goes_on(alphabet: Path) -> None:
     with LocalCluster(alphabet, verifier=PACED) as cluster, cluster.client() as client:
+        text = ""
+        for event in client.stream("a", max_tokens=300):
+            text += event.text if isinstance(event, Delta) else ""
+            if len(text) > 60 and not cluster.dead:
+                cluster.verifiers[0].kill()
+                cluster.spawn_verifier(**PACED)
+        assert text == letters("a", 300)
+
+
+def test_a_lost_verifier_that_nobody_follows_ends_its_sessions_with_a_sentence(alphabet: Path) -> None:
+    cluster = LocalCluster(alphabet, verifier=PACED, coordinator={"failover_s": 0.5})
+    with cluster, cluster.client() as client:
         stream = client.stream("a", max_tokens=400)
         next(stream)
         cluster.verifiers[0].kill()
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match=r"no verifier took it over in 0\.5 s: no verifier has joined"):
             for _ in stream:
                 pass
         with pytest.raises(Unavailable):
             client.generate("a", max_tokens=3, timeout_s=10)
+
+
+def test_a_verifier_whose_time_to_drain_is_over_loses_no_request(alphabet: Path) -> None:
+    settings = PACED | {"drain_s": 0.3, "paced_step_base_ms": 10.0}
+    cluster = LocalCluster(alphabet, verifiers=2, drafters=["ngram"], verifier=settings)
+    with cluster, cluster.client() as client, ThreadPoolExecutor(6) as pool:
+        asked = [
+            pool.submit(client.generate, letter, max_tokens=400, drafter="none", timeout_s=60) for letter in "abcdef"
+        ]
+        while client.cluster().running < 6:
+            time.sleep(0.02)
+        cluster.verifiers[0].terminate()
+        assert [each.result().text for each in asked] == [letters(letter, 400) for letter in "abcdef"]
+        assert {each.result().done.verifier for each in asked} == {cluster.verifiers[1].name}
+        assert cluster.verifiers[0].wait(15) == 0
 
 
 def test_sigterm_lets_running_sessions_finish_and_exits_zero(alphabet: Path) -> None:

@@ -153,7 +153,7 @@ def check_stages(spans: Sequence[ReceivedSpan], end: Finished) -> None:
     assert f"00-{call.trace_id}-{call.parent_id}-01" == CALLER.traceparent
     assert inside(prefill, call) and inside(decoding, call)
     assert prefill.end_ns == decoding.start_ns
-    assert prefill.attributes == {"request_id": "a name", "prompt_tokens": 33, "chunks": 2}
+    assert prefill.attributes == {"request_id": "a name", "prompt_tokens": 33, "committed": 0, "chunks": 2}
     assert decoding.attributes["request_id"] == "a name"
     assert sums_of(decoding) == end.speculation
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specsplit.draft_events import Close, Open, Refuse, ToDrafter, ToVerifier
 from specsplit.errors import IllegalEvent, InvalidRequest
 from specsplit.features import FeatureNeed
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeRequest, Finished, Preempted, Tokens
 from specsplit.speculation import Commit, Grow, Mirror
 from specsplit.v1 import common_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import (
@@ -74,6 +74,10 @@ decodes = st.builds(
     DecodeRequest, st.text(max_size=9), tokens, samplings, stoppings, plan_changes, st.none() | endpoints,
     st.none() | st.integers(0, 20), st.booleans(),
 )  # fmt: skip
+resumed = st.builds(
+    DecodeRequest, st.text(max_size=9), tokens.filter(lambda ids: len(ids) > 1), samplings, st.just(Stopping()),
+    committed=st.just(1),
+)  # fmt: skip
 opens = st.builds(
     Open, tokens, samplings, plans, st.just(Vocabulary(VOCAB)), st.integers(1, 4096), st.text(max_size=9), layouts,
     st.integers(0, 1), u32,
@@ -117,7 +121,7 @@ def test_infos_round_trip(
     for known in (vocabulary, None):
         info = DrafterInfo(kind, model, known, context, need)
         assert drafter.drafter_info_from_wire(drafter.drafter_info_to_wire(info)) == info
-    load = Load(n, n // 2, n, n, n, n / 7)
+    load = Load(n, n // 2, n, n, n, n / 7, n // 9)
     assert common.load_from_wire(common.load_to_wire(load)) == load
 
 
@@ -133,7 +137,7 @@ def test_draft_responses_round_trip(events: list[tuple[int, ToVerifier]]) -> Non
     assert list(drafter.draft_response_events(drafter_pb2.DraftResponse.FromString(data))) == events
 
 
-@given(decodes)
+@given(decodes | resumed)
 def test_decode_requests_round_trip(request: DecodeRequest) -> None:
     data = verifier.decode_to_wire(request).SerializeToString()
     assert verifier.decode_from_wire(verifier_pb2.DecodeRequest.FromString(data), VOCAB) == request
@@ -148,6 +152,7 @@ def test_decode_responses_round_trip(
     for event in (
         Tokens(ids, len(ids) - 1, sums, cached_prompt_tokens=n),
         Tokens(ids, 0, sums, logprobs),
+        Preempted(),
         Finished(reason, stop, Usage(n, n // 2, n // 3), sums),
     ):
         data = verifier.decode_response(event).SerializeToString()

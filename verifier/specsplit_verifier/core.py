@@ -10,8 +10,9 @@ from specsplit.clock import Clock
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import Features
 from specsplit.records import StepCosts
+from specsplit.sessions import Finished, Preempted
 from specsplit.speculation import Commit, Draft
-from specsplit.values import Estimate, ModelInfo, Plan
+from specsplit.values import Estimate, FinishReason, ModelInfo, Plan
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
@@ -60,6 +61,10 @@ class EngineStatistics:
     """What every drafter has brought."""
     token_s: float = 0.0
     """What one more token costs in a step, in seconds."""
+    page_size: int = 0
+    """Tokens of one KV page."""
+    prefixes: tuple[int, ...] = ()
+    """Marks of pages with which texts begin; see `specsplit.prefix`."""
 
 
 class EngineCore:
@@ -94,6 +99,8 @@ class EngineCore:
             self._planner.estimate(),
             self._drafters.records,
             self._planner.cost.token_s,
+            scheduler.kv.pool.page_size,
+            scheduler.kv.prefixes,
         )
 
     @property
@@ -157,6 +164,7 @@ class EngineCore:
             session = scheduler.preempt()
             _log.info("session %d is preempted, for want of KV pages", session.id)
             self._sends += self._drafters.suspend(session)
+            self._outputs.append((session.id, Preempted()))
 
     def expected_s(self, step: StepInput) -> float:
         """Seconds that the forward of a step should take, going by those before it."""
@@ -255,7 +263,12 @@ class EngineCore:
 
     def _submit(self, event: Submit) -> None:
         try:
-            self._scheduler.submit(self._session(event))
+            session = self._session(event)
+            if session.generated >= session.stops.max_tokens:  # the pool where it began was larger
+                ended = Finished(FinishReason.LENGTH, None, session.usage, session.tally.frozen())
+                self._outputs.append((event.session, ended))
+            else:
+                self._scheduler.submit(session)
         except SpecsplitError as error:
             self._outputs.append((event.session, error))
 
@@ -265,7 +278,7 @@ class EngineCore:
         plan = self._planner.plan_of(request.plan)
         own_ends = () if stopping.ignore_eos else self._info.eos_token_ids
         stops = StopRule(
-            self._scheduler.max_tokens_of(len(request.tokens), stopping.max_tokens, plan.num_draft_tokens),
+            self._scheduler.max_tokens_of(request.prompt_tokens, stopping.max_tokens, plan.num_draft_tokens),
             frozenset((*stopping.stop_token_ids, *own_ends)),
         )
         drafter = NoDrafter(needed=request.drafter is not None)

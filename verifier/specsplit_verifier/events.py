@@ -8,12 +8,12 @@ from typing import Protocol
 
 from specsplit.draft_events import ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest, SpecsplitError
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.sessions import DecodeRequest, Finished, Preempted, Tokens
 from specsplit.values import Adaptive, Endpoint, PlanChanges
 from specsplit_verifier.step import StepOutput, StepResult
 
-Output = Tokens | Finished | SpecsplitError
-"""What a caller of Decode gets: any number of Tokens, then Finished or an error."""
+Output = Tokens | Preempted | Finished | SpecsplitError
+"""What a caller of Decode gets: any number of Tokens, Preempted among them, then Finished or an error."""
 Sends = list[tuple[str, int, ToDrafter]]
 """(drafter address, session, what it is told), in order."""
 

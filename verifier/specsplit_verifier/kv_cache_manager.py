@@ -64,6 +64,11 @@ class KVCacheManager:
         """Pages that a session can have, those that are only kept for whoever may share them included."""
         return self.pool.free_pages + self._cache.idle_pages
 
+    @property
+    def prefixes(self) -> tuple[int, ...]:
+        """Marks of the first pages of texts that are here, the latest used last. Any thread may ask."""
+        return self._cache.recent.marks
+
     def table(self) -> PageTable:
         """For a new session; without pages."""
         return PageTable(self.pool)
@@ -120,9 +125,10 @@ class KVCacheManager:
         session.table.adopt(self._cache.take(known))
         prefix.shared = len(known)
         session.kv_length = len(known) * self.pool.page_size
+        self._cache.recent.used(prefix.digests[:full])
         if session.cached_tokens is None:
-            session.cached_tokens = session.kv_length
-            self.counters.cached_tokens += session.kv_length
+            session.cached_tokens = min(session.kv_length, session.prompt_length)
+            self.counters.cached_tokens += session.cached_tokens
         return self._reserve(session.table, length)
 
     def extend(self, stepping: Sequence[Session], running: Iterable[Session]) -> bool:

@@ -1,16 +1,14 @@
 """Pages of KV that sessions share: full ones, found again by their tokens and all tokens before them.
 
-A page is known by the SHA-256 of its tokens and of the digest of the page before it. The first page has the salt before it, which stands
-for whatever else the KV depends on. So what is found was computed of the same tokens by the same model. The cache is one holder of every
-page that it knows. Pages that it alone holds are idle: they wait for a session, and the least recently used is evicted when pages are
-needed.
+A page is known by the digest that `specsplit.prefix` makes of its tokens and all before them. So what is found was computed of the same
+tokens by the same model. The cache is one holder of every page that it knows. Pages that it alone holds are idle: they wait for a session,
+and the least recently used is evicted when pages are needed.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from hashlib import sha256
 from itertools import takewhile
 from typing import Final
 
@@ -19,8 +17,10 @@ import numpy as np
 from specsplit.features import Features
 from specsplit.model.page_tables import Slots
 from specsplit.model.pages import PagePool
+from specsplit.prefix import extend
 from specsplit_verifier.feed import Recipe
 from specsplit_verifier.prefix_features import PrefixFeatures
+from specsplit_verifier.recent_prefixes import RecentPrefixes
 
 
 class PrefixCache:
@@ -30,6 +30,7 @@ class PrefixCache:
         """`feature_bytes`: host memory for features of the pages that are here, at most."""
         self._pool: Final = pool
         self.features: Final = PrefixFeatures(feature_bytes)
+        self.recent: Final = RecentPrefixes()
         self._salt: Final = salt
         self._pages: dict[bytes, int] = {}
         self._idle: OrderedDict[bytes, int] = OrderedDict()
@@ -42,11 +43,7 @@ class PrefixCache:
 
     def extend(self, digests: list[bytes], tokens: Sequence[int], count: int) -> None:
         """Append to the digests of a text's pages, from the front, until there are `count`."""
-        size = self._pool.page_size
-        for page in range(len(digests), count):
-            before = digests[-1] if digests else self._salt
-            content = np.array(tokens[page * size : (page + 1) * size], dtype=np.int64)
-            digests.append(sha256(before + content.tobytes()).digest())
+        extend(digests, tokens, count, self._pool.page_size, self._salt)
 
     def known(self, digests: Sequence[bytes]) -> list[bytes]:
         """The digests, from the front, whose pages are here."""
@@ -94,5 +91,6 @@ class PrefixCache:
         for digest in digests:
             self._idle.pop(digest, None)
         self.features.forget(digests)
+        self.recent.forget(digests)
         pages = [page for digest in digests if (page := self._pages.pop(digest, None)) is not None]
         self._pool.release(np.sort(np.array(pages, dtype=np.int64)))  # so that they are handed out side by side

@@ -103,6 +103,7 @@ class _Member:
             verifier.load,
             plan=lambda: verifier.plan,
             speculation=self._reporter.report,
+            prefixes=lambda: verifier.engine.statistics().prefixes,
             on_roster=self._on_roster,
             on_plan=self._on_plan,
             on_tracing=server.tracing.apply,

@@ -101,12 +101,17 @@ class Session:
     @property
     def prompt_length(self) -> int:
         """Tokens of the prompt."""
-        return len(self.request.tokens)
+        return self.request.prompt_tokens
 
     @property
     def generated(self) -> int:
         """Tokens committed behind the prompt."""
-        return len(self.tokens) - len(self.request.tokens)
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens in and out so far."""
+        return Usage(self.prompt_length, self.generated, self.cached_tokens or 0)
 
     @property
     def prefilling(self) -> bool:
@@ -131,7 +136,7 @@ class Session:
     @property
     def tree_limits(self) -> TreeLimits:
         """What a step may take of the speculation: nothing deeper than what may still be generated."""
-        plan, left = self.plan, self.stops.max_tokens - len(self.tokens) + len(self.request.tokens) - 1
+        plan, left = self.plan, self.stops.max_tokens - self.generated - 1
         return TreeLimits(plan.num_draft_tokens, plan.topk, plan.num_steps if plan.num_steps < left else left)
 
     def drafted_by(self, address: str) -> DraftSession | None:
@@ -157,8 +162,7 @@ class Session:
         self.tokens += kept
         finished, reroot = None, Reroot()
         if reason is not None:
-            usage = Usage(self.prompt_length, self.generated, self.cached_tokens or 0)
-            finished = Finished(reason, stop_token, usage, self.tally.frozen())
+            finished = Finished(reason, stop_token, self.usage, self.tally.frozen())
         else:
             self.kv_length += len(path)
             reroot = drafter.commit(draft, accepted, now)

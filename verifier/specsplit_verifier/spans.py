@@ -26,6 +26,8 @@ class _Traced:
 
     request_id: str
     prompt_tokens: int
+    earlier: int
+    """Tokens behind the prompt that were generated earlier, and are read with it."""
     submitted: float
     call: TraceContext
     """The parent of the next two, whose spans are made when they are over."""
@@ -61,7 +63,7 @@ class Spans:
             return call.traceparent
         prefill, decode = self._tracing.below(call), self._tracing.below(call)
         self._sessions[session] = _Traced(
-            request.request_id, len(request.tokens), self._clock.now(), call, prefill, decode
+            request.request_id, request.prompt_tokens, request.committed, self._clock.now(), call, prefill, decode
         )
         return decode.traceparent
 
@@ -131,7 +133,8 @@ class Spans:
                 "prefill_chunk", costs.began, costs.ended, parent=traced.prefill, attributes=attributes, links=links
             )
         over = traced.read is not None  # it was preempted, and is read again
-        if not over and chunk.first + chunk.num_tokens >= traced.prompt_tokens - 1:  # the last token is the first root
+        last = traced.prompt_tokens + traced.earlier - 1  # the first root
+        if not over and chunk.first + chunk.num_tokens >= last:
             self._prefilled(traced, costs.ended)
 
     def _prefilled(self, traced: _Traced, now: float, failure: str | None = None) -> float:
@@ -145,6 +148,7 @@ class Spans:
             attributes={
                 "request_id": traced.request_id,
                 "prompt_tokens": traced.prompt_tokens,
+                "committed": traced.earlier,
                 "chunks": traced.chunks,
             },
             error=failure,

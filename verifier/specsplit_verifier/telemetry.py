@@ -42,7 +42,7 @@ class Telemetry:
 
     def submitted(self, session: int, request: DecodeRequest) -> str:
         """A session begins, in the task of its call: the `traceparent` for its drafters."""
-        self.metrics.session(len(request.tokens))
+        self.metrics.session(request.prompt_tokens)
         self.watching.began(session, request.request_id)
         return self._spans.submitted(session, request)
 

@@ -167,7 +167,15 @@ class Verifier:
     def load(self) -> Load:
         """Tell how busy the verifier is, for heartbeats."""
         now = self.engine.statistics()
-        return Load(now.running + now.waiting, now.waiting, now.free_pages, now.total_pages, now.steps, now.step_ms)
+        return Load(
+            now.running + now.waiting,
+            now.waiting,
+            now.free_pages,
+            now.total_pages,
+            now.steps,
+            now.step_ms,
+            now.page_size,
+        )
 
     async def drained(self) -> None:
         """Return once no session is left."""

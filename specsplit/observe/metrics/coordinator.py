@@ -8,7 +8,7 @@ from specsplit.membership import Cluster
 from specsplit.observe import metric_table as table
 from specsplit.observe.metric import Service
 from specsplit.observe.metrics.base import Metrics
-from specsplit.values import FinishReason, ModelInfo
+from specsplit.values import FailoverCause, FinishReason, ModelInfo
 
 
 class CoordinatorMetrics(Metrics):
@@ -20,6 +20,8 @@ class CoordinatorMetrics(Metrics):
         self._finished = {reason: made.counter(table.REQUESTS_FINISHED, reason.value) for reason in FinishReason}
         self._failed = {code: made.counter(table.REQUESTS_FAILED, code) for code in table.CODE.values}
         self._lost = {role: made.counter(table.MEMBERS_LOST, role) for role in table.ROLE.values}
+        self._failovers = {cause: made.counter(table.SESSION_FAILOVERS, cause.value) for cause in FailoverCause}
+        self._resumed = made.counter(table.RESUMED_TOKENS)
         self._first_token = made.histogram(table.TIME_TO_FIRST_TOKEN)
         self._between_tokens = made.histogram(table.INTER_TOKEN_LATENCY)
         self._duration = made.histogram(table.REQUEST_DURATION)
@@ -56,6 +58,15 @@ class CoordinatorMetrics(Metrics):
     def intervals(self, seconds: float, tokens: int, trace_id: str = "") -> None:
         """More tokens of a request came, so long after those before: a burst of k tokens is k intervals."""
         self._between_tokens.observe(seconds / tokens, tokens, trace_id)
+
+    def failed_over(self, cause: FailoverCause, tokens: int) -> None:
+        """A session goes on elsewhere, with so many tokens that were generated already."""
+        self._failovers[cause].add()
+        self._resumed.add(tokens)
+
+    def resumed(self, tokens: int) -> None:
+        """A caller came with so many tokens of its answer."""
+        self._resumed.add(tokens)
 
     def finished(self, reason: FinishReason, seconds: float, trace_id: str = "") -> None:
         """Count a request that ended with a text, so long after it arrived."""

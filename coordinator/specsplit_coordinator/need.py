@@ -1,0 +1,36 @@
+"""What one session wants of a verifier's KV. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specsplit.prefix import first_marks
+
+WRITTEN = 256
+"""Tokens that a session is expected to write, at most: it takes their pages little by little, and may end long before max_tokens."""
+
+
+class Need:
+    """The text that a session begins with, and what it may write behind it."""
+
+    def __init__(self, tokens: Sequence[int] = (), most: int | None = None) -> None:
+        """`most`: tokens that it may write, if that is known."""
+        self._tokens = tokens
+        self._most = most
+        self._marks: dict[int, tuple[int, ...]] = {}
+        """Of its first pages, by page size."""
+
+    def pages(self, page_size: int) -> int:
+        """Pages that it should find free."""
+        written = WRITTEN if self._most is None else min(self._most, WRITTEN)
+        return -(-(len(self._tokens) + written) // page_size)
+
+    def most_pages(self, page_size: int) -> int:
+        """Pages that it may come to hold, as far as that is known."""
+        return -(-(len(self._tokens) + (self._most or 0)) // page_size)
+
+    def marks(self, page_size: int) -> tuple[int, ...]:
+        """The marks of its first pages; see `specsplit.prefix`."""
+        if page_size not in self._marks:
+            self._marks[page_size] = first_marks(self._tokens, page_size)
+        return self._marks[page_size]
