@@ -34,16 +34,6 @@ def _cluster() -> Row:
             [Query(CHOICE.level(table.MEMBERS, "role, state"), "{{role}} {{state}}")],
         ),
         lines(
-            "Sessions that changed their verifier",
-            "Sessions that went on with another verifier, or with the same one come back, by cause; and tokens that were read again for that, "
-            "or that a caller had already.",
-            "cps",
-            [
-                Query(CHOICE.rate(table.SESSION_FAILOVERS, "cause"), "{{cause}}"),
-                Query(CHOICE.rate(table.RESUMED_TOKENS), "tokens read again"),
-            ],
-        ),
-        lines(
             "CPU",
             "Cores that each process keeps busy.",
             "none",
