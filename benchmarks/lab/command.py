@@ -59,7 +59,13 @@ def main(words: Sequence[str]) -> None:
     if options.json:
         json.dump(rows, sys.stdout, indent=2)
         sys.stdout.write("\n")
-    _finish(context, rows, {"scenarios": " ".join(groups), "trace": str(options.replay or "none")})
+    settings: dict[str, object] = {"scenarios": " ".join(groups), "trace": str(options.replay or "none")}
+    _finish(context, files_of(groups), rows, settings)
+
+
+def files_of(groups: Sequence[str]) -> str:
+    """Name the files of a run: those of other groups do not take the place of the usual ones."""
+    return "lab" if tuple(groups) == DEFAULT else "-".join(["lab", *groups])
 
 
 def _distinct(scenarios: Sequence[Scenario]) -> list[Scenario]:
@@ -100,7 +106,7 @@ def _rows(context: Context, source: Source, scenarios: Sequence[Scenario]) -> li
     return rows
 
 
-def _finish(context: Context, rows: list[Row], settings: dict[str, object]) -> None:
+def _finish(context: Context, name: str, rows: list[Row], settings: dict[str, object]) -> None:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         names = [
@@ -112,4 +118,4 @@ def _finish(context: Context, rows: list[Row], settings: dict[str, object]) -> N
         axes.invert_yaxis()
         axes.set_xlabel("committed tokens/s, virtual time")
 
-    context.finish("lab", "The laboratory: virtual time, no noise", COLUMNS, rows, settings, NOTES, draw)
+    context.finish(name, "The laboratory: virtual time, no noise", COLUMNS, rows, settings, NOTES, draw)

@@ -73,7 +73,8 @@ GROUPS: dict[str, list[Scenario]] = {
         *[Scenario("one session, 50 kB/s", link=Link(delay, bytes_per_s=5e4)) for delay in (0.0, 5.0)],
         Scenario("an expansion takes as long as a step", drafters=(AS_SLOW,), step=StepCurve(3.0)),
         *[
-            Scenario(name, drafters=drafters, arrivals=Closed(16), requests=16)
+            # 40 requests: with 16 the tail of single sessions would rule
+            Scenario(name, drafters=drafters, arrivals=Closed(16), requests=40)
             for name, drafters in {
                 "batch 16": (STANDALONE,),
                 "batch 16, two drafters": (STANDALONE, STANDALONE),

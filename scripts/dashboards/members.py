@@ -35,19 +35,6 @@ def _cluster() -> Row:
             [Query(CHOICE.level(table.MEMBERS, "role, state"), "{{role}} {{state}}")],
         ),
         lines(
-            "Sessions that changed their verifier",
-            "Sessions that went on with another verifier, or with the same one come back, by cause.",
-            "cps",
-            [Query(CHOICE.rate(table.SESSION_FAILOVERS, "cause"), "{{cause}}")],
-            stacked=True,
-        ),
-        lines(
-            "Tokens resumed",
-            "Tokens that were generated before a failover, or that a caller had already, and were read again, per second.",
-            "suffix: tok/s",
-            [Query(CHOICE.rate(table.RESUMED_TOKENS), "resumed")],
-        ),
-        lines(
             "CPU",
             "Cores that each process keeps busy.",
             "none",

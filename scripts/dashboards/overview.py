@@ -173,6 +173,8 @@ def _errors() -> Row:
                 Query(ALL.rate(table.DRAFTERS_LOST), "stream lost"),
                 Query(ALL.rate(table.FAILOVERS), "failover"),
                 Query(ALL.rate(table.PREEMPTIONS), "preemption"),
+                Query(ALL.rate(table.SESSION_FAILOVERS, "cause"), "session moved: {{cause}}"),
+                Query(ALL.rate(table.RESUMED_TOKENS), "tokens read again"),
             ],
         ),
     ]

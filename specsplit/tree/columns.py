@@ -178,13 +178,9 @@ class Columns:
         count = len(survivors)
         moved: Ints = np.full(self._count + 1, -1, dtype=np.int64)  # the last is where the parent -1 of a root looks
         moved[survivors] = np.arange(count)
-        numbers = self._numbers.take(survivors, axis=1)
-        numbers[PARENT] = moved.take(numbers[PARENT])
-        self._numbers[:, :count] = numbers
-        self._scores[:count] = self._scores.take(survivors)
-        self._above[:count] = self._above.take(survivors)
-        for column in self._attached:
-            column.data[:count] = column.data.take(survivors)
+        for data in (*self._numbers, self._scores, self._above, *(column.data for column in self._attached)):
+            data[:count] = data.take(survivors)  # one by one: an array of several is fresh memory each time
+        self._numbers[PARENT, :count] = moved.take(self._numbers[PARENT, :count])
         self._shrink(count)
         return moved[:-1]
 

@@ -70,9 +70,8 @@ class TokenTree(Columns):
 
     def child(self, slot: int, token: int) -> int | None:
         """Look up the child of a slot with this token; None if there is none."""
-        if not self._is_above[slot]:
-            return None
-        found = ((self.parents == slot) & (self.tokens == token)).nonzero()[0]
+        children = self.below([slot])
+        found = children.compress(self.tokens.take(children) == token)
         return int(found[0]) if len(found) else None
 
     def links_below(self, slots: Iterable[int]) -> set[int]:
@@ -197,11 +196,11 @@ class TokenTree(Columns):
         Every node that came later looks up to its parent, then to its parent's parent and so on, twice as far each time. In the
         numbering used here the heir is 1; whatever does not hang below it ends at 0.
         """
-        above = np.maximum(self.parents[heir - 1 :] - (heir - 1), 0)
+        above = self.parents[heir - 1 :] - (heir - 1)
         above[:2] = 0, 1
         levels = int(self.positions[heir:].max()) - self._position[heir]
         for _ in range(max(0, levels).bit_length()):
-            above = above.take(above)
+            above = above.take(above, mode="clip")  # below 0 is whatever came before the heir
         return (above == 1).nonzero()[0] + (heir - 1)
 
     def best(self, count: int, topk: int, depth: int) -> list[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lab.arrivals import Burst, Closed, Poisson, Steady, Trace
+from benchmarks.lab.command import files_of
 from benchmarks.lab.cost import ExpansionCurve, StepCurve
 from benchmarks.lab.events import Timeline
 from benchmarks.lab.figures import figures, measured
@@ -15,6 +16,7 @@ from benchmarks.lab.laboratory import Laboratory
 from benchmarks.lab.ledger import covered_s
 from benchmarks.lab.replay import ReplaySource
 from benchmarks.lab.scenario import DrafterSpec, Policy, Scenario
+from benchmarks.lab.scenarios import DEFAULT
 from benchmarks.lab.trace import FORMAT, Header, Level, row, write
 from benchmarks.lab.trace import Trace as Recorded
 from benchmarks.lab.transport import Link, Wire
@@ -196,6 +198,11 @@ def test_every_trace_that_is_kept_can_be_replayed(file: Path) -> None:
     scenario = source.fitted(Scenario("kept", requests=1))
     (entry,) = Laboratory(scenario, source).run().entries
     assert [*entry.request.tokens, *entry.tokens] == list(source.truth(entry.request))
+
+
+def test_a_run_of_other_groups_leaves_the_files_of_the_usual_ones_alone() -> None:
+    assert files_of(DEFAULT) == "lab"
+    assert files_of(["refresh", "unpaced"]) == "lab-refresh-unpaced"
 
 
 def test_a_run_is_the_same_every_time() -> None:

@@ -180,3 +180,44 @@ async def test_a_trial_ends_with_the_first_event_or_with_the_lease(registry: Reg
     assert seat.breaker.admits
     trial.release()
     assert (admission.running, seat.running) == (0, 0)
+
+
+async def test_who_lost_a_verifier_waits_for_one_and_only_so_long() -> None:
+    clock = ManualClock()
+    registry = Registry(Vocabulary(50), clock, 2.0)
+    seat = join(registry, "v1")
+    admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
+    (await enter(admission)).release()
+    registry.remove(seat, "it was killed")
+    first, second = (asyncio.create_task(admission.enter(again=True)) for _ in range(2))
+    await settle()
+    clock.advance(2.9)
+    admission.serve_waiting()
+    join(registry, "v2")
+    assert (await first).verifier.member_id == "v2"
+    registry.remove(registry.verifiers[0], "it was killed too")
+    clock.advance(2.9)
+    admission.serve_waiting()
+    await settle()
+    assert not second.done(), "the time with a verifier, busy as it was, does not count"
+    clock.advance(0.2)
+    admission.serve_waiting()
+    with pytest.raises(Unavailable, match="no verifier took it over in 3 s: no verifier has joined"):
+        await second
+    assert admission.queued == 0
+
+
+async def test_who_waits_for_a_sound_verifier_holds_up_nobody() -> None:
+    registry = Registry(Vocabulary(50), ManualClock(), 2.0)
+    seat = join(registry, "v1", max_sessions=2)
+    admission = Admission(registry, max_queue=4, retry_after_s=1)
+    seat.breaker.failed()
+    again = asyncio.create_task(admission.enter(again=True))
+    await settle()
+    other = asyncio.create_task(enter(admission))
+    await settle()
+    assert admission.queued == 2, "a newcomer waits its turn"
+    admission.serve_waiting()
+    assert (await other).verifier is seat and not again.done()
+    again.cancel()
+    await asyncio.wait({again})

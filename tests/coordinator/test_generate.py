@@ -350,3 +350,23 @@ async def test_more_output_than_the_context_holds_is_refused_without_waiting_for
         await cluster.client.generate("x", max_tokens=4_000_000_000)
     running.cancel()
     await asyncio.wait({running})
+
+
+async def test_a_caller_that_has_some_of_its_answer_gets_the_rest(cluster: Cluster, say: Say) -> None:
+    earlier = cluster.tokens("one two")
+    verifier = await cluster.add_verifier(say(cluster.tokens(" three"), reason=FinishReason.LENGTH, stop_token=None))
+    result = await cluster.client.generate("zero", seed=3, temperature=1.0, max_tokens=99, resume_from=earlier)
+    assert (result.text, result.tokens) == (" three", cluster.tokens(" three"))
+    assert result.usage.completion_tokens == len(earlier) + len(result.tokens)
+    (asked,) = verifier.asked
+    assert (asked.tokens, asked.committed) == ((*cluster.tokens("zero"), *earlier), len(earlier))
+
+
+async def test_a_caller_that_has_all_of_its_answer_is_told_that_it_is_over(cluster: Cluster, say: Say) -> None:
+    verifier = await cluster.add_verifier(say((5,)))
+    earlier = cluster.tokens("one two")
+    result = await cluster.client.generate("zero", max_tokens=len(earlier), resume_from=earlier)
+    assert (result.text, result.reason, result.done.verifier) == ("", FinishReason.LENGTH, "")
+    result = await cluster.client.generate("zero", stop=["wo"], resume_from=earlier)
+    assert (result.text, result.reason, result.done.matched_stop) == ("", FinishReason.STOP, "wo")
+    assert verifier.asked == []

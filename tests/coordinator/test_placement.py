@@ -7,10 +7,12 @@ import pytest
 from specsplit.clock import ManualClock
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import Heartbeat, Register
+from specsplit.prefix import first_marks
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Vocabulary
 from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.breaker import FIRST_COOL_DOWN_S, Breaker
-from specsplit_coordinator.placement import choose_drafter, choose_verifier, has_other
+from specsplit_coordinator.need import Need
+from specsplit_coordinator.placement import better_verifier, choose_drafter, choose_verifier, has_other, pages_known
 from specsplit_coordinator.registry import Registry, Seat
 
 TARGET = Vocabulary(50, "aa")
@@ -146,3 +148,53 @@ def test_verifiers_that_have_all_failed_are_tried_all_the_same() -> None:
         seat.breaker.failed()
     assert choose_verifier([one, two]) is two
     assert not has_other([one, two], one)
+
+
+def holding(name: str, *, free: int, waiting: int = 0, running: int = 0, total: int = 1000) -> Seat:
+    """A verifier with pages of 16 tokens."""
+    load = Load(running + waiting, waiting, free, total, page_size=16)
+    seat = verifier(name, running=running)
+    seat.report = Heartbeat(load)
+    return seat
+
+
+def test_one_without_pages_is_not_chosen_over_one_that_has_them() -> None:
+    full, roomy = holding("full", free=0, waiting=1), holding("roomy", free=900, running=3)
+    need = Need(range(100), 50)
+    assert need.pages(16) == 10
+    assert choose_verifier([full, roomy], need) is roomy
+    assert better_verifier([full, roomy], full, need) is roomy
+    assert better_verifier([full, roomy], roomy, need) is None
+
+
+def test_what_was_placed_since_the_last_heartbeat_counts_against_free_pages() -> None:
+    one, other = holding("one", free=15), holding("other", free=10, running=3)
+    need = Need(range(100), 50)
+    assert choose_verifier([one, other], need) is one
+    one.promised_pages = 10
+    assert choose_verifier([one, other], need) is other
+
+
+def test_a_pool_that_can_never_hold_a_session_is_the_last_choice() -> None:
+    small, large = holding("small", free=50, total=50), holding("large", free=0, waiting=2)
+    assert choose_verifier([small, large], Need(range(100), 800)) is large
+
+
+def test_then_the_shortest_queue_then_the_beginning_of_the_text_then_load() -> None:
+    text = range(100)
+    knows, queues, idle = holding("a", free=99, running=1), holding("b", free=99, waiting=1), holding("c", free=99)
+    queues.prefixes = frozenset(first_marks(text, 16))
+    assert choose_verifier([knows, queues, idle], Need(text)) is idle
+    knows.prefixes = frozenset(first_marks(text, 16)[:2])
+    assert pages_known(knows, Need(text)) == 2
+    assert choose_verifier([knows, queues, idle], Need(text)) is knows
+    assert choose_verifier([knows, queues, idle], Need(range(1, 100))) is idle
+    knows.running = 3  # of 4
+    assert choose_verifier([knows, queues, idle], Need(text)) is idle, "much busier"
+
+
+def test_who_lost_a_verifier_does_not_take_one_that_has_just_failed() -> None:
+    seat = verifier("a")
+    seat.breaker.failed()
+    assert choose_verifier([seat]) is seat
+    assert choose_verifier([seat], sound=True) is None

@@ -17,6 +17,10 @@ from tests.support.toys import alphabet_target
 PACED = {"paced_step_base_ms": 5.0, "drafter_lost_after_s": 1.0}
 WAITING = PlanChanges(draft_ahead=False, wait_budget_us=500_000)
 """Steps wait for their drafts, so that what is accepted is no matter of how busy this machine is."""
+SERIAL = PlanChanges(num_steps=5, topk=4, num_draft_tokens=16, draft_ahead=False, wait_budget_us=2_000_000)
+"""Every step has a full tree, however busy the machine: some drafts must be accepted. It is the tree of the default settings. Where a
+request leaves its size open it is as deep as goodput allows, and a drafter takes six times as long to fill it.
+"""
 ERRING = {"m": "x"}
 
 

@@ -95,9 +95,7 @@ def test_a_lost_verifier_that_nobody_follows_ends_its_sessions_with_a_sentence(a
         stream = client.stream("a", max_tokens=400)
         next(stream)
         cluster.verifiers[0].kill()
-        with pytest.raises(
-            Unavailable, match=r"was lost: .*; no verifier took it over in 0\.5 s: no verifier has joined"
-        ):
+        with pytest.raises(Unavailable, match=r"no verifier took it over in 0\.5 s: no verifier has joined"):
             for _ in stream:
                 pass
         with pytest.raises(Unavailable):

@@ -11,14 +11,11 @@ import pytest
 from specsplit.cli.local import LocalCluster
 from specsplit.errors import InvalidRequest
 from specsplit.requests import Delta, choice_seed
-from specsplit.values import PlanChanges
-from tests.system.conftest import empty, eventually
+from tests.system.conftest import SERIAL, empty, eventually
 
 POCKET = Path("models/pocket")
 PROMPT = "def fibonacci(n):\n"
 SEEDED = {"temperature": 0.9, "top_k": 200, "max_tokens": 48, "ignore_eos": True}
-SERIAL = PlanChanges(draft_ahead=False, wait_budget_us=2_000_000)
-"""Every step has a full tree, however busy the machine."""
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,13 @@ from transformers import AutoTokenizer
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Delta
-from specsplit.values import DrafterInfo, DrafterKind, PlanChanges
-from tests.system.conftest import empty, eventually
+from specsplit.values import DrafterInfo, DrafterKind
+from tests.system.conftest import SERIAL, empty, eventually
 
 TARGET = Path("models/pocket/target")
 HEADS = ["eagle3", "multi_layer_eagle", "eagle"]
 PACED = {"paced_step_base_ms": 10.0, "drafter_lost_after_s": 2.0}
 NEW_TOKENS = 160
-SERIAL = PlanChanges(draft_ahead=False, wait_budget_us=2_000_000)
-"""Every step has a full tree: what is accepted is a matter of the head and not of how busy the machine is."""
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,8 @@ from specsplit.values import Endpoint, Plan, Stopping
 from specsplit.wire import drafter as wire
 from specsplit_drafter.session_table import SessionTable, TableLimits
 from specsplit_verifier.draft_session import DraftSession
-from specsplit_verifier.drafter_pool import COOL_DOWN_S, DrafterPool
+from specsplit_verifier.drafter_memory import COOL_DOWN_S
+from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.events import FromDrafter, Sends
 from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.session import Session, StopRule

@@ -27,6 +27,7 @@ from specsplit.wire import drafter as wire
 from specsplit_verifier.events import Roster
 from tests.support.restless import RestlessController
 from tests.support.sampling import processors
+from tests.system.conftest import SERIAL
 
 POCKET = Path("models/pocket")
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 50, 24, 128
@@ -34,8 +35,6 @@ ADAPTED_TOKENS = 96
 """Of a text that is written while plans switch."""
 DRAFTERS = ["eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram"]
 KINDS = ["none", *DRAFTERS]
-SERIAL = PlanChanges(draft_ahead=False, wait_budget_us=2_000_000)
-"""Every step has a full tree, however busy the machine: some drafts must be accepted."""
 AHEAD = PlanChanges(draft_ahead=True)
 """As usual. How much is drafted in time is a matter of the machine, and what is written is not."""
 SEEDED = {"temperature": 0.9, "top_k": 200, "top_p": 0.95, "min_p": 0.01, "seed": 2024}
@@ -268,7 +267,7 @@ def settings_of(controller: str, nervous_tiers: Path) -> VerifierSettings:
     if controller == "ema":
         settings |= {"adaptive": "ema", "adaptive_config": nervous_tiers, "num_steps": 4}
     if controller == "goodput":
-        settings |= {"adaptive": "goodput"}
+        settings |= {"adaptive": "goodput", "max_draft_tokens": 8}
     return VerifierSettings.model_validate({"model": POCKET / "target", **settings})
 
 

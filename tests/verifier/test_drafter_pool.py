@@ -11,7 +11,7 @@ from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Featur
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, Plan, Sampling, Vocabulary
-from specsplit_verifier import drafter_pool
+from specsplit_verifier import drafter_memory
 from specsplit_verifier.draft_session import NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.drafter_record import DrafterRecord, Lately, Recently
@@ -94,7 +94,7 @@ def test_sessions_stay_where_they_are_if_the_other_drafter_needs_what_the_target
 
 
 def test_a_pool_remembers_so_many_drafters_and_every_one_that_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drafter_pool, "REMEMBERED", 3)
+    monkeypatch.setattr(drafter_memory, "REMEMBERED", 3)
     pool = pool_with_features()
     sessions = [session_at(pool, Endpoint(f"d{i}", f"d:{i}"), i) for i in range(4)]
     assert len(pool.records) == 4, "all of them draft"
@@ -107,7 +107,7 @@ def test_a_pool_remembers_so_many_drafters_and_every_one_that_drafts(monkeypatch
 
 
 def test_the_drafter_that_was_not_used_for_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drafter_pool, "REMEMBERED", 2)
+    monkeypatch.setattr(drafter_memory, "REMEMBERED", 2)
     pool = pool_with_features()
     for number, name in enumerate("abac"):
         pool.close(session_at(pool, Endpoint(name, f"{name}:1"), number))

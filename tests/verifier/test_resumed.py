@@ -35,9 +35,11 @@ async def verifier(folder: Path) -> AsyncIterator[Verifier]:
         yield verifier
 
 
-def resumed(sampling: Sampling, earlier: list[int], stopping: Stopping | None = None, **more: int) -> DecodeRequest:
+def resumed(
+    sampling: Sampling, earlier: list[int], stopping: Stopping | None = None, logprobs: int | None = None
+) -> DecodeRequest:
     tokens = (*PROMPT, *earlier)
-    return DecodeRequest("r", tokens, sampling, stopping or Stopping(NEW), committed=len(earlier), **more)
+    return DecodeRequest("r", tokens, sampling, stopping or Stopping(NEW), logprobs=logprobs, committed=len(earlier))
 
 
 async def logged(verifier: Verifier, request: DecodeRequest) -> list[tuple[int, float, list[int]]]:

@@ -11,6 +11,7 @@ from torch import nn
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, CostCurve, Paced, PageTable
 from specsplit.model.torch_mesh import TorchMesh
+from specsplit_verifier.lockstep import Lockstep
 from specsplit_verifier.step import ChunkInput, StepInput
 from specsplit_verifier.target_runner import TargetRunner
 from tests.support.ranks import run_ranks
@@ -21,7 +22,7 @@ POISON = ord("#")
 def in_halves(mesh: TorchMesh, folder: Path) -> Any:
     """Rank 0 steps four sessions, the third of which fails behind the first layer's attention; rank 1 is idle as often as asked."""
     target, clock = CausalLM.load(folder, num_pages=32, page_size=4, mesh=mesh), SystemClock()
-    runner = TargetRunner(target, Paced(CostCurve(), clock), None, clock, mesh)
+    runner = TargetRunner(target, Paced(CostCurve(), clock), None, clock, Lockstep(mesh, clock))
     if mesh.rank:
         for _ in range(5):  # four, two and two, one and one
             runner.run(StepInput())

@@ -92,6 +92,7 @@ heartbeats = st.builds(
     st.lists(NAME, max_size=3).map(tuple),
     st.none() | plans,
     st.none() | speculation_reports,
+    st.lists(st.integers(0, 2**64 - 1), max_size=3).map(tuple),
 )
 reports = registers | ranks | heartbeats | waves | st.just(membership.Draining())
 plan_changes = st.builds(

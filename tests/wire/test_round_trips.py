@@ -121,7 +121,7 @@ def test_infos_round_trip(
     for known in (vocabulary, None):
         info = DrafterInfo(kind, model, known, context, need)
         assert drafter.drafter_info_from_wire(drafter.drafter_info_to_wire(info)) == info
-    load = Load(n, n // 2, n, n, n, n / 7)
+    load = Load(n, n // 2, n, n, n, n / 7, n // 9)
     assert common.load_from_wire(common.load_to_wire(load)) == load
 
 

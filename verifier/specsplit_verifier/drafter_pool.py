@@ -1,4 +1,4 @@
-"""The drafters that sessions may use: who is there, who cools down, who drafts for whom, and what their messages mean.
+"""The drafters that sessions may use: who is there, who drafts for whom, and what their messages mean.
 
 Pure bookkeeping on the engine thread: every method returns the events to send, as (drafter address, session, event).
 """
@@ -6,7 +6,6 @@ Pure bookkeeping on the engine thread: every method returns the events to send, 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,16 +15,14 @@ from specsplit.features import FeatureLayout, FeatureNeed, Features
 from specsplit.speculation import Grow, Mirror
 from specsplit.values import Endpoint, Plan, Vocabulary
 from specsplit_verifier.draft_session import DraftCounters, DraftSession, NoDrafter
+from specsplit_verifier.drafter_memory import DrafterMemory
 from specsplit_verifier.drafter_record import DrafterRecord, RecordKey
 from specsplit_verifier.events import FromDrafter, HandOver, Sends
 from specsplit_verifier.feed import FeatureSource, Feed, Overrun, Recipe
-from specsplit_verifier.patience import Patience
 from specsplit_verifier.session import Session
 
 _log = logging.getLogger(__name__)
-COOL_DOWN_S = 5.0  # a lost drafter is not tried again for so long
 RETRY_S = 1.0  # sessions that need a drafter are looked after this often
-REMEMBERED = 1024  # records of what drafters brought; of those whose drafters draft for nobody the first is forgotten
 ELSEWHERE = (8, 9, 14)  # RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNAVAILABLE: this drafter cannot, another may
 
 
@@ -37,12 +34,8 @@ class DrafterPool:
         self._max_nodes = max_nodes
         self._features = features
         self._roster: Sequence[Endpoint] = ()
-        self._cooling_down: dict[str, float] = {}
-        """Until when, by address."""
+        self._memory = DrafterMemory()
         self._retry_at = 0.0
-        self._patience: dict[str, Patience] = {}
-        """By address."""
-        self._records: dict[RecordKey, DrafterRecord] = {}
         self.counters = DraftCounters()
         self.step_us = 0
         """What drafters are told of the time from one step to the next; 0: nothing."""
@@ -50,7 +43,7 @@ class DrafterPool:
     @property
     def records(self) -> Mapping[RecordKey, DrafterRecord]:
         """What every drafter has brought; a copy, so that another thread may walk it."""
-        return self._records.copy()
+        return self._memory.records
 
     def replan(self, session: Session, plan: Plan, now: float) -> Sends:
         """From its next step on a session is under this plan; its drafter is told. No step is in flight."""
@@ -84,7 +77,7 @@ class DrafterPool:
     def _open(self, session: Session, drafter: Endpoint, now: float) -> Sends:
         """Nothing if it cannot be attached."""
         address, sampled = drafter.address, session.sampled
-        if self._cooling_down.get(address, -math.inf) > now:
+        if self._memory.cools_down(address, now):
             return []
         try:
             feed = self._feed(session, drafter.features)
@@ -94,30 +87,11 @@ class DrafterPool:
             return []
         root = len(session.tokens) - 1
         mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
-        patience, record = self._patience.setdefault(address, Patience()), self._record(address, sampled)
+        patience, record = self._memory.recall(address, sampled)
         movable = session.request.any_drafter
         session.drafter = DraftSession(address, mirror, patience, feed, self.counters, record, movable=movable)
         opened = self._open_event(session, feed)
         return [(address, session.id, event) for event in (opened, *session.drafter.begin(root, now))]
-
-    def _record(self, address: str, sampled: bool) -> DrafterRecord:
-        """Look up a record, or begin one. It is the last to be forgotten from now on."""
-        record = self._records.pop((address, sampled), None)
-        if record is None:
-            self._forget()
-        record = self._records[address, sampled] = record or DrafterRecord()
-        return record
-
-    def _forget(self) -> None:
-        """Make room for another record."""
-        if len(self._records) < REMEMBERED:
-            return
-        idle = next((key for key, record in self._records.items() if not record.sessions), None)
-        if idle is not None:
-            del self._records[idle]
-            address, sampled = idle
-            if (address, not sampled) not in self._records:
-                self._patience.pop(address, None)
 
     def _open_event(self, session: Session, feed: Feed | None) -> Open:
         layout = FeatureLayout() if feed is None else feed.recipe.layout
@@ -165,7 +139,6 @@ class DrafterPool:
         if now < self._retry_at:
             return []
         self._retry_at = now + RETRY_S
-        self._cooling_down = {address: until for address, until in self._cooling_down.items() if until > now}
         return [send for session in running for send in self._replace(session, now)]
 
     def roster(self, drafters: Sequence[Endpoint], running: Iterable[Session], now: float) -> Sends:
@@ -175,8 +148,7 @@ class DrafterPool:
 
     def lost(self, address: str, running: Iterable[Session], now: float) -> Sends:
         """A drafter is gone: its sessions get another, or go on without."""
-        self._cooling_down[address] = now + COOL_DOWN_S
-        self._patience.pop(address, None)
+        self._memory.lost(address, now)
         sends: Sends = []
         for session in running:
             if session.drafted_by(address):
@@ -189,7 +161,7 @@ class DrafterPool:
 
         They stay where they are if the other was just lost, or needs features that the target does not give.
         """
-        if self._cooling_down.get(order.target.address, -math.inf) > now or not self._feeds(order.target):
+        if self._memory.cools_down(order.target.address, now) or not self._feeds(order.target):
             return []
         sends: Sends = []
         for session in _to_hand_over(order, running):

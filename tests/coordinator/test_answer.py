@@ -1,0 +1,70 @@
+"""An answer that begins behind what the caller has streams the rest of it, wherever characters and stop strings were cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.errors import InvalidRequest
+from specsplit.sessions import Finished, Tokens
+from specsplit.text.detokenizer import ByteDetokenizer
+from specsplit.text.stop import StopScanner
+from specsplit.values import FinishReason, SpeculationStatistics, Usage
+from specsplit_coordinator.answer import Answer
+from specsplit_coordinator.output import Output
+
+STEP = SpeculationStatistics(steps=1, drafted=2, accepted=1)
+texts = st.text(alphabet="abä€🙂", max_size=8)
+stops = st.lists(st.text(alphabet="abä€", min_size=1, max_size=3), max_size=2)
+
+
+def answer(stop: Sequence[str], earlier: Sequence[int] = (), most: int = 99) -> Answer:
+    detokenizer = ByteDetokenizer(lambda token: bytes([token]))
+    return Answer(Output(detokenizer, StopScanner(stop), str), most, earlier)
+
+
+def told(to: Answer, tokens: Sequence[int]) -> str:
+    """What a caller hears of tokens that come one by one, and of the end."""
+    text = ""
+    for token in tokens:
+        if to.end is not None:
+            return text
+        text += "".join(delta.text for delta in to.feed(to.summed(Tokens((token,), 0, STEP))))
+    if to.end is None:
+        end = Finished(FinishReason.LENGTH, None, Usage(1, len(tokens)), STEP)
+        text += "".join(delta.text for delta in to.feed(to.summed(end)))
+    return text
+
+
+@given(texts, stops, st.integers(0, 40))
+def test_the_rest_is_what_was_not_told_of_the_beginning(text: str, stop: list[str], split: int) -> None:
+    tokens = text.encode()
+    whole = answer(stop)
+    expected = told(whole, tokens)
+    first = answer(stop)
+    split = min(split, whole.kept)
+    heard = ""
+    for token in tokens[:split]:
+        heard += "".join(delta.text for delta in first.feed(Tokens((token,), 0, STEP)))
+    resumed = answer(stop, tokens[:split])
+    assert heard + told(resumed, tokens[split:]) == expected
+    assert (resumed.end, resumed.kept) == (whole.end, whole.kept)
+
+
+def test_the_sums_of_all_verifiers_are_added_up() -> None:
+    of = answer(())
+    for _ in range(3):
+        for steps in (1, 2):
+            of.feed(of.summed(Tokens((97,), 0, SpeculationStatistics(steps=steps, drafted=5 * steps))))
+        of.moves()
+    assert (of.speculation.steps, of.speculation.drafted, of.tokens) == (6, 30, [97] * 6)
+
+
+def test_more_than_the_answer_can_have_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="resume_from: has 4 tokens, but the answer ends after 3 at most"):
+        answer((), [97] * 4, most=3)
+    with pytest.raises(InvalidRequest, match="resume_from: has 3 tokens, but the answer ends after 2 at most"):
+        answer(("ab",), [97, 98, 97])

@@ -1,0 +1,58 @@
+"""What is remembered of drafters by address; tests/verifier/test_drafter_pool.py has which records are forgotten first."""
+
+from __future__ import annotations
+
+import pytest
+
+from specsplit_verifier import drafter_memory
+from specsplit_verifier.drafter_memory import COOL_DOWN_S, DrafterMemory
+
+
+def test_patience_is_with_a_drafter_whatever_it_drafts_and_outlasts_its_sessions() -> None:
+    memory = DrafterMemory()
+    patience, greedy = memory.recall("d:1", False)
+    again, sampled = memory.recall("d:1", True)
+    assert again is patience and sampled is not greedy
+    assert memory.recall("d:1", False) == (patience, greedy) and memory.recall("e:1", False)[0] is not patience
+
+
+def test_patience_ends_with_the_last_record_of_a_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafter_memory, "REMEMBERED", 2)
+    memory = DrafterMemory()
+    patience, _ = memory.recall("a:1", False)
+    memory.recall("a:1", True)
+    memory.recall("b:1", False)
+    assert list(memory.records) == [("a:1", True), ("b:1", False)]
+    assert memory.recall("a:1", True)[0] is patience
+    memory.recall("c:1", False)
+    memory.recall("d:1", False)
+    assert memory.recall("a:1", True)[0] is not patience
+
+
+def test_patience_with_a_drafter_in_use_does_not_end_when_its_other_record_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drafter_memory, "REMEMBERED", 1)
+    memory = DrafterMemory()
+    memory.recall("a:1", True)
+    patience, record = memory.recall("a:1", False)
+    assert list(memory.records) == [("a:1", False)]
+    assert memory.recall("a:1", False) == (patience, record)
+
+
+def test_a_lost_drafter_cools_down_and_its_timing_is_learnt_anew_but_what_it_brought_stays() -> None:
+    memory = DrafterMemory()
+    patience, record = memory.recall("a:1", False)
+    memory.lost("a:1", 10.0)
+    assert memory.cools_down("a:1", 10.0) and not memory.cools_down("b:1", 10.0)
+    assert not memory.cools_down("a:1", 10.0 + COOL_DOWN_S)
+    again, same = memory.recall("a:1", False)
+    assert again is not patience and same is record
+
+
+def test_one_that_is_lost_while_another_cools_down_changes_nothing_for_that() -> None:
+    memory = DrafterMemory()
+    memory.lost("a:1", 10.0)
+    memory.lost("b:1", 12.0)
+    assert memory.cools_down("a:1", 14.0) and memory.cools_down("b:1", 14.0)
+    assert not memory.cools_down("a:1", 16.0) and memory.cools_down("b:1", 16.0)

@@ -1,0 +1,61 @@
+"""What a verifier remembers of drafters by their address: what each has brought, what waiting for it brings, whether it was just lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from specsplit_verifier.drafter_record import DrafterRecord, RecordKey
+from specsplit_verifier.patience import Patience
+
+COOL_DOWN_S = 5.0  # a lost drafter is not tried again for so long
+REMEMBERED = 1024  # records of what drafters brought; of those whose drafters draft for nobody the first is forgotten
+
+
+class DrafterMemory:
+    """Records outlast the sessions that drafters served, and so does patience with them until they are lost."""
+
+    def __init__(self) -> None:
+        self._records: dict[RecordKey, DrafterRecord] = {}
+        self._patience: dict[str, Patience] = {}
+        self._cooling_down: dict[str, float] = {}
+        """Until when."""
+
+    @property
+    def records(self) -> Mapping[RecordKey, DrafterRecord]:
+        """What every drafter has brought; a copy, so that another thread may walk it."""
+        return self._records.copy()
+
+    def recall(self, address: str, sampled: bool) -> tuple[Patience, DrafterRecord]:
+        """Look up what is known of a drafter that begins on a session, or begin to learn it."""
+        record = self._record(address, sampled)  # first: making room for it may end patience with its own drafter
+        return self._patience.setdefault(address, Patience()), record
+
+    def _record(self, address: str, sampled: bool) -> DrafterRecord:
+        """From now on it is the last to be forgotten."""
+        record = self._records.pop((address, sampled), None)
+        if record is None:
+            self._forget()
+        record = self._records[address, sampled] = record or DrafterRecord()
+        return record
+
+    def _forget(self) -> None:
+        """Make room for another record."""
+        if len(self._records) < REMEMBERED:
+            return
+        idle = next((key for key, record in self._records.items() if not record.sessions), None)
+        if idle is not None:
+            del self._records[idle]
+            address, sampled = idle
+            if (address, not sampled) not in self._records:
+                self._patience.pop(address, None)
+
+    def lost(self, address: str, now: float) -> None:
+        """A drafter is gone: it cools down, and what was learnt of its timing is void."""
+        self._cooling_down = {each: until for each, until in self._cooling_down.items() if until > now}
+        self._cooling_down[address] = now + COOL_DOWN_S
+        self._patience.pop(address, None)
+
+    def cools_down(self, address: str, now: float) -> bool:
+        """Whether a drafter was lost a moment ago."""
+        return self._cooling_down.get(address, -math.inf) > now
