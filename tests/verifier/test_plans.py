@@ -12,7 +12,7 @@ import pytest
 
 from specsplit.features import LAST, FeatureNeed
 from specsplit.model.pages import PagePool, PageTable
-from specsplit.sessions import DecodeRequest, Finished
+from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Grow, Mirror
 from specsplit.values import Adaptive, Endpoint, FinishReason, Plan, PlanChanges, Stopping, Vocabulary
@@ -48,7 +48,9 @@ class Running:
         row = 0
         while row < 3:
             event = await anext(self.events)
-            assert not isinstance(event, Finished), f"it ended, and never had {lowest} to {highest} nodes in a step"
+            assert isinstance(event, Tokens), (
+                f"it ended or was preempted, and never had {lowest} to {highest} nodes in a step"
+            )
             self.written += event.tokens
             row = row + 1 if lowest <= event.speculation.drafted - self.drafted <= highest else 0
             self.drafted = event.speculation.drafted
