@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,9 @@ class TorchMesh:
         """Why the group is at its end; empty: it is not."""
         patient = timedelta(seconds=LOAD_TIMEOUT_S)
         try:
-            self._store, _, _ = next(rendezvous("env://", rank, size, timeout=patient))
+            kept, _, _ = next(rendezvous("env://", rank, size, timeout=patient))
+            # torchrun may keep its store over a restart: addresses of ranks that died are still in there.
+            self._store = PrefixStore(f"start/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", kept)
             backend, store = "cpu:gloo,cuda:nccl" if cuda else "gloo", PrefixStore("mesh", self._store)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patient)
             self._group = dist.new_group(timeout=timedelta(seconds=timeout_s))
