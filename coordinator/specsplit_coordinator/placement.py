@@ -79,7 +79,8 @@ def pages_known(seat: Seat, need: Need) -> int:
     """Pages with which a session's text begins whose KV the verifier has."""
     if not seat.prefixes:
         return 0
-    return sum(1 for _ in takewhile(seat.prefixes.__contains__, need.marks(seat.load.page_size)))
+    known = frozenset(seat.prefixes)
+    return sum(1 for _ in takewhile(known.__contains__, need.marks(seat.load.page_size)))
 
 
 def _never_fits(seat: Seat, need: Need) -> bool:

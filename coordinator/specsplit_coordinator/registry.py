@@ -52,14 +52,17 @@ class Seat:
     """Called once, when the member is lost or leaves."""
     cooling_down: dict[str, float] = field(default_factory=dict[str, float])
     """Drafters that this verifier has just lost, by member id, and until when they are the last choice for it."""
-    prefixes: frozenset[int] = frozenset()
-    """Marks of first pages that a verifier has, as it said last."""
     promised_pages: int = 0
     """What sessions want that were placed on a verifier since it last said how many pages are free."""
     hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
     """What a verifier has yet to be told of sessions that are to go on with another drafter."""
     group: Group | None = None
     """The group that a verifier is a rank of; None: it is alone."""
+
+    @property
+    def prefixes(self) -> tuple[int, ...]:
+        """Marks of first pages that a verifier has, as it said last."""
+        return self.report.prefixes
 
     @property
     def load(self) -> Load:
@@ -159,11 +162,8 @@ class Registry:
 
     def hear(self, seat: Seat, report: Heartbeat) -> None:
         """Note how a member fares."""
-        before = seat.report
         seat.heard_at = self._clock.now()
         seat.report, seat.promised_pages = report, 0
-        if report.prefixes != before.prefixes:
-            seat.prefixes = frozenset(report.prefixes)
         self.heard += seat.is_verifier
         seat.cooling_down = {drafter: until for drafter, until in seat.cooling_down.items() if until > seat.heard_at}
         seat.cooling_down |= dict.fromkeys(report.lost_drafters, seat.heard_at + DRAFTER_COOL_DOWN_S)

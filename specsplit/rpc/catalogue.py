@@ -1,7 +1,7 @@
 """Which gRPC status each error is, and back.
 
 A peer's status becomes the same error on this side (but for LoadError, which ends a service at start and would come back
-as its neighbour Incompatible). Details beside the sentence follow google.rpc: BadRequest names the field of an
+as its neighbour Incompatible, and RankLost, which is about the peer's own group: it comes back as Unavailable). Details beside the sentence follow google.rpc: BadRequest names the field of an
 InvalidRequest, RetryInfo carries the hint of an Exhausted.
 
 A status travels as metadata, of which a peer takes 8 KiB: the sentence once in a header, where what is not ASCII takes three times its
@@ -29,6 +29,7 @@ from specsplit.errors import (
     InvalidRequest,
     LoadError,
     NotFound,
+    RankLost,
     SpecsplitError,
     Unavailable,
     Unsupported,
@@ -47,6 +48,7 @@ CODES: Mapping[type[SpecsplitError], grpc.StatusCode] = MappingProxyType(
         DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
         Cancelled: grpc.StatusCode.CANCELLED,
         LoadError: grpc.StatusCode.FAILED_PRECONDITION,
+        RankLost: grpc.StatusCode.UNAVAILABLE,
         SpecsplitError: grpc.StatusCode.INTERNAL,
     }
 )
@@ -58,7 +60,7 @@ _MOST_FIELD_BYTES = 256
 _DETAILS_KEY = "grpc-status-details-bin"
 _BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType({int(code.value[0]): code for code in grpc.StatusCode})
 _ERRORS: Mapping[grpc.StatusCode, type[SpecsplitError]] = MappingProxyType(
-    {code: error for error, code in CODES.items() if error is not LoadError}
+    {code: error for error, code in CODES.items() if error not in (LoadError, RankLost)}
 )
 _TRANSPORT_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 _ILLEGAL = re.compile(r"session (\d+): (.+?) in state (\w+): (.*)", re.DOTALL)

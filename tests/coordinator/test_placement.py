@@ -183,9 +183,9 @@ def test_a_pool_that_can_never_hold_a_session_is_the_last_choice() -> None:
 def test_then_the_shortest_queue_then_the_beginning_of_the_text_then_load() -> None:
     text = range(100)
     knows, queues, idle = holding("a", free=99, running=1), holding("b", free=99, waiting=1), holding("c", free=99)
-    queues.prefixes = frozenset(first_marks(text, 16))
+    queues.report = replace(queues.report, prefixes=first_marks(text, 16))
     assert choose_verifier([knows, queues, idle], Need(text)) is idle
-    knows.prefixes = frozenset(first_marks(text, 16)[:2])
+    knows.report = replace(knows.report, prefixes=first_marks(text, 16)[:2])
     assert pages_known(knows, Need(text)) == 2
     assert choose_verifier([knows, queues, idle], Need(text)) is knows
     assert choose_verifier([knows, queues, idle], Need(range(1, 100))) is idle

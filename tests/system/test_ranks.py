@@ -6,20 +6,24 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from transformers import LlamaForCausalLM
 
 from specsplit.cli.local import Child
 from specsplit.client import Client
-from specsplit.errors import SpecsplitError
+from specsplit.requests import Delta
 from tests.support.ranks import free_port
 from tests.system.conftest import eventually
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
-PROMPTS = ("def main(", "import os\n\nclass")
+PROMPTS = (tuple(range(40, 60)), tuple(range(300, 330)))
+LONG = 200
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,7 +33,7 @@ def all_forked() -> None:
 
 @pytest.fixture
 def coordinator() -> Iterator[str]:
-    child = Child("coordinator", "coordinator", {"model": POCKET, "listen": "127.0.0.1:0"}, None)
+    child = Child("coordinator", "coordinator", {"model": POCKET, "listen": "127.0.0.1:0", "failover_s": 120}, None)
     try:
         yield child.wait_listening(60)
     finally:
@@ -45,38 +49,47 @@ def members(client: Client) -> int:
     return len(client.cluster().members)
 
 
-def answered(client: Client) -> bool:
-    try:
-        return len(client.generate(PROMPTS[0], max_tokens=8, drafter="none").tokens) == 8
-    except SpecsplitError:
-        return False
+def written(prompt: Sequence[int], count: int) -> list[int]:
+    """What transformers writes by itself."""
+    model: Any = LlamaForCausalLM.from_pretrained(POCKET, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    rows = torch.tensor([list(prompt)])
+    made = model.generate(rows, attention_mask=torch.ones_like(rows), max_new_tokens=count, do_sample=False)
+    return made[0, len(prompt) :].tolist()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_two_ranks_serve_a_request_each_and_a_killed_one_is_started_again_with_its_group(
+def test_two_ranks_serve_a_request_each_and_a_stream_outlives_a_killed_one_as_the_group_is_started_again(
     coordinator: str, tmp_path: Path
 ) -> None:
     options = ["--model", str(POCKET), "--dp-size", "2", "--rank-timeout-s", "10", "--coordinator", coordinator]
     log = tmp_path / "ranks.log"
     elastic = ["--nproc-per-node", "2", "--max-restarts", "1", "--master-addr", "127.0.0.1"]
     command = [sys.executable, "-m", "torch.distributed.run", *elastic, "--master-port", str(free_port())]
-    with log.open("wb") as written, Client(coordinator) as client:
+    with log.open("wb") as sink, Client(coordinator) as client:
         torchrun = subprocess.Popen(
             [*command, "-m", "specsplit", "serve", "verifier", *options],
-            stdout=written,
-            stderr=written,
+            stdout=sink,
+            stderr=sink,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         try:
             eventually(lambda: members(client) == 2, within_s=120)
             with ThreadPoolExecutor() as pool:
-                calls = [pool.submit(client.generate, each, max_tokens=16, drafter="none") for each in PROMPTS]
-                assert all(len(call.result(60).tokens) == 16 for call in calls)
-            os.kill(ranks_of(torchrun)[1], signal.SIGKILL)
-            eventually(lambda: b"rank 1 of 2 is lost" in log.read_bytes(), within_s=30)
-            eventually(lambda: log.read_bytes().count(b"joined the cluster") == 4, within_s=120)
-            eventually(lambda: answered(client), within_s=30)
+                calls = [pool.submit(client.generate, each, max_tokens=16, ignore_eos=True) for each in PROMPTS]
+                done = [call.result(60) for call in calls]
+            assert {each.done.verifier for each in done} == {member.member_id for member in client.cluster().members}
+            assert [list(each.tokens) for each in done] == [written(each, 16) for each in PROMPTS]
+            tokens: list[int] = []
+            for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
+                if isinstance(event, Delta):
+                    if not tokens:
+                        os.kill(ranks_of(torchrun)[1], signal.SIGKILL)
+                    tokens += event.tokens
+            assert tokens == written(PROMPTS[0], LONG)
+            assert b"rank 1 of 2 is lost" in log.read_bytes()
+            assert log.read_bytes().count(b"joined the cluster") == 4
         finally:
             torchrun.terminate()
             torchrun.wait(60)
