@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import grpc
@@ -181,12 +182,10 @@ async def test_registering_twice_ends_the_membership(cluster: Cluster, member: M
 
 async def test_sessions_of_a_verifier_that_leaves_go_on_when_it_comes_back(cluster: Cluster, say: Say) -> None:
     scripted = await cluster.add_verifier(say((5,), then_wait=True), "v1")
-    task = asyncio.create_task(cluster.client.generate("x"))
-    await eventually(lambda: scripted.open == 1)
-    registry = cluster.coordinator.registry
-    registry.remove(registry.verifiers[0], "it was silent for 9.0 s")
-    await eventually(lambda: len(scripted.asked) == 2 and scripted.open == 1)
-    assert scripted.asked[1].tokens == (*scripted.asked[0].tokens, 5)
-    task.cancel()
-    await asyncio.wait({task})
+    async with aclosing(cluster.client.stream("x")) as events:
+        await anext(events)
+        registry = cluster.coordinator.registry
+        registry.remove(registry.verifiers[0], "it was silent for 9.0 s")
+        await eventually(lambda: len(scripted.asked) == 2 and scripted.open == 1)
+        assert scripted.asked[1].tokens == (*scripted.asked[0].tokens, 5)
     await eventually(lambda: cluster.coordinator.admission.running == 0 and scripted.open == 0)
