@@ -1,8 +1,8 @@
 """Which gRPC status each error is, and back.
 
 A peer's status becomes the same error on this side (but for LoadError, which ends a service at start and would come back
-as its neighbour Incompatible, and RankLost, which is about the peer's own group: it comes back as Unavailable). Details beside the sentence follow google.rpc: BadRequest names the field of an
-InvalidRequest, RetryInfo carries the hint of an Exhausted.
+as its neighbour Incompatible, and RankLost, which comes back as Unavailable). Details beside the sentence follow google.rpc: BadRequest
+names the field of an InvalidRequest, RetryInfo carries the hint of an Exhausted.
 
 A status travels as metadata, of which a peer takes 8 KiB: the sentence once in a header, where what is not ASCII takes three times its
 bytes, and twice in the details, in base 64. A longer one would turn the status into the transport's own complaint, so it is cut.
