@@ -112,7 +112,8 @@ class ShardedBlocks:
         if not self._blocks or not any(rows):
             yield
             return
-        self._layout, self._done = _Layout.of(rows, self._model.device), 0
+        with self._or_leave():
+            self._layout, self._done = _Layout.of(rows, self._model.device), 0
         try:
             yield
             self._catch_up()
@@ -131,19 +132,29 @@ class ShardedBlocks:
         layout = self._layout or _Layout.of([len(own)] * mesh.size, own.device)
         if self._layout is not None and index != self._done:
             raise RuntimeError(f"sharded block {index} is run where {self._done} is due: a turn holds one forward")
-        gathered = mesh.gather(layout.pad(own))
-        try:
-            partial = layout.apply(self._blocks[index], gathered)
-        except Exception as error:  # the others' rows would be wrong without this rank's part
-            raise mesh.leave(f"{type(error).__name__}: {error}") from error
-        output = mesh.reduce_scatter(partial)[: len(own)]
+        with self._or_leave():
+            gathered = mesh.gather(layout.pad(own))
+            output = mesh.reduce_scatter(layout.apply(self._blocks[index], gathered))[: len(own)]
         self._done += 1
         return output
+
+    @contextmanager
+    def _or_leave(self) -> Iterator[None]:
+        """What fails in here ends the group: the others' rows would be wrong without this rank's part, or they would wait for it."""
+        try:
+            yield
+        except RankLost:
+            raise
+        except Exception as error:
+            assert self._mesh is not None, "there is a block, so there is a group"
+            raise self._mesh.leave(f"{type(error).__name__}: {error}") from error
 
     @torch.inference_mode()
     def _catch_up(self) -> None:
         for index in range(self._done, len(self._blocks)):
-            self.run(index, no_rows(self._model))
+            with self._or_leave():
+                rows = no_rows(self._model)
+            self.run(index, rows)
 
 
 class ShardedMlp(nn.Module):

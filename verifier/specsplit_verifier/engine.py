@@ -106,6 +106,7 @@ class Engine:
     def _step(self) -> None:
         if self.rank.parked:
             self.rank.rests(unfinished=self._core.unfinished > 0)
+            self._send()  # who was refused is told without a turn
             self._wait(Pause(None))
             return
         plan = self._core.plan()
