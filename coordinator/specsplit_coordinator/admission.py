@@ -222,7 +222,8 @@ class Admission:
                 return None
             waited = f"no verifier took it over in {self._failover_s:g} s: " if place.again else ""
             raise Unavailable(f"{waited}{error}") from error
-        self._absent_since = None
+        if seat is None or not seat.breaker.failures:  # one that is on trial does not end the wait of the others
+            self._absent_since = None
         return seat
 
     def _absent_for(self, place: _Place) -> float:

@@ -165,10 +165,14 @@ class Generator:
         self, prepared: _EngineRequest, answer: Answer, remaining_s: Remaining, logged: LoggedChoice
     ) -> AsyncGenerator[Delta, None]:
         """The answer, from as many verifiers as it takes: one that is lost, or fails, is followed by another, or by itself come back."""
-        stalls, failure, reserved = Stalls(), None, None
+        stalls, failure, reserved = Stalls(len(answer.tokens)), None, None
         while answer.end is None and not answer.full:
             lease = reserved or await self._placed(prepared, answer, logged, failure)
             reserved = None
+            self._place_drafter(
+                lease, prepared, resumed=bool(answer.tokens)
+            )  # before: that there is none is no verifier's fault
+            logged.placed(lease)
             try:
                 async with aclosing(self._part(prepared, answer, lease, remaining_s, logged)) as deltas:
                     async for delta in deltas:
@@ -230,8 +234,6 @@ class Generator:
         logged: LoggedChoice,
     ) -> AsyncGenerator[Delta, None]:
         """What the verifier of `lease` adds to an answer. Raises SpecsplitError if it stops short, _Moves if another has room for it."""
-        self._place_drafter(lease, prepared, resumed=bool(answer.tokens))
-        logged.placed(lease)
         session, begun = _decode_request(prepared, answer, lease), len(answer.tokens)
         events = self._decoder.decode(lease.verifier, session, remaining_s(), logged.request.trace.context)
         async with aclosing(_speaking_well(events, lease)) as events:
@@ -249,7 +251,7 @@ class Generator:
 
     def _move(self, prepared: _EngineRequest, answer: Answer, lease: Lease, begun: int) -> None:
         """Its verifier has preempted a session. Raises _Moves if another has pages for it; not before it has got on, lest it go round."""
-        if len(answer.tokens) == begun:
+        if answer.full or len(answer.tokens) == begun:
             return
         to = self._admission.better(lease.verifier, prepared.need(answer))
         if to is not None:
@@ -298,12 +300,15 @@ class Generator:
         return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, room))
 
     def _place_drafter(self, lease: Lease, prepared: _EngineRequest, *, resumed: bool) -> None:
-        """Choose a drafter. Raises Unavailable if none of the wished kind is there; a session that is `resumed` does without then."""
+        """Choose a drafter. A session that is `resumed` does without one of the wished kind; for others, raises Unavailable and gives the
+        place back.
+        """
         wish, target, sampled = prepared.request.drafter, self._tokenizer.vocabulary, not prepared.sampling.greedy
         try:
             drafter = self._placement.choose(self._registry, lease.verifier, wish, target, sampled=sampled)
         except Unavailable:
             if not resumed:
+                lease.release()
                 raise
             drafter = None
         lease.take_drafter(drafter)

@@ -25,6 +25,11 @@ class Need:
         written = WRITTEN if self._most is None else min(self._most, WRITTEN)
         return -(-(len(self._tokens) + written) // page_size)
 
+    @property
+    def open_ended(self) -> bool:
+        """True if it is not known how much it may write."""
+        return self._most is None
+
     def most_pages(self, page_size: int) -> int:
         """Pages that it may come to hold, as far as that is known."""
         return -(-(len(self._tokens) + (self._most or 0)) // page_size)

@@ -47,17 +47,24 @@ def candidates(verifiers: Sequence[Seat]) -> list[Seat]:
 def choose_verifier(verifiers: Sequence[Seat], need: Need | None = None, *, sound: bool = False) -> Seat | None:
     """The candidate with room that suits a session best; None if all are full. Raises Unavailable if none takes sessions at all.
 
-    One that has the pages, or lacks least, then that for which the fewest wait, then that which has most of the text's beginning unless it
-    is much busier than others, then the least busy. `sound`: none that has just failed, even if there is no other.
+    Where one can ever hold the session, those that cannot are left out. Then one that has the pages, or lacks least, then that for
+    which the fewest wait, then that which has most of the text's beginning unless it is much busier than others, then the least busy.
+    `sound`: none that has just failed; Unavailable if there is no other.
     """
-    with_room = [seat for seat in candidates(verifiers) if seat.has_room and (seat.breaker.admits or not sound)]
-    least = min((seat.busy for seat in with_room), default=0.0)
     wanted = need or Need()
+    able = [seat for seat in verifiers if not seat.draining and not _never_fits(seat, wanted)]
+    among = candidates(able or verifiers)
+    if sound:
+        among = [seat for seat in among if seat.breaker.admits]
+        if not among:
+            raise Unavailable("every verifier has just failed")
+    with_room = [seat for seat in among if seat.has_room]
+    least = min((seat.busy for seat in with_room), default=0.0)
 
-    def merit(seat: Seat) -> tuple[bool, bool, int, int, int, float]:
+    def merit(seat: Seat) -> tuple[bool, int, int, int, float]:
         lacking = pages_lacking(seat, wanted)
         known = pages_known(seat, wanted) if seat.busy <= least + MUCH_BUSIER else 0
-        return _never_fits(seat, wanted), lacking > 0, seat.load.waiting, lacking, -known, seat.busy
+        return lacking > 0, seat.load.waiting, lacking, -known, seat.busy
 
     return min(with_room, key=merit, default=None)
 
@@ -65,8 +72,14 @@ def choose_verifier(verifiers: Sequence[Seat], need: Need | None = None, *, soun
 def better_verifier(verifiers: Sequence[Seat], preempted_by: Seat, need: Need) -> Seat | None:
     """One that has the pages for a session which another had to preempt, and nobody waiting; None if there is none."""
     others = [seat for seat in verifiers if seat is not preempted_by and not seat.draining and seat.breaker.admits]
-    fit = [seat for seat in others if seat.load.page_size and not seat.load.waiting and not pages_lacking(seat, need)]
+    told = [seat for seat in others if seat.load.page_size and not seat.load.waiting]
+    fit = [seat for seat in told if not pages_lacking(seat, need) and _holds(seat, need, preempted_by.load.total_pages)]
     return choose_verifier(fit, need) if fit else None
+
+
+def _holds(seat: Seat, need: Need, pages: int) -> bool:
+    """True if a session that may hold so many pages can end here as it would have."""
+    return seat.load.total_pages >= (pages if need.open_ended else need.most_pages(seat.load.page_size))
 
 
 def pages_lacking(seat: Seat, need: Need) -> int:

@@ -14,8 +14,9 @@ MAX_PLACEMENTS = 3
 class Stalls:
     """Counts placements in a row that brought no new token. Those that brought one are bounded by time alone."""
 
-    def __init__(self) -> None:
-        self._tokens = 0
+    def __init__(self, tokens: int = 0) -> None:
+        """`tokens`: those that the choice began with."""
+        self._tokens = tokens
         self._in_a_row = 0
 
     def goes_on(self, tokens: int, failed: Seat, verifiers: Sequence[Seat]) -> bool:

@@ -221,3 +221,21 @@ async def test_who_waits_for_a_sound_verifier_holds_up_nobody() -> None:
     assert (await other).verifier is seat and not again.done()
     again.cancel()
     await asyncio.wait({again})
+
+
+async def test_a_verifier_that_fails_every_try_is_not_waited_for_for_ever() -> None:
+    clock = ManualClock()
+    registry = Registry(Vocabulary(50), clock, 2.0)
+    seat = join(registry, "v1")
+    admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
+    seat.breaker.failed()
+    again = asyncio.create_task(admission.enter(again=True))
+    await settle()
+    while not again.done() and clock.now() < 60:
+        clock.advance(0.5)
+        if seat.breaker.admits:  # somebody else's turn
+            seat.breaker.failed()
+        admission.serve_waiting()
+        await settle()
+    with pytest.raises(Unavailable, match="no verifier took it over in 3 s: every verifier has just failed"):
+        await again

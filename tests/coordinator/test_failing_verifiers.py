@@ -11,7 +11,7 @@ import pytest
 
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
-from specsplit.values import Load, ModelInfo, SpeculationStatistics
+from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, SpeculationStatistics
 from tests.support.garbage import garbling
 
 if TYPE_CHECKING:
@@ -197,3 +197,24 @@ async def test_what_a_drained_verifier_said_last_is_read_though_it_has_left_the_
             await asyncio.sleep(0.01)
         left.set()
         assert (await asked).tokens == (5, 6, 7)
+
+
+async def test_a_drafter_that_is_gone_when_it_is_a_sessions_turn_is_not_held_against_the_verifier(
+    cluster: Cluster, say: Say
+) -> None:
+    verifier = await cluster.add_verifier(say((5,), then_wait=True), "v", max_sessions=1)
+    await cluster.join("d", "127.0.0.1:9", DrafterInfo(DrafterKind.NGRAM, "n-gram", None, 512), 64)
+    first = asyncio.create_task(cluster.client.generate("x"))
+    async with asyncio.timeout(10):
+        while not verifier.open:
+            await asyncio.sleep(0.01)
+        second = asyncio.create_task(cluster.client.generate("x", drafter="ngram"))
+        while not cluster.coordinator.admission.queued:
+            await asyncio.sleep(0.01)
+    registry = cluster.coordinator.registry
+    registry.remove(registry.drafters[0], "it was killed")
+    first.cancel()
+    with pytest.raises(Unavailable, match="no ngram drafter can serve this"):
+        await second
+    assert registry.verifiers[0].breaker.failures == 0
+    assert cluster.coordinator.admission.running == 0

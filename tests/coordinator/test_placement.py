@@ -175,9 +175,28 @@ def test_what_was_placed_since_the_last_heartbeat_counts_against_free_pages() ->
     assert choose_verifier([one, other], need) is other
 
 
-def test_a_pool_that_can_never_hold_a_session_is_the_last_choice() -> None:
+def test_a_pool_that_can_never_hold_a_session_is_no_choice_where_another_can() -> None:
     small, large = holding("small", free=50, total=50), holding("large", free=0, waiting=2)
-    assert choose_verifier([small, large], Need(range(100), 800)) is large
+    need = Need(range(100), 800)
+    assert choose_verifier([small, large], need) is large
+    large.running = 4
+    assert choose_verifier([small, large], need) is None, "it waits rather than be refused"
+    assert choose_verifier([small], need) is small, "which says why not"
+
+
+def test_a_preempted_session_moves_to_no_pool_that_cannot_hold_all_of_it() -> None:
+    big, small = holding("big", free=0), holding("small", free=50, total=50)
+    assert better_verifier([big, small], big, Need(range(100), 800)) is None
+    assert better_verifier([big, small], big, Need(range(100))) is None, "nobody knows how long it gets"
+    assert better_verifier([big, small], big, Need(range(100), 300)) is small
+
+
+def test_who_lost_a_verifier_is_told_if_all_have_just_failed() -> None:
+    one = verifier("one")
+    one.breaker.failed()
+    assert choose_verifier([one]) is one
+    with pytest.raises(Unavailable, match="every verifier has just failed"):
+        choose_verifier([one], sound=True)
 
 
 def test_then_the_shortest_queue_then_the_beginning_of_the_text_then_load() -> None:
@@ -191,10 +210,3 @@ def test_then_the_shortest_queue_then_the_beginning_of_the_text_then_load() -> N
     assert choose_verifier([knows, queues, idle], Need(range(1, 100))) is idle
     knows.running = 3  # of 4
     assert choose_verifier([knows, queues, idle], Need(text)) is idle, "much busier"
-
-
-def test_who_lost_a_verifier_does_not_take_one_that_has_just_failed() -> None:
-    seat = verifier("a")
-    seat.breaker.failed()
-    assert choose_verifier([seat]) is seat
-    assert choose_verifier([seat], sound=True) is None
