@@ -46,9 +46,10 @@ class Answer:
             self._begin(earlier)
 
     def _begin(self, earlier: Sequence[int]) -> None:
-        if len(earlier) <= self._most:  # else there is no need to read them
+        most = self._most
+        if len(earlier) <= most:  # else there is no need to read them
             self._take(Tokens(earlier, 0, self._speculation))
-        most = min(self._most, self._output.kept) if self.tokens else self._most
+            most = self._output.kept
         if len(earlier) > most:
             raise InvalidRequest("resume_from", f"has {len(earlier)} tokens, but the answer ends after {most} at most")
 

@@ -169,9 +169,8 @@ class Generator:
         while answer.end is None and not answer.full:
             lease = reserved or await self._placed(prepared, answer, logged, failure)
             reserved = None
-            self._place_drafter(
-                lease, prepared, resumed=bool(answer.tokens)
-            )  # before: that there is none is no verifier's fault
+            # Outside of what follows: that there is no drafter is no fault of the verifier.
+            self._place_drafter(lease, prepared, resumed=bool(answer.tokens))
             logged.placed(lease)
             try:
                 async with aclosing(self._part(prepared, answer, lease, remaining_s, logged)) as deltas:
