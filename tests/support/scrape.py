@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 _METRICS = re.compile(r"http://([\d.]+:\d+)/metrics")
+
+
+@dataclass(frozen=True)
+class Scraped:
+    """What one process showed at one time."""
+
+    samples: Sequence[Sample]
+
+    def __call__(self, wanted: str, **labels: str) -> float:
+        """The sum over the series of a sample's name that have these labels."""
+        return sum(s.value for s in self.samples if s.name == wanted and labels.items() <= s.labels.items())
 
 
 class Places:
@@ -23,12 +36,11 @@ class Places:
         if place := _METRICS.search(line):
             self.found[name] = place[1]
 
-    def scraped(self, name: str) -> Callable[[str], float]:
-        """The values of one process now: the sum over the series of a sample's name."""
+    def scraped(self, name: str) -> Scraped:
+        """The values of one process now."""
         with urlopen(f"http://{self.found[name]}/metrics", timeout=10) as reply:
             families = text_string_to_metric_families(reply.read().decode())
-        samples = [sample for family in families for sample in family.samples]
-        return lambda wanted: sum(sample.value for sample in samples if sample.name == wanted)
+        return Scraped([sample for family in families for sample in family.samples])
 
 
 def eventually(holds: Callable[[], bool], what: str, within_s: float = 20.0) -> None:
