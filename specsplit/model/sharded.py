@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specsplit.errors import RankLost
-from specsplit.model.mesh import Mesh
+from specsplit.ranks.mesh import Mesh
 
 
 class TensorMesh(Mesh, Protocol):

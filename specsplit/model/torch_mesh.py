@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from specsplit.errors import RankLost
-from specsplit.model.mesh import Numbers
+from specsplit.ranks.mesh import Numbers
 
 LOAD_TIMEOUT_S: Final = 1800.0
 """Ranks find one another, and wait for the slowest to load, for at most this long."""

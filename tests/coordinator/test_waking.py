@@ -12,10 +12,10 @@ import pytest
 
 from specsplit.clock import Clock
 from specsplit.membership import GroupRank, Member
+from specsplit.ranks.lockstep import Lockstep
 from specsplit.rpc import Service
 from specsplit.settings import VerifierSettings
 from specsplit_verifier import service as verifier_service
-from specsplit_verifier.lockstep import Lockstep
 from specsplit_verifier.service import load_target
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.verifier import Verifier

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from specsplit.errors import RankLost
-from specsplit.model.mesh import Numbers
+from specsplit.ranks.mesh import Numbers
 
 
 class _Shared:

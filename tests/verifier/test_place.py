@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from specsplit.errors import InvalidRequest
+from specsplit.ranks.place import Place
 from specsplit.settings import VerifierSettings
-from specsplit_verifier.place import Place
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 

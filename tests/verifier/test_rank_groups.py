@@ -16,15 +16,15 @@ import torch
 from specsplit.clock import SystemClock
 from specsplit.errors import SpecsplitError, Unavailable
 from specsplit.membership import GroupRank
+from specsplit.ranks.lockstep import Lockstep
+from specsplit.ranks.wave import PARK_AFTER
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, PlanChanges, Stopping
 from specsplit_coordinator.groups import Group
 from specsplit_verifier.events import BeginWave
-from specsplit_verifier.lockstep import Lockstep
 from specsplit_verifier.service import load_target
 from specsplit_verifier.verifier import Verifier
-from specsplit_verifier.wave import PARK_AFTER
 from tests.drafter.service_toys import drafter
 from tests.support.meshes import ThreadMesh, mesh_of
 from tests.support.toys import letter

@@ -22,14 +22,14 @@ from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import CostCurve, Paced
 from specsplit.model.torch_mesh import TorchMesh
 from specsplit.observe import fields
+from specsplit.ranks.lockstep import Lockstep
+from specsplit.ranks.place import Place
 from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, Service, registration, run_service
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.events import BeginWave, HandOver, Roster
 from specsplit_verifier.extraction import Extractor, Projection
-from specsplit_verifier.lockstep import Lockstep
-from specsplit_verifier.place import Place
 from specsplit_verifier.profile import profile
 from specsplit_verifier.reporter import Reporter
 from specsplit_verifier.servicer import VerifierServicer

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from specsplit.clock import Clock
 from specsplit.membership import WaveReport
+from specsplit.ranks.lockstep import Agreed, Lockstep
+from specsplit.ranks.wave import ENDLESS, Wave
 from specsplit.records import TurnCosts
-from specsplit_verifier.lockstep import Agreed, Lockstep
-from specsplit_verifier.wave import ENDLESS, Wave
 
 
 class Rank:

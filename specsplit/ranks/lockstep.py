@@ -14,7 +14,7 @@ from typing import Final
 
 from specsplit.clock import Clock
 from specsplit.membership import GroupRank
-from specsplit.model.mesh import Mesh, Numbers
+from specsplit.ranks.mesh import Mesh, Numbers
 from specsplit.values import Plan
 
 REST_S: Final = 0.002
