@@ -22,6 +22,8 @@ class Rank:
         """Called when there is another report, on the engine thread."""
         self.report = WaveReport()
         """Where it stands. Any thread may ask."""
+        self.excused: Callable[[], bool] = lambda: True
+        """False while the coordinator may not know that this rank leaves; asked by `may_leave`."""
         self._lockstep = lockstep
         self._clock = clock
         self._wave = Wave() if parks and not self.alone else ENDLESS
@@ -32,6 +34,11 @@ class Rank:
     def parked(self) -> bool:
         """True if it may take no turn."""
         return self._wave.parked
+
+    @property
+    def may_leave(self) -> bool:
+        """True if no other rank needs it any more: the group is parked, and will not be woken. Any thread may ask."""
+        return self.report.parked and self.excused()
 
     def start(self, wave: int) -> None:
         """The coordinator has all ranks begin a wave."""
