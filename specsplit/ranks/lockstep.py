@@ -96,9 +96,9 @@ class Agreed:
         """The plan that most sessions stand behind, of several that of the lowest rank; None if there is no session."""
         votes: dict[Plan, int] = {}
         for each in self.proposals:
-            votes[each.plan] = votes.get(each.plan, 0) + each.unfinished
-        plan = max(votes, key=lambda plan: votes[plan])  # the first of equals
-        return plan if votes[plan] else None
+            if each.unfinished:  # who abstains has no say in which of equals is the first either
+                votes[each.plan] = votes.get(each.plan, 0) + each.unfinished
+        return max(votes, key=lambda plan: votes[plan], default=None)  # the first of equals
 
 
 class Lockstep:
