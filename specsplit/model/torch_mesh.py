@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -40,8 +40,7 @@ class TorchMesh:
         patient = timedelta(seconds=LOAD_TIMEOUT_S)
         try:
             kept, _, _ = next(rendezvous("env://", rank, size, timeout=patient))
-            # torchrun may keep its store over a restart: addresses of ranks that died are still in there.
-            self._store = PrefixStore(f"start/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", kept)
+            self._store = PrefixStore(f"start/{_start_of(os.environ)}", kept)
             backend, store = "cpu:gloo,cuda:nccl" if cuda else "gloo", PrefixStore("mesh", self._store)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patient)
             self._group = dist.new_group(timeout=timedelta(seconds=timeout_s))
@@ -125,6 +124,16 @@ class TorchMesh:
             return [rank for rank in range(self.size) if not self._store.check([_key(rank)])]
         except RuntimeError:  # who kept the store has seen it too, and gone
             return []
+
+
+def _start_of(environ: Mapping[str, str]) -> str:
+    """What tells this start of the group from earlier ones in the same store, which holds the addresses of ranks that died.
+
+    Only an agent's store outlives its ranks, and with it every rank has that agent's count. Several agents do not count alike, which
+    is why they are to leave the store to rank 0 (`Place`).
+    """
+    kept = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return environ.get("TORCHELASTIC_RESTART_COUNT", "0") if kept else "0"
 
 
 def _key(rank: int) -> str:
