@@ -16,6 +16,7 @@ class _Shared:
         self.size = size
         self.told: list[list[Numbers]] = [[()] * size, [()] * size]
         self.barrier = threading.Barrier(size)
+        self.why = "a rank of the mesh is dead"
 
 
 class ThreadMesh:
@@ -25,17 +26,27 @@ class ThreadMesh:
         self.rank = rank
         self.size = shared.size
         self.exchanges = 0
+        self.closed = False
         self._shared = shared
 
     def exchange(self, numbers: Sequence[int]) -> tuple[Numbers, ...]:
+        assert not self.closed, "who has parted from the others takes part in nothing"
         told = self._shared.told[self.exchanges % 2]
         told[self.rank] = tuple(numbers)
         try:
             self._shared.barrier.wait(60)
         except threading.BrokenBarrierError:
-            raise RankLost("a rank of the mesh is dead") from None
+            raise RankLost(self._shared.why) from None
         self.exchanges += 1
         return tuple(told)
+
+    def leave(self, why: str) -> RankLost:
+        self._shared.why = f"rank {self.rank} of {self.size} cannot go on, which ends its group: {why}"
+        self.die()
+        return RankLost(self._shared.why)
+
+    def close(self) -> None:
+        self.closed = True
 
     def die(self) -> None:
         """From now on nobody gets anything any more."""
