@@ -36,10 +36,6 @@ class TensorMesh(Mesh, Protocol):
         """[size * most, H] of every rank -> [most, H]: this rank's rows of the sum of all. Raises RankLost."""
         ...
 
-    def leave(self, why: str) -> RankLost:
-        """End the group, since this rank cannot go on; the others read why. Returns the error to raise."""
-        ...
-
 
 def no_rows(model: PreTrainedModel) -> Tensor:
     """Hidden states of no token [0, H], as wide and of the type as those between the model's layers."""

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup
 from torch.distributed.rendezvous import rendezvous
 
 from specsplit.errors import RankLost
@@ -43,7 +43,7 @@ class TorchMesh:
             self._store = PrefixStore(f"start/{_start_of(os.environ)}", kept)
             backend, store = "cpu:gloo,cuda:nccl" if cuda else "gloo", PrefixStore("mesh", self._store)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patient)
-            self._group = dist.new_group(timeout=timedelta(seconds=timeout_s))
+            self._group: ProcessGroup | int | None = dist.new_group(timeout=timedelta(seconds=timeout_s))
         except RuntimeError as error:
             raise RankLost(f"rank {rank} of {size} cannot meet the other ranks of its group: {error}") from error
 
@@ -75,17 +75,24 @@ class TorchMesh:
         return own
 
     def leave(self, why: str) -> RankLost:
-        """End the group, since this rank cannot go on; the others read why. Returns the error to raise."""
+        """End the group, since this rank cannot go on; the others read why. Returns the error to raise. Any thread may call it."""
         if not self._why:
             self._why = f"rank {self.rank} of {self.size} cannot go on, which ends its group: {why}"
             self._sign(self._why)
-            self.close()
+            self._cut()
         return RankLost(self._why)
 
     def close(self) -> None:
-        """Cut the connections to the other ranks."""
+        """Part from the others in peace: none of them waits for this rank, or will. After `leave` nothing is left to do."""
+        self._group = None  # whoever holds a group holds its connections too
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def _cut(self) -> None:
+        """Close the connections to the other ranks, so that those who wait for this one notice at once."""
+        if isinstance(self._group, ProcessGroup):
+            self._group.abort()  # NCCL would first wait for what cannot end
+        self.close()
 
     @contextmanager
     def _all_taking_part(self) -> Iterator[None]:
@@ -94,7 +101,7 @@ class TorchMesh:
         try:
             yield
         except RuntimeError as error:
-            self.close()  # first: ranks that wait for this one notice at once
+            self._cut()  # first: ranks that wait for this one notice at once
             self._why = self._roll_call(error)
             raise RankLost(self._why) from error
 

@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Final
 
 from specsplit.clock import Clock
+from specsplit.errors import RankLost
 from specsplit.membership import GroupRank
 from specsplit.ranks.mesh import Mesh, Numbers
 from specsplit.values import Plan
@@ -132,6 +133,14 @@ class Lockstep:
     def rows(self) -> Sequence[int]:
         """Of the turn that was agreed upon last, by rank; none of one that is alone."""
         return () if self.agreed is None else self.agreed.rows
+
+    def leave(self, why: str) -> RankLost:
+        """End the group, since this rank cannot go on; the others read why. Returns the error that says so. Any thread may call it."""
+        return self._mesh.leave(why)
+
+    def close(self) -> None:
+        """Part from the others in peace: no turn is on its way, and none will be."""
+        self._mesh.close()
 
     def take_waited_s(self) -> float:
         """Seconds that this rank has waited for the others since this was last asked."""

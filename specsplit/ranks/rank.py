@@ -64,6 +64,17 @@ class Rank:
             self._tell(wanted=False)
         return agreed, TurnCosts(wave, agreed.rows, self._lockstep.take_waited_s(), woke_s)
 
+    def fail(self, why: str) -> str:
+        """This rank cannot go on, and so cannot the group -> a sentence that says so; empty if it is alone. Any thread may call it."""
+        return "" if self.alone else str(self._lockstep.leave(why))
+
+    def end(self) -> None:
+        """Take no more turns. Of a group that is parked nobody waits for this rank; else the others read that it has gone."""
+        if self.parked:
+            self._lockstep.close()
+        else:
+            self._lockstep.leave("it was told to leave, and its time to wait for the others was over")
+
     def _tell(self, *, wanted: bool) -> None:
         report = WaveReport(self._wave.number, self._wave.parked, wanted)
         if report != self.report:

@@ -44,6 +44,7 @@ class ThreadMesh:
     def begin(self, shared: _Shared) -> None:
         """Nothing has happened yet."""
         self.exchanges = 0
+        self.closed = False
         self.collectives: list[Collective] = []
         """All of them so far."""
         self.told: list[tuple[Numbers, ...]] = []
@@ -67,15 +68,19 @@ class ThreadMesh:
         return torch.stack([part.chunk(self.size)[self.rank] for part in parts]).sum(0)
 
     def leave(self, why: str) -> RankLost:
-        self._shared.why = f"rank {self.rank} of {self.size} cannot go on: {why}"
+        self._shared.why = f"rank {self.rank} of {self.size} cannot go on, which ends its group: {why}"
         self.die()
         return RankLost(self._shared.why)
+
+    def close(self) -> None:
+        self.closed = True
 
     def die(self) -> None:
         """From now on nobody gets anything any more."""
         self._shared.barrier.abort()
 
     def _meet(self, what: Collective, own: Any) -> list[Any]:
+        assert not self.closed, "who has parted from the others takes part in nothing"
         brought = self._shared.brought[len(self.collectives) % 2]
         brought[self.rank] = what, own
         self.collectives.append(what)

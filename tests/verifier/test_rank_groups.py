@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.errors import InvalidRequest, SpecsplitError, Unavailable
 from specsplit.ranks.wave import PARK_AFTER
 from specsplit.values import Endpoint, PlanChanges
 from tests.drafter.service_toys import drafter
@@ -118,6 +118,36 @@ async def test_a_rank_that_dies_ends_every_rank(alphabet: Path) -> None:
         with pytest.raises(Unavailable):
             await writing
         await eventually(lambda: all(verifier.failed.is_set() for verifier in ranks.verifiers))
+        async with asyncio.timeout(60):  # in the middle of a wave: they leave all the same
+            await asyncio.gather(*(verifier.drained() for verifier in ranks.verifiers))
+
+
+async def test_a_rank_whose_engine_dies_ends_its_group_at_once_and_the_others_name_it(alphabet: Path) -> None:
+    def fault(tokens: torch.Tensor) -> None:
+        if tokens.tolist() in ([[ord("#")]], [[0]]):  # the session, and the trial of the device that follows
+            raise RuntimeError("the device is gone")
+
+    async with ranks_over(alphabet, 3, fault=fault) as ranks:
+        writing = [asyncio.ensure_future(ranks.write(rank, "a", 400)) for rank in (0, 2)]
+        await eventually(lambda: ranks.meshes[0].exchanges > 5)
+        for task in [*writing, asyncio.ensure_future(ranks.write(1, "#"))]:
+            with pytest.raises(Unavailable, match=r"rank 1 of 3 cannot go on, .*: RuntimeError: the device is gone"):
+                await task
+        assert all(verifier.failed.is_set() for verifier in ranks.verifiers)
+
+
+async def test_a_parked_rank_refuses_what_cannot_be_without_waking_the_others(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 2) as ranks:
+        with pytest.raises(InvalidRequest):
+            async with asyncio.timeout(60):
+                await ranks.write(1, "a", 100_000)
+        assert ranks.group.wave == ranks.meshes[1].exchanges - 1 == 0, "but for the exchange at load there was none"
+
+
+async def test_ranks_part_in_peace_once_their_group_is_parked(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 2) as ranks:
+        await ranks.write(0, "a")
+    assert [mesh.closed for mesh in ranks.meshes] == [True, True]
 
 
 async def test_a_rank_that_drains_stays_until_the_others_have_no_sessions(alphabet: Path) -> None:

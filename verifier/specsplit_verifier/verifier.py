@@ -145,6 +145,7 @@ class Verifier:
             await asyncio.sleep(every_s)
         _log.error("%s; sessions are handed back, and this process ends", why)
         self._callers.fail(why)
+        await asyncio.to_thread(self.engine.rank.fail, why)
 
     def _hand_out(
         self,
