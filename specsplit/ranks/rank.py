@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from dataclasses import asdict
 
 from specsplit.clock import Clock
 from specsplit.membership import WaveReport
-from specsplit.observe import fields
 from specsplit.ranks.lockstep import Agreed, Lockstep
 from specsplit.ranks.wave import ENDLESS, Wave
 from specsplit.records import TurnCosts
-
-_log = logging.getLogger(__name__)
 
 
 class Rank:
@@ -84,7 +79,6 @@ class Rank:
         report = WaveReport(self._wave.number, self._wave.parked, wanted)
         if report != self.report:
             self.report = report
-            _log.debug("wave", extra=fields(**asdict(report)))
             self.on_report()
 
 
