@@ -29,8 +29,8 @@ SAME = Answered(sent=10.0, ended=11.0, first_token_s=0.5, outcome=Outcome.SAME, 
 
 
 def wave(at: str, number: int, *, parked: bool) -> str:
-    said = str(parked).lower()
-    return f'{{"time": "2026-01-01T00:00:{at}Z", "message": "wave", "number": {number}, "parked": {said}, "wanted": false}}\n'
+    stands = "parked" if parked else "begun"
+    return f'{{"time": "2026-01-01T00:00:{at}Z", "level": "debug", "message": "wave {number}: {stands}"}}\n'
 
 
 def member(rank: int, group: str = "a", *, parked: bool = True, wanted: bool = False) -> Member:
