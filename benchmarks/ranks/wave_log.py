@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+_WAVE: Final = re.compile(r'"message": "wave (\d+): (begun|parked)')
 FAR_S: Final = 1.0
 """A wave does not end so long after its last request."""
 
@@ -27,9 +29,9 @@ class Moment:
 def moments(lines: Iterable[str]) -> Iterator[Moment]:
     """Of the lines of a log, those that tell of waves."""
     for line in lines:
-        if '"message": "wave"' in line:
-            said = json.loads(line)
-            yield Moment(datetime.fromisoformat(said["time"]).timestamp(), said["number"], said["parked"])
+        if told := _WAVE.search(line):
+            at = datetime.fromisoformat(json.loads(line)["time"])
+            yield Moment(at.timestamp(), int(told[1]), parked=told[2] == "parked")
 
 
 def delays(parks: Iterable[float], ends: Sequence[float]) -> list[float]:

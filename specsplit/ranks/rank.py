@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from specsplit.clock import Clock
@@ -9,6 +10,8 @@ from specsplit.membership import WaveReport
 from specsplit.ranks.lockstep import Agreed, Lockstep
 from specsplit.ranks.wave import ENDLESS, Wave
 from specsplit.records import TurnCosts
+
+_log = logging.getLogger(__name__)
 
 
 class Rank:
@@ -79,6 +82,8 @@ class Rank:
         report = WaveReport(self._wave.number, self._wave.parked, wanted)
         if report != self.report:
             self.report = report
+            stands = ("parked, and work is there" if report.wanted else "parked") if report.parked else "begun"
+            _log.debug("wave %d: %s", report.number, stands)
             self.on_report()
 
 

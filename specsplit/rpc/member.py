@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
@@ -159,8 +159,6 @@ class Membership:
 
     def report_wave(self) -> None:
         """Tell the coordinator, at once, where this rank stands, if that is new."""
-        if (wave := self._sources.wave) is not None:
-            _log.debug("wave", extra=fields(**asdict(wave())))
         self._news.set()
 
     async def run(self) -> None:
