@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from specsplit.model.mesh import LocalMesh
 from torch import Tensor, nn
 
 from specsplit.errors import RankLost
 from specsplit.model.load import load_model
+from specsplit.ranks.mesh import LocalMesh
 
 
 @dataclass(frozen=True, slots=True)
