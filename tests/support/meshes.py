@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from specsplit.errors import RankLost
 from specsplit.model.mesh import Numbers
@@ -27,16 +27,20 @@ class ThreadMesh:
         self.size = shared.size
         self.exchanges = 0
         self.closed = False
+        self.pause: Callable[[], object] = lambda: None
+        """Called before and after every exchange with the others."""
         self._shared = shared
 
     def exchange(self, numbers: Sequence[int]) -> tuple[Numbers, ...]:
         assert not self.closed, "who has parted from the others takes part in nothing"
         told = self._shared.told[self.exchanges % 2]
         told[self.rank] = tuple(numbers)
+        self.pause()
         try:
             self._shared.barrier.wait(60)
         except threading.BrokenBarrierError:
             raise RankLost(self._shared.why) from None
+        self.pause()
         self.exchanges += 1
         return tuple(told)
 
