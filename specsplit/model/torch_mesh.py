@@ -22,6 +22,12 @@ LOAD_TIMEOUT_S: Final = 1800.0
 """Ranks find one another, and wait for the slowest to load, for at most this long."""
 ROLL_CALL_S: Final = 5.0
 """Once a rank is missed, the others get this long to say that they are there."""
+NCCL_RAISES: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+"""Make NCCL raise from a collective that fails or takes too long, as gloo does.
+
+Else its watchdog tears the process down, without a word to the others, nor to those whose sessions are here; torchrun sets the second to 1.
+See "PYTORCH ProcessGroupNCCL Environment Variables" in torch's documentation, and `timeout` of `torch.distributed.init_process_group`.
+"""
 
 
 class TorchMesh:
@@ -38,6 +44,8 @@ class TorchMesh:
         self._why = ""
         """Why the group is at its end; empty: it is not."""
         patient = timedelta(seconds=LOAD_TIMEOUT_S)
+        if cuda:
+            os.environ.update(NCCL_RAISES)
         try:
             kept, _, _ = next(rendezvous("env://", rank, size, timeout=patient))
             self._store = PrefixStore(f"start/{_start_of(os.environ)}", kept)
@@ -91,7 +99,7 @@ class TorchMesh:
     def _cut(self) -> None:
         """Close the connections to the other ranks, so that those who wait for this one notice at once."""
         if isinstance(self._group, ProcessGroup):
-            self._group.abort()  # NCCL would first wait for what cannot end
+            self._group.abort()  # destroying it would have NCCL wait for collectives that cannot end
         self.close()
 
     @contextmanager
