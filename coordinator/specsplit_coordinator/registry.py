@@ -109,10 +109,16 @@ class Seat:
         return self.sessions / self.who.max_sessions
 
     @property
+    def closed(self) -> str:
+        """Why it takes no sessions; empty: it takes some."""
+        if self.group is not None:
+            return self.group.unusable
+        return f"{self.member_id} is draining" if self.draining else ""
+
+    @property
     def free_places(self) -> int:
-        """Sessions that may still be placed on it: none on a rank whose group is not complete."""
-        closed = self.draining or (self.group is not None and not self.group.usable)
-        return 0 if closed else max(0, self.who.max_sessions - self.running)
+        """Sessions that may still be placed on it."""
+        return 0 if self.closed else max(0, self.who.max_sessions - self.running)
 
     @property
     def has_room(self) -> bool:

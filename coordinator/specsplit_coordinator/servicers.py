@@ -15,6 +15,7 @@ from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError, Unavaila
 from specsplit.membership import (
     Cluster,
     Directive,
+    Drain,
     Draining,
     Heartbeat,
     PlanOrder,
@@ -255,6 +256,10 @@ class _Membership:
         """Yield what the member should know now."""
         if self._seat.group is not None and self._seat.group.wave:
             yield StartWave(self._seat.group.wave)
+        if (
+            self._seat.group is not None and self._seat.group.leaving
+        ):  # to the one that drains too: it is heard, and may go
+            yield Drain()
         if isinstance(self._seat.who.role, ModelInfo):
             yield self._rosters.of(self._seat)
             yield PlanOrder(self._orders.plan, self._control())

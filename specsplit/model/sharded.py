@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specsplit.errors import RankLost
-from specsplit.model.mesh import Mesh
+from specsplit.ranks.mesh import Mesh
 
 
 class TensorMesh(Mesh, Protocol):
@@ -34,10 +34,6 @@ class TensorMesh(Mesh, Protocol):
 
     def reduce_scatter(self, partial: Tensor) -> Tensor:
         """[size * most, H] of every rank -> [most, H]: this rank's rows of the sum of all. Raises RankLost."""
-        ...
-
-    def leave(self, why: str) -> RankLost:
-        """End the group, since this rank cannot go on; the others read why. Returns the error to raise."""
         ...
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from specsplit.clock import ManualClock
 from specsplit.errors import RankLost
 from specsplit.membership import GroupRank
-from specsplit.model.mesh import LocalMesh
+from specsplit.ranks.lockstep import NOTHING, REST_S, Agreed, Lockstep, Proposal
+from specsplit.ranks.mesh import LocalMesh
 from specsplit.records import TurnCosts
 from specsplit.values import Plan
-from specsplit_verifier.lockstep import NOTHING, REST_S, Agreed, Lockstep, Proposal
 from specsplit_verifier.planner import CyclePlanner
 from tests.support.meshes import mesh_of
 
@@ -40,6 +40,12 @@ def test_all_ranks_agree_on_the_plan_of_most_sessions_and_idle_ones_change_nothi
     if plan is not None:
         assert behind[plan] == max(behind.values())
         assert next(each.plan for each in busy if behind[each.plan] == behind[plan]) == plan, "ties go to the lowest"
+
+
+def test_an_idle_rank_does_not_break_a_tie() -> None:
+    one, other = Plan(num_steps=1), Plan(num_steps=2)
+    told = [Proposal(plan=other), Proposal(unfinished=1, plan=one), Proposal(unfinished=1, plan=other)]
+    assert Agreed(0, told).plan == one
 
 
 def test_a_turn_in_which_nobody_has_rows_rests_as_long_as_the_least_patient_would() -> None:

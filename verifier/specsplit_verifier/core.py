@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from specsplit.clock import Clock
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import Features
+from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
 from specsplit.records import StepCosts, TurnCosts
 from specsplit.sessions import Finished, Preempted
 from specsplit.speculation import Commit, Draft
@@ -30,7 +31,6 @@ from specsplit_verifier.events import (
     Submit,
 )
 from specsplit_verifier.feed import Recipe
-from specsplit_verifier.lockstep import REST_S, Agreed, Proposal
 from specsplit_verifier.planner import Batch, Pause, Planner
 from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.session import Session, StopRule
