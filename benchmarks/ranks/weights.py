@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from specsplit.errors import RankLost
 from specsplit.model.load import load_model
-from specsplit.model.mesh import LocalMesh
+from specsplit.ranks.mesh import LocalMesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _Part(LocalMesh):
         raise self.leave("")
 
     def leave(self, why: str) -> RankLost:
-        return RankLost(f"rank {self.rank} of {self.size} has no others: its part is only looked at")
+        return RankLost(f"rank {self.rank} of {self.size} has no others: {why or 'its part is only looked at'}")
 
 
 def weights(model: Path, size: int) -> Weights:
