@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings.address import split
@@ -86,6 +87,17 @@ class Heartbeat:
     """Marks of pages with which the texts begin that it has (verifiers only), the latest used last; see `specsplit.prefix`."""
 
 
+class RankState(StrEnum):
+    """What a rank of a group does."""
+
+    BUSY = "busy"
+    """It steps sessions of its own."""
+    IDLE = "idle"
+    """It has no session, and steps with the others."""
+    PARKED = "parked"
+    """Neither it nor another rank of its group steps."""
+
+
 @dataclass(frozen=True)
 class WaveReport:
     """Where a rank of a group stands; told at once when it changes, and at every join."""
@@ -100,6 +112,10 @@ class WaveReport:
     def __post_init__(self) -> None:
         if self.number >= MAX_WAVES:
             raise InvalidRequest("wave.number", f"is {self.number:,}, expected less than {MAX_WAVES:,}")
+
+    def state(self, sessions: int) -> RankState:
+        """What the rank does if it has so many sessions."""
+        return RankState.PARKED if self.parked else RankState.BUSY if sessions else RankState.IDLE
 
 
 @dataclass(frozen=True)
@@ -207,11 +223,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Cluster:
-    """All members, and how many requests wait and run."""
+    """All members, how many requests wait and run, and what happened to sessions since the coordinator started."""
 
     members: tuple[Member, ...] = ()
     queued: int = 0
     running: int = 0
+    failovers: int = 0
+    """How often a session went on with another verifier, or with the same one come back."""
+    preemptions: int = 0
+    """How often a verifier took the KV pages of a session back."""
 
 
 @dataclass(frozen=True)
