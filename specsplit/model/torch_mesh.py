@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from traceback import clear_frames
 from typing import Final
 
 import torch
@@ -109,6 +110,7 @@ class TorchMesh:
         try:
             yield
         except RuntimeError as error:
+            clear_frames(error.__traceback__)  # whoever holds a group holds its connections too
             self._cut()  # first: ranks that wait for this one notice at once
             self._why = self._roll_call(error)
             raise RankLost(self._why) from error
@@ -121,7 +123,7 @@ class TorchMesh:
         while len(missing := self._missing()) > 1 and time.monotonic() < until:
             time.sleep(0.02)
         for rank in set(range(self.size)).difference(missing, {self.rank}):
-            if why := self._store.get(_key(rank)).decode():
+            if why := self._said(rank):
                 return why
         who = f"rank {' and '.join(map(str, missing))}" if missing else "a rank"
         return f"{who} of {self.size} is lost, or did not take part within {self._timeout_s:g} s: {_first_line(error)}"
@@ -133,6 +135,12 @@ class TorchMesh:
         except RuntimeError:
             return False
         return True
+
+    def _said(self, rank: int) -> str:
+        try:
+            return self._store.get(_key(rank)).decode()
+        except RuntimeError:  # as below
+            return ""
 
     def _missing(self) -> list[int]:
         try:
