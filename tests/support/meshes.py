@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from specsplit.errors import RankLost
 from specsplit.ranks.mesh import Numbers
@@ -14,7 +19,7 @@ class _Shared:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.told: list[list[Numbers]] = [[()] * size, [()] * size]
+        self.told: list[list[Any]] = [[()] * size, [()] * size]
         self.barrier = threading.Barrier(size)
 
 
@@ -28,8 +33,12 @@ class ThreadMesh:
         self._shared = shared
 
     def exchange(self, numbers: Sequence[int]) -> tuple[Numbers, ...]:
+        return self.swap(tuple(numbers))
+
+    def swap(self, value: object) -> tuple[Any, ...]:
+        """Everybody's, by rank."""
         told = self._shared.told[self.exchanges % 2]
-        told[self.rank] = tuple(numbers)
+        told[self.rank] = value
         try:
             self._shared.barrier.wait(60)
         except threading.BrokenBarrierError:
@@ -40,6 +49,38 @@ class ThreadMesh:
     def die(self) -> None:
         """From now on nobody gets anything any more."""
         self._shared.barrier.abort()
+
+    @contextmanager
+    def dying(self) -> Iterator[None]:
+        """Die of whatever is raised inside, so that nobody waits for this rank."""
+        try:
+            yield
+        except BaseException:
+            self.die()
+            raise
+
+
+class TensorThreadMesh(ThreadMesh):
+    """One that exchanges tensors too."""
+
+    def assemble(self) -> None:
+        self.swap(None)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        return torch.cat(self.swap(rows))
+
+    def reduce_scatter(self, partial: Tensor) -> Tensor:
+        return torch.stack(self.swap(partial)).sum(0).chunk(self.size)[self.rank]
+
+    def leave(self, why: str) -> RankLost:
+        self.die()
+        return RankLost(f"rank {self.rank} of {self.size} cannot go on: {why}")
+
+
+def tensor_mesh_of(size: int) -> list[TensorThreadMesh]:
+    """The ends of one mesh, by rank."""
+    shared = _Shared(size)
+    return [TensorThreadMesh(rank, shared) for rank in range(size)]
 
 
 def mesh_of(size: int) -> list[ThreadMesh]:
