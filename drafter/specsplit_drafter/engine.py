@@ -105,7 +105,7 @@ class Engine:
         self._inbox.put(StreamClosed(stream))
 
     def drain(self, when_idle: Callable[[], None]) -> None:
-        """Take no new sessions; `when_idle` is called, once, on the engine's thread when none is left, and the group is parked."""
+        """Take no new sessions; `when_idle` is called, once, on the engine's thread when none is left."""
         self._inbox.put(Drain(when_idle))
 
     def begin_wave(self, number: int) -> None:
@@ -150,14 +150,18 @@ class Engine:
                 self._take(rest_s)
                 rest_s = self._turn()
                 self._tell_if_idle()
+            if self._turns is not None:
+                self._turns.rank.end()
         except RankLost as error:
             _log.error("sessions are handed back, and this process ends: %s", error)
             self._end_rounds(str(error))
             self._on_failure()
-        except BaseException:
+        except BaseException as error:
             _log.exception("the drafter's engine failed")
             self._end_rounds("the drafter's engine failed")
             self._on_failure()
+            if self._turns is not None:
+                self._turns.rank.fail(f"{type(error).__name__}: {error}")
             raise
         else:
             self._end_rounds("the drafter has stopped")
@@ -238,7 +242,6 @@ class Engine:
                 self._stopping = True
 
     def _tell_if_idle(self) -> None:
-        still = self._turns is None or self._turns.rank.parked  # other ranks can do nothing without this one
-        if self._when_idle is not None and self._table.num_sessions == 0 and still:
+        if self._when_idle is not None and self._table.num_sessions == 0:
             self._when_idle()
             self._when_idle = None

@@ -56,6 +56,11 @@ def service_of(settings: DrafterSettings, rank: int = 0) -> Service[Drafter]:
 
     def join(drafter: Drafter, channel: grpc.aio.Channel) -> Membership:
         rank = drafter.engine.rank
+
+        def dismiss() -> None:
+            drafter.dismissed = True
+            server.drain()
+
         membership = Membership(
             channel,
             replace(
@@ -66,13 +71,18 @@ def service_of(settings: DrafterSettings, rank: int = 0) -> Service[Drafter]:
             wave=None if rank is None else lambda: rank.report,
             on_start_wave=drafter.engine.begin_wave,
             on_tracing=server.tracing.apply,
-            on_drain=server.leave,
+            on_drain=dismiss,
         )
         if rank is not None:
+            rank.excused = lambda: drafter.dismissed or not membership.joined
             rank.on_report = partial(asyncio.get_running_loop().call_soon_threadsafe, membership.report_wave)
         return membership
 
     return Service(settings, server, telemetry.metrics, load, join)
+
+
+PARKED_EVERY_S = 0.01
+"""How often a rank that leaves looks whether its group has parked."""
 
 
 class Drafter:
@@ -82,18 +92,22 @@ class Drafter:
         """Starts the thread."""
         self.failed = asyncio.Event()
         """Set if the engine thread died: a drafter without one must not go on saying SERVING."""
+        self.dismissed = False
+        """True once the coordinator has told it to leave, as it does all ranks of a group of which one drains."""
         self._loop = asyncio.get_running_loop()
         self.engine = Engine(table, SystemClock(), outbox, lambda: self._set(self.failed))
         self.engine.start()
 
     async def drained(self) -> None:
-        """Take no new sessions, and wait for the running ones; those that are left when the time is up are handed back."""
+        """Take no new sessions, and wait for those that run, on other ranks too. What is left when the time is up is handed back."""
         if self.failed.is_set():
             return
-        idle = asyncio.Event()
+        idle, rank = asyncio.Event(), self.engine.rank
         self.engine.drain(lambda: self._set(idle))
         try:
             await idle.wait()
+            while not (rank is None or rank.may_leave or self.failed.is_set()):
+                await asyncio.sleep(PARKED_EVERY_S)
         except asyncio.CancelledError:
             self.engine.hand_back()
             await self.close()  # their verifiers are told, and their spans made, before the server ends

@@ -36,10 +36,6 @@ class TensorMesh(Mesh, Protocol):
         """[size * most, H] of every rank -> [most, H]: this rank's rows of the sum of all. Raises RankLost."""
         ...
 
-    def leave(self, why: str) -> RankLost:
-        """End the group, since this rank cannot go on; the others read why. Returns the error to raise."""
-        ...
-
 
 class Layered(Protocol):
     """What has sharded blocks: a model, or a head."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup
 from torch.distributed.rendezvous import rendezvous
 
 from specsplit.errors import RankLost
@@ -40,11 +40,10 @@ class TorchMesh:
         patient = timedelta(seconds=LOAD_TIMEOUT_S)
         try:
             kept, _, _ = next(rendezvous("env://", rank, size, timeout=patient))
-            # torchrun may keep its store over a restart: addresses of ranks that died are still in there.
-            self._store = PrefixStore(f"start/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", kept)
+            self._store = PrefixStore(f"start/{_start_of(os.environ)}", kept)
             backend, store = "cpu:gloo,cuda:nccl" if cuda else "gloo", PrefixStore("mesh", self._store)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patient)
-            self._group = dist.new_group(timeout=timedelta(seconds=timeout_s))
+            self._group: ProcessGroup | int | None = dist.new_group(timeout=timedelta(seconds=timeout_s))
         except RuntimeError as error:
             raise RankLost(f"rank {rank} of {size} cannot meet the other ranks of its group: {error}") from error
 
@@ -76,17 +75,24 @@ class TorchMesh:
         return own
 
     def leave(self, why: str) -> RankLost:
-        """End the group, since this rank cannot go on; the others read why. Returns the error to raise."""
+        """End the group, since this rank cannot go on; the others read why. Returns the error to raise. Any thread may call it."""
         if not self._why:
             self._why = f"rank {self.rank} of {self.size} cannot go on, which ends its group: {why}"
             self._sign(self._why)
-            self.close()
+            self._cut()
         return RankLost(self._why)
 
     def close(self) -> None:
-        """Cut the connections to the other ranks."""
+        """Part from the others in peace: none of them waits for this rank, or will. After `leave` nothing is left to do."""
+        self._group = None  # whoever holds a group holds its connections too
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def _cut(self) -> None:
+        """Close the connections to the other ranks, so that those who wait for this one notice at once."""
+        if isinstance(self._group, ProcessGroup):
+            self._group.abort()  # NCCL would first wait for what cannot end
+        self.close()
 
     @contextmanager
     def _all_taking_part(self) -> Iterator[None]:
@@ -95,7 +101,7 @@ class TorchMesh:
         try:
             yield
         except RuntimeError as error:
-            self.close()  # first: ranks that wait for this one notice at once
+            self._cut()  # first: ranks that wait for this one notice at once
             self._why = self._roll_call(error)
             raise RankLost(self._why) from error
 
@@ -125,6 +131,16 @@ class TorchMesh:
             return [rank for rank in range(self.size) if not self._store.check([_key(rank)])]
         except RuntimeError:  # who kept the store has seen it too, and gone
             return []
+
+
+def _start_of(environ: Mapping[str, str]) -> str:
+    """What tells this start of the group from earlier ones in the same store, which holds the addresses of ranks that died.
+
+    Only an agent's store outlives its ranks, and with it every rank has that agent's count. Several agents do not count alike, which
+    is why they are to leave the store to rank 0 (`Place`).
+    """
+    kept = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return environ.get("TORCHELASTIC_RESTART_COUNT", "0") if kept else "0"
 
 
 def _key(rank: int) -> str:

@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Final
 
 from specsplit.clock import Clock
+from specsplit.errors import RankLost
 from specsplit.membership import GroupRank
 from specsplit.ranks.mesh import Mesh, Numbers
 from specsplit.values import Plan
@@ -105,9 +106,9 @@ class Agreed:
         """The plan that most sessions stand behind, of several that of the lowest rank; None if there is no session."""
         votes: dict[Plan, int] = {}
         for each in self.proposals:
-            votes[each.plan] = votes.get(each.plan, 0) + each.unfinished
-        plan = max(votes, key=lambda plan: votes[plan])  # the first of equals
-        return plan if votes[plan] else None
+            if each.unfinished:  # who abstains has no say in which of equals is the first either
+                votes[each.plan] = votes.get(each.plan, 0) + each.unfinished
+        return max(votes, key=lambda plan: votes[plan], default=None)  # the first of equals
 
 
 class Lockstep:
@@ -141,6 +142,14 @@ class Lockstep:
     def rows(self) -> Sequence[int]:
         """Of the turn that was agreed upon last, by rank; none of one that is alone."""
         return () if self.agreed is None else self.agreed.rows
+
+    def leave(self, why: str) -> RankLost:
+        """End the group, since this rank cannot go on; the others read why. Returns the error that says so. Any thread may call it."""
+        return self._mesh.leave(why)
+
+    def close(self) -> None:
+        """Part from the others in peace: no turn is on its way, and none will be."""
+        self._mesh.close()
 
     def take_waited_s(self) -> float:
         """Seconds that this rank has waited for the others since this was last asked."""

@@ -74,7 +74,7 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
         return wire.model_info_to_wire(MODEL)
 
     def GetCluster(self, request: wire.ClusterQuestion, context: Any) -> wire.ClusterMessage:  # noqa: N802
-        return wire.cluster_to_wire(Cluster(self.members, queued=3, running=2))
+        return wire.cluster_to_wire(Cluster(self.members, queued=3, running=2, failovers=5, preemptions=7))
 
     def SetPlan(self, request: wire.PlanMessage, context: Any) -> wire.PlanToldMessage:  # noqa: N802
         changes, control, reset = wire.set_plan_from_wire(request)

@@ -30,7 +30,7 @@ from specsplit_drafter.turns import Turns
 from tests.drafter.group_toys import model_of
 from tests.drafter.head_toys import VOCABULARY
 from tests.drafter.toys import open_event, table_of
-from tests.support.meshes import TensorThreadMesh, tensor_mesh_of
+from tests.support.meshes import ThreadMesh, mesh_of
 
 PLAN = Plan(num_steps=2, num_draft_tokens=4)
 WAIT_S = 60.0
@@ -95,7 +95,7 @@ class Ranks:
     """A group in this process, and what stands for its coordinator."""
 
     ranks: list[Rank]
-    meshes: list[TensorThreadMesh]
+    meshes: list[ThreadMesh]
     group: Group
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -132,7 +132,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 @contextmanager
 def ranks_over(size: int, fault: Callable[[int, ModelProposer], None] = lambda _, __: None) -> Iterator[Ranks]:
     """A group that is parked, and parked again in the end unless it has failed."""
-    meshes, clock = tensor_mesh_of(size), SystemClock()
+    meshes, clock = mesh_of(size), SystemClock()
     makes = [model_of("standalone", mesh) for mesh in meshes]
 
     def proposer(number: int) -> ModelProposer:
@@ -223,9 +223,10 @@ def test_a_rank_that_drains_stays_until_no_other_has_a_session() -> None:
     with ranks_over(2) as ranks:
         ranks[0].open(5, 7, 9)
         assert ranks[0].grown()
-        drained = threading.Event()
-        ranks[1].engine.drain(drained.set)
+        idle, leaving = threading.Event(), ranks[1].engine.rank
+        ranks[1].engine.drain(idle.set)
+        assert idle.wait(WAIT_S) and leaving is not None and not leaving.may_leave
         ranks[0].commit(1, 11)
-        assert ranks[0].grown() and not drained.is_set()
+        assert ranks[0].grown() and not leaving.may_leave
         ranks[0].close()
-        assert drained.wait(WAIT_S)
+        eventually(lambda: leaving.may_leave)

@@ -27,7 +27,7 @@ from specsplit_drafter.turns import Turns
 from tests.drafter.group_toys import model_of
 from tests.drafter.head_toys import EXPERTS, HEADS, VOCABULARY, HeadVerifier, head_of
 from tests.drafter.toys import Verifier, deliver, run_until_all_rest, table_of
-from tests.support.meshes import tensor_mesh_of
+from tests.support.meshes import mesh_of
 
 CHILDREN = 6
 KINDS = [*HEADS, *EXPERTS, "standalone"]
@@ -85,7 +85,7 @@ def verifier_of(name: str, table: SessionTable, number: int, length: int) -> Ver
 
 def in_a_group(name: str) -> list[Recording]:
     """Every rank runs the script with prompts of its own; ranks sit out turns in between, and until all are done."""
-    meshes = tensor_mesh_of(len(SHARES))
+    meshes = mesh_of(len(SHARES))
     makes = [model_of(name, mesh) for mesh in meshes]
 
     def rank(number: int) -> Recording:
@@ -139,7 +139,7 @@ def test_a_step_without_rows_has_the_widths_and_types_of_one_with_some(name: str
 
 
 def test_a_rank_that_fails_in_the_middle_of_an_expansion_holds_nobody_up_and_drafts_on() -> None:
-    meshes = tensor_mesh_of(2)
+    meshes = mesh_of(2)
     makes, clock = [model_of("mimo", mesh) for mesh in meshes], SystemClock()
     work = [StepInput([Row.chunk([token], RowPages(0, 1))]) for token in (1, 2, 3)]
 
@@ -170,7 +170,7 @@ def test_a_rank_that_fails_in_the_middle_of_an_expansion_holds_nobody_up_and_dra
 
 
 def test_a_lost_rank_is_no_sessions_fault_and_ends_the_drafter() -> None:
-    first, second = tensor_mesh_of(2)
+    first, second = mesh_of(2)
     model, clock = model_of("eagle")(), SystemClock()
     with ThreadPoolExecutor(2) as threads:
         lockstep, _ = threads.map(lambda mesh: Lockstep(mesh, clock), (first, second))

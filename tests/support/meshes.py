@@ -1,10 +1,11 @@
-"""A mesh of threads in one process, of which a rank may die."""
+"""A mesh of threads in one process, of which a rank may die. What ranks bring to a collective has to be alike, and is written down."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,37 +15,66 @@ from specsplit.errors import RankLost
 from specsplit.ranks.mesh import Numbers
 
 
+@dataclass(frozen=True)
+class Collective:
+    """What all ranks did together, as it has to be alike on all of them."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.int64
+
+
 class _Shared:
-    """What the ranks have together. Two turns' numbers at once: none is more than one exchange ahead of another."""
+    """What the ranks have together. Two collectives' worth at once: none is more than one ahead of another."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.told: list[list[Any]] = [[()] * size, [()] * size]
+        self.brought: list[list[tuple[Collective, Any]]] = [[(Collective("none", ()), None)] * size for _ in range(2)]
         self.barrier = threading.Barrier(size)
+        self.why = "a rank of the mesh is dead"
 
 
 class ThreadMesh:
-    """One rank's end."""
+    """One rank's end, which exchanges tensors too (a TensorMesh)."""
 
     def __init__(self, rank: int, shared: _Shared) -> None:
         self.rank = rank
         self.size = shared.size
+        self.begin(shared)
+
+    def begin(self, shared: _Shared) -> None:
+        """Nothing has happened yet."""
         self.exchanges = 0
+        self.closed = False
+        self.collectives: list[Collective] = []
+        """All of them so far."""
+        self.told: list[tuple[Numbers, ...]] = []
+        """What all ranks have told in every exchange."""
         self._shared = shared
 
     def exchange(self, numbers: Sequence[int]) -> tuple[Numbers, ...]:
-        return self.swap(tuple(numbers))
-
-    def swap(self, value: object) -> tuple[Any, ...]:
-        """Everybody's, by rank."""
-        told = self._shared.told[self.exchanges % 2]
-        told[self.rank] = value
-        try:
-            self._shared.barrier.wait(60)
-        except threading.BrokenBarrierError:
-            raise RankLost("a rank of the mesh is dead") from None
+        told = tuple(self._meet(Collective("exchange", (len(numbers),)), tuple(numbers)))
         self.exchanges += 1
-        return tuple(told)
+        self.told.append(told)
+        return told
+
+    def assemble(self) -> None:
+        self._meet(Collective("assemble", ()), None)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        return torch.cat(self._meet(Collective("gather", tuple(rows.shape), rows.dtype), rows))
+
+    def reduce_scatter(self, partial: Tensor) -> Tensor:
+        parts = self._meet(Collective("reduce_scatter", tuple(partial.shape), partial.dtype), partial)
+        return torch.stack([part.chunk(self.size)[self.rank] for part in parts]).sum(0)
+
+    def leave(self, why: str) -> RankLost:
+        self._shared.why = f"rank {self.rank} of {self.size} cannot go on, which ends its group: {why}"
+        self.die()
+        return RankLost(self._shared.why)
+
+    def close(self) -> None:
+        self.closed = True
 
     def die(self) -> None:
         """From now on nobody gets anything any more."""
@@ -59,31 +89,27 @@ class ThreadMesh:
             self.die()
             raise
 
-
-class TensorThreadMesh(ThreadMesh):
-    """One that exchanges tensors too."""
-
-    def assemble(self) -> None:
-        self.swap(None)
-
-    def gather(self, rows: Tensor) -> Tensor:
-        return torch.cat(self.swap(rows))
-
-    def reduce_scatter(self, partial: Tensor) -> Tensor:
-        return torch.stack(self.swap(partial)).sum(0).chunk(self.size)[self.rank]
-
-    def leave(self, why: str) -> RankLost:
-        self.die()
-        return RankLost(f"rank {self.rank} of {self.size} cannot go on: {why}")
-
-
-def tensor_mesh_of(size: int) -> list[TensorThreadMesh]:
-    """The ends of one mesh, by rank."""
-    shared = _Shared(size)
-    return [TensorThreadMesh(rank, shared) for rank in range(size)]
+    def _meet(self, what: Collective, own: Any) -> list[Any]:
+        assert not self.closed, "who has parted from the others takes part in nothing"
+        brought = self._shared.brought[len(self.collectives) % 2]
+        brought[self.rank] = what, own
+        self.collectives.append(what)
+        try:
+            self._shared.barrier.wait(60)
+        except threading.BrokenBarrierError:
+            raise RankLost(self._shared.why) from None
+        assert {other for other, _ in brought} == {what}, f"ranks meet in different collectives: {brought}"
+        return [each for _, each in brought]
 
 
 def mesh_of(size: int) -> list[ThreadMesh]:
     """The ends of one mesh, by rank."""
     shared = _Shared(size)
     return [ThreadMesh(rank, shared) for rank in range(size)]
+
+
+def revive(meshes: Sequence[ThreadMesh]) -> None:
+    """A mesh begins anew, as if its ranks had been started again."""
+    shared = _Shared(len(meshes))
+    for mesh in meshes:
+        mesh.begin(shared)

@@ -42,6 +42,12 @@ def test_all_ranks_agree_on_the_plan_of_most_sessions_and_idle_ones_change_nothi
         assert next(each.plan for each in busy if behind[each.plan] == behind[plan]) == plan, "ties go to the lowest"
 
 
+def test_an_idle_rank_does_not_break_a_tie() -> None:
+    one, other = Plan(num_steps=1), Plan(num_steps=2)
+    told = [Proposal(plan=other), Proposal(unfinished=1, plan=one), Proposal(unfinished=1, plan=other)]
+    assert Agreed(0, told).plan == one
+
+
 def test_a_turn_in_which_nobody_has_rows_rests_as_long_as_the_least_patient_would() -> None:
     waiting = [Proposal(unfinished=1, rest_us=700), Proposal(), Proposal(unfinished=2, rest_us=900)]
     agreed = Agreed(1, waiting)

@@ -4,107 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from specsplit.clock import SystemClock
-from specsplit.errors import SpecsplitError, Unavailable
-from specsplit.membership import GroupRank
-from specsplit.ranks.lockstep import Lockstep
+from specsplit.errors import InvalidRequest, SpecsplitError, Unavailable
 from specsplit.ranks.wave import PARK_AFTER
-from specsplit.sessions import DecodeRequest
-from specsplit.settings import VerifierSettings
-from specsplit.values import Endpoint, PlanChanges, Stopping
-from specsplit_coordinator.groups import Group
-from specsplit_verifier.events import BeginWave
-from specsplit_verifier.service import load_target
-from specsplit_verifier.verifier import Verifier
+from specsplit.values import Endpoint, PlanChanges
 from tests.drafter.service_toys import drafter
-from tests.support.meshes import ThreadMesh, mesh_of
+from tests.support.rank_groups import eventually, ranks_over
 from tests.support.toys import letter
-from tests.verifier.conftest import decode, recorded
-
-DEFAULT = PlanChanges()
-
-
-@dataclass
-class Ranks:
-    """A group in this process, and what stands for its coordinator."""
-
-    verifiers: list[Verifier]
-    meshes: list[ThreadMesh]
-    group: Group
-
-    async def write(
-        self, rank: int, start: str, tokens: int = 12, drafter: Endpoint | None = None, plan: PlanChanges = DEFAULT
-    ) -> str:
-        prompt = list(start.encode())
-        request = DecodeRequest(start, prompt, stopping=Stopping(tokens), plan=plan, drafter=drafter)
-        return bytes((await decode(self.verifiers[rank], request))[0]).decode()
-
-    async def parked(self) -> None:
-        await eventually(lambda: all(verifier.engine.rank.report.parked for verifier in self.verifiers))
-
-    def connect(self) -> None:
-        """What ranks report reaches the coordinator's machine, and the waves that it starts reach all ranks."""
-        loop = asyncio.get_running_loop()
-        self.group.watch(self.begin)
-        for number, verifier in enumerate(self.verifiers):
-            self.group.join(GroupRank("g", number, len(self.verifiers)))
-            rank = verifier.engine.rank
-            rank.on_report = lambda number=number, rank=rank: loop.call_soon_threadsafe(
-                lambda: self.group.heard(number, rank.report)
-            )
-
-    def begin(self) -> None:
-        for verifier in self.verifiers:
-            verifier.engine.post(BeginWave(self.group.wave))
-
-
-@asynccontextmanager
-async def ranks_over(
-    folder: Path, size: int, *, fault: Callable[[torch.Tensor], None] | None = None, **settings: Any
-) -> AsyncIterator[Ranks]:
-    """A group that is parked; parked again, closed and checked to be empty on the way out, unless it has failed.
-
-    `fault` is called with the tokens of every forward before it is run.
-    """
-    chosen = {"adaptive": "static", "coordinator": "127.0.0.1:1", **settings}
-    resolved, clock, meshes = VerifierSettings(model=folder, **chosen), SystemClock(), mesh_of(size)
-    together = await asyncio.gather(*(asyncio.to_thread(Lockstep, mesh, clock, 7) for mesh in meshes))
-    verifiers: list[Verifier] = []
-    for lockstep in together:
-        runner = load_target(resolved, clock)
-        runner.lockstep = lockstep
-        if fault is not None:
-            runner.target.model.register_forward_pre_hook(
-                lambda _, __, kwargs, fault=fault: fault(kwargs["input_ids"]), with_kwargs=True
-            )
-        verifiers.append(Verifier(resolved, runner, clock))
-    ranks = Ranks(verifiers, meshes, Group(size))
-    ranks.connect()
-    try:
-        yield ranks
-        if not verifiers[0].failed.is_set():
-            await ranks.parked()
-    finally:
-        for verifier in verifiers:
-            await verifier.close()
-    for verifier in verifiers:
-        now = verifier.engine.statistics()
-        assert now.running == now.waiting == 0 or verifier.failed.is_set()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
+from tests.verifier.conftest import recorded
 
 
 def alphabet_from(start: str, tokens: int) -> str:
@@ -207,6 +118,36 @@ async def test_a_rank_that_dies_ends_every_rank(alphabet: Path) -> None:
         with pytest.raises(Unavailable):
             await writing
         await eventually(lambda: all(verifier.failed.is_set() for verifier in ranks.verifiers))
+        async with asyncio.timeout(60):  # in the middle of a wave: they leave all the same
+            await asyncio.gather(*(verifier.drained() for verifier in ranks.verifiers))
+
+
+async def test_a_rank_whose_engine_dies_ends_its_group_at_once_and_the_others_name_it(alphabet: Path) -> None:
+    def fault(tokens: torch.Tensor) -> None:
+        if tokens.tolist() in ([[ord("#")]], [[0]]):  # the session, and the trial of the device that follows
+            raise RuntimeError("the device is gone")
+
+    async with ranks_over(alphabet, 3, fault=fault) as ranks:
+        writing = [asyncio.ensure_future(ranks.write(rank, "a", 400)) for rank in (0, 2)]
+        await eventually(lambda: ranks.meshes[0].exchanges > 5)
+        for task in [*writing, asyncio.ensure_future(ranks.write(1, "#"))]:
+            with pytest.raises(Unavailable, match=r"rank 1 of 3 cannot go on, .*: RuntimeError: the device is gone"):
+                await task
+        assert all(verifier.failed.is_set() for verifier in ranks.verifiers)
+
+
+async def test_a_parked_rank_refuses_what_cannot_be_without_waking_the_others(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 2) as ranks:
+        with pytest.raises(InvalidRequest):
+            async with asyncio.timeout(60):
+                await ranks.write(1, "a", 100_000)
+        assert ranks.group.wave == ranks.meshes[1].exchanges - 1 == 0, "but for the exchange at load there was none"
+
+
+async def test_ranks_part_in_peace_once_their_group_is_parked(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 2) as ranks:
+        await ranks.write(0, "a")
+    assert [mesh.closed for mesh in ranks.meshes] == [True, True]
 
 
 async def test_a_rank_that_drains_stays_until_the_others_have_no_sessions(alphabet: Path) -> None:

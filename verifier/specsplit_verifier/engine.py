@@ -95,13 +95,16 @@ class Engine:
         try:
             while self._drain(block_s=0.0):
                 self._step()
+            self.rank.end()
         except RankLost as error:
-            if not self._abandoned:
-                self._outbox.died(str(error))
-        except Exception:  # noqa: BLE001 (the edge of a thread: logged, and told to everyone who waits)
+            self._die(str(error))
+        except Exception as error:  # noqa: BLE001 (the edge of a thread: logged, and told to everyone who waits)
             _log.exception("the engine thread died")
-            if not self._abandoned:
-                self._outbox.died()
+            self._die(self.rank.fail(f"{type(error).__name__}: {error}"))
+
+    def _die(self, why: str) -> None:
+        if not self._abandoned:
+            self._outbox.died(why)
 
     def _step(self) -> None:
         if self.rank.parked:

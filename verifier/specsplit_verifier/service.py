@@ -112,6 +112,8 @@ class _Member:
         clock: Clock,
     ) -> None:
         self._verifier = verifier
+        self._server = server
+        self._dismissed = False
         rank = verifier.engine.rank
         self._reporter = Reporter(settings.plan, verifier.engine.statistics, lambda: verifier.control, clock)
         self.membership = Membership(
@@ -127,9 +129,10 @@ class _Member:
             on_tracing=server.tracing.apply,
             on_hand_over=self._on_hand_over,
             on_start_wave=lambda number: verifier.engine.post(BeginWave(number)),
-            on_drain=server.leave,
+            on_drain=self._on_drain,
         )
         verifier.on_lost = self._on_lost
+        rank.excused = lambda: self._dismissed or not self.membership.joined
         rank.on_report = partial(asyncio.get_running_loop().call_soon_threadsafe, self.membership.report_wave)
 
     def _on_roster(self, roster: RosterDirective) -> None:
@@ -145,6 +148,11 @@ class _Member:
             wanted = f"adaptive = {control.adaptive}, max_draft_tokens = {control.max_draft_tokens}"
             _log.warning("the order (%s) does not go with the settings here, keeping their own: %s", wanted, error)
             self._verifier.replan(order.changes)
+
+    def _on_drain(self) -> None:
+        """The group leaves, as the coordinator knows now: it tells the other ranks, and places no more on any."""
+        self._dismissed = True
+        self._server.drain()
 
     def _on_hand_over(self, order: HandOverDirective) -> None:
         for address, member_id in self._reporter.names.items():

@@ -1,0 +1,165 @@
+"""A rank group in this process: real engines over a mesh of threads, and the coordinator's own machine for its waves.
+
+Its target is the whole one on every rank, or, as `ShardedTargets` load it, shared out over them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specsplit.clock import Clock, SystemClock
+from specsplit.membership import GroupRank
+from specsplit.model import CausalLM, CostCurve, Paced
+from specsplit.model.load import load_model
+from specsplit.ranks.lockstep import Lockstep
+from specsplit.sessions import DecodeRequest
+from specsplit.settings import VerifierSettings
+from specsplit.values import Endpoint, PlanChanges, Stopping
+from specsplit_coordinator.groups import Group
+from specsplit_verifier.events import BeginWave
+from specsplit_verifier.service import load_target
+from specsplit_verifier.target_runner import TargetRunner
+from specsplit_verifier.verifier import Verifier
+from tests.support.meshes import ThreadMesh, mesh_of, revive
+from tests.verifier.conftest import decode
+
+DEFAULT = PlanChanges()
+
+
+@dataclass
+class Ranks:
+    """A group in this process, and what stands for its coordinator."""
+
+    verifiers: list[Verifier]
+    meshes: list[ThreadMesh]
+    group: Group
+
+    async def write(
+        self, rank: int, start: str, tokens: int = 12, drafter: Endpoint | None = None, plan: PlanChanges = DEFAULT
+    ) -> str:
+        prompt = list(start.encode())
+        request = DecodeRequest(start, prompt, stopping=Stopping(tokens), plan=plan, drafter=drafter)
+        return bytes((await decode(self.verifiers[rank], request))[0]).decode()
+
+    async def parked(self) -> None:
+        await eventually(lambda: all(verifier.engine.rank.report.parked for verifier in self.verifiers))
+
+    def connect(self) -> None:
+        """What ranks report reaches the coordinator's machine, and the waves that it starts reach all ranks."""
+        loop = asyncio.get_running_loop()
+        self.group.watch(self.begin)
+        for number, verifier in enumerate(self.verifiers):
+            self.group.join(GroupRank("g", number, len(self.verifiers)))
+            rank = verifier.engine.rank
+            rank.on_report = lambda number=number, rank=rank: loop.call_soon_threadsafe(
+                lambda: self.group.heard(number, rank.report)
+            )
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """No rank is heard in here, so no wave is started: sessions that are submitted begin in one turn."""
+        told = [verifier.engine.rank.on_report for verifier in self.verifiers]
+        for verifier in self.verifiers:
+            verifier.engine.rank.on_report = lambda: None
+        yield
+        for verifier, tell in zip(self.verifiers, told, strict=True):
+            verifier.engine.rank.on_report = tell
+            tell()
+
+    def begin(self) -> None:
+        for verifier in self.verifiers:
+            verifier.engine.post(BeginWave(self.group.wave))
+
+
+class ShardedTargets:
+    """One target, shared out over the ranks of a mesh. It is loaded once, for every group that is made of it."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder = folder
+        self.meshes = mesh_of(size)
+        self._parts = [load_model(folder, mesh=mesh) for mesh in self.meshes]
+        self._started = 0
+
+    async def runners(self, settings: VerifierSettings, clock: Clock) -> list[TargetRunner]:
+        """The ranks of a group that has just been started, with KV of their own. Whatever has become of the one before is forgotten."""
+        revive(self.meshes)
+        self._started += 1
+        ranks = range(len(self.meshes))
+        return await asyncio.gather(*(asyncio.to_thread(self._runner, rank, settings, clock) for rank in ranks))
+
+    def _runner(self, rank: int, settings: VerifierSettings, clock: Clock) -> TargetRunner:
+        torch.set_num_threads(1)
+        model, info, blocks = self._parts[rank]
+        pages = settings.kv_tokens // settings.page_size
+        target = CausalLM(model, info, num_pages=pages, page_size=settings.page_size, blocks=blocks)
+        lockstep = Lockstep(self.meshes[rank], clock, self._started)
+        return TargetRunner(target, Paced(CostCurve(), clock), None, clock, lockstep)
+
+
+def settings_of(folder: Path, **settings: Any) -> VerifierSettings:
+    """Those of a rank that has a coordinator, its plan static unless told otherwise."""
+    return VerifierSettings(model=folder, **{"adaptive": "static", "coordinator": "127.0.0.1:1", **settings})
+
+
+@asynccontextmanager
+async def sharded_ranks(targets: ShardedTargets, **settings: Any) -> AsyncIterator[Ranks]:
+    """A group whose ranks share the target; see `ranks_over`."""
+    resolved, clock = settings_of(targets.folder, **settings), SystemClock()
+    async with running(await targets.runners(resolved, clock), targets.meshes, resolved, clock) as ranks:
+        yield ranks
+
+
+@asynccontextmanager
+async def ranks_over(
+    folder: Path, size: int, *, fault: Callable[[torch.Tensor], None] | None = None, **settings: Any
+) -> AsyncIterator[Ranks]:
+    """A group that is parked; parked again, closed and checked to be empty on the way out, unless it has failed.
+
+    `fault` is called with the tokens of every forward before it is run.
+    """
+    resolved, clock, meshes = settings_of(folder, **settings), SystemClock(), mesh_of(size)
+    together = await asyncio.gather(*(asyncio.to_thread(Lockstep, mesh, clock, 7) for mesh in meshes))
+    runners: list[TargetRunner] = []
+    for lockstep in together:
+        runner = load_target(resolved, clock)
+        runner.lockstep = lockstep
+        if fault is not None:
+            runner.target.model.register_forward_pre_hook(
+                lambda _, __, kwargs, fault=fault: fault(kwargs["input_ids"]), with_kwargs=True
+            )
+        runners.append(runner)
+    async with running(runners, meshes, resolved, clock) as ranks:
+        yield ranks
+
+
+@asynccontextmanager
+async def running(
+    runners: Sequence[TargetRunner], meshes: list[ThreadMesh], settings: VerifierSettings, clock: Clock
+) -> AsyncIterator[Ranks]:
+    """The verifiers of a group."""
+    verifiers = [Verifier(settings, runner, clock) for runner in runners]
+    ranks = Ranks(verifiers, meshes, Group(len(verifiers)))
+    ranks.connect()
+    try:
+        yield ranks
+        if not verifiers[0].failed.is_set():
+            await ranks.parked()
+    finally:
+        for verifier in verifiers:
+            await verifier.close()
+    for verifier in verifiers:
+        now = verifier.engine.statistics()
+        assert now.running == now.waiting == 0 or verifier.failed.is_set()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)

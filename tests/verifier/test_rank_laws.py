@@ -1,0 +1,161 @@
+"""Laws of ranks that share the pocket target: whatever they do together, the text of a session is what one verifier alone writes.
+
+Sharded sums round otherwise than whole ones, so in principle a tie could be broken otherwise. Over these prompts none is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from specsplit.cli.folders import drafts_beside
+from specsplit.client import make_request
+from specsplit.ranks.lockstep import Agreed, Proposal
+from specsplit.sessions import DecodeRequest
+from specsplit.settings import DrafterSettings
+from specsplit.text.tokenizer import Tokenizer
+from specsplit.v1 import drafter_pb2_grpc
+from specsplit.values import DrafterKind, Endpoint, Plan, Stopping
+from specsplit.wire import drafter as wire
+from tests.drafter.service_toys import drafter
+from tests.support.rank_groups import Ranks, ShardedTargets, sharded_ranks
+from tests.support.restless import RestlessController
+from tests.verifier.conftest import decode, recorded, verifier_over
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+TARGET, NEW = Path("models/pocket/target"), 14
+TEXTS = [
+    "def mean(values):\n    total = ",
+    "class Reader:\n    def __init__(self, path",
+    "import os\n\ndef walk(top):\n    for name in os.listdir(top):\n",
+    "    try:\n        value = int(text)\n    except ",
+]
+WAYS: dict[str, dict[str, object]] = {
+    "greedy": {},
+    "seeded": {"temperature": 0.9, "top_p": 0.95, "seed": 2024},
+    "penalised": {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.2},
+    "seeded and penalised": {"temperature": 1.1, "seed": 5, "repetition_penalty": 1.1, "frequency_penalty": 0.5},
+}
+KINDS = [None, *DrafterKind]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One session: who drafts for it, how its tokens are picked, and what it begins with."""
+
+    kind: DrafterKind | None
+    way: str
+    text: int
+
+    def request(self, prompts: list[list[int]], drafters: dict[DrafterKind, Endpoint]) -> DecodeRequest:
+        sampling = make_request("", **WAYS[self.way]).sampling  # pyright: ignore[reportArgumentType]
+        endpoint = None if self.kind is None else drafters[self.kind]
+        stopping = Stopping(NEW, ignore_eos=True)
+        return DecodeRequest(f"{self}", prompts[self.text], sampling, stopping, drafter=endpoint)
+
+
+CASES = [
+    Case(kind, way, (row + column) % len(TEXTS)) for row, kind in enumerate(KINDS) for column, way in enumerate(WAYS)
+]
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    tokenizer = Tokenizer.load(TARGET)
+    return [list(tokenizer.encode(text)) for text in TEXTS]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def drafters() -> AsyncIterator[dict[DrafterKind, Endpoint]]:
+    """One of each kind, on a port of its own."""
+    async with AsyncExitStack() as stack:
+        yield {kind: await started(stack, kind) for kind in DrafterKind}
+
+
+async def started(stack: AsyncExitStack, kind: DrafterKind) -> Endpoint:
+    model, target = drafts_beside(TARGET).get(kind), TARGET if kind.is_head else None
+    server, channel, _ = await stack.enter_async_context(
+        drafter(DrafterSettings(kind=kind, model=model, target=target))
+    )
+    told = await drafter_pb2_grpc.DrafterServiceStub(channel).GetDrafterInfo(wire.drafter_info_request())
+    return Endpoint(kind.value, server.bound, wire.drafter_info_from_wire(told).features)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def alone(prompts: list[list[int]]) -> dict[tuple[str, int], list[int]]:
+    """What one verifier with the whole target writes without drafts, by way and text."""
+    plain = [Case(None, way, text) for way in WAYS for text in range(len(TEXTS))]
+    async with verifier_over(TARGET) as verifier:
+        written = await asyncio.gather(*(decode(verifier, case.request(prompts, {})) for case in plain))
+    return {(case.way, case.text): tokens for case, (tokens, _) in zip(plain, written, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def pairs() -> ShardedTargets:
+    return ShardedTargets(TARGET, 2)
+
+
+@pytest.fixture(scope="module")
+def fours() -> ShardedTargets:
+    return ShardedTargets(TARGET, 4)
+
+
+@pytest.fixture
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rank's controller wants plans of its own, at random."""
+    seeds = itertools.count(31)
+    monkeypatch.setattr("specsplit_verifier.engine.controller_for", lambda *_: RestlessController(next(seeds)))
+
+
+@pytest.mark.parametrize(("size", "busy", "half"), [(2, 1, 0), (2, 2, 1), (4, 2, 1), (4, 3, 0)])
+@pytest.mark.usefixtures("restless")
+async def test_the_text_of_a_group_is_that_of_one_that_is_alone_with_any_drafter_and_any_plans(
+    pairs: ShardedTargets,
+    fours: ShardedTargets,
+    drafters: dict[DrafterKind, Endpoint],
+    prompts: list[list[int]],
+    alone: dict[tuple[str, int], list[int]],
+    size: int,
+    busy: int,
+    half: int,
+) -> None:
+    """Sessions are dealt out to some of the ranks, and the others are idle. Groups of each size meet all pairs of drafter and way."""
+    chance = random.Random(size + half)
+    cases = [case for place, case in enumerate(CASES) if (place + place // len(WAYS)) % 2 == half]
+    ranks_busy = chance.sample(range(size), busy)
+    async with sharded_ranks(pairs if size == 2 else fours, max_sessions=32) as ranks:
+        steps = [recorded(verifier) for verifier in ranks.verifiers]
+        chance.shuffle(cases)
+        dealt = zip(cases, itertools.cycle(ranks_busy))
+        asked = [decode(ranks.verifiers[rank], case.request(prompts, drafters)) for case, rank in dealt]
+        async with asyncio.timeout(100):
+            written = await asyncio.gather(*asked)
+        await ranks.parked()
+        wrong = [case for case, (tokens, _) in zip(cases, written, strict=True) if tokens != alone[case.way, case.text]]
+        assert wrong == []
+        assert sum(end.speculation.drafted for _, end in written) > len(cases), "there were drafts to be wrong about"
+        for rank, own in enumerate(steps):
+            assert rank in ranks_busy or (own and all(result.costs.idle for result in own))
+        same_for_all(ranks)
+
+
+def same_for_all(ranks: Ranks) -> None:
+    """All ranks ran the same collectives in the same order, and have the same plan, after a few others."""
+    first, *others = ranks.meshes
+    assert all(mesh.collectives == first.collectives and mesh.told == first.told for mesh in others)
+    assert len(agreed_plans(ranks)) > 5
+    assert len({verifier.plan for verifier in ranks.verifiers}) == 1
+
+
+def agreed_plans(ranks: Ranks) -> set[Plan | None]:
+    """All that the ranks had together."""
+    _, *turns = ranks.meshes[0].told
+    return {Agreed(0, [Proposal.of(numbers) for numbers in told]).plan for told in turns}
