@@ -62,11 +62,6 @@ class VerifierSettings(EngineSettings):
     step_timeout_s: float = Field(default=60.0, gt=0)
     """A step that takes longer than this, and than 50 times what its like take, hangs: the verifier hands its sessions back and exits.
     Of a rank more than rank_timeout_s."""
-    dp_size: int = Field(default=1, ge=1)
-    """Ranks of the group that this verifier is one of, started by torchrun: they share the target's MLPs, 1/N each, and step together.
-    Needs a coordinator. Ports other than 0 (listen, advertise, metrics_listen) get LOCAL_RANK added, and member_id the rank."""
-    rank_timeout_s: float = Field(default=30.0, gt=0)
-    """A rank that does not take part for this long is lost: all of the group hand their sessions back and exit, to be started again."""
     inflate_layers: int = Field(default=0, ge=0)
     """Benchmarks only: add layers that change nothing until there are this many; 0 adds none."""
     paced_step_base_ms: float = Field(default=0.0, ge=0)

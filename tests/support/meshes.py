@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +81,15 @@ class ThreadMesh:
     def die(self) -> None:
         """From now on nobody gets anything any more."""
         self._shared.barrier.abort()
+
+    @contextmanager
+    def dying(self) -> Iterator[None]:
+        """Die of whatever is raised inside, so that nobody waits for this rank."""
+        try:
+            yield
+        except BaseException:
+            self.die()
+            raise
 
     def _meet(self, what: Collective, own: Any) -> list[Any]:
         assert not self.closed, "who has parted from the others takes part in nothing"
