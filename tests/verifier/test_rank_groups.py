@@ -61,8 +61,9 @@ class Ranks:
         loop = asyncio.get_running_loop()
         self.group.watch(self.begin)
         for number, verifier in enumerate(self.verifiers):
-            self.group.join(GroupRank("g", number, len(self.verifiers)))
             rank = verifier.engine.rank
+            self.group.join(GroupRank("g", number, len(self.verifiers)))
+            self.group.heard(number, rank.report)
             rank.on_report = lambda number=number, rank=rank: loop.call_soon_threadsafe(
                 lambda: self.group.heard(number, rank.report)
             )
@@ -228,6 +229,16 @@ async def test_a_rank_whose_engine_dies_ends_its_group_at_once_and_the_others_na
             with pytest.raises(Unavailable, match=r"rank 1 of 3 cannot go on, .*: RuntimeError: the device is gone"):
                 await task
         assert all(verifier.failed.is_set() for verifier in ranks.verifiers)
+
+
+async def test_a_coordinator_that_has_started_anew_wakes_a_group_that_it_never_saw(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 3) as ranks:
+        await ranks.write(0, "a")
+        await ranks.parked()
+        before, ranks.group = ranks.group.wave, Group(3)
+        ranks.connect()
+        assert await ranks.write(1, "a", 3) == "bcd"
+        assert ranks.group.wave > before
 
 
 async def test_a_parked_rank_refuses_what_cannot_be_without_waking_the_others(alphabet: Path) -> None:
