@@ -56,8 +56,9 @@ class Ranks:
         loop = asyncio.get_running_loop()
         self.group.watch(self.begin)
         for number, verifier in enumerate(self.verifiers):
-            self.group.join(GroupRank("g", number, len(self.verifiers)))
             rank = verifier.engine.rank
+            self.group.join(GroupRank("g", number, len(self.verifiers)))
+            self.group.heard(number, rank.report)
             rank.on_report = lambda number=number, rank=rank: loop.call_soon_threadsafe(
                 lambda: self.group.heard(number, rank.report)
             )

@@ -146,6 +146,16 @@ async def test_a_rank_whose_engine_dies_ends_its_group_at_once_and_the_others_na
         assert all(verifier.failed.is_set() for verifier in ranks.verifiers)
 
 
+async def test_a_coordinator_that_has_started_anew_wakes_a_group_that_it_never_saw(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 3) as ranks:
+        await ranks.write(0, "a")
+        await ranks.parked()
+        before, ranks.group = ranks.group.wave, Group(3)
+        ranks.connect()
+        assert await ranks.write(1, "a", 3) == "bcd"
+        assert ranks.group.wave > before
+
+
 async def test_a_parked_rank_refuses_what_cannot_be_without_waking_the_others(alphabet: Path) -> None:
     async with ranks_over(alphabet, 2) as ranks:
         with pytest.raises(InvalidRequest):
