@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from specsplit_verifier.service import load_target
 from specsplit_verifier.step import ChunkInput, StepInput, StepOutput, TreeInput
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.wave import PARK_AFTER
-from tests.support.meshes import Collective
+from tests.support.meshes import Collective, mesh_of
 from tests.support.rank_groups import Ranks, ShardedTargets, eventually, settings_of, sharded_ranks
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode
@@ -103,6 +104,15 @@ async def run_all(ranks: Sequence[Prompted], kinds: Sequence[Step]) -> list[Step
     return await asyncio.gather(
         *(asyncio.to_thread(rank.runner.run, kind(rank)) for rank, kind in zip(ranks, kinds, strict=True))
     )
+
+
+def test_the_mesh_of_these_tests_notices_ranks_that_meet_in_different_collectives() -> None:
+    rows = [torch.zeros(2, WIDTH), torch.zeros(2, WIDTH + 1)]
+    with ThreadPoolExecutor(2) as threads:
+        met = [threads.submit(mesh.gather, own) for mesh, own in zip(mesh_of(2), rows, strict=True)]
+    for each in met:
+        with pytest.raises(AssertionError, match="ranks meet in different collectives"):
+            each.result()
 
 
 async def test_prefill_verify_draft_extend_and_nothing_in_one_turn_are_the_same_collectives_on_all_ranks(
