@@ -52,7 +52,7 @@ def bursts(seed: int, texts: int, longest: int) -> Iterator[Burst]:
 
 
 def _asked(chance: random.Random, texts: int, longest: int, after_s: float) -> Asked:
-    new = chance.choice((1, 2, 5, 16, longest))
+    new = min(longest, chance.choice((1, 1, 2, 3, 5, 8, 16, longest)))
     return Asked(chance.randrange(texts), new, chance.choice(DRAFTERS), after_s)
 
 

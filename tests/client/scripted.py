@@ -14,7 +14,7 @@ from grpc_health.v1.health import HealthServicer
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
-from specsplit.errors import SpecsplitError
+from specsplit.errors import SpecsplitError, Unavailable
 from specsplit.membership import Cluster, Member, PlanTold, TracingTold
 from specsplit.requests import Delta, Done, GenerateEvent, GenerateRequest
 from specsplit.rpc import to_status
@@ -45,6 +45,12 @@ Script = Callable[[GenerateRequest], Iterator[GenerateEvent]]
 def usual(request: GenerateRequest) -> Iterator[GenerateEvent]:
     """The answer most tests want."""
     yield from EVENTS
+
+
+def breaking(request: GenerateRequest) -> Iterator[GenerateEvent]:
+    """Two tokens, and then nobody."""
+    yield Delta("one two", (11, 12), 2)
+    raise Unavailable("the coordinator is leaving")
 
 
 @dataclass

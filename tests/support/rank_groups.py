@@ -105,7 +105,8 @@ class ShardedTargets:
 
 def settings_of(folder: Path, **settings: Any) -> VerifierSettings:
     """Those of a rank that has a coordinator, its plan static unless told otherwise."""
-    return VerifierSettings(model=folder, **{"adaptive": "static", "coordinator": "127.0.0.1:1", **settings})
+    chosen = {"adaptive": "static", "coordinator": "127.0.0.1:1", "kv_tokens": 4096, **settings}
+    return VerifierSettings(model=folder, **chosen)
 
 
 @asynccontextmanager

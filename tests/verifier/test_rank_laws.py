@@ -9,29 +9,23 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from specsplit.cli.folders import drafts_beside
 from specsplit.client import make_request
 from specsplit.ranks.lockstep import Agreed, Proposal
 from specsplit.sessions import DecodeRequest
-from specsplit.settings import DrafterSettings
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.v1 import drafter_pb2_grpc
 from specsplit.values import DrafterKind, Endpoint, Plan, Stopping
-from specsplit.wire import drafter as wire
-from tests.drafter.service_toys import drafter
+from tests.support.drafting import POCKET, endpoint_of, pocket_drafters
 from tests.support.rank_groups import Ranks, ShardedTargets, sharded_ranks
-from tests.support.restless import RestlessController
+from tests.support.restless import restless
 from tests.verifier.conftest import decode, recorded, verifier_over
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-TARGET, NEW = Path("models/pocket/target"), 14
+NEW = 14
 TEXTS = [
     "def mean(values):\n    total = ",
     "class Reader:\n    def __init__(self, path",
@@ -69,54 +63,37 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    tokenizer = Tokenizer.load(TARGET)
+    tokenizer = Tokenizer.load(POCKET)
     return [list(tokenizer.encode(text)) for text in TEXTS]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def drafters() -> AsyncIterator[dict[DrafterKind, Endpoint]]:
-    """One of each kind, on a port of its own."""
-    async with AsyncExitStack() as stack:
-        yield {kind: await started(stack, kind) for kind in DrafterKind}
-
-
-async def started(stack: AsyncExitStack, kind: DrafterKind) -> Endpoint:
-    model, target = drafts_beside(TARGET).get(kind), TARGET if kind.is_head else None
-    server, channel, _ = await stack.enter_async_context(
-        drafter(DrafterSettings(kind=kind, model=model, target=target))
-    )
-    told = await drafter_pb2_grpc.DrafterServiceStub(channel).GetDrafterInfo(wire.drafter_info_request())
-    return Endpoint(kind.value, server.bound, wire.drafter_info_from_wire(told).features)
+    """One of each kind."""
+    async with pocket_drafters() as started:
+        yield {kind: endpoint_of(drafter) for kind, drafter in started.items()}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def alone(prompts: list[list[int]]) -> dict[tuple[str, int], list[int]]:
     """What one verifier with the whole target writes without drafts, by way and text."""
     plain = [Case(None, way, text) for way in WAYS for text in range(len(TEXTS))]
-    async with verifier_over(TARGET) as verifier:
+    async with verifier_over(POCKET, kv_tokens=4096) as verifier:
         written = await asyncio.gather(*(decode(verifier, case.request(prompts, {})) for case in plain))
     return {(case.way, case.text): tokens for case, (tokens, _) in zip(plain, written, strict=True)}
 
 
 @pytest.fixture(scope="module")
 def pairs() -> ShardedTargets:
-    return ShardedTargets(TARGET, 2)
+    return ShardedTargets(POCKET, 2)
 
 
 @pytest.fixture(scope="module")
 def fours() -> ShardedTargets:
-    return ShardedTargets(TARGET, 4)
-
-
-@pytest.fixture
-def restless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every rank's controller wants plans of its own, at random."""
-    seeds = itertools.count(31)
-    monkeypatch.setattr("specsplit_verifier.engine.controller_for", lambda *_: RestlessController(next(seeds)))
+    return ShardedTargets(POCKET, 4)
 
 
 @pytest.mark.parametrize(("size", "busy", "half"), [(2, 1, 0), (2, 2, 1), (4, 2, 1), (4, 3, 0)])
-@pytest.mark.usefixtures("restless")
 async def test_the_text_of_a_group_is_that_of_one_that_is_alone_with_any_drafter_and_any_plans(
     pairs: ShardedTargets,
     fours: ShardedTargets,
@@ -126,8 +103,10 @@ async def test_the_text_of_a_group_is_that_of_one_that_is_alone_with_any_drafter
     size: int,
     busy: int,
     half: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Sessions are dealt out to some of the ranks, and the others are idle. Groups of each size meet all pairs of drafter and way."""
+    restless(monkeypatch)
     chance = random.Random(size + half)
     cases = [case for place, case in enumerate(CASES) if (place + place // len(WAYS)) % 2 == half]
     ranks_busy = chance.sample(range(size), busy)
