@@ -42,7 +42,7 @@ def with_experts(config: PretrainedConfig, target: Path, folder: Path) -> Folder
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory, target: Path) -> list[Folder]:
     shape = {name: TARGET_FACTS[name] for name in _SHAPE}
-    qwen = Qwen3MoeConfig(**shape, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=8)
+    qwen = Qwen3MoeConfig(**shape, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
     mixtral = MixtralConfig(**shape, num_local_experts=4, num_experts_per_tok=2, sliding_window=None)
     made = [with_experts(config, target, tmp_path_factory.mktemp("head")) for config in (qwen, mixtral)]
     for name in ("eagle", "eagle3", "deepseek"):
