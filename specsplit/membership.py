@@ -27,7 +27,7 @@ MAX_WAVES = 2**31
 
 @dataclass(frozen=True)
 class GroupRank:
-    """Which rank of which group a verifier is. Raises InvalidRequest for a rank that the group does not have."""
+    """Which rank of which group a member is. Raises InvalidRequest for a rank that the group does not have."""
 
     group_id: str
     """Drawn by rank 0 when the group starts, so that a group that has started anew is another one."""
@@ -60,7 +60,7 @@ class Register:
     controllers: tuple[str, ...] = ()
     """Names of the controllers that it can be told to use (verifiers only)."""
     group: GroupRank | None = None
-    """Which rank of a group it is (verifiers only); None: it is alone."""
+    """Which rank of a group it is; None: it is alone."""
 
     def __post_init__(self) -> None:
         if not self.member_id:
@@ -68,8 +68,6 @@ class Register:
         split("register.address", self.address)
         if self.max_sessions < 1:
             raise InvalidRequest("register.max_sessions", f"is {self.max_sessions}, expected at least 1")
-        if self.group is not None and not isinstance(self.role, ModelInfo):
-            raise InvalidRequest("register.group", "is of a drafter, expected none: only verifiers have rank groups")
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ from specsplit.cli.local import LocalCluster
 from specsplit.client import AsyncClient
 from specsplit.membership import Cluster
 
-LONGEST = 64
+LONGEST = 48
 """Tokens of a known text."""
 SETTLE_S = 30.0
 """At the end, when nothing runs any more, the group gets so long to park."""
 QUIET_S = 2.0
-"""A burst waits for so long at most until the one before it is over."""
-MOST_RUNNING = 24
+"""A burst waits for the one before it to be over, but while ranks are gone for no longer than this."""
+MOST_RUNNING = 12
 EXPECTED_PARK_S = 0.1
 """From the last token to the end of a wave, until waves have shown it; later the median of the last `LATELY` of them."""
 LATELY = 15
@@ -95,9 +95,11 @@ class _Soak:
         self.tally.waves, self.tally.parks = self._log.begun, sorted(self._log.parks)
 
     async def _begin(self, client: AsyncClient, burst: Burst) -> None:
-        """One burst, once the one before it is over, or should have been."""
-        if self._running:
+        """One burst, once the one before it is over, or ranks are gone."""
+        while self._running:
             await asyncio.wait(self._running, timeout=QUIET_S)
+            if self._down:
+                break
         while len(self._running) >= MOST_RUNNING:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
         self._log.look()
@@ -110,6 +112,11 @@ class _Soak:
             task = asyncio.create_task(self._ask(client, asked))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
+
+    @property
+    def _down(self) -> bool:
+        """True if a rank was killed and its group is not whole again."""
+        return bool(self.tally.killed) and self.tally.killed[-1].whole_at is None
 
     async def _ask(self, client: AsyncClient, asked: Asked) -> None:
         """One request, and how it ended."""
@@ -199,7 +206,7 @@ def _report(context: Context, tally: Tally, settings: dict[str, object]) -> None
         verdict if tally.sound else "Faults: " + "; ".join(tally.faults or ["nothing was asked"]),
         "4 ranks of one group (gloo, one machine), a coordinator with failover_s 600 and an n-gram drafter. Bursts of 1 to 6 requests of "
         f"1 to {LONGEST} tokens, greedy and at temperature 0.8 with a seed, drafted for and not. Half of the bursts begin within 30 ms of "
-        "when the wave is expected to end, going by the last 15 waves; the others up to 1.5 s after the last request.",
+        "when the wave is expected to end, going by the last 15 waves; the others up to 2 s after the last request.",
         "A request that comes while no rank is there is told so (UNAVAILABLE), and its caller sends it again; one that had a place goes on "
         "by itself.",
         "A text is right if it is, token for token, what transformers writes (greedy), or a verifier alone with the same seed. Time to the "

@@ -39,7 +39,7 @@ class _Part(LocalMesh):
         raise self.leave("")
 
     def leave(self, why: str) -> RankLost:
-        return RankLost(f"rank {self.rank} of {self.size} has no others: its part is only looked at")
+        return RankLost(f"rank {self.rank} of {self.size} has no others: {why or 'its part is only looked at'}")
 
 
 def weights(model: Path, size: int) -> Weights:

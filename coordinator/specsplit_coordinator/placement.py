@@ -123,10 +123,10 @@ def choose_drafter(
         return None
     kinds = KIND_ORDER if wish is None else (DrafterKind(wish),)
     found = [seat for seat in drafters if (info := fitting_info(seat, target)) and info.kind in kinds]
-    staying = [seat for seat in found if not seat.draining]
-    if staying or wish is None:
+    taking = [seat for seat in found if not seat.closed]
+    if taking or wish is None:
         return min(
-            staying, key=lambda seat: (seat.member_id in cooling_down, not seat.has_room, -score(seat)), default=None
+            taking, key=lambda seat: (seat.member_id in cooling_down, not seat.has_room, -score(seat)), default=None
         )
     raise Unavailable(f"no {wish} drafter can serve this; {_what_is_there(drafters, target)}")
 
@@ -162,6 +162,7 @@ def _what_is_there(drafters: Sequence[Seat], target: Vocabulary) -> str:
     for seat in drafters:
         info = seat.who.role
         if isinstance(info, DrafterInfo):
-            state = " (draining)" if seat.draining else "" if fitting_info(seat, target) else " (another vocabulary)"
-            counts[f"{info.kind.value}{state}"] += 1
+            other = "" if fitting_info(seat, target) else "another vocabulary"
+            state = "draining" if seat.draining else seat.closed or other
+            counts[f"{info.kind.value} ({state})" if state else info.kind.value] += 1
     return "the cluster has " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

@@ -57,7 +57,7 @@ class Seat:
     hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
     """What a verifier has yet to be told of sessions that are to go on with another drafter."""
     group: Group | None = None
-    """The group that a verifier is a rank of; None: it is alone."""
+    """The group that it is a rank of; None: it is alone."""
 
     @property
     def prefixes(self) -> tuple[int, ...]:
@@ -296,7 +296,7 @@ class Registry:
     @property
     def usable_drafters(self) -> tuple[Seat, ...]:
         """The drafters that verifiers may use, in order of joining."""
-        return tuple(seat for seat in self.drafters if fitting_info(seat, self._vocabulary) and not seat.draining)
+        return tuple(seat for seat in self.drafters if fitting_info(seat, self._vocabulary) and not seat.closed)
 
     def _require_same_vocabulary(self, member_id: str, model: ModelInfo) -> None:
         mine = f"verifier {member_id} serves {model.model} with {model.vocabulary}"

@@ -41,6 +41,8 @@ class Telemetry:
         """Make metrics and spans of a turn of the engine that is over."""
         for round_ in turn.rounds:
             self._round(round_)
+        for each in turn.turns:
+            self.metrics.turn(each.costs, idle=each.idle)
         if turn.expansion is not None:
             self.metrics.expansion(turn.expansion.ended - turn.expansion.began)
             if turn.expansion.shares:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from traceback import clear_frames
 from typing import Final
 
 import torch
@@ -22,6 +23,12 @@ LOAD_TIMEOUT_S: Final = 1800.0
 """Ranks find one another, and wait for the slowest to load, for at most this long."""
 ROLL_CALL_S: Final = 5.0
 """Once a rank is missed, the others get this long to say that they are there."""
+NCCL_RAISES: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+"""Make NCCL raise from a collective that fails or takes too long, as gloo does.
+
+Else its watchdog tears the process down, without a word to the others, nor to those whose sessions are here; torchrun sets the second to 1.
+See "PYTORCH ProcessGroupNCCL Environment Variables" in torch's documentation, and `timeout` of `torch.distributed.init_process_group`.
+"""
 
 
 class TorchMesh:
@@ -38,6 +45,8 @@ class TorchMesh:
         self._why = ""
         """Why the group is at its end; empty: it is not."""
         patient = timedelta(seconds=LOAD_TIMEOUT_S)
+        if cuda:
+            os.environ.update(NCCL_RAISES)
         try:
             kept, _, _ = next(rendezvous("env://", rank, size, timeout=patient))
             self._store = PrefixStore(f"start/{_start_of(os.environ)}", kept)
@@ -91,7 +100,7 @@ class TorchMesh:
     def _cut(self) -> None:
         """Close the connections to the other ranks, so that those who wait for this one notice at once."""
         if isinstance(self._group, ProcessGroup):
-            self._group.abort()  # NCCL would first wait for what cannot end
+            self._group.abort()  # destroying it would have NCCL wait for collectives that cannot end
         self.close()
 
     @contextmanager
@@ -101,6 +110,7 @@ class TorchMesh:
         try:
             yield
         except RuntimeError as error:
+            clear_frames(error.__traceback__)  # whoever holds a group holds its connections too
             self._cut()  # first: ranks that wait for this one notice at once
             self._why = self._roll_call(error)
             raise RankLost(self._why) from error
@@ -113,7 +123,7 @@ class TorchMesh:
         while len(missing := self._missing()) > 1 and time.monotonic() < until:
             time.sleep(0.02)
         for rank in set(range(self.size)).difference(missing, {self.rank}):
-            if why := self._store.get(_key(rank)).decode():
+            if why := self._said(rank):
                 return why
         who = f"rank {' and '.join(map(str, missing))}" if missing else "a rank"
         return f"{who} of {self.size} is lost, or did not take part within {self._timeout_s:g} s: {_first_line(error)}"
@@ -125,6 +135,12 @@ class TorchMesh:
         except RuntimeError:
             return False
         return True
+
+    def _said(self, rank: int) -> str:
+        try:
+            return self._store.get(_key(rank)).decode()
+        except RuntimeError:  # as below
+            return ""
 
     def _missing(self) -> list[int]:
         try:

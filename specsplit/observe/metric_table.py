@@ -52,6 +52,7 @@ _ACCEPT_LENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0, 24.
 _COORDINATOR = (Service.COORDINATOR,)
 _VERIFIER = (Service.VERIFIER,)
 _DRAFTER = (Service.DRAFTER,)
+_MEMBERS = (Service.VERIFIER, Service.DRAFTER)
 
 # Requests, seen by the coordinator.
 
@@ -321,27 +322,27 @@ HAND_OVERS = Metric(
 IDLE_TURNS = Metric(
     "specsplit_idle_turns",
     Kind.COUNTER,
-    _VERIFIER,
-    "Forward passes that a rank of a group took part in without tokens of its own; they are not in specsplit_steps.",
+    _MEMBERS,
+    "Forward passes that a rank of a group took part in without tokens of its own; in neither specsplit_steps nor specsplit_expansions.",
 )
 WAVES = Metric(
     "specsplit_waves",
     Kind.COUNTER,
-    _VERIFIER,
+    _MEMBERS,
     "Waves that a rank of a group has been in: from one in which all ranks begin to step until all of them park.",
 )
 TURN_IMBALANCE = Metric(
     "specsplit_turn_imbalance",
     Kind.HISTOGRAM,
-    _VERIFIER,
+    _MEMBERS,
     "Of every forward pass of a group, the tokens of the rank that had most by the mean of all ranks; 1 is even.",
     buckets=(1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 64.0),
 )
 WAKE_TIME = Metric(
     "specsplit_wake_seconds",
     Kind.HISTOGRAM,
-    _VERIFIER,
-    "From when a rank had work while its group was parked to the forward of its first step.",
+    _MEMBERS,
+    "From when a rank had work while its group was parked to the forward of its first step or expansion.",
     buckets=_STEP_SECONDS,
 )
 DRAFTERS_LOST = Metric(
@@ -396,12 +397,10 @@ DRAFT_TIME = Metric(
 KV_PAGES = Metric(
     "specsplit_kv_pages",
     Kind.GAUGE,
-    (Service.VERIFIER, Service.DRAFTER),
+    _MEMBERS,
     "Pages of KV there are; 0 for a drafter that keeps none.",
 )
-KV_PAGES_USED = Metric(
-    "specsplit_kv_pages_used", Kind.GAUGE, (Service.VERIFIER, Service.DRAFTER), "Pages of KV that sessions hold."
-)
+KV_PAGES_USED = Metric("specsplit_kv_pages_used", Kind.GAUGE, _MEMBERS, "Pages of KV that sessions hold.")
 
 TABLE: tuple[Metric, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
 """Every metric, in the order above."""

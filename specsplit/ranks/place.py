@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from specsplit.errors import InvalidRequest
-from specsplit.settings import VerifierSettings
+from specsplit.settings.engine import EngineSettings
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PORTS = ("listen", "advertise", "metrics_listen")
+S = TypeVar("S", bound=EngineSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +23,13 @@ class Place:
     """Its number among the ranks on this machine."""
 
     @classmethod
-    def of(cls, settings: VerifierSettings, environ: Mapping[str, str]) -> Self:
+    def of(cls, settings: EngineSettings, environ: Mapping[str, str]) -> Self:
         """Raises InvalidRequest unless settings and environment fit together."""
         _check(settings, environ)
         number = _number(environ, "RANK", 0)
         return cls(number, _number(environ, "LOCAL_RANK", number))
 
-    def settings(self, shared: VerifierSettings) -> VerifierSettings:
+    def settings(self, shared: S) -> S:
         """The settings of this rank, of those that the whole group is given."""
         if shared.dp_size == 1:
             return shared
@@ -44,7 +45,7 @@ class Place:
         return address if port in ("", "0") else f"{host}:{int(port) + self.local}"
 
 
-def _check(settings: VerifierSettings, environ: Mapping[str, str]) -> None:
+def _check(settings: EngineSettings, environ: Mapping[str, str]) -> None:
     size, world = settings.dp_size, environ.get("WORLD_SIZE", "")
     missing = [name for name in _VARIABLES if not environ.get(name)]
     if size > 1 and missing:

@@ -92,9 +92,9 @@ def test_a_rank_that_leaves_is_noticed_while_its_process_is_still_there(tmp_path
 
 
 def test_a_dead_rank_is_named_by_all_others_at_once() -> None:
-    *others, _ = run_ranks(3, dying, 2, 0.0, dead=[2])
+    *others, _ = run_ranks(4, dying, 3, 0.0, dead=[3])  # rank 1 is next to those alone who are next to the dead one
     for said, seconds in others:
-        assert said.startswith("rank 2 of 3 is lost, or did not take part within 20 s")
+        assert said.startswith("rank 3 of 4 is lost, or did not take part within 20 s")
         assert seconds < 10
 
 

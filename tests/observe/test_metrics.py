@@ -287,6 +287,16 @@ def test_turns_of_a_rank_worked_through_by_hand() -> None:
     assert value(samples, "specsplit_wake_seconds_count") == 1
 
 
+def test_turns_of_a_drafters_rank_worked_through_by_hand() -> None:
+    metrics = DrafterMetrics(DrafterKind.MULTI_LAYER_EAGLE, on=True)
+    metrics.turn(TurnCosts(2, [40, 0, 20, 0], woke_s=0.003), idle=False)
+    metrics.turn(TurnCosts(3, [0, 40, 0, 0]), idle=True)
+    samples = scrape(metrics)
+    assert value(samples, "specsplit_idle_turns_total") == 1 and value(samples, "specsplit_waves_total") == 3
+    assert value(samples, "specsplit_turn_imbalance_sum") == pytest.approx(40 * 4 / 60 + 4)
+    assert value(samples, "specsplit_wake_seconds_count") == 1
+
+
 def test_a_step_worked_through_by_hand() -> None:
     metrics = VerifierMetrics(on=True)
     plan = Plan(num_steps=4, num_draft_tokens=12)

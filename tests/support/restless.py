@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import count
+
+import pytest
 
 from specsplit.values import Plan
 from specsplit_verifier.adaptive.controller import StaticController
@@ -11,12 +14,16 @@ from specsplit_verifier.step import StepResult
 
 MOST_STEPS = 4
 """Under one plan."""
+LARGEST = Plan(num_steps=8, topk=8, num_draft_tokens=32)
+SMALL = Plan(num_steps=4, topk=4, num_draft_tokens=8)
+"""Enough to be wrong about, and quickly drafted."""
 
 
 class RestlessController(StaticController):
     """The Controller that draws plans on a seed. All it keeps of the launched one is how long to wait."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, largest: Plan = LARGEST) -> None:
+        self._largest = largest
         self._chance = random.Random(seed)
         self._left = 0
         self._plan: Plan | None = None
@@ -27,9 +34,9 @@ class RestlessController(StaticController):
             self._left = self._chance.randint(1, MOST_STEPS)
             self._plan = replace(
                 launched,
-                num_steps=self._chance.randint(0, 8),
-                num_draft_tokens=self._chance.randint(1, 32),
-                topk=self._chance.randint(1, 8),
+                num_steps=self._chance.randint(0, self._largest.num_steps),
+                num_draft_tokens=self._chance.randint(1, self._largest.num_draft_tokens),
+                topk=self._chance.randint(1, self._largest.topk),
                 draft_ahead=self._chance.random() < 0.5,
             )
         return self._plan
@@ -37,3 +44,9 @@ class RestlessController(StaticController):
     def observe(self, result: StepResult) -> None:
         """Count the step."""
         self._left -= 1
+
+
+def restless(monkeypatch: pytest.MonkeyPatch, largest: Plan = SMALL) -> None:
+    """Every engine that is made from now on in this process has such a controller, each on a seed of its own."""
+    seeds = count(31)
+    monkeypatch.setattr("specsplit_verifier.engine.controller_for", lambda *_: RestlessController(next(seeds), largest))

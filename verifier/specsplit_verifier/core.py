@@ -269,7 +269,7 @@ class EngineCore:
     def _costs(
         self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult], turn: TurnCosts | None
     ) -> StepCosts:
-        lap = self.stopwatch.lap(output.forward_s, 0.0 if turn is None else turn.waited_s)
+        lap = self.stopwatch.lap(output.forward_s)
         lost = self._drafters.counters.take()
         kv = self._scheduler.kv.counters.take()
         recomputed = sum(chunk.num_tokens for chunk in step.chunks if chunk.recomputed)

@@ -127,6 +127,7 @@ class Engine:
         turned = self.rank.turned(output.started)
         assert turned is not None, "a rank of a group runs nothing before it has agreed"
         agreed, costs = turned
+        self._core.stopwatch.waited(costs.waited_s)
         result = None
         if step.rows:
             result = self._core.commit(step, output, self._outbox.watched, costs)

@@ -13,7 +13,7 @@ import grpc
 import torch
 
 from specsplit.clock import Clock, SystemClock
-from specsplit.errors import InvalidRequest
+from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.membership import HandOver as HandOverDirective
 from specsplit.membership import PlanOrder
@@ -47,9 +47,17 @@ def load_target(settings: VerifierSettings, clock: Clock, rank: int = 0) -> Targ
     """
     torch.set_num_threads(settings.threads)
     switch_often()  # three threads hand each other small things in every step
-    mesh = None
-    if settings.dp_size > 1:
-        mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
+    if settings.dp_size == 1:
+        return _loaded(settings, clock, None)
+    mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
+    try:
+        return _loaded(settings, clock, mesh)
+    except SpecsplitError as error:
+        mesh.leave(str(error))
+        raise
+
+
+def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) -> TargetRunner:
     target = CausalLM.load(
         settings.model,
         num_pages=settings.kv_tokens // settings.page_size,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from specsplit.observe import metric_table as table
 from specsplit.observe.metric import Service
 from specsplit.observe.metrics.base import Metrics
-from specsplit.records import DrafterStatistics
+from specsplit.observe.metrics.turns import Turns
+from specsplit.records import DrafterStatistics, TurnCosts
 from specsplit.values import DrafterKind
 
 
@@ -18,12 +19,18 @@ class DrafterMetrics(Metrics):
         super().__init__(Service.DRAFTER, on=on, fixed={table.KIND.name: kind.value})
         self._kind = kind.value
         self._draft_time = self.instruments.histogram(table.DRAFT_TIME, self._kind)
+        self._turns = Turns(self.instruments)
         self._refused = {code: self.instruments.counter(table.REFUSALS, code) for code in table.CODE.values}
 
     def expansion(self, seconds: float) -> None:
         """Count an expansion that is over."""
         if self.on:
             self._draft_time.observe(seconds)
+
+    def turn(self, turn: TurnCosts, *, idle: bool) -> None:
+        """Count a turn of its rank group."""
+        if self.on:
+            self._turns.count(turn, idle=idle)
 
     def refused(self, code: str) -> None:
         """Count a session that was ended on this side, by the name of a gRPC status."""

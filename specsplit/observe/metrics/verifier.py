@@ -10,7 +10,8 @@ from specsplit.observe.instruments import Instruments
 from specsplit.observe.metric import Metric, Service
 from specsplit.observe.metric_table import DEEPEST, DEPTH
 from specsplit.observe.metrics.base import Metrics
-from specsplit.records import LinkStatistics, PlanRecord, SessionStep, StepCosts, TurnCosts
+from specsplit.observe.metrics.turns import Turns
+from specsplit.records import LinkStatistics, PlanRecord, SessionStep, StepCosts
 from specsplit.values import Load, Miss
 
 MOST_STEPS = 64
@@ -43,24 +44,6 @@ class ByDepth:
         passed = list(accumulate(reversed(self.ends[1:])))[::-1]  # passed[i]: paths that reached depth i + 1
         for counter, count in zip(self._counters, [*passed[: DEEPEST - 1], sum(passed[DEEPEST - 1 :])], strict=True):
             counter.stand_at(count)
-
-
-class _Turns:
-    """Counts what steps were to a rank of a group."""
-
-    def __init__(self, made: Instruments) -> None:
-        self._idle = made.counter(table.IDLE_TURNS)
-        self._waves = made.counter(table.WAVES)
-        self._imbalance = made.histogram(table.TURN_IMBALANCE)
-        self._wake_time = made.histogram(table.WAKE_TIME)
-
-    def count(self, turn: TurnCosts, *, idle: bool) -> None:
-        """Count one step."""
-        self._idle.add(idle)
-        self._waves.stand_at(turn.wave)
-        self._imbalance.observe(turn.imbalance)
-        if turn.woke_s is not None:
-            self._wake_time.observe(turn.woke_s)
 
 
 class _Costs:
@@ -157,7 +140,7 @@ class VerifierMetrics(Metrics):
         made = self.instruments
         self._costs = _Costs(made)
         self._speculation = _Speculation(made)
-        self._turns = _Turns(made)
+        self._turns = Turns(made)
         self._watchers.append(self._speculation.add_up)
         self._num_steps = made.gauge(table.SPEC_NUM_STEPS)
         self._num_draft_tokens = made.gauge(table.SPEC_NUM_DRAFT_TOKENS)
