@@ -15,10 +15,13 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from specsplit.clock import SystemClock
 from specsplit.membership import PlanOrder, Register, TracingOrder
 from specsplit.model.pages import PagePool, PageTable
-from specsplit.observe import TraceContext
+from specsplit.observe import TraceContext, Tracing
+from specsplit.observe.otlp import OtlpSink
 from specsplit.observe.span_table import DECODE_CALL, problems_of, row, rows_at
+from specsplit.records import StepCosts, TurnCosts
 from specsplit.rpc import CLUSTER_SERVICE, Server, dial, wait_until_serving
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import CoordinatorSettings, VerifierSettings
@@ -33,6 +36,7 @@ from specsplit.values import (
     SpeculationStatistics,
     Stopping,
     TraceChanges,
+    TraceScope,
 )
 from specsplit.wire import verifier as wire
 from specsplit_verifier.draft_session import DraftSession
@@ -40,6 +44,7 @@ from specsplit_verifier.events import Roster
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.service import service_of
 from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.spans import Spans
 from specsplit_verifier.step import Accepted, StepResult
 from specsplit_verifier.verifier import Verifier
 from tests.drafter.service_toys import drafter
@@ -213,6 +218,23 @@ async def test_sessions_of_one_step_link_to_the_same_span_and_only_those_of_samp
     assert {(span.attributes["chunks"], span.attributes["prompt_tokens"]) for span in named(spans, "prefill")} == {
         (0, 1)
     }
+
+
+def test_a_forward_for_other_ranks_alone_is_a_step_that_says_so_while_somebody_is_traced_here(alphabet: Path) -> None:
+    costs = StepCosts(0, 0, 0, 0, 1.0, 1.1, 1.2, 5.0, 90.0, 10.0, 0, 0, 0, 0, 0, (), turn=TurnCosts(1, (0, 5)))
+    with receiving() as receiver:
+        settings = VerifierSettings.load(model=alphabet, trace_endpoint=receiver.address)
+        sink = OtlpSink("verifier", settings)
+        tracing = Tracing("verifier", TraceScope(level=2), sink)
+        spans = Spans(tracing, SystemClock())
+        spans.step(StepResult((), (), {}, costs))
+        with tracing.within(CALLER):
+            spans.submitted(1, DecodeRequest("waits for pages", [1]))
+        spans.step(StepResult((), (), {}, costs))
+        sink.close()
+        (step,) = named(receiver.spans, "step")
+    assert problems_of(row("verifier", "step", "internal"), step.attributes.items()) == []
+    assert (step.attributes["idle"], step.attributes["tokens"]) == (True, 0)
 
 
 async def test_what_a_drafter_does_hangs_below_decode(alphabet: Path) -> None:

@@ -1,0 +1,62 @@
+"""The run of one choice, over a decoder of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from specsplit.client import make_request
+from specsplit.clock import SystemClock
+from specsplit.membership import Heartbeat, Register
+from specsplit.observe import TraceContext, Tracing
+from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
+from specsplit.text.tokenizer import Tokenizer
+from specsplit.values import Load, ModelInfo, SpeculationStatistics, TraceScope
+from specsplit_coordinator.admission import Admission
+from specsplit_coordinator.balance import Balance
+from specsplit_coordinator.caps import Caps
+from specsplit_coordinator.generation import Draws, Generator
+from specsplit_coordinator.placement import DrafterPlacement
+from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.request_log import RequestLog
+
+from .conftest import POCKET
+
+
+class Preempting:
+    """Preempts a session behind its first token, and takes its time to let go of it."""
+
+    async def decode(
+        self, seat: Seat, request: DecodeRequest, timeout_s: float | None = None, trace: TraceContext | None = None
+    ) -> AsyncGenerator[DecodeEvent, None]:
+        yield Tokens((5,), 0, SpeculationStatistics(steps=1))
+        try:
+            yield Preempted()
+        finally:
+            await asyncio.Event().wait()
+
+
+async def test_a_caller_that_goes_away_while_its_session_moves_leaves_no_place_taken() -> None:
+    clock, tokenizer = SystemClock(), Tokenizer.load(POCKET)
+    registry = Registry(tokenizer.vocabulary, clock, 9.0)
+    admission, log = Admission(registry, 9, 1.0), RequestLog(clock, Tracing("coordinator", TraceScope()))
+    draws, placement = Draws(lambda: 1, lambda: "drawn"), DrafterPlacement(Balance(registry, clock))
+    generator = Generator(tokenizer, registry, admission, Preempting(), draws, log, Caps(), placement)
+    for name, most in (("full", 64), ("roomy", 1)):
+        seat = registry.register(Register(name, "a:1", ModelInfo("toy", tokenizer.vocabulary, 512), most))
+        registry.hear(seat, Heartbeat(Load(free_pages=0 if name == "full" else 99, total_pages=99, page_size=16)))
+    registry.drain(roomy := registry.verifiers[1])
+
+    async def ask() -> None:
+        async with aclosing(generator.generate(make_request("x"), lambda: None)) as events:
+            async for _ in events:
+                roomy.draining = False  # the session has begun on the other
+
+    asked = asyncio.create_task(ask())
+    async with asyncio.timeout(10):
+        while admission.running < 2:
+            await asyncio.sleep(0.01)
+    asked.cancel()
+    await asyncio.wait({asked})
+    assert (admission.running, roomy.running) == (0, 0)
