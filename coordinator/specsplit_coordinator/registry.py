@@ -195,7 +195,8 @@ class Registry:
         seat.heard_at = self._clock.now()
         if seat.group is None or seat.who.group is None:
             raise InvalidRequest("wave", f"is of a rank, and {seat.member_id} is registered as one that is alone")
-        seat.group.heard(seat.who.group.rank, report)
+        if seat.lost_because is None:  # else it was on its way when the rank was taken for lost
+            seat.group.heard(seat.who.group.rank, report)
 
     def drain(self, seat: Seat) -> None:
         """Note that a member takes no new sessions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from specsplit.errors import RankLost
 from specsplit.ranks.mesh import Numbers
 
+_log = logging.getLogger(__name__)
 LOAD_TIMEOUT_S: Final = 1800.0
 """Ranks find one another, and wait for the slowest to load, for at most this long."""
 ROLL_CALL_S: Final = 5.0
@@ -99,9 +101,12 @@ class TorchMesh:
 
     def _cut(self) -> None:
         """Close the connections to the other ranks, so that those who wait for this one notice at once."""
-        if isinstance(self._group, ProcessGroup):
-            self._group.abort()  # destroying it would have NCCL wait for collectives that cannot end
-        self.close()
+        try:
+            if isinstance(self._group, ProcessGroup):
+                self._group.abort()  # destroying it would have NCCL wait for collectives that cannot end
+            self.close()
+        except (RuntimeError, ValueError) as error:  # what ends the group is to be told all the same
+            _log.warning("connections to the other ranks stay open until this process ends: %s", error)
 
     @contextmanager
     def _all_taking_part(self) -> Iterator[None]:

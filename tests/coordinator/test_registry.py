@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from specsplit.clock import ManualClock
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.features import LAST, FeatureNeed
-from specsplit.membership import Heartbeat, Register
+from specsplit.membership import GroupRank, Heartbeat, Register, WaveReport
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
 from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.registry import KIND_ORDER, Registry
@@ -150,3 +152,12 @@ def test_nobody_is_heard_in_the_future(registry: Registry, clock: ManualClock) -
     registry.sweep(late_s=5.0)
     clock.advance(2.1)
     assert registry.sweep() == (seat,)
+
+
+def test_what_a_rank_said_before_it_was_taken_for_lost_does_not_bring_it_back(registry: Registry) -> None:
+    here, lost = (registry.register(replace(verifier(f"v{rank}"), group=GroupRank("g", rank, 2))) for rank in range(2))
+    registry.remove(lost, "it was silent for 9.0 s")
+    registry.hear_wave(lost, WaveReport(1))
+    assert here.closed == "a group of 2 ranks lacks rank 1"
+    registry.register(lost.who)
+    assert not here.closed
