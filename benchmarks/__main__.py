@@ -1,4 +1,7 @@
-"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|telemetry|trees|all] [--quick]`, or `lab|adaptive`."""
+"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|telemetry|trees|all] [--quick]`.
+
+Or `lab`, `adaptive` or `ranks`, which have options of their own.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ from benchmarks.machine import describe
 from specsplit.errors import SpecsplitError
 
 NAMES = ("step_overhead", "overlap", "speedup", "acceptance", "drafters", "features", "telemetry", "trees")
+COMMANDS = ("lab", "adaptive", "ranks")
 
 
 def main() -> None:
-    """Parse the options and run the benchmarks asked for, one after the other. Those in virtual time have options of their own."""
-    if sys.argv[1:2] in (["lab"], ["adaptive"]):
+    """Parse the options and run the benchmarks asked for, one after the other. Those of `COMMANDS` have options of their own."""
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         importlib.import_module(f"benchmarks.{sys.argv[1]}.command").main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)

@@ -91,6 +91,11 @@ class NotFound(SpecsplitError):
 class Unavailable(SpecsplitError):
     """A peer is gone, draining or not ready."""
 
+    def __init__(self, message: str, received: tuple[int, ...] = ()) -> None:
+        """`received`: tokens of one's answer that had come when its stream broke; `resume_from` takes them."""
+        super().__init__(message)
+        self.received = received
+
 
 class DeadlineExceeded(SpecsplitError):
     """The caller's time is up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings.address import split
@@ -26,7 +27,7 @@ MAX_WAVES = 2**31
 
 @dataclass(frozen=True)
 class GroupRank:
-    """Which rank of which group a verifier is. Raises InvalidRequest for a rank that the group does not have."""
+    """Which rank of which group a member is. Raises InvalidRequest for a rank that the group does not have."""
 
     group_id: str
     """Drawn by rank 0 when the group starts, so that a group that has started anew is another one."""
@@ -59,7 +60,7 @@ class Register:
     controllers: tuple[str, ...] = ()
     """Names of the controllers that it can be told to use (verifiers only)."""
     group: GroupRank | None = None
-    """Which rank of a group it is (verifiers only); None: it is alone."""
+    """Which rank of a group it is; None: it is alone."""
 
     def __post_init__(self) -> None:
         if not self.member_id:
@@ -67,8 +68,6 @@ class Register:
         split("register.address", self.address)
         if self.max_sessions < 1:
             raise InvalidRequest("register.max_sessions", f"is {self.max_sessions}, expected at least 1")
-        if self.group is not None and not isinstance(self.role, ModelInfo):
-            raise InvalidRequest("register.group", "is of a drafter, expected none: only verifiers have rank groups")
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,17 @@ class Heartbeat:
     """Marks of pages with which the texts begin that it has (verifiers only), the latest used last; see `specsplit.prefix`."""
 
 
+class RankState(StrEnum):
+    """What a rank of a group does."""
+
+    BUSY = "busy"
+    """It steps sessions of its own."""
+    IDLE = "idle"
+    """It has no session, and steps with the others."""
+    PARKED = "parked"
+    """Neither it nor another rank of its group steps."""
+
+
 @dataclass(frozen=True)
 class WaveReport:
     """Where a rank of a group stands; told at once when it changes, and at every join."""
@@ -100,6 +110,10 @@ class WaveReport:
     def __post_init__(self) -> None:
         if self.number >= MAX_WAVES:
             raise InvalidRequest("wave.number", f"is {self.number:,}, expected less than {MAX_WAVES:,}")
+
+    def state(self, sessions: int) -> RankState:
+        """What the rank does if it has so many sessions."""
+        return RankState.PARKED if self.parked else RankState.BUSY if sessions else RankState.IDLE
 
 
 @dataclass(frozen=True)
@@ -207,11 +221,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Cluster:
-    """All members, and how many requests wait and run."""
+    """All members, how many requests wait and run, and what happened to sessions since the coordinator started."""
 
     members: tuple[Member, ...] = ()
     queued: int = 0
     running: int = 0
+    failovers: int = 0
+    """How often a session went on with another verifier, or with the same one come back."""
+    preemptions: int = 0
+    """How often a verifier took the KV pages of a session back."""
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ class Lease:
         self._serving = seat
         if seat is not None:
             seat.running += 1
+            if seat.group is not None:
+                seat.group.placed()
 
     def succeeded(self) -> None:
         """Note that the verifier has answered. A second call does nothing."""

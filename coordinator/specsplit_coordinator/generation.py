@@ -238,6 +238,7 @@ class Generator:
         async with aclosing(_speaking_well(events, lease)) as events:
             async for event in events:
                 if isinstance(event, Preempted):
+                    logged.preempted()
                     self._move(prepared, answer, lease, begun)
                     continue
                 summed = answer.summed(event)

@@ -49,13 +49,17 @@ class Group:
         self._ranks: dict[int, WaveReport | None] = {}
         """Those that are there, and what each of them said last."""
         self._waves = Waves()
-        self._leaving = False
+        self.leaving = False
+        """True if a rank drains: the others can do nothing without it, and leave too."""
         self._watchers: list[Callable[[], None]] = []
 
     @property
-    def usable(self) -> bool:
-        """True if sessions may be placed on its ranks: all of them are there, and none drains."""
-        return self._whole and not self._leaving
+    def unusable(self) -> str:
+        """Why no session may be placed on its ranks; empty: all of them are there, and none drains."""
+        if self.leaving:
+            return f"a group of {self._size} ranks is draining"
+        missing = [str(rank) for rank in range(self._size) if rank not in self._ranks]
+        return f"a group of {self._size} ranks lacks rank {' and '.join(missing)}" if missing else ""
 
     @property
     def empty(self) -> bool:
@@ -91,7 +95,7 @@ class Group:
 
     def drain(self) -> None:
         """A rank drains, and the group ends with it."""
-        self._leaving = True
+        self.leaving = True
 
     def heard(self, rank: int, report: WaveReport) -> None:
         """A rank says where it stands."""

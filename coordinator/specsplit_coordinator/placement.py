@@ -37,11 +37,11 @@ def candidates(verifiers: Sequence[Seat]) -> list[Seat]:
     """
     if not verifiers:
         raise Unavailable("no verifier has joined the cluster; start one, or try again when it has loaded its model")
-    staying = [seat for seat in verifiers if not seat.draining]
-    if not staying:
-        names = ", ".join(seat.member_id for seat in verifiers)
-        raise Unavailable(f"every verifier is draining ({names}); try again when another has joined")
-    return [seat for seat in staying if seat.breaker.admits] or staying
+    taking = [seat for seat in verifiers if not seat.closed]
+    if not taking:
+        why = ", ".join(dict.fromkeys(seat.closed for seat in verifiers))  # a group says the same of each of its ranks
+        raise Unavailable(f"no verifier takes sessions: {why}; try again when one does")
+    return [seat for seat in taking if seat.breaker.admits] or taking
 
 
 def choose_verifier(verifiers: Sequence[Seat], need: Need | None = None, *, sound: bool = False) -> Seat | None:
@@ -49,15 +49,15 @@ def choose_verifier(verifiers: Sequence[Seat], need: Need | None = None, *, soun
 
     Where one can ever hold the session, those that cannot are left out. Then one that has the pages, or lacks least, then that for
     which the fewest wait, then that which has most of the text's beginning unless it is much busier than others, then the least busy.
-    `sound`: none that has just failed, or whose group is not whole; Unavailable if there is no other.
+    `sound`: none that has just failed; Unavailable if there is no other.
     """
     wanted = need or Need()
-    able = [seat for seat in verifiers if not seat.draining and not _never_fits(seat, wanted)]
+    able = [seat for seat in verifiers if not seat.closed and not _never_fits(seat, wanted)]
     among = candidates(able or verifiers)
     if sound:
-        among = [seat for seat in among if seat.breaker.admits and (seat.group is None or seat.group.usable)]
+        among = [seat for seat in among if seat.breaker.admits]
         if not among:
-            raise Unavailable("every verifier has just failed, or waits for the other ranks of its group")
+            raise Unavailable("every verifier that takes sessions has just failed")
     with_room = [seat for seat in among if seat.has_room]
     least = min((seat.busy for seat in with_room), default=0.0)
 
@@ -71,7 +71,7 @@ def choose_verifier(verifiers: Sequence[Seat], need: Need | None = None, *, soun
 
 def better_verifier(verifiers: Sequence[Seat], preempted_by: Seat, need: Need) -> Seat | None:
     """One that has the pages for a session which another had to preempt, and nobody waiting; None if there is none."""
-    others = [seat for seat in verifiers if seat is not preempted_by and not seat.draining and seat.breaker.admits]
+    others = [seat for seat in verifiers if seat is not preempted_by and not seat.closed and seat.breaker.admits]
     told = [seat for seat in others if seat.load.page_size and not seat.load.waiting]
     fit = [seat for seat in told if not pages_lacking(seat, need) and _holds(seat, need, preempted_by.load.total_pages)]
     return choose_verifier(fit, need) if fit else None
@@ -103,7 +103,7 @@ def _never_fits(seat: Seat, need: Need) -> bool:
 
 def has_other(verifiers: Sequence[Seat], failed: Seat) -> bool:
     """True if a session that `failed` has let down may be given to another verifier, at once or later."""
-    return any(seat is not failed and not seat.draining and seat.breaker.admits for seat in verifiers)
+    return any(seat is not failed and not seat.closed and seat.breaker.admits for seat in verifiers)
 
 
 def choose_drafter(
@@ -123,10 +123,10 @@ def choose_drafter(
         return None
     kinds = KIND_ORDER if wish is None else (DrafterKind(wish),)
     found = [seat for seat in drafters if (info := fitting_info(seat, target)) and info.kind in kinds]
-    staying = [seat for seat in found if not seat.draining]
-    if staying or wish is None:
+    taking = [seat for seat in found if not seat.closed]
+    if taking or wish is None:
         return min(
-            staying, key=lambda seat: (seat.member_id in cooling_down, not seat.has_room, -score(seat)), default=None
+            taking, key=lambda seat: (seat.member_id in cooling_down, not seat.has_room, -score(seat)), default=None
         )
     raise Unavailable(f"no {wish} drafter can serve this; {_what_is_there(drafters, target)}")
 
@@ -162,6 +162,7 @@ def _what_is_there(drafters: Sequence[Seat], target: Vocabulary) -> str:
     for seat in drafters:
         info = seat.who.role
         if isinstance(info, DrafterInfo):
-            state = " (draining)" if seat.draining else "" if fitting_info(seat, target) else " (another vocabulary)"
-            counts[f"{info.kind.value}{state}"] += 1
+            other = "" if fitting_info(seat, target) else "another vocabulary"
+            state = "draining" if seat.draining else seat.closed or other
+            counts[f"{info.kind.value} ({state})" if state else info.kind.value] += 1
     return "the cluster has " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

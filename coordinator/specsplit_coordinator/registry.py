@@ -57,7 +57,7 @@ class Seat:
     hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
     """What a verifier has yet to be told of sessions that are to go on with another drafter."""
     group: Group | None = None
-    """The group that a verifier is a rank of; None: it is alone."""
+    """The group that it is a rank of; None: it is alone."""
 
     @property
     def prefixes(self) -> tuple[int, ...]:
@@ -109,10 +109,16 @@ class Seat:
         return self.sessions / self.who.max_sessions
 
     @property
+    def closed(self) -> str:
+        """Why it takes no sessions; empty: it takes some."""
+        if self.group is not None:
+            return self.group.unusable
+        return f"{self.member_id} is draining" if self.draining else ""
+
+    @property
     def free_places(self) -> int:
-        """Sessions that may still be placed on it: none on a rank whose group is not complete."""
-        closed = self.draining or (self.group is not None and not self.group.usable)
-        return 0 if closed else max(0, self.who.max_sessions - self.running)
+        """Sessions that may still be placed on it."""
+        return 0 if self.closed else max(0, self.who.max_sessions - self.running)
 
     @property
     def has_room(self) -> bool:
@@ -274,7 +280,7 @@ class Registry:
     @property
     def usable_drafters(self) -> tuple[Seat, ...]:
         """The drafters that verifiers may use, in order of joining."""
-        return tuple(seat for seat in self.drafters if fitting_info(seat, self._vocabulary) and not seat.draining)
+        return tuple(seat for seat in self.drafters if fitting_info(seat, self._vocabulary) and not seat.closed)
 
     def _require_same_vocabulary(self, member_id: str, model: ModelInfo) -> None:
         mine = f"verifier {member_id} serves {model.model} with {model.vocabulary}"

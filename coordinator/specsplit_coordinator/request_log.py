@@ -63,10 +63,15 @@ class LoggedChoice:
     def failed_over(self, cause: FailoverCause, tokens: int) -> None:
         """Note that it goes on elsewhere, with so many tokens that were generated already."""
         self.failovers += 1
+        self.request.log.totals.failovers += 1
         told = {"cause": cause.value, "verifier": self.verifier.member_id if self.verifier else "", "tokens": tokens}
         self.request.trace.event("failover", told)
         for hear in self.request.log.on_failover:
             hear(cause, tokens)
+
+    def preempted(self) -> None:
+        """Note that its verifier took its KV pages back."""
+        self.request.log.totals.preemptions += 1
 
     def resumed(self, tokens: int) -> None:
         """Note that the caller has so many tokens of it already."""
@@ -211,6 +216,10 @@ class Totals:
     """Steps of all sessions: a step of a batch of three counts three times."""
     accepted: int = 0
     """Drafts that the target accepted."""
+    failovers: int = 0
+    """How often a choice went on elsewhere."""
+    preemptions: int = 0
+    """How often a verifier took the KV pages of a choice back."""
 
 
 class RequestLog:

@@ -75,7 +75,7 @@ class Coordinator:
         self._programs = CoordinatorServicer(
             generator,
             self.registry,
-            self.admission,
+            self._cluster,
             self.orders,
             max_unread_bytes=settings.max_unread_bytes,
             unread_s=settings.unread_s,
@@ -131,7 +131,10 @@ class Coordinator:
         await self._open.aclose()
 
     def _cluster(self) -> Cluster:
-        return Cluster(self.registry.members, self.admission.queued, self.admission.running)
+        totals = self.requests.totals
+        return Cluster(
+            self.registry.members, self.admission.queued, self.admission.running, totals.failovers, totals.preemptions
+        )
 
     def _gone(self, seat: Seat) -> None:
         """A member that went without a word is lost, unless it is this process that leaves."""

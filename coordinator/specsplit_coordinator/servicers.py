@@ -15,6 +15,7 @@ from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError, Unavaila
 from specsplit.membership import (
     Cluster,
     Directive,
+    Drain,
     Draining,
     Heartbeat,
     PlanOrder,
@@ -34,7 +35,6 @@ from specsplit.values import Control, ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
 from specsplit.wire.limits import MAX_MEMBERS
-from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.generation import Generator
 from specsplit_coordinator.orders import Orders
 from specsplit_coordinator.outflow import Outflow
@@ -53,7 +53,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self,
         generator: Generator,
         registry: Registry,
-        admission: Admission,
+        cluster: Callable[[], Cluster],
         orders: Orders,
         *,
         max_unread_bytes: int,
@@ -61,7 +61,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> None:
         self._generator = generator
         self._registry = registry
-        self._admission = admission
+        self._cluster = cluster
         self._orders = orders
         self._max_unread_bytes = max_unread_bytes
         self._unread_s = unread_s
@@ -111,9 +111,8 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def GetCluster(  # noqa: N802
         self, request: wire.ClusterQuestion, context: Context
     ) -> wire.ClusterMessage:
-        """Tell who is there, and how many requests wait and run."""
-        members = self._registry.members
-        return wire.cluster_to_wire(Cluster(members, self._admission.queued, self._admission.running))
+        """Tell who is there, how many requests wait and run, and what happened to sessions so far."""
+        return wire.cluster_to_wire(self._cluster())
 
     async def SetPlan(  # noqa: N802
         self, request: wire.PlanMessage, context: Context
@@ -257,6 +256,10 @@ class _Membership:
         """Yield what the member should know now."""
         if self._seat.group is not None and self._seat.group.wave:
             yield StartWave(self._seat.group.wave)
+        if (
+            self._seat.group is not None and self._seat.group.leaving
+        ):  # to the one that drains too: it is heard, and may go
+            yield Drain()
         if isinstance(self._seat.who.role, ModelInfo):
             yield self._rosters.of(self._seat)
             yield PlanOrder(self._orders.plan, self._control())

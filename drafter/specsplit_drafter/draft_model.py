@@ -17,6 +17,7 @@ from torch import Tensor
 from specsplit.model.batch import Ints, Row
 from specsplit.model.page_tables import Slots
 from specsplit.model.pages import PagePool
+from specsplit.model.sharded import ShardedBlocks
 from specsplit.values import DrafterInfo
 
 _NONE: Final[Ints] = np.empty(0, dtype=np.int64)
@@ -55,6 +56,11 @@ class StepInput:
         return fed, StepInput(self.rows[1:], [], self.drawn, self.wanted[asked:])
 
     @property
+    def num_tokens(self) -> int:
+        """In all rows."""
+        return sum(row.num_tokens for row in self.rows)
+
+    @property
     def source_slots(self) -> Slots:
         """All of `drawn` as one array."""
         return np.concatenate([_NONE, *self.drawn])
@@ -91,6 +97,11 @@ class DraftModel(Protocol):
     @property
     def pools(self) -> Sequence[PagePool]:
         """Who owns the KV slots, by step."""
+        ...
+
+    @property
+    def blocks(self) -> Sequence[ShardedBlocks]:
+        """By step, what ranks of a group share of it; never asked for where there is no group."""
         ...
 
     @property

@@ -16,10 +16,11 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from specsplit.clock import Clock
-from specsplit.errors import Unavailable
+from specsplit.errors import RankLost, Unavailable
+from specsplit.ranks.rank import Rank
 from specsplit.records import DrafterStatistics
 from specsplit.values import DrafterInfo, Load
-from specsplit_drafter.events import Drain, HandBack, Inbound, Received, Stop, StreamClosed, StreamOpened
+from specsplit_drafter.events import BeginWave, Drain, HandBack, Inbound, Received, Stop, StreamClosed, StreamOpened
 from specsplit_drafter.record import Expansion, Turn
 from specsplit_drafter.session_table import Outgoing, SessionEvent, SessionTable
 
@@ -58,6 +59,7 @@ class Engine:
     def __init__(self, table: SessionTable, clock: Clock, outbox: Outbox, on_failure: Callable[[], None]) -> None:
         """`on_failure` is called, on the engine's thread, if that thread ends by an error of its own."""
         self._table = table
+        self._turns = table.proposer.turns
         self._clock = clock
         self._outbox = outbox
         self._on_failure = on_failure
@@ -68,6 +70,11 @@ class Engine:
         self._stopping = False
         self._durations = Durations()
         self._thread = threading.Thread(target=self._run, name="drafter-engine", daemon=True)
+
+    @property
+    def rank(self) -> Rank | None:
+        """Where it stands in its group; None: it is alone."""
+        return None if self._turns is None else self._turns.rank
 
     @property
     def info(self) -> DrafterInfo:
@@ -100,6 +107,10 @@ class Engine:
     def drain(self, when_idle: Callable[[], None]) -> None:
         """Take no new sessions; `when_idle` is called, once, on the engine's thread when none is left."""
         self._inbox.put(Drain(when_idle))
+
+    def begin_wave(self, number: int) -> None:
+        """Have this rank begin a wave of its group."""
+        self._inbox.put(BeginWave(number))
 
     def hand_back(self) -> None:
         """End every session: its verifier may find another drafter."""
@@ -134,40 +145,54 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            busy = False
+            rest_s = None
             while not self._stopping:
-                self._take(wait=not busy)
-                busy = self._turn()
+                self._take(rest_s)
+                rest_s = self._turn()
                 self._tell_if_idle()
-        except BaseException:
+            if self._turns is not None:
+                self._turns.rank.end()
+        except RankLost as error:
+            _log.error("sessions are handed back, and this process ends: %s", error)
+            self._end_rounds(str(error))
+            self._on_failure()
+        except BaseException as error:
             _log.exception("the drafter's engine failed")
             self._end_rounds("the drafter's engine failed")
             self._on_failure()
+            if self._turns is not None:
+                self._turns.rank.fail(f"{type(error).__name__}: {error}")
             raise
-        self._end_rounds("the drafter has stopped")
+        else:
+            self._end_rounds("the drafter has stopped")
 
-    def _take(self, wait: bool) -> None:
-        """Handle everything that has arrived; wait for one event at least if `wait`."""
+    def _take(self, rest_s: float | None) -> None:
+        """Handle everything that has arrived; wait for a first event for `rest_s`, None: until it comes."""
         try:
-            self._handle(self._inbox.get(block=wait))
+            self._handle(self._inbox.get(block=rest_s != 0.0, timeout=rest_s))
             while True:
                 self._handle(self._inbox.get_nowait())
         except Empty:
             return
 
-    def _turn(self) -> bool:
+    def _turn(self) -> float | None:
+        """Expand, if there is something to expand -> for how many seconds to rest then; None: until something happens."""
         table = self._table
         self._tell(table.outgoing())  # a commit may have made more of what is there already: do not keep it for later
+        if self._turns is not None and self._turns.rank.parked:
+            self._turns.rank.rests(unfinished=table.num_sessions > 0)
+            return None
         more = table.levels
         while more:
             if (times := self._expand()) is None:
+                rest_s = None if self._turns is None else self._turns.sit_out(table.num_sessions)
                 self._tell(table.outgoing(), self._told_of(None))
-                return False
+                return rest_s
             more = more - 1 if self._inbox.empty() else 0
             outgoing = {} if more else table.outgoing()
             expansion = Expansion(*times, table.expansions.frontier, table.rounds.take_shares())
             self._tell(outgoing, self._told_of(expansion))
-        return True
+        return 0.0
 
     def _expand(self) -> tuple[float, float] | None:
         """Expand once: when that began and ended, None if every session rests."""
@@ -182,7 +207,8 @@ class Engine:
 
     def _told_of(self, expansion: Expansion | None) -> Turn | None:
         rounds = self._table.rounds.take_over()
-        return Turn(expansion, rounds) if expansion or rounds else None
+        turns = () if self._turns is None else self._turns.take_over()
+        return Turn(expansion, rounds, turns) if expansion or rounds or turns else None
 
     def _tell(self, outgoing: Outgoing, turn: Turn | None = None) -> None:
         if outgoing or turn:
@@ -207,6 +233,9 @@ class Engine:
             case Drain(when_idle):
                 self._table.draining = True
                 self._when_idle = when_idle
+            case BeginWave(number):
+                if self._turns is not None:
+                    self._turns.rank.start(number)
             case HandBack():
                 self._table.refuse_all(Unavailable("the drafter is going away"))
             case Stop():

@@ -44,8 +44,15 @@ class HandBack:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginWave:
+    """The coordinator has all ranks of the group begin this wave."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The thread is to end."""
 
 
-Inbound: TypeAlias = StreamOpened | Received | StreamClosed | Drain | HandBack | Stop
+Inbound: TypeAlias = StreamOpened | Received | StreamClosed | Drain | HandBack | BeginWave | Stop

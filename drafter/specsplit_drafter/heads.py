@@ -47,6 +47,7 @@ class HeadModel:
         self.feature_dtype: Final = head.dtype
         self.runners: Final = [HeadRunner(head, step, num_slots) for step in range(shape.num_steps)]
         self.pools: Final = [runner.pool for runner in self.runners]
+        self.blocks: Final = head.blocks
         sources = 1 if shape.recurrent else shape.num_steps - 1  # nobody reads the last step's states
         self.states: Final = [
             torch.zeros(num_slots, shape.state_width, dtype=head.dtype, device=head.device) for _ in range(sources)

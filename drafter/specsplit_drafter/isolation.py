@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from specsplit.errors import SpecsplitError
+from specsplit.errors import RankLost, SpecsplitError
 from specsplit_drafter.proposer import Expanded, Frontier, SessionKey
 
 _log = logging.getLogger(__name__)
@@ -35,11 +35,13 @@ class Isolation:
         """Tell what became of each session's frontier: what `run` finds, or the error that ends the session.
 
         `run` is given the parts of some sessions, and may be given a part again. What it raises for all of several sessions is no
-        session's fault, and is raised.
+        session's fault, and is raised; so is RankLost.
         """
         try:
             found = run(list(parts.values()))
             self._faults = 0
+        except RankLost:  # nobody's session did that
+            raise
         except Exception as error:  # noqa: BLE001 (whose fault it is shows when each is tried by itself)
             found = self._apart(parts, run, error)
         return [found.get(part.session) for part in frontier]
@@ -53,6 +55,8 @@ class Isolation:
         for session, part in parts.items():
             try:
                 found.update(run([part]))
+            except RankLost:
+                raise
             except Exception as error:  # noqa: BLE001 (it ends this session)
                 failed[session] = error_of(error)
         self._faults = self._faults + 1 if len(failed) == len(parts) else 0

@@ -27,6 +27,7 @@ from specsplit_drafter.isolation import Found, Isolation
 from specsplit_drafter.proposer import UNBOUNDED, Advance, Children, Expanded, Frontier, ProposerPages, SessionKey
 from specsplit_drafter.ranking import Ranking, no_numbers
 from specsplit_drafter.token_map import TokenMap, room
+from specsplit_drafter.turns import Turns
 
 CONTEXT_BUDGET: Final = 512
 """Pending tokens in one expansion at most, all sessions together."""
@@ -66,7 +67,11 @@ class _Session:
 class ModelProposer:
     """Proposer of every kind that has a model."""
 
-    def __init__(self, model: DraftModel, children: int, context_budget: int = CONTEXT_BUDGET) -> None:
+    def __init__(
+        self, model: DraftModel, children: int, context_budget: int = CONTEXT_BUDGET, turns: Turns | None = None
+    ) -> None:
+        self.turns: Final = turns
+        """How it expands together with the other ranks of its group; None: it is alone."""
         self._model = model
         self._budget = context_budget
         self._ranking = Ranking(children, model.vocab_size, model.device)
@@ -169,8 +174,10 @@ class ModelProposer:
         return [TokenMap(pool, tree, step + skipped, exact) for step, pool in enumerate(self._model.pools)]
 
     def _run(self, parts: Sequence[Sequence[StepInput]], frontier: Sequence[Frontier]) -> Found:
+        if not parts:
+            return {}
         work = [StepInput.joined(of_step) for of_step in zip(*parts, strict=True)]
-        logits: list[Tensor] = [self._model.run(step, part) for step, part in enumerate(work) if part.rows]
+        logits = self._forwards(work)
         wanted = [number for part in work for number in part.wanted]
         if not wanted:
             return {}
@@ -184,6 +191,12 @@ class ModelProposer:
             if rows[0] >= 0:
                 found[part.session] = self._children(part, children, fit, rows)
         return found
+
+    def _forwards(self, work: Sequence[StepInput]) -> list[Tensor]:
+        """Give the logits of every step that has rows."""
+        if self.turns is not None:
+            return self.turns.run(work, len(self._sessions))
+        return [self._model.run(step, part) for step, part in enumerate(work) if part.rows]
 
     def _askers(
         self, frontier: Sequence[Frontier], wanted: Sequence[int]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, Features
 from specsplit.tree import ROOT, Ints, Scores, TokenTree
 from specsplit.values import DrafterInfo, Sampling
+
+if TYPE_CHECKING:  # it takes torch, which not every kind needs
+    from specsplit_drafter.turns import Turns
 
 UNBOUNDED: Final = 1 << 30
 SessionKey: TypeAlias = tuple[int, int]
@@ -93,6 +96,11 @@ class Proposer(Protocol):
         ...
 
     @property
+    def turns(self) -> Turns | None:
+        """How it expands together with the other ranks of its group; None: it is alone."""
+        ...
+
+    @property
     def pages(self) -> ProposerPages:
         """KV slots in use."""
         ...
@@ -161,8 +169,9 @@ class Proposer(Protocol):
 
 
 class NoFeatures:
-    """What kinds that read no features have to say of them."""
+    """What kinds that read no features, and have no model that ranks could share, have to say of these."""
 
+    turns: None = None
     max_depth: int = UNBOUNDED
     redraws: bool = False
     shares_root: bool = False

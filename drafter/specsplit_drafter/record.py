@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specsplit.observe import TraceContext
+from specsplit.records import TurnCosts
 from specsplit_drafter.proposer import Frontier, SessionKey
 
 
@@ -68,8 +69,19 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
+class RankTurn:
+    """A turn of a rank group that was over, in which any rank had something to expand."""
+
+    costs: TurnCosts
+    idle: bool
+    """True if this one had nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One turn of the engine in which there was anything to tell. The rounds were over before the expansion began."""
 
     expansion: Expansion | None
     rounds: tuple[Round, ...]
+    turns: tuple[RankTurn, ...] = ()
+    """Of its rank group, those with a forward."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
 from specsplit.clock import SystemClock
 from specsplit.errors import LoadError
 from specsplit.interpreter import freeze_heap, switch_often
+from specsplit.ranks.lockstep import Lockstep
+from specsplit.ranks.place import Place
 from specsplit.rpc import DRAFTER_SERVICE, Membership, Server, Service, registration, run_service
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
@@ -21,14 +27,19 @@ from specsplit_drafter.servicer import DrafterServicer
 from specsplit_drafter.session_table import Pace, SessionTable, TableLimits, unpaced
 from specsplit_drafter.telemetry import Telemetry
 
+if TYPE_CHECKING:  # an ngram drafter runs without torch
+    from specsplit.model.sharded import TensorMesh
+    from specsplit_drafter.draft_model import DraftModel
+
 
 def main(settings: DrafterSettings) -> int:
     """Run one drafter in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
     switch_often()  # two threads hand each other small things all the time
-    return run_service("drafter", settings, service_of)
+    place = Place.of(settings, os.environ)
+    return run_service("drafter", place.settings(settings), partial(service_of, rank=place.number))
 
 
-def service_of(settings: DrafterSettings) -> Service[Drafter]:
+def service_of(settings: DrafterSettings, rank: int = 0) -> Service[Drafter]:
     """The drafter's process, put together."""
     server = Server(settings, "drafter", services=[DRAFTER_SERVICE], session_methods=["Draft"])
     telemetry = Telemetry(settings, server.tracing)
@@ -36,7 +47,7 @@ def service_of(settings: DrafterSettings) -> Service[Drafter]:
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
 
     async def load() -> Drafter:
-        table = await asyncio.to_thread(load_table, settings)
+        table = await asyncio.to_thread(load_table, settings, rank)
         table.rounds = telemetry.rounds()
         drafter = Drafter(table, servicer)
         servicer.engine = drafter.engine
@@ -44,11 +55,34 @@ def service_of(settings: DrafterSettings) -> Service[Drafter]:
         return drafter
 
     def join(drafter: Drafter, channel: grpc.aio.Channel) -> Membership:
-        register = registration(settings, "drafter", server, drafter.engine.info)
-        apply = server.tracing.apply
-        return Membership(channel, register, drafter.engine.load, on_drain=server.leave, on_tracing=apply)
+        rank = drafter.engine.rank
+
+        def dismiss() -> None:
+            drafter.dismissed = True
+            server.drain()
+
+        membership = Membership(
+            channel,
+            replace(
+                registration(settings, "drafter", server, drafter.engine.info),
+                group=None if rank is None else rank.group,
+            ),
+            drafter.engine.load,
+            wave=None if rank is None else lambda: rank.report,
+            on_start_wave=drafter.engine.begin_wave,
+            on_tracing=server.tracing.apply,
+            on_drain=dismiss,
+        )
+        if rank is not None:
+            rank.excused = lambda: drafter.dismissed or not membership.joined
+            rank.on_report = partial(asyncio.get_running_loop().call_soon_threadsafe, membership.report_wave)
+        return membership
 
     return Service(settings, server, telemetry.metrics, load, join)
+
+
+PARKED_EVERY_S = 0.01
+"""How often a rank that leaves looks whether its group has parked."""
 
 
 class Drafter:
@@ -58,18 +92,22 @@ class Drafter:
         """Starts the thread."""
         self.failed = asyncio.Event()
         """Set if the engine thread died: a drafter without one must not go on saying SERVING."""
+        self.dismissed = False
+        """True once the coordinator has told it to leave, as it does all ranks of a group of which one drains."""
         self._loop = asyncio.get_running_loop()
         self.engine = Engine(table, SystemClock(), outbox, lambda: self._set(self.failed))
         self.engine.start()
 
     async def drained(self) -> None:
-        """Take no new sessions, and wait for the running ones; those that are left when the time is up are handed back."""
+        """Take no new sessions, and wait for those that run, on other ranks too. What is left when the time is up is handed back."""
         if self.failed.is_set():
             return
-        idle = asyncio.Event()
+        idle, rank = asyncio.Event(), self.engine.rank
         self.engine.drain(lambda: self._set(idle))
         try:
             await idle.wait()
+            while not (rank is None or rank.may_leave or self.failed.is_set()):
+                await asyncio.sleep(PARKED_EVERY_S)
         except asyncio.CancelledError:
             self.engine.hand_back()
             await self.close()  # their verifiers are told, and their spans made, before the server ends
@@ -84,50 +122,66 @@ class Drafter:
         self._loop.call_soon_threadsafe(event.set)
 
 
-def load_table(settings: DrafterSettings) -> SessionTable:
-    """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError."""
+def load_table(settings: DrafterSettings, rank: int = 0) -> SessionTable:
+    """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError and RankLost."""
     limits = TableLimits(settings.max_sessions, settings.expand_width, settings.node_us)
-    table = SessionTable(load_proposer(settings), limits, _pace(settings))
+    table = SessionTable(load_proposer(settings, rank), limits, _pace(settings))
     freeze_heap()
     return table
 
 
-def load_proposer(settings: DrafterSettings) -> Proposer:
-    """Load what proposes under these settings. Raises LoadError."""
-    if not settings.kind.needs_model:
-        return NgramProposer(settings.children)
+def load_proposer(settings: DrafterSettings, rank: int = 0) -> Proposer:
+    """Load what proposes under these settings, or this rank's part of it. Raises LoadError and RankLost."""
+    if settings.kind.needs_model:
+        return _with_model(settings, rank)
+    if settings.dp_size > 1:
+        raise LoadError(f"a drafter of kind {settings.kind.value} has no model that ranks could share (dp_size)")
+    return NgramProposer(settings.children)
+
+
+def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
     if settings.model is None:
         raise LoadError(f"a drafter of kind {settings.kind.value} needs a model folder (model)")
     # An ngram drafter runs without torch: these imports take seconds.
     import torch  # noqa: PLC0415
 
-    torch.set_num_threads(settings.threads)
-    if settings.kind.is_head:
-        return _load_head(settings, settings.model)
-    from specsplit.model import CausalLM  # noqa: PLC0415
+    from specsplit.model.torch_mesh import TorchMesh  # noqa: PLC0415
     from specsplit_drafter.model_proposer import ModelProposer  # noqa: PLC0415
+    from specsplit_drafter.turns import Turns  # noqa: PLC0415
+
+    torch.set_num_threads(settings.threads)
+    load = _load_head if settings.kind.is_head else _load_standalone
+    if settings.dp_size == 1:
+        return ModelProposer(load(settings, settings.model, None), settings.children)
+    mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
+    model, clock = load(settings, settings.model, mesh), SystemClock()
+    lockstep = Lockstep(mesh, clock, drawn=secrets.randbits(62))
+    return ModelProposer(model, settings.children, turns=Turns(model, lockstep, clock))
+
+
+def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None) -> DraftModel:
+    from specsplit.model import CausalLM  # noqa: PLC0415
     from specsplit_drafter.standalone import StandaloneModel  # noqa: PLC0415
 
     model = CausalLM.load(
-        settings.model, num_pages=settings.kv_tokens, page_size=1, dtype=settings.dtype, device=settings.device
+        folder, num_pages=settings.kv_tokens, page_size=1, dtype=settings.dtype, device=settings.device, mesh=mesh
     )
-    return ModelProposer(StandaloneModel(model), settings.children)
+    return StandaloneModel(model)
 
 
-def _load_head(settings: DrafterSettings, folder: Path) -> Proposer:
+def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None) -> DraftModel:
     from specsplit.model.heads import load_head, projected  # noqa: PLC0415
     from specsplit_drafter.heads import HeadModel  # noqa: PLC0415
-    from specsplit_drafter.model_proposer import ModelProposer  # noqa: PLC0415
 
     if settings.target is None:
         raise LoadError(
             f"a drafter of kind {settings.kind.value} needs the folder of the target it was made for (target)"
         )
-    head = load_head(folder, settings.target, settings.kind, dtype=settings.dtype, device=settings.device)
+    head = load_head(folder, settings.target, settings.kind, dtype=settings.dtype, device=settings.device, mesh=mesh)
     need = replace(head.shape.need, format=settings.feature_format)
     if settings.feature_projection:
         need = projected(need, folder)
-    return ModelProposer(HeadModel(head, settings.kv_tokens, need), settings.children)
+    return HeadModel(head, settings.kv_tokens, need)
 
 
 def _pace(settings: DrafterSettings) -> Pace:

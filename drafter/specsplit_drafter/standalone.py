@@ -27,6 +27,7 @@ class StandaloneModel:
         self.recurrent: Final = True
         self.feature_dtype: Final[torch.dtype | None] = None
         self.pools: Final[Sequence[PagePool]] = (model.pool,)
+        self.blocks: Final = (model.blocks,)
         self._model = model
 
     def run(self, step: int, work: StepInput) -> Tensor:

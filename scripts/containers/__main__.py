@@ -11,6 +11,8 @@ from types import FrameType
 
 from scripts.containers import base_image
 from scripts.containers.engine import Engine
+from scripts.containers.group import Group, own_texts
+from scripts.containers.pods import Pods
 from scripts.containers.proof import Proof, check_images
 from scripts.containers.shell import Failed, Progress
 from scripts.containers.stack import SERVICES, Stack
@@ -38,7 +40,13 @@ def prove(progress: Progress) -> None:
                 progress.say(proof.survives_the_drafter(lambda container: engine.docker("kill", container)))
                 progress.say(proof.scales())
                 progress.say(proof.tells())
-            progress.say(proof.leaves())
+                own = own_texts(client)
+                progress.say(proof.leaves())
+                group, ranks = Group(client, own), stack.overlaid("deploy/compose.ranks.yaml")
+                progress.say(group.in_one_container(ranks))
+                progress.say(group.leaves(ranks))
+                with Pods(stack) as pods:
+                    progress.say(group.in_pods(pods))
     progress.say(f"everything is removed: {folder.exists() or 'containers, images, engine'}")
 
 

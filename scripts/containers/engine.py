@@ -76,6 +76,8 @@ class Engine:
             "--iptables=false",
             "--ip6tables=false",
             "--ip-forward=false",
+            "--dns-opt=timeout:1",  # no resolver can be reached from a container, and torch looks for the names of its peers
+            "--dns-opt=attempts:1",
         ]
 
     def _await(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from scripts.containers.engine import Engine
-from scripts.containers.shell import Failed
+from scripts.containers.shell import Failed, expect
 from scripts.containers.stack import SERVICES, Stack
 from specsplit.client import Client, Delta, Result
 from specsplit.client.result import Gatherer
@@ -36,16 +36,16 @@ def check_images(engine: Engine, base: str) -> str:
         image = json.loads(engine.docker("image", "inspect", name))[0]
         sizes[name] = image["Size"] / 1e6
         if name != base:
-            _expect(
+            expect(
                 image["Config"]["User"] == _USER, f"image {name} runs as {image['Config']['User']!r}, expected {_USER}"
             )
     over = {service: sizes[f"specsplit-{service}"] - sizes[base] for service in SERVICES}
-    _expect(
+    expect(
         over["coordinator"] < COORDINATOR_MB,
         f"the coordinator's image holds {over['coordinator']:.0f} MB over its base",
     )
     program = ["--entrypoint", "python", "specsplit-coordinator", "-c", _HAS_TORCH]
-    _expect(
+    expect(
         engine.docker("run", "--rm", "--network=none", *program).strip() == "False", "the coordinator's image has torch"
     )
     told = ", ".join(f"{service} {size:.0f} MB" for service, size in over.items())
@@ -64,9 +64,9 @@ class Proof:
         self._await_drafters(1)
         result, plain = self._generate(), self._generate(drafter="none")
         self._check_same(result, plain)
-        _expect(result.speculation.accepted > 0, f"nothing of what {result.done.drafter!r} drafted was accepted")
+        expect(result.speculation.accepted > 0, f"nothing of what {result.done.drafter!r} drafted was accepted")
         with urllib.request.urlopen(f"http://{self.stack.page}/", timeout=10) as page:
-            _expect(b"<html" in page.read(), "the coordinator's page is no HTML")
+            expect(b"<html" in page.read(), "the coordinator's page is no HTML")
         return f"{_speed(result)} with {result.done.drafter}; {plain.speculation.steps} without, and the same text; the page is there"
 
     def survives_the_drafter(self, kill: Callable[[str], object]) -> str:
@@ -79,18 +79,18 @@ class Proof:
             if number == 2:
                 kill(container)
             after += number > 2 and isinstance(event, Delta)
-        _expect(after > 0, "the request was over before the drafter's container was killed")
+        expect(after > 0, "the request was over before the drafter's container was killed")
         self._check_same(gatherer.result(), plain)
         self._await_drafters(0)
         alone = self._generate()
         self._check_same(alone, plain)
-        _expect(not alone.done.drafter, f"drafter {alone.done.drafter!r} took part although it was killed")
+        expect(not alone.done.drafter, f"drafter {alone.done.drafter!r} took part although it was killed")
         self.stack.compose("up", "--detach", "--no-build")
         self.stack.wait_healthy(120)
         self._await_drafters(1)
         again = self._generate()
         self._check_same(again, plain)
-        _expect(again.speculation.accepted > 0, "nothing was accepted after the drafter had come back")
+        expect(again.speculation.accepted > 0, "nothing was accepted after the drafter had come back")
         return f"killed: the same text, in {_speed(gatherer.result())}; brought back: in {_speed(again)}"
 
     def scales(self) -> str:
@@ -98,7 +98,7 @@ class Proof:
         self.stack.compose("up", "--detach", "--no-build", "--scale", "drafter=2")
         self.stack.wait_healthy(120)
         addresses = {member.address for member in self._await_drafters(2)}
-        _expect(len(addresses) == 2, f"both drafters say that they are at {addresses}")
+        expect(len(addresses) == 2, f"both drafters say that they are at {addresses}")
         return f"--scale drafter=2: drafters at {' and '.join(sorted(addresses))}"
 
     def tells(self) -> str:
@@ -112,7 +112,7 @@ class Proof:
         for service in SERVICES:
             shown = self.stack.python(coordinator, _SCRAPE % service)
             found = [line for line in shown.splitlines() if line.startswith("specsplit_")]
-            _expect(bool(found), f"the metrics of {service} hold nothing of specsplit's")
+            expect(bool(found), f"the metrics of {service} hold nothing of specsplit's")
             series += len(found)
         return f"{lines} lines of logs, each a JSON object; {series} series in metrics"
 
@@ -122,14 +122,14 @@ class Proof:
         for service in SERVICES:
             for container in self.stack.containers(service):
                 status = self.stack.inspect(container)["State"]["ExitCode"]
-                _expect(status == 0, f"{service} left with status {status}\n{self.stack.log(container)[-2000:]}")
+                expect(status == 0, f"{service} left with status {status}\n{self.stack.log(container)[-2000:]}")
         return "stopped: every service left with status 0"
 
     def _generate(self, drafter: str | None = None) -> Result:
         return self.client.generate(PROMPT, max_tokens=MAX_TOKENS, ignore_eos=True, drafter=drafter, timeout_s=60)
 
     def _check_same(self, result: Result, plain: Result) -> None:
-        _expect(result.tokens == plain.tokens, f"{result.text!r} is not {plain.text!r}")
+        expect(result.tokens == plain.tokens, f"{result.text!r} is not {plain.text!r}")
 
     def _await_drafters(self, count: int) -> list[Member]:
         """The drafters, once there are `count` of them and a verifier."""
@@ -139,7 +139,7 @@ class Proof:
             drafters = [member for member in members if isinstance(member.role, DrafterInfo)]
             if len(drafters) == count and any(isinstance(member.role, ModelInfo) for member in members):
                 return drafters
-            _expect(
+            expect(
                 time.monotonic() < deadline, f"expected {count} drafters and a verifier in the cluster, found {members}"
             )
             time.sleep(0.2)
@@ -154,14 +154,9 @@ def records_of(service: str, log: str) -> Iterator[dict[str, object]]:
             record = json.loads(line)
         except json.JSONDecodeError as error:
             raise Failed(f"{service} wrote a line that is no JSON object: {line}") from error
-        _expect("Traceback" not in line and record.get("level") != "error", f"{service} logged a failure: {line}")
+        expect("Traceback" not in line and record.get("level") != "error", f"{service} logged a failure: {line}")
         yield record
 
 
 def _speed(result: Result) -> str:
     return f"{result.usage.completion_tokens} tokens in {result.speculation.steps} steps"
-
-
-def _expect(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise Failed(sentence)

@@ -15,6 +15,12 @@ class Failed(Exception):
     """Something did not go as it must; the sentence says what."""
 
 
+def expect(holds: bool, sentence: str) -> None:
+    """Raises Failed unless it holds."""
+    if not holds:
+        raise Failed(sentence)
+
+
 class Progress:
     """A line per event, with the seconds since the start."""
 

@@ -1,4 +1,4 @@
-"""The services of docker-compose.yml, unchanged, brought up by docker-compose on an engine of our own."""
+"""The services of docker-compose.yml, and of what is laid over it, unchanged, brought up by docker-compose on an engine of our own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from copy import copy
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,8 +23,10 @@ class Stack:
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         """`folder` is for a file that lets the builds use the host's network, since the engine has no default bridge."""
-        self._engine = engine
+        self.engine = engine
         self._project = f"specsplit-proof-{os.getpid()}"
+        self.network = f"{self._project}_default"
+        """What the containers are in, once one of them is up."""
         self.address = f"127.0.0.1:{_free_port()}"
         """Where the coordinator is published."""
         self.page = f"127.0.0.1:{_free_port()}"
@@ -31,10 +34,17 @@ class Stack:
         self._env = {**engine.env, "SPECSPLIT_PUBLISH": self.address, "SPECSPLIT_PUBLISH_PAGE": self.page}
         self._builds = folder / "builds.yml"
         self._builds.write_text(json.dumps({"services": {name: {"build": {"network": "host"}} for name in SERVICES}}))
+        self._files = (ROOT / "docker-compose.yml",)
+
+    def overlaid(self, file: str) -> Stack:
+        """The same project with one more compose file, a path in the repository."""
+        other = copy(self)
+        other._files = (*self._files, ROOT / file)
+        return other
 
     def compose(self, *arguments: str, timeout_s: float = 120) -> str:
         """What `docker-compose` writes. Raises Failed."""
-        files = ["--file", str(ROOT / "docker-compose.yml"), "--file", str(self._builds)]
+        files = [word for file in (*self._files, self._builds) for word in ("--file", str(file))]
         project = ["--project-name", self._project, "--project-directory", str(ROOT)]
         return run(["docker-compose", *files, *project, *arguments], env=self._env, timeout_s=timeout_s)
 
@@ -42,11 +52,11 @@ class Stack:
         """Ids of the containers of a service, stopped ones too."""
         labels = (f"com.docker.compose.project={self._project}", f"com.docker.compose.service={service}")
         filters = [word for label in labels for word in ("--filter", f"label={label}")]
-        return self._engine.docker("ps", "--all", "--quiet", *filters).split()
+        return self.engine.docker("ps", "--all", "--quiet", *filters).split()
 
     def inspect(self, container: str) -> dict[str, Any]:
         """Everything the engine knows of a container or image."""
-        return json.loads(self._engine.docker("inspect", container))[0]
+        return json.loads(self.engine.docker("inspect", container))[0]
 
     def wait_healthy(self, timeout_s: float) -> None:
         """Return once every container says that it is healthy. Raises Failed with the log of one that does not."""
@@ -61,11 +71,11 @@ class Stack:
 
     def log(self, container: str) -> str:
         """Everything a container wrote."""
-        return self._engine.docker("logs", container)
+        return self.engine.docker("logs", container)
 
     def python(self, container: str, program: str) -> str:
         """What a Python program prints that runs inside a container."""
-        return self._engine.docker("exec", container, "python", "-c", program)
+        return self.engine.docker("exec", container, "python", "-c", program)
 
     def _health(self, container: str) -> str:
         return self.inspect(container)["State"]["Health"]["Status"]

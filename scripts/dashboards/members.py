@@ -33,18 +33,32 @@ def _cluster() -> Row:
             "Members as the coordinator sees them. A draining one takes no new sessions.",
             "none",
             [Query(CHOICE.level(table.MEMBERS, "role, state"), "{{role}} {{state}}")],
+            width=12,
         ),
         lines(
             "CPU",
             "Cores that each process keeps busy.",
             "none",
             [Query(f"rate(process_cpu_seconds_total{{{JOBS}}}[$__rate_interval])", "{{job}} {{instance}}")],
+            width=12,
         ),
         lines(
             "Memory",
             "Resident memory of each process; that of a GPU is not in it.",
             "bytes",
             [Query(f"process_resident_memory_bytes{{{JOBS}}}", "{{job}} {{instance}}")],
+            width=12,
+        ),
+        lines(
+            "Failovers, preemptions",
+            "Sessions that went on with another verifier, or with the same one come back, by cause; times that a verifier took the KV "
+            "pages of a session back.",
+            "cps",
+            [
+                Query(CHOICE.rate(table.SESSION_FAILOVERS, "cause"), "{{cause}}"),
+                Query(CHOICE.rate(table.PREEMPTIONS, "instance"), "{{instance}} preemption"),
+            ],
+            width=12,
         ),
     ]
 

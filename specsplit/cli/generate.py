@@ -13,9 +13,10 @@ from specsplit.cli import request_options as options
 from specsplit.cli.logprobs import as_objects, show
 from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
 from specsplit.cli.paint import ChoicesPainter, Painter, summary
+from specsplit.cli.resuming import tell, tokens_of
 from specsplit.client import ChatMessage, ChatPrompt, Client, Promptable, Result, make_request
 from specsplit.client.result import Gatherer
-from specsplit.errors import InvalidRequest, quoted
+from specsplit.errors import InvalidRequest, Unavailable, quoted
 from specsplit.requests import GenerateRequest
 
 
@@ -35,6 +36,7 @@ def generate(
     presence_penalty: options.PresencePenaltyOption = 0.0,
     stop: options.StopOption = None,
     ignore_eos: options.IgnoreEosOption = False,
+    resume_from: options.ResumeOption = None,
     timeout_s: options.TimeoutOption = None,
     drafter: options.DrafterOption = None,
     n: options.ChoicesOption = 1,
@@ -61,6 +63,7 @@ def generate(
         ignore_eos=ignore_eos,
         logprobs=logprobs,
         n=n,
+        resume_from=tokens_of(resume_from),
     )
     with Client(address, transport(tls_ca)) as client:
         result = run(client, request, None if as_json else Painter(), timeout_s)
@@ -71,12 +74,17 @@ def generate(
 
 
 def run(client: Client, request: GenerateRequest, painter: Painter | None, timeout_s: float | None = None) -> Result:
-    """Generate, painting what comes, and return the whole."""
+    """Generate, painting what comes, and return the whole; of a stream that breaks, print the tokens that had come."""
     gatherer, choices = Gatherer(request.n), None if painter is None else ChoicesPainter(painter, request.n)
-    for event in client.send(request, timeout_s):
-        gatherer.add(event)
-        if choices is not None:
-            choices.add(event)
+    try:
+        for event in client.send(request, timeout_s):
+            gatherer.add(event)
+            if choices is not None:
+                choices.add(event)
+    except Unavailable as error:
+        if error.received:
+            tell(error, gatherer.text if painter is None else None)
+        raise
     return gatherer.result()
 
 

@@ -1,4 +1,4 @@
-"""`specsplit health`: does a service take calls? For the health checks of containers."""
+"""`specsplit health`: do services take calls? For the health checks of containers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,19 @@ UNREACHABLE = "UNREACHABLE"
 
 
 def health(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="A coordinator, verifier or drafter.")],
-    timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.1, help="Time it gets to answer.")] = 3.0,
+    addresses: Annotated[
+        list[str],
+        typer.Argument(metavar="HOST:PORT...", help="Coordinators, verifiers or drafters; the ranks of a group."),
+    ],
+    timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.1, help="Time each gets to answer.")] = 3.0,
     tls_ca: TlsCaOption = None,
 ) -> None:
-    """Ask one service whether it takes calls: one line, and exit 0 if it says SERVING, else 1."""
-    state, why = ask(address, timeout_s, transport(tls_ca))
-    typer.echo(f"{address} {state}{f': {why}' if why else ''}")
-    sys.exit(0 if state == SERVING else 1)
+    """Ask services whether they take calls: one line each, and exit 0 if all say SERVING, else 1."""
+    settings = transport(tls_ca)
+    states = [(address, *ask(address, timeout_s, settings)) for address in addresses]
+    for address, state, why in states:
+        typer.echo(f"{address} {state}{f': {why}' if why else ''}")
+    sys.exit(0 if all(state == SERVING for _, state, _ in states) else 1)
 
 
 def ask(address: str, timeout_s: float, settings: TransportSettings) -> tuple[str, str]:

@@ -46,6 +46,14 @@ StopOption: TypeAlias = Annotated[
     list[str] | None, _option("--stop", "End before this text; may be given repeatedly.", "TEXT")
 ]
 IgnoreEosOption: TypeAlias = Annotated[bool, _option("--ignore-eos", "Go on after the model's own end token.")]
+ResumeOption: TypeAlias = Annotated[
+    str | None,
+    _option(
+        "--resume-from",
+        "Token ids of the answer that came before its stream broke, or a file with them: only the rest is written. Needs the same --seed.",
+        "IDS|FILE",
+    ),
+]
 TimeoutOption: TypeAlias = Annotated[
     float | None, typer.Option("--timeout-s", min=0, help="Give up after this many seconds; never if left out.")
 ]

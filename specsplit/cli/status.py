@@ -53,7 +53,8 @@ def tables(cluster: Cluster, address: str) -> RenderableType:
 
 def table(cluster: Cluster, address: str) -> Table:
     """Make a table of the cluster."""
-    title = f"{address}: {cluster.running} running, {cluster.queued} queued"
+    happened = f"{cluster.failovers} failovers, {cluster.preemptions} preemptions so far"
+    title = f"{address}: {cluster.running} running, {cluster.queued} queued; {happened}"
     drawn = Table(title=title, title_justify="left")
     for heading in ("member", "is", "model", "reads", "address"):
         drawn.add_column(heading, overflow="fold")
@@ -153,7 +154,8 @@ def _state(member: Member) -> str:
     state, group, wave = "draining" if member.draining else "ready", member.group, member.wave
     if group is None:
         return state
-    where = "" if wave is None else f", {'parked after' if wave.parked else 'in'} wave {wave.number}"
+    does = None if wave is None else wave.state(member.load.sessions)
+    where = "" if wave is None else f", {does} {'after' if wave.parked else 'in'} wave {wave.number}"
     return f"{state}, rank {group.rank} of {group.size}{where}"
 
 

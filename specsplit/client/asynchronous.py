@@ -11,6 +11,7 @@ from typing import Self, Unpack
 import grpc
 
 from specsplit.client.options import Options, Promptable, check_timeout, make_request
+from specsplit.client.received import Received
 from specsplit.client.result import Gatherer, Result
 from specsplit.errors import Cancelled, Unavailable
 from specsplit.membership import Cluster, PlanTold, TracingTold
@@ -53,14 +54,19 @@ class AsyncClient:
     async def send(
         self, request: GenerateRequest, timeout_s: float | None = None
     ) -> AsyncGenerator[GenerateEvent, None]:
-        """Stream the events of a request that is made already."""
+        """Stream the events of a request that is made already. If the stream breaks, Unavailable has the tokens that had come."""
         self._require_open()
+        received = Received(request)
         message = wire.generate_to_wire(request)
         call = self._stub.Generate(message, timeout=check_timeout(timeout_s), metadata=trace_metadata())
         try:
             with self._typed_failures():
                 async for message in call:
-                    yield wire.generate_event(message)
+                    event = wire.generate_event(message)
+                    received.add(event)
+                    yield event
+        except Unavailable as error:
+            raise received.broken(error) from error
         finally:
             call.cancel()
 

@@ -53,7 +53,10 @@ class Options(TypedDict, total=False):
     logprobs: int | None
     """Likeliest tokens to tell beside each one, with their log-probabilities and its own, 0 to 20; None: no log-probabilities at all."""
     resume_from: Sequence[int]
-    """Tokens of the answer that are here already, from the front, of the same request with the same seed: only the rest comes."""
+    """Tokens of the answer that are here already, from the front, of the same request with the same seed: only the rest comes.
+
+    Unavailable, with which a broken stream ends, has them in `received`.
+    """
     request_id: str
     """For logs and traces; drawn if left out."""
 

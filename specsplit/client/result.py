@@ -57,6 +57,11 @@ class Gatherer:
             raise Incompatible(f"the coordinator sent choice {event.index} of a request for {len(self._choices)}")
         self._choices[event.index].add(event)
 
+    @property
+    def text(self) -> str:
+        """The text of choice 0 so far."""
+        return self._choices[0].text
+
     def result(self) -> Result:
         """Return the whole result. Raises Unavailable if the stream ended early."""
         first, *others = [choice.result() for choice in self._choices]
@@ -76,10 +81,13 @@ class _Choice:
         else:
             self._deltas.append(event)
 
+    @property
+    def text(self) -> str:
+        return "".join(delta.text for delta in self._deltas)
+
     def result(self) -> Result:
         if self._done is None:
             raise Unavailable("the coordinator ended the stream without its last message; send the request again")
         deltas = self._deltas
-        text = "".join(delta.text for delta in deltas)
         tokens = tuple(token for delta in deltas for token in delta.tokens)
-        return Result(text, tokens, self._done, tuple(each for delta in deltas for each in delta.logprobs))
+        return Result(self.text, tokens, self._done, tuple(each for delta in deltas for each in delta.logprobs))

@@ -10,6 +10,7 @@ from typing import Self, Unpack
 import grpc
 
 from specsplit.client.options import Options, Promptable, check_timeout, make_request
+from specsplit.client.received import Received
 from specsplit.client.result import Gatherer, Result
 from specsplit.errors import Unavailable
 from specsplit.membership import Cluster, PlanTold, TracingTold
@@ -51,15 +52,19 @@ class Client:
         return self.send(make_request(prompt, **options), timeout_s)
 
     def send(self, request: GenerateRequest, timeout_s: float | None = None) -> Generator[GenerateEvent, None, None]:
-        """Stream the events of a request that is made already."""
+        """Stream the events of a request that is made already. If the stream breaks, Unavailable has the tokens that had come."""
         self._require_open()
+        received = Received(request)
         message = wire.generate_to_wire(request)
         call = self._stub.Generate(message, timeout=check_timeout(timeout_s), metadata=trace_metadata())
         try:
             for message in call:
-                yield wire.generate_event(message)
+                event = wire.generate_event(message)
+                received.add(event)
+                yield event
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self._peer) from error
+            failure = from_rpc_error(error, self._peer)
+            raise (received.broken(failure) if isinstance(failure, Unavailable) else failure) from error
         finally:
             call.cancel()
 

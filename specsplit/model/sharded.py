@@ -15,10 +15,10 @@ from typing import Final, Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig
 
 from specsplit.errors import RankLost
-from specsplit.model.mesh import Mesh
+from specsplit.ranks.mesh import Mesh
 
 
 class TensorMesh(Mesh, Protocol):
@@ -36,12 +36,27 @@ class TensorMesh(Mesh, Protocol):
         """[size * most, H] of every rank -> [most, H]: this rank's rows of the sum of all. Raises RankLost."""
         ...
 
-    def leave(self, why: str) -> RankLost:
-        """End the group, since this rank cannot go on; the others read why. Returns the error to raise."""
+
+class Layered(Protocol):
+    """What has sharded blocks: a model, or a head."""
+
+    @property
+    def config(self) -> PretrainedConfig:
+        """Of its layers, between which hidden states are `hidden_size` wide."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
         ...
 
 
-def no_rows(model: PreTrainedModel) -> Tensor:
+def no_rows(model: Layered) -> Tensor:
     """Hidden states of no token [0, H], as wide and of the type as those between the model's layers."""
     return torch.empty(0, model.config.hidden_size, dtype=model.dtype, device=model.device)
 
@@ -80,12 +95,12 @@ class _Layout:
 
 
 class ShardedBlocks:
-    """The sharded blocks of one model in the order in which a forward runs them; none if the model is whole.
+    """The sharded blocks of one model, or of one step of a head, in the order in which a forward runs them; none if it is whole.
 
     Outside of a turn every rank is taken to run as many rows as this one, which holds while a model is checked at load.
     """
 
-    def __init__(self, model: PreTrainedModel, mesh: TensorMesh | None = None) -> None:
+    def __init__(self, model: Layered, mesh: TensorMesh | None = None) -> None:
         self._model = model
         self._mesh = mesh
         self._blocks: list[nn.Module] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import torch
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from specsplit.errors import LoadError
 from specsplit.model.capture import decoder_layers
-from specsplit.model.sharded import ShardedBlocks, TensorMesh
+from specsplit.model.sharded import Layered, ShardedBlocks, TensorMesh
 from specsplit.model.support import refusing
 
 _DENSE: Final = ("gate_proj", "up_proj", "down_proj")
@@ -26,12 +26,17 @@ _SUPPORTED: Final = (
 
 
 def shard_mlps(model: PreTrainedModel, mesh: TensorMesh) -> ShardedBlocks:
-    """Replace the MLP of every decoder layer by this rank's part of it; what the other ranks hold is freed.
+    """Shard all decoder layers of a model; see `shard_layers`."""
+    return shard_layers(model, _layers(model), mesh)
+
+
+def shard_layers(model: Layered, layers: Iterable[nn.Module], mesh: TensorMesh) -> ShardedBlocks:
+    """Replace the MLP of each of these decoder layers by this rank's part of it; what the other ranks hold is freed.
 
     Nothing is said to the other ranks yet. Raises LoadError for MLPs that cannot be cut, naming them.
     """
     blocks, checked = ShardedBlocks(model, mesh), set[type[nn.Module]]()
-    for layer in _layers(model):
+    for layer in layers:
         name, mlp = _mlp_of(layer)
         with torch.inference_mode(), refusing(f"{type(mlp).__name__} cannot be shared out over ranks ({_SUPPORTED})"):
             if type(mlp) not in checked:

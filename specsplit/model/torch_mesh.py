@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from traceback import clear_frames
 from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup
 from torch.distributed.rendezvous import rendezvous
 
 from specsplit.errors import RankLost
-from specsplit.model.mesh import Numbers
+from specsplit.ranks.mesh import Numbers
 
 LOAD_TIMEOUT_S: Final = 1800.0
 """Ranks find one another, and wait for the slowest to load, for at most this long."""
 ROLL_CALL_S: Final = 5.0
 """Once a rank is missed, the others get this long to say that they are there."""
+NCCL_RAISES: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+"""Make NCCL raise from a collective that fails or takes too long, as gloo does.
+
+Else its watchdog tears the process down, without a word to the others, nor to those whose sessions are here; torchrun sets the second to 1.
+See "PYTORCH ProcessGroupNCCL Environment Variables" in torch's documentation, and `timeout` of `torch.distributed.init_process_group`.
+"""
 
 
 class TorchMesh:
@@ -38,13 +45,14 @@ class TorchMesh:
         self._why = ""
         """Why the group is at its end; empty: it is not."""
         patient = timedelta(seconds=LOAD_TIMEOUT_S)
+        if cuda:
+            os.environ.update(NCCL_RAISES)
         try:
             kept, _, _ = next(rendezvous("env://", rank, size, timeout=patient))
-            # torchrun may keep its store over a restart: addresses of ranks that died are still in there.
-            self._store = PrefixStore(f"start/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", kept)
+            self._store = PrefixStore(f"start/{_start_of(os.environ)}", kept)
             backend, store = "cpu:gloo,cuda:nccl" if cuda else "gloo", PrefixStore("mesh", self._store)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patient)
-            self._group = dist.new_group(timeout=timedelta(seconds=timeout_s))
+            self._group: ProcessGroup | int | None = dist.new_group(timeout=timedelta(seconds=timeout_s))
         except RuntimeError as error:
             raise RankLost(f"rank {rank} of {size} cannot meet the other ranks of its group: {error}") from error
 
@@ -76,17 +84,24 @@ class TorchMesh:
         return own
 
     def leave(self, why: str) -> RankLost:
-        """End the group, since this rank cannot go on; the others read why. Returns the error to raise."""
+        """End the group, since this rank cannot go on; the others read why. Returns the error to raise. Any thread may call it."""
         if not self._why:
             self._why = f"rank {self.rank} of {self.size} cannot go on, which ends its group: {why}"
             self._sign(self._why)
-            self.close()
+            self._cut()
         return RankLost(self._why)
 
     def close(self) -> None:
-        """Cut the connections to the other ranks."""
+        """Part from the others in peace: none of them waits for this rank, or will. After `leave` nothing is left to do."""
+        self._group = None  # whoever holds a group holds its connections too
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def _cut(self) -> None:
+        """Close the connections to the other ranks, so that those who wait for this one notice at once."""
+        if isinstance(self._group, ProcessGroup):
+            self._group.abort()  # destroying it would have NCCL wait for collectives that cannot end
+        self.close()
 
     @contextmanager
     def _all_taking_part(self) -> Iterator[None]:
@@ -95,7 +110,8 @@ class TorchMesh:
         try:
             yield
         except RuntimeError as error:
-            self.close()  # first: ranks that wait for this one notice at once
+            clear_frames(error.__traceback__)  # whoever holds a group holds its connections too
+            self._cut()  # first: ranks that wait for this one notice at once
             self._why = self._roll_call(error)
             raise RankLost(self._why) from error
 
@@ -107,7 +123,7 @@ class TorchMesh:
         while len(missing := self._missing()) > 1 and time.monotonic() < until:
             time.sleep(0.02)
         for rank in set(range(self.size)).difference(missing, {self.rank}):
-            if why := self._store.get(_key(rank)).decode():
+            if why := self._said(rank):
                 return why
         who = f"rank {' and '.join(map(str, missing))}" if missing else "a rank"
         return f"{who} of {self.size} is lost, or did not take part within {self._timeout_s:g} s: {_first_line(error)}"
@@ -120,11 +136,27 @@ class TorchMesh:
             return False
         return True
 
+    def _said(self, rank: int) -> str:
+        try:
+            return self._store.get(_key(rank)).decode()
+        except RuntimeError:  # as below
+            return ""
+
     def _missing(self) -> list[int]:
         try:
             return [rank for rank in range(self.size) if not self._store.check([_key(rank)])]
         except RuntimeError:  # who kept the store has seen it too, and gone
             return []
+
+
+def _start_of(environ: Mapping[str, str]) -> str:
+    """What tells this start of the group from earlier ones in the same store, which holds the addresses of ranks that died.
+
+    Only an agent's store outlives its ranks, and with it every rank has that agent's count. Several agents do not count alike, which
+    is why they are to leave the store to rank 0 (`Place`).
+    """
+    kept = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return environ.get("TORCHELASTIC_RESTART_COUNT", "0") if kept else "0"
 
 
 def _key(rank: int) -> str:

@@ -117,6 +117,10 @@ class Server:
         """Begin to drain, as SIGTERM does; asked a second time, stop without waiting."""
         (self._hurry if self._leave.is_set() else self._leave).set()
 
+    def drain(self) -> None:
+        """Begin to drain, unless that has begun."""
+        self._leave.set()
+
     async def run(self, drain: Callable[[], Awaitable[None]], *, signals: bool = True) -> int:
         """Serve until SIGTERM, SIGINT or `leave`; then drain, stop, and return the exit status 0.
 

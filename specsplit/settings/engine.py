@@ -18,3 +18,8 @@ class EngineSettings(MemberSettings):
     """torch device: cpu, cuda, cuda:1, ..."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of one forward."""
+    dp_size: int = Field(default=1, ge=1)
+    """Ranks of the group that this process is one of, started by torchrun: they share the model's MLPs, 1/N each, and step together.
+    Needs a coordinator. Ports other than 0 (listen, advertise, metrics_listen) get LOCAL_RANK added, and member_id the rank."""
+    rank_timeout_s: float = Field(default=30.0, gt=0)
+    """A rank that does not take part for this long is lost: all of the group hand their sessions back and exit, to be started again."""

@@ -60,12 +60,8 @@ class VerifierSettings(EngineSettings):
     drafter_lost_after_s: float = Field(default=5.0, gt=0)
     """A drafter that leaves an open or a commit unanswered for this long (and 5 ms more per token of it) is lost."""
     step_timeout_s: float = Field(default=60.0, gt=0)
-    """A step that takes longer than this, and than 50 times what its like take, hangs: the verifier hands its sessions back and exits."""
-    dp_size: int = Field(default=1, ge=1)
-    """Ranks of the group that this verifier is one of, started by torchrun: they share the target's MLPs, 1/N each, and step together.
-    Needs a coordinator. Ports other than 0 (listen, advertise, metrics_listen) get LOCAL_RANK added, and member_id the rank."""
-    rank_timeout_s: float = Field(default=30.0, gt=0)
-    """A rank that does not take part for this long is lost: all of the group hand their sessions back and exit, to be started again."""
+    """A step that takes longer than this, and than 50 times what its like take, hangs: the verifier hands its sessions back and exits.
+    Of a rank more than rank_timeout_s."""
     inflate_layers: int = Field(default=0, ge=0)
     """Benchmarks only: add layers that change nothing until there are this many; 0 adds none."""
     paced_step_base_ms: float = Field(default=0.0, ge=0)
@@ -89,6 +85,16 @@ class VerifierSettings(EngineSettings):
         """Who adapts the default plan. A size that is set holds, unless somebody is named who may change it."""
         sized = not self.model_fields_set.isdisjoint(("num_steps", "topk", "num_draft_tokens"))
         return self.adaptive or (Adaptive.STATIC if sized else Adaptive.GOODPUT)
+
+    @model_validator(mode="after")
+    def _check_timeouts(self) -> Self:
+        if self.dp_size > 1 and self.step_timeout_s <= self.rank_timeout_s:
+            raise InvalidRequest(
+                "step_timeout_s",
+                f"is {self.step_timeout_s:g}, but the step of a rank whose group has lost another may last for "
+                f"rank_timeout_s = {self.rank_timeout_s:g}, and does not hang; make step_timeout_s the larger of the two",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_plan(self) -> Self:

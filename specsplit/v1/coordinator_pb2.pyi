@@ -118,14 +118,18 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetClusterResponse(_message.Message):
-    __slots__ = ("members", "queued", "running")
+    __slots__ = ("members", "queued", "running", "failovers", "preemptions")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
+    FAILOVERS_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[Member]
     queued: int
     running: int
-    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., queued: _Optional[int] = ..., running: _Optional[int] = ...) -> None: ...
+    failovers: int
+    preemptions: int
+    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., queued: _Optional[int] = ..., running: _Optional[int] = ..., failovers: _Optional[int] = ..., preemptions: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("member_id", "address", "verifier", "drafter", "load", "draining", "silent_ms", "max_sessions", "plan", "speculation", "group", "wave")

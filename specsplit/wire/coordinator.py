@@ -199,13 +199,20 @@ def cluster_request() -> pb.GetClusterRequest:
 
 def cluster_to_wire(cluster: Cluster) -> pb.GetClusterResponse:
     members = [_member_to_wire(member) for member in cluster.members]
-    return pb.GetClusterResponse(members=members, queued=cluster.queued, running=cluster.running)
+    return pb.GetClusterResponse(
+        members=members,
+        queued=cluster.queued,
+        running=cluster.running,
+        failovers=cluster.failovers,
+        preemptions=cluster.preemptions,
+    )
 
 
 def cluster_from_wire(message: pb.GetClusterResponse) -> Cluster:
     """Raises InvalidRequest for a member without a role, or what is too long, Incompatible for what is no answer at all."""
     check(message)
-    return Cluster(tuple(_member_from_wire(member) for member in message.members), message.queued, message.running)
+    members = tuple(_member_from_wire(member) for member in message.members)
+    return Cluster(members, message.queued, message.running, message.failovers, message.preemptions)
 
 
 def set_plan_to_wire(changes: PlanChanges, control: Control, reset: bool) -> pb.SetPlanRequest:

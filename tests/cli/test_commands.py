@@ -26,12 +26,13 @@ from specsplit.values import (
     DrafterKind,
     DrafterReport,
     Estimate,
+    Load,
     Plan,
     Sampling,
     SpeculationReport,
     TokenLogprob,
 )
-from tests.client.scripted import DONE, EVENTS, MEMBERS, Scripted, serving
+from tests.client.scripted import DONE, EVENTS, MEMBERS, Scripted, breaking, serving, usual
 
 POCKET = "models/pocket/target"
 HEAD = Member("d2", "h:3", DrafterInfo(DrafterKind.EAGLE3, "head", None, 512, FeatureNeed((2, 3, LAST), 256)), 2)
@@ -65,6 +66,15 @@ def run(*arguments: str) -> int:
         (["generate", "-p", "x", "--logprobs", "21"], "logprobs: is 21"),
         (["generate", "-p", "x", "--logprobs=-1"], "logprobs: is -1"),
         (["generate", "-p", "x", "--address", "nowhere"], "expected host:port"),
+        (["generate", "-p", "x", "--resume-from", "nofile"], "--resume-from: is 'nofile', expected token ids such as"),
+        (["generate", "-p", "x", "--resume-from", "1,-2"], "--resume-from: is '1,-2', expected token ids such as"),
+        (
+            ["generate", "-p", "x", "--resume-from", "README.md"],
+            "--resume-from: the file 'README.md' holds no token ids",
+        ),
+        (["generate", "-p", "x", "--resume-from", POCKET], "--resume-from: is 'models/pocket/target', expected token"),
+        (["generate", "-p", "x", "--resume-from", "1", "--temperature", "1"], "resume_from: needs the seed"),
+        (["generate", "-p", "x", "--resume-from", "1", "--n", "2"], "resume_from: goes with one choice only"),
         (["serve", "verifier"], "--model: is required"),
         (["serve", "drafter", "--kind", "eagle9"], "--kind: is 'eagle9'"),
         (["serve", "drafter", "--kind", "standalone"], "--model: is required for drafter kind standalone"),
@@ -309,10 +319,43 @@ def test_to_a_file_goes_the_bare_text() -> None:
     assert file.getvalue() == "\tif x:\n"
 
 
+@pytest.mark.parametrize(
+    "kept", ["11,12", " 11 12\n", "[11, 12]", '{"resume_from": [11, 12]}', '{"text": "one two", "token_ids": [11, 12]}']
+)
+def test_generate_goes_on_behind_token_ids_or_a_file_with_them(
+    coordinator: Scripted, kept: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("kept") / "answer"
+    file.write_text(kept)
+    assert run("generate", "-p", "x", "--resume-from", str(file), "--address", coordinator.address) == 0
+    assert run("generate", "-p", "x", "--resume-from", "11,12", "--address", coordinator.address) == 0
+    assert [request.resume_from for request in coordinator.asked] == [(11, 12), (11, 12)]
+
+
+def test_generate_tells_the_tokens_of_a_stream_that_broke_so_that_it_can_be_gone_on_with(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    coordinator.script = breaking
+    arguments = ["generate", "-p", "x", "--address", coordinator.address]
+    assert run(*arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == "one two"
+    assert err.splitlines()[0] == "--resume-from 11,12"
+    assert "2 tokens of the answer had come: the same request with resume_from set to them gets the rest" in err
+    assert run(*arguments, "--json") == 1
+    out = capsys.readouterr().out
+    assert json.loads(out)["text"] == "one two"
+    kept = tmp_path_factory.mktemp("kept") / "answer.json"
+    kept.write_text(out)
+    coordinator.script = usual
+    assert run(*arguments, "--resume-from", str(kept)) == 0
+    assert coordinator.asked[-1].resume_from == (11, 12)
+
+
 def test_status_once_shows_every_member(coordinator: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("status", "--once", "--address", coordinator.address) == 0
     out = capsys.readouterr().out
-    assert f"{coordinator.address}: 2 running, 3 queued" in out
+    assert f"{coordinator.address}: 2 running, 3 queued; 5 failovers, 7 preemptions so far" in out
 
 
 def test_the_status_table_has_verifiers_first_with_their_load_and_says_what_heads_read() -> None:
@@ -330,12 +373,14 @@ def test_the_status_table_says_of_a_rank_where_it_stands() -> None:
     ranks = (
         replace(MEMBERS[1], member_id="a", group=GroupRank("g", 0, 2), wave=WaveReport(3, parked=True)),
         replace(MEMBERS[1], member_id="b", group=GroupRank("g", 1, 2), wave=WaveReport(3, parked=False)),
-        replace(MEMBERS[1], member_id="c", group=GroupRank("h", 0, 4)),
+        replace(MEMBERS[1], load=Load(), member_id="c", group=GroupRank("g", 1, 2), wave=WaveReport(3, parked=False)),
+        replace(MEMBERS[1], member_id="d", group=GroupRank("h", 0, 4)),
     )
     screen = io.StringIO()
     Console(file=screen, width=200).print(table(Cluster(ranks), "here:1"))
     states = [line.split("│")[-2].strip() for line in screen.getvalue().splitlines() if "│" in line]
-    assert states == ["ready, rank 0 of 2, parked after wave 3", "ready, rank 1 of 2, in wave 3", "ready, rank 0 of 4"]
+    busy, idle = "ready, rank 1 of 2, busy in wave 3", "ready, rank 1 of 2, idle in wave 3"
+    assert sorted(states) == sorted(["ready, rank 0 of 2, parked after wave 3", busy, idle, "ready, rank 0 of 4"])
 
 
 def test_status_shows_what_speculation_brings_every_verifier_and_what_each_drafter_does() -> None:

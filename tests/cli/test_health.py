@@ -31,6 +31,15 @@ async def test_a_service_that_loads_is_not_serving_and_the_status_is_1(capsys: p
     await server.stop()
 
 
+async def test_of_several_services_each_has_a_line_and_all_must_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving() as (one, _), serving() as (two, _):
+        capsys.readouterr()
+        assert await health(one.bound, two.bound) == 0
+        assert capsys.readouterr().out == f"{one.bound} SERVING\n{two.bound} SERVING\n"
+        assert await health(one.bound, "127.0.0.1:9") == 1
+        assert capsys.readouterr().out.splitlines()[0] == f"{one.bound} SERVING"
+
+
 def test_where_nobody_listens_one_line_says_so_and_the_status_is_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("health", "127.0.0.1:9") == 1
     out, err = capsys.readouterr()

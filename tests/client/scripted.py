@@ -14,7 +14,7 @@ from grpc_health.v1.health import HealthServicer
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
-from specsplit.errors import SpecsplitError
+from specsplit.errors import SpecsplitError, Unavailable
 from specsplit.membership import Cluster, Member, PlanTold, TracingTold
 from specsplit.requests import Delta, Done, GenerateEvent, GenerateRequest
 from specsplit.rpc import to_status
@@ -47,6 +47,12 @@ def usual(request: GenerateRequest) -> Iterator[GenerateEvent]:
     yield from EVENTS
 
 
+def breaking(request: GenerateRequest) -> Iterator[GenerateEvent]:
+    """Two tokens, and then nobody."""
+    yield Delta("one two", (11, 12), 2)
+    raise Unavailable("the coordinator is leaving")
+
+
 @dataclass
 class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
     """Answers, and keeps what it was asked."""
@@ -74,7 +80,7 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
         return wire.model_info_to_wire(MODEL)
 
     def GetCluster(self, request: wire.ClusterQuestion, context: Any) -> wire.ClusterMessage:  # noqa: N802
-        return wire.cluster_to_wire(Cluster(self.members, queued=3, running=2))
+        return wire.cluster_to_wire(Cluster(self.members, queued=3, running=2, failovers=5, preemptions=7))
 
     def SetPlan(self, request: wire.PlanMessage, context: Any) -> wire.PlanToldMessage:  # noqa: N802
         changes, control, reset = wire.set_plan_from_wire(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from specsplit.errors import (
 from specsplit.membership import PlanTold, TracingTold
 from specsplit.requests import Delta, GenerateEvent, GenerateRequest, TextPrompt
 from specsplit.values import Adaptive, Control, FinishReason, PlanChanges, Sampling, Stopping, TraceChanges
-from tests.client.scripted import DONE, EVENTS, MEMBERS, MODEL, Scripted, serving
+from tests.client.scripted import DONE, EVENTS, MEMBERS, MODEL, Scripted, breaking, serving
 
 
 @pytest.fixture
@@ -208,6 +208,33 @@ class Endless:
     def __call__(self, request: GenerateRequest) -> Iterator[GenerateEvent]:
         yield EVENTS[0]
         self.over.wait(10)
+
+
+async def test_a_stream_that_breaks_has_the_tokens_that_came_and_says_how_to_get_the_rest(
+    coordinator: Scripted, client: Client, async_client: AsyncClient
+) -> None:
+    coordinator.script = breaking
+    said = "the coordinator is leaving; 4 tokens of the answer had come: the same request with resume_from set to them gets the rest"
+    for broken in (
+        failure_of(lambda: client.generate("x", resume_from=(9, 10))),
+        await failure_of_async(lambda: async_client.generate("x", resume_from=(9, 10))),
+    ):
+        assert (str(broken), broken.received) == (said, (9, 10, 11, 12))
+    unseeded = failure_of(lambda: client.generate("x", temperature=1.0))
+    assert "no seed was given" in str(unseeded) and unseeded.received == ()
+    assert str(failure_of(lambda: client.generate("x", n=2))) == "the coordinator is leaving", "not of one choice only"
+
+
+def failure_of(call: Callable[[], object]) -> Unavailable:
+    with pytest.raises(Unavailable) as failed:
+        call()
+    return failed.value
+
+
+async def failure_of_async(call: Callable[[], Awaitable[object]]) -> Unavailable:
+    with pytest.raises(Unavailable) as failed:
+        await call()
+    return failed.value
 
 
 async def test_leaving_a_stream_ends_the_request(

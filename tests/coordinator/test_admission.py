@@ -237,5 +237,7 @@ async def test_a_verifier_that_fails_every_try_is_not_waited_for_for_ever() -> N
             seat.breaker.failed()
         admission.serve_waiting()
         await settle()
-    with pytest.raises(Unavailable, match="no verifier took it over in 3 s: every verifier has just failed"):
+    with pytest.raises(
+        Unavailable, match="no verifier took it over in 3 s: every verifier that takes sessions has just failed"
+    ):
         await again

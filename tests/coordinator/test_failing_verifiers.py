@@ -158,6 +158,8 @@ async def test_a_preempted_session_moves_to_where_its_pages_are_free_and_stays_w
                 await asyncio.sleep(0.01)
         assert (await cluster.client.generate("x")).tokens == tokens
     assert [each.committed for each in other.asked] == [1]
+    told = await cluster.client.cluster()
+    assert (told.preemptions, told.failovers) == (3, 1)
 
 
 async def test_what_is_wrong_with_the_request_is_not_held_against_the_verifier(cluster: Cluster, say: Say) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from specsplit.errors import InvalidRequest, Unavailable
-from specsplit.membership import Directive, Draining, GroupRank, Register, StartWave, WaveReport
+from specsplit.membership import Directive, Drain, Draining, GroupRank, Register, StartWave, WaveReport
 from specsplit.values import ModelInfo
 from tests.coordinator.test_join import Member, eventually
 
 if TYPE_CHECKING:
-    from .conftest import Cluster
+    from .conftest import Cluster, Script
 
 
 class Ranks:
@@ -52,17 +52,30 @@ async def test_a_group_gets_sessions_once_all_of_its_ranks_are_there_and_none_wh
     cluster: Cluster, ranks: Ranks
 ) -> None:
     admission, registry = cluster.coordinator.admission, cluster.coordinator.registry
-    await ranks.join(0)
-    place = asyncio.ensure_future(admission.enter())
-    await asyncio.sleep(0)
-    assert not place.done(), "half a group steps for nobody"
-    second = await ranks.join(1)
-    lease = await asyncio.wait_for(place, 5)
-    assert [seat.free_places for seat in registry.verifiers] == [3, 4]
-    await second.hang_up()
-    await eventually(lambda: len(registry.verifiers) == 1)
-    assert registry.verifiers[0].free_places == 0
+    await ranks.join(0, size=3)
+    with pytest.raises(Unavailable, match="no verifier takes sessions: a group of 3 ranks lacks rank 1 and 2; try"):
+        await cluster.client.generate("x")
+    again = asyncio.ensure_future(admission.enter(again=True))
+    await ranks.join(1, size=3)
+    assert not again.done(), "two thirds of a group step for nobody"
+    third = await ranks.join(2, size=3)
+    lease = await asyncio.wait_for(again, 5)
+    assert [seat.free_places for seat in registry.verifiers] == [3, 4, 4]
+    await third.hang_up()
+    await eventually(lambda: len(registry.verifiers) == 2)
+    assert [seat.free_places for seat in registry.verifiers] == [0, 0]
+    with pytest.raises(Unavailable, match="lacks rank 2"):
+        await cluster.client.generate("x")
     lease.release()
+
+
+async def test_another_verifier_serves_while_a_group_is_not_whole(
+    cluster: Cluster, ranks: Ranks, say: Callable[..., Script]
+) -> None:
+    await ranks.join(0)
+    await cluster.add_verifier(say((5,), (6,)), "alone", max_sessions=1)
+    for _ in range(2):
+        assert (await cluster.client.generate("x")).done.verifier == "alone"
 
 
 async def test_a_session_that_is_placed_on_a_parked_group_starts_a_wave_on_every_rank_once(
@@ -97,11 +110,21 @@ async def test_a_rank_that_comes_back_is_told_the_wave_and_a_coordinator_learns_
     assert told["v1g"] == (GroupRank("g", 1, 2), None)
 
 
-async def test_a_group_of_which_one_rank_drains_gets_no_more_sessions(cluster: Cluster, ranks: Ranks) -> None:
-    first, _ = [await ranks.join(rank) for rank in range(2)]
-    first.say(Draining())
-    registry = cluster.coordinator.registry
-    await eventually(lambda: [seat.free_places for seat in registry.verifiers] == [0, 0])
+async def test_a_group_of_which_one_rank_drains_is_told_to_leave_and_gets_no_more_sessions(
+    cluster: Cluster, ranks: Ranks
+) -> None:
+    members = [await ranks.join(rank) for rank in range(2)]
+    members[1].say(Draining())
+    for member in members:  # the one that drains too: it waits until it is heard
+        while not isinstance(await member.hear(), Drain):
+            pass
+    with pytest.raises(Unavailable, match="no verifier takes sessions: a group of 2 ranks is draining; try"):
+        await cluster.client.generate("x")
+    await members[1].hang_up()
+    await eventually(lambda: len(cluster.coordinator.registry.verifiers) == 1)
+    again = await ranks.join(1)
+    while not isinstance(await again.hear(), Drain):
+        pass
 
 
 async def test_a_group_that_has_started_anew_is_another_one(cluster: Cluster, ranks: Ranks) -> None:

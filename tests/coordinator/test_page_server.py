@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specsplit.errors import InvalidRequest
+from specsplit.membership import GroupRank, Register, WaveReport
 from specsplit.settings import CoordinatorSettings
-from specsplit.values import Adaptive, Control, DrafterKind, Estimate, PlanChanges, SpeculationReport
+from specsplit.values import Adaptive, Control, DrafterKind, Estimate, ModelInfo, PlanChanges, SpeculationReport
 from specsplit_coordinator.page import server
 
 from .conftest import POCKET
@@ -85,10 +86,36 @@ async def test_the_cluster_is_told_as_it_is(cluster: Cluster, say: Say) -> None:
     assert (drafter["name"], drafter["kind"], drafter["max_sessions"]) == ("d1", "ngram", 4)
     assert (request["id"], request["state"], request["ended"], request["tokens"]) == ("mine", "stop", True, 3)
     assert (request["verifier"], request["drafter"], request["accept_length"]) == ("v1", "d1", 1.5)
-    assert now["totals"] == {"requests": 1, "tokens": 3, "steps": 2, "accepted": 1}
+    assert now["totals"] == {"requests": 1, "tokens": 3, "steps": 2, "accepted": 1, "failovers": 0, "preemptions": 0}
+    assert verifier["group"] is None
     assert now["plan_changes"] == {"num_steps": 2, "adaptive": "goodput"}
     told = {"adaptive": "goodput", "max_draft_tokens": 32, "accept_length": 2.4, "hit_rate": 0.0}
     assert verifier["speculation"] == told | {"estimate": {"rate": 120, "static_rate": 100}}
+
+
+async def test_the_ranks_of_a_group_are_told_with_their_wave_and_what_each_does(cluster: Cluster) -> None:
+    registry, model = cluster.coordinator.registry, ModelInfo("toy", cluster.tokenizer.vocabulary, 512)
+    first, second = (
+        registry.register(Register(f"v{rank}", "127.0.0.1:9", model, 4, group=GroupRank("g", rank, 2)))
+        for rank in (0, 1)
+    )
+
+    async def ranks() -> list[dict[str, Any]]:
+        return [each["group"] for each in (await state(cluster))["verifiers"]]
+
+    group = {"group_id": "g", "size": 2}
+    assert await ranks() == [group | {"rank": rank, "wave": 0, "state": ""} for rank in (0, 1)], "nothing was said yet"
+    for seat in (first, second):
+        registry.hear_wave(seat, WaveReport(3, parked=False))
+    lease = await cluster.coordinator.admission.enter()
+    busy, idle = ("busy", "idle") if lease.verifier is first else ("idle", "busy")
+    assert await ranks() == [
+        group | {"rank": 0, "wave": 3, "state": busy},
+        group | {"rank": 1, "wave": 3, "state": idle},
+    ]
+    lease.release()
+    registry.hear_wave(first, WaveReport(3, parked=True))
+    assert [rank["state"] for rank in await ranks()] == ["parked", "idle"]
 
 
 async def test_a_member_that_went_is_shown_for_a_while_with_the_reason(cluster: Cluster, say: Say) -> None:

@@ -15,7 +15,7 @@ from specsplit.errors import Exhausted, InvalidRequest, Unavailable
 from specsplit.observe import TraceContext
 from specsplit.observe.span_table import DECODE_CALL, GENERATE_CALL, problems_of, row, rows_at
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
-from specsplit.values import DrafterKind, TraceChanges
+from specsplit.values import DrafterKind, SpeculationStatistics, TraceChanges
 from tests.support.otlp import ReceivedSpan, Receiver, receiving
 
 if TYPE_CHECKING:
@@ -225,6 +225,27 @@ async def test_a_lost_verifier_is_an_error_of_the_request(start: Callable[..., A
     assert spans["internal generate"].attributes["error.type"] == "UNAVAILABLE"
     assert spans["internal generate"].events == ("failover",)
     assert spans[f"server {GENERATE_CALL}"].failed
+
+
+async def test_a_failover_is_an_event_of_the_request_and_both_calls_are_in_its_trace(
+    start: Callable[..., Any], receiver: Receiver, say: Say
+) -> None:
+    async def dying(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        yield Tokens((5,), 0, SpeculationStatistics(steps=1))
+        raise Unavailable("the device is gone")
+
+    cluster = await start()
+    first = await cluster.add_verifier(dying, "v1", max_sessions=64)
+    second = await cluster.add_verifier(say((6,)), "v2", max_sessions=1)
+    assert (await cluster.client.generate("x")).tokens == (5, 6)
+    await cluster.coordinator.stop()
+    (whole,) = [span for span in receiver.spans if span.name == "generate"]
+    assert problems_of(row("coordinator", "generate", "internal"), whole.attributes.items()) == []
+    assert (whole.events, whole.attributes["specsplit.failovers"], whole.failed) == (("failover",), 1, False)
+    calls = [span for span in receiver.spans if span.name == DECODE_CALL]
+    assert [(span.trace_id, span.parent_id) for span in calls] == [(whole.trace_id, whole.span_id)] * 2
+    told = [f"00-{call.trace_id}-{call.span_id}-01" for call in sorted(calls, key=lambda span: span.start_ns)]
+    assert first.traceparents + second.traceparents == told
 
 
 async def test_level_and_ratio_change_for_requests_that_come_after(

@@ -12,10 +12,10 @@ import pytest
 
 from specsplit.clock import Clock
 from specsplit.membership import GroupRank, Member
+from specsplit.ranks.lockstep import Lockstep
 from specsplit.rpc import Service
 from specsplit.settings import VerifierSettings
 from specsplit_verifier import service as verifier_service
-from specsplit_verifier.lockstep import Lockstep
 from specsplit_verifier.service import load_target
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.verifier import Verifier
@@ -30,14 +30,13 @@ WAIT_S = 30.0
 
 @asynccontextmanager
 async def serving(services: Sequence[Service[Verifier]]) -> AsyncIterator[None]:
-    """Started together, and told to leave together in the end."""
+    """Started together; in the end one is told to leave, and the whole group does."""
     await asyncio.gather(*(each.start() for each in services))
     tasks = [asyncio.create_task(each.serve(signals=False)) for each in services]
     try:
         yield
     finally:
-        for each in services:
-            each.server.leave()
+        services[0].server.leave()
         async with asyncio.timeout(WAIT_S):
             assert await asyncio.gather(*tasks) == [0] * len(tasks)
 
@@ -57,9 +56,9 @@ async def test_requests_wake_a_group_that_parks_between_them(
 ) -> None:
     folder, meshes = alphabet_target(tmp_path), mesh_of(2)
 
-    def load_rank(settings: VerifierSettings, clock: Clock) -> TargetRunner:
-        runner, mesh = load_target(settings, clock), meshes[int(settings.member_id[-1])]
-        runner.lockstep = Lockstep(mesh, clock, drawn=0xABC)
+    def load_rank(settings: VerifierSettings, clock: Clock, rank: int) -> TargetRunner:
+        runner = load_target(settings, clock)
+        runner.lockstep = Lockstep(meshes[rank], clock, drawn=0xABC)
         return runner
 
     monkeypatch.setattr(verifier_service, "load_target", load_rank)
@@ -68,7 +67,7 @@ async def test_requests_wake_a_group_that_parks_between_them(
         VerifierSettings.load(model=folder, coordinator=cluster.address, member_id=f"rank-{rank}", adaptive="static")
         for rank in range(2)
     ]
-    async with serving([verifier_service.service_of(each) for each in settings]):
+    async with serving([verifier_service.service_of(each, rank) for rank, each in enumerate(settings)]):
         members = await ranks_of(cluster)
         assert {member.group for member in members} == {GroupRank("abc", rank, 2) for rank in range(2)}
         for wave in range(1, 4):

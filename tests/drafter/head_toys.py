@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig
+from transformers import LlamaConfig, MixtralConfig, Qwen3MoeConfig
 
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, Features
 from specsplit.model.attention import NAME
@@ -23,6 +24,10 @@ from specsplit_drafter.session_table import SessionTable
 from tests.drafter.toys import Verifier, plain_model, tiny_config
 
 VOCABULARY = Vocabulary(32)
+_SHAPE = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+    "max_position_embeddings", "tie_word_embeddings",
+)  # fmt: skip
 LAYERS = (0, 1, LAST)
 
 
@@ -75,6 +80,22 @@ def _nextn(attention: str) -> Head:
     return MtpHead(_layer(), ends(), num_steps=1, recurrent=True, model="tiny-head", attn_implementation=attention)
 
 
+def _qwen3_moe(attention: str) -> Head:
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+    layer = Qwen3MoeConfig(**{**_shape(), **experts, "head_dim": 8})
+    return MtpHead(layer, ends(), num_steps=3, model="tiny-head", attn_implementation=attention)
+
+
+def _mixtral(attention: str) -> Head:
+    layer = MixtralConfig(**_shape(), num_local_experts=4, num_experts_per_tok=2, sliding_window=None)
+    return MtpHead(layer, ends(), num_steps=2, model="tiny-head", attn_implementation=attention)
+
+
+def _shape() -> dict[str, Any]:
+    known = tiny_config().to_dict()
+    return {name: known[name] for name in _SHAPE}
+
+
 HEADS: Mapping[str, Callable[[str], Head]] = {
     "eagle": _eagle,
     "eagle3": _eagle3,
@@ -82,6 +103,10 @@ HEADS: Mapping[str, Callable[[str], Head]] = {
     "mimo": _mimo,
     "deepseek": _deepseek,
 }
+
+
+EXPERTS: Mapping[str, Callable[[str], Head]] = {"qwen3_moe": _qwen3_moe, "mixtral": _mixtral}
+"""Multi-token prediction layers with experts."""
 
 
 def saveable(name: str) -> Head:
@@ -93,10 +118,10 @@ def head_of(name: str, attention: str = NAME) -> Head:
     """With random weights, always the same; large enough that every token of the context matters."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        head = HEADS[name](attention)
+        head = {**HEADS, **EXPERTS}[name](attention)
         for parameter in head.parameters():
             if parameter.requires_grad and parameter.ndim > 1:
-                parameter.data.normal_(std=parameter.shape[1] ** -0.5)
+                parameter.data.normal_(std=parameter.shape[-1] ** -0.5)
     return head.eval()
 
 

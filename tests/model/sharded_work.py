@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from specsplit.errors import RankLost
-from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model import CausalLM, PageTable, Row, sharded
 from specsplit.model.sharded import ShardedMlp
 from specsplit.model.torch_mesh import TorchMesh
 
@@ -81,15 +81,45 @@ def failing(mesh: TorchMesh, folder: Path) -> Any:
     return made, failures
 
 
-def failing_part(mesh: TorchMesh, folder: Path) -> str:
-    """Rank 1 cannot compute its part of the others' rows."""
+def out_of_memory(*_: Any) -> Any:
+    raise torch.OutOfMemoryError("none left")
+
+
+def failing_part(mesh: TorchMesh, folder: Path, where: str) -> str:
+    """Rank 1, which is idle, cannot do its part for the others' rows."""
     lm = CausalLM.load(folder, num_pages=64, page_size=4, mesh=mesh)
     if mesh.rank == 1:
         mlp = next(module for module in lm.model.modules() if isinstance(module, ShardedMlp))
-        mlp.block.gate_proj = None  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+        places: dict[str, tuple[Any, str]] = {
+            "its part of a block": (mlp.block.gate_proj, "forward"),
+            "room for what is gathered": (mesh, "gather"),
+            "where rows lie": (sharded._Layout, "of"),  # pyright: ignore[reportPrivateUsage]
+            "rows that are none": (sharded, "no_rows"),
+        }
+        setattr(*places[where], out_of_memory)
     try:
-        forwards(lm, mesh, [mesh.rank])
+        forwards(lm, mesh, [0] if mesh.rank == 0 else [])
     except RankLost as error:
+        return str(error)
+    return ""
+
+
+def leaving(mesh: TorchMesh, folder: Path) -> str:
+    """Rank 1 leaves, and its process stays until the others have noticed -> what they learn, and whether they did."""
+    mesh.exchange([mesh.rank])
+    noticed = folder / str(mesh.rank)
+    if mesh.rank == 1:
+        mesh.leave("it has had enough")
+        until = time.monotonic() + 40
+        while not (folder / "0").exists() or not (folder / "2").exists():
+            if time.monotonic() > until:
+                return "nobody noticed"
+            time.sleep(0.02)
+        return ""
+    try:
+        mesh.exchange([1])
+    except RankLost as error:
+        noticed.touch()
         return str(error)
     return ""
 

@@ -21,7 +21,7 @@ from transformers import (
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM
 from specsplit.model.load import load_model
-from tests.model.sharded_work import dying, failing, failing_part, forwards, idling, logits_of
+from tests.model.sharded_work import dying, failing, failing_part, forwards, idling, leaving, logits_of
 from tests.support.ranks import run_ranks
 
 _WIDE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
@@ -77,16 +77,24 @@ def test_a_rank_that_fails_in_the_middle_of_a_forward_holds_nobody_up(llama_fold
     torch.testing.assert_close(first[0], first[1], atol=1e-4, rtol=1e-4)
 
 
-def test_a_rank_that_cannot_do_its_part_ends_the_group_and_says_why(llama_folder: Path) -> None:
-    first, second = run_ranks(2, failing_part, llama_folder)
-    assert first == second
-    assert first.startswith("rank 1 of 2 cannot go on, which ends its group: TypeError")
+@pytest.mark.parametrize(
+    "where", ["its part of a block", "room for what is gathered", "where rows lie", "rows that are none"]
+)
+def test_a_rank_that_cannot_do_its_part_ends_the_group_and_says_why(llama_folder: Path, where: str) -> None:
+    first, second = run_ranks(2, failing_part, llama_folder, where)
+    assert first == second == "rank 1 of 2 cannot go on, which ends its group: OutOfMemoryError: none left"
+
+
+def test_a_rank_that_leaves_is_noticed_while_its_process_is_still_there(tmp_path: Path) -> None:
+    first, second, third = run_ranks(3, leaving, tmp_path, timeout_s=50.0)
+    assert (first, second) == (third, "")
+    assert first == "rank 1 of 3 cannot go on, which ends its group: it has had enough"
 
 
 def test_a_dead_rank_is_named_by_all_others_at_once() -> None:
-    *others, _ = run_ranks(3, dying, 2, 0.0, dead=[2])
+    *others, _ = run_ranks(4, dying, 3, 0.0, dead=[3])  # rank 1 is next to those alone who are next to the dead one
     for said, seconds in others:
-        assert said.startswith("rank 2 of 3 is lost, or did not take part within 20 s")
+        assert said.startswith("rank 3 of 4 is lost, or did not take part within 20 s")
         assert seconds < 10
 
 

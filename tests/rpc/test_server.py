@@ -151,6 +151,20 @@ async def test_a_second_request_to_leave_cuts_the_drain_short() -> None:
         assert await server.run(may_end_of(asyncio.Event()), signals=False) == 0
 
 
+async def test_who_is_told_to_drain_twice_still_finishes_its_sessions() -> None:
+    may_end = asyncio.Event()
+    async with serving() as (server, _):
+        server.drain()
+        running = asyncio.create_task(server.run(may_end_of(may_end), signals=False))
+        while server.phase is not Phase.DRAINING:
+            await asyncio.sleep(0.01)
+        server.drain()
+        await asyncio.wait({running}, timeout=0.05)
+        assert not running.done()
+        may_end.set()
+        assert await running == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_begins_the_drain(number: signal.Signals) -> None:
     async with serving() as (server, _):

@@ -106,6 +106,16 @@ def test_the_default_plan_is_checked_at_start() -> None:
     assert refusal(VerifierSettings, model=TARGET, max_nodes=3).field == "max_nodes"
 
 
+def test_a_step_of_a_rank_may_last_until_another_is_taken_for_lost() -> None:
+    assert VerifierSettings.load(model=TARGET, step_timeout_s=20).step_timeout_s == 20, (
+        "one that is alone waits for nobody"
+    )
+    problem = refusal(VerifierSettings, model=TARGET, dp_size=2, step_timeout_s=20, rank_timeout_s=20)
+    assert problem.field == "step_timeout_s"
+    assert "rank_timeout_s = 20" in str(problem)
+    assert VerifierSettings.load(model=TARGET, dp_size=2, step_timeout_s=20, rank_timeout_s=19)
+
+
 HEADS = [kind for kind in DrafterKind if kind.is_head]
 
 

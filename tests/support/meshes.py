@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specsplit.errors import RankLost
-from specsplit.model.mesh import Numbers
+from specsplit.ranks.mesh import Numbers
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class ThreadMesh:
     def begin(self, shared: _Shared) -> None:
         """Nothing has happened yet."""
         self.exchanges = 0
+        self.closed = False
+        self.pause: Callable[[], object] = lambda: None
+        """Called before and after the ranks meet."""
         self.collectives: list[Collective] = []
         """All of them so far."""
         self.told: list[tuple[Numbers, ...]] = []
@@ -67,22 +71,37 @@ class ThreadMesh:
         return torch.stack([part.chunk(self.size)[self.rank] for part in parts]).sum(0)
 
     def leave(self, why: str) -> RankLost:
-        self._shared.why = f"rank {self.rank} of {self.size} cannot go on: {why}"
+        self._shared.why = f"rank {self.rank} of {self.size} cannot go on, which ends its group: {why}"
         self.die()
         return RankLost(self._shared.why)
+
+    def close(self) -> None:
+        self.closed = True
 
     def die(self) -> None:
         """From now on nobody gets anything any more."""
         self._shared.barrier.abort()
 
+    @contextmanager
+    def dying(self) -> Iterator[None]:
+        """Die of whatever is raised inside, so that nobody waits for this rank."""
+        try:
+            yield
+        except BaseException:
+            self.die()
+            raise
+
     def _meet(self, what: Collective, own: Any) -> list[Any]:
+        assert not self.closed, "who has parted from the others takes part in nothing"
         brought = self._shared.brought[len(self.collectives) % 2]
         brought[self.rank] = what, own
         self.collectives.append(what)
+        self.pause()
         try:
             self._shared.barrier.wait(60)
         except threading.BrokenBarrierError:
             raise RankLost(self._shared.why) from None
+        self.pause()
         assert {other for other, _ in brought} == {what}, f"ranks meet in different collectives: {brought}"
         return [each for _, each in brought]
 

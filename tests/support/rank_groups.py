@@ -21,12 +21,12 @@ from specsplit.membership import GroupRank
 from specsplit.model import CausalLM, CostCurve, Paced
 from specsplit.model.load import load_model
 from specsplit.model.sharded import ShardedBlocks
+from specsplit.ranks.lockstep import Lockstep
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, ModelInfo, PlanChanges, Stopping
 from specsplit_coordinator.groups import Group
 from specsplit_verifier.events import BeginWave
-from specsplit_verifier.lockstep import Lockstep
 from specsplit_verifier.service import load_target
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.verifier import Verifier

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import TCPStore
 
 from specsplit.model.torch_mesh import TorchMesh
 
@@ -39,8 +40,12 @@ def run_ranks(
         ]
         for rank in ranks:
             rank.start()
+        store = TCPStore(
+            "127.0.0.1", port, is_master=True, wait_for_workers=False
+        )  # outlives all ranks, as torchrun's does
         for rank in ranks:
             rank.join(60)
+        del store
         codes = [rank.exitcode for rank in ranks]
         for rank in ranks:
             rank.kill()
@@ -51,7 +56,7 @@ def run_ranks(
 def _rank(
     rank: int, size: int, port: int, timeout_s: float, result: Path, work: Callable[..., Any], args: Sequence[object]
 ) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
     mesh = TorchMesh(rank, size, timeout_s)
     result.write_bytes(pickle.dumps(work(mesh, *args)))
     mesh.close()

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from specsplit.cli.local import LocalCluster
-from specsplit.client import Delta
+from specsplit.cli.local import Child, LocalCluster
+from specsplit.client import Delta, Done, make_request
 from specsplit.errors import Unavailable
+from specsplit.requests import GenerateEvent
 from tests.system.conftest import PACED, WAITING, empty, eventually, letters
+
+POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 
 
 def test_a_drafter_killed_in_mid_generation_costs_speed_and_nothing_else(alphabet: Path, erring: Path) -> None:
@@ -166,6 +171,44 @@ def test_a_coordinator_that_stands_still_loses_nobody(alphabet: Path) -> None:
         assert text == letters("a", 300)
         assert len(client.cluster().members) == 2
         assert client.generate("b", max_tokens=5).text == letters("b", 5)
+
+
+def test_a_killed_coordinator_comes_back_and_a_stream_that_it_broke_is_resumed_without_a_token_twice() -> None:
+    asked = make_request("def mean(values):\n", temperature=0.9, seed=7, max_tokens=60)
+    came: list[GenerateEvent] = []
+
+    def read_and_kill(stream: Iterable[GenerateEvent]) -> None:
+        for event in stream:
+            came.append(event)
+            if len(tokens_of(came)) > 20:
+                cluster.coordinator.kill()
+
+    with LocalCluster(POCKET, drafters=["ngram"], verifier=PACED | {"paced_step_base_ms": 20.0}) as cluster:
+        with cluster.client() as client:
+            *whole, end = client.send(asked)
+            with pytest.raises(Unavailable, match="the same request with resume_from set to them gets") as broken:
+                read_and_kill(client.send(asked))
+        assert broken.value.received == tokens_of(came)
+        again = Child("coordinator", "coordinator", {"model": POCKET, "listen": cluster.address}, None)
+        try:
+            again.wait_listening(60)
+            with cluster.client() as client:
+                eventually(lambda: len((now := client.cluster()).members) == 2 and empty(now))
+                *rest, done = client.send(replace(asked, resume_from=broken.value.received))
+        finally:
+            again.kill()
+    assert tokens_of([*came, *rest]) == tokens_of(whole)
+    assert text_of([*came, *rest]) == text_of(whole)
+    assert isinstance(end, Done) and isinstance(done, Done)
+    assert (done.reason, done.seed, done.usage.completion_tokens) == (end.reason, 7, 60)
+
+
+def tokens_of(events: Iterable[GenerateEvent]) -> tuple[int, ...]:
+    return tuple(token for event in events if isinstance(event, Delta) for token in event.tokens)
+
+
+def text_of(events: Iterable[GenerateEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Delta))
 
 
 def test_a_verifier_that_stands_still_blames_no_drafter(alphabet: Path, erring: Path) -> None:

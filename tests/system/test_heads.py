@@ -135,6 +135,7 @@ def write_and_kill(cluster: LocalCluster, prompt: list[int], drafter: str) -> tu
     accepted_after = 0
     killed = False
     with cluster.client() as client:
+        eventually(lambda: empty(client.cluster()))  # no other drafter is taken for the busy one
         for event in client.stream(prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter=drafter, plan=SERIAL):
             if isinstance(event, Delta):
                 tokens += event.tokens

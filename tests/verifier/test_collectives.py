@@ -14,16 +14,16 @@ import torch
 from specsplit.clock import ManualClock, SystemClock
 from specsplit.features import LAST, FeatureNeed
 from specsplit.model import PageTable
+from specsplit.ranks.lockstep import NOTHING, Proposal
+from specsplit.ranks.wave import PARK_AFTER
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Draft
 from specsplit.values import Sampling, Stopping
 from specsplit_verifier.core import EngineCore
 from specsplit_verifier.engine import core_of
-from specsplit_verifier.lockstep import NOTHING, Proposal
 from specsplit_verifier.service import load_target
 from specsplit_verifier.step import ChunkInput, StepInput, StepOutput, TreeInput
 from specsplit_verifier.target_runner import TargetRunner
-from specsplit_verifier.wave import PARK_AFTER
 from tests.support.meshes import Collective, mesh_of
 from tests.support.rank_groups import Ranks, ShardedTargets, eventually, settings_of, sharded_ranks
 from tests.support.toys import random_target

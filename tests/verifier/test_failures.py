@@ -15,19 +15,34 @@ import torch
 
 from specsplit.cli.local import Child
 from specsplit.clock import ManualClock, SystemClock
-from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.errors import LoadError, SpecsplitError, Unavailable
 from specsplit.rpc import dial, wait_until_serving
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import Stopping
 from specsplit.wire import verifier as wire
+from specsplit_verifier.profile import profile
 from specsplit_verifier.service import load_target
 from specsplit_verifier.verifier import Verifier
 from specsplit_verifier.watchdog import Watchdog
 from tests.verifier.conftest import decode, recorded
 
 POISON = ord("#")
+
+
+@pytest.mark.parametrize("most", [8, 0])
+def test_a_target_that_fails_at_the_first_steps_is_not_served(alphabet: Path, most: int) -> None:
+    """At larger steps alone, or at the trial too that tells a step from a device."""
+
+    def fault(_: object, __: object, kwargs: dict[str, torch.Tensor]) -> None:
+        if kwargs["input_ids"].numel() > most:
+            raise torch.OutOfMemoryError("none left")
+
+    runner = load_target(VerifierSettings(model=alphabet), SystemClock())
+    runner.target.model.register_forward_pre_hook(fault, with_kwargs=True)
+    with pytest.raises(LoadError, match=r"a first step of \d+ tokens fails .*kv_tokens.*: OutOfMemoryError: none left"):
+        list(profile(runner))
 
 
 @asynccontextmanager

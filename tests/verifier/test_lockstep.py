@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from specsplit.clock import ManualClock
 from specsplit.errors import RankLost
 from specsplit.membership import GroupRank
-from specsplit.model.mesh import LocalMesh
+from specsplit.ranks.lockstep import NOTHING, REST_S, Agreed, Lockstep, Proposal
+from specsplit.ranks.mesh import LocalMesh
 from specsplit.records import TurnCosts
 from specsplit.values import Plan
-from specsplit_verifier.lockstep import NOTHING, REST_S, Agreed, Lockstep, Proposal
 from specsplit_verifier.planner import CyclePlanner
 from tests.support.meshes import mesh_of
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from specsplit.errors import InvalidRequest
+from specsplit.ranks.place import Place
 from specsplit.settings import VerifierSettings
-from specsplit_verifier.place import Place
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 
@@ -38,6 +38,14 @@ def test_a_verifier_alone_is_rank_0_and_its_settings_stay() -> None:
     assert Place(0, 0).settings(shared) is shared
 
 
+@pytest.mark.parametrize(("agents", "kept"), [("1", "True"), ("2", "False")])
+def test_ranks_may_stand_on_several_machines_if_the_store_in_which_they_meet_is_new_with_each_start(
+    agents: str, kept: str
+) -> None:
+    environ = {**TORCHRUN, "GROUP_WORLD_SIZE": agents, "TORCHELASTIC_USE_AGENT_STORE": kept}
+    assert Place.of(settings_with(), environ) == Place(3, 1)
+
+
 @pytest.mark.parametrize(
     ("values", "environ", "why"),
     [
@@ -45,6 +53,11 @@ def test_a_verifier_alone_is_rank_0_and_its_settings_stay() -> None:
         ({"dp_size": 2}, TORCHRUN, r"dp_size: is 2, but WORLD_SIZE in the environment is 4"),
         ({"dp_size": 1}, TORCHRUN, r"dp_size: is 1, but WORLD_SIZE in the environment is 4"),
         ({"coordinator": ""}, TORCHRUN, r"dp_size: is 4, but no coordinator is set"),
+        (
+            {},
+            {**TORCHRUN, "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"},
+            r"dp_size: is 4, over several torchrun, .*TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
+        ),
         ({}, {**TORCHRUN, "RANK": "x"}, r"RANK: in the environment is 'x'"),
     ],
 )

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.clock import SystemClock
+from specsplit.errors import InvalidRequest, LoadError, RankLost, SpecsplitError, Unavailable
+from specsplit.ranks.lockstep import Lockstep
+from specsplit.ranks.wave import PARK_AFTER
+from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, PlanChanges
-from specsplit_verifier.wave import PARK_AFTER
+from specsplit_verifier import service
+from specsplit_verifier.profile import profile
+from specsplit_verifier.service import load_target
+from specsplit_verifier.target_runner import Profiled, TargetRunner
 from tests.drafter.service_toys import drafter
+from tests.support.meshes import ThreadMesh, mesh_of
 from tests.support.rank_groups import eventually, ranks_over
 from tests.support.toys import letter
 from tests.verifier.conftest import recorded
@@ -118,6 +128,72 @@ async def test_a_rank_that_dies_ends_every_rank(alphabet: Path) -> None:
         with pytest.raises(Unavailable):
             await writing
         await eventually(lambda: all(verifier.failed.is_set() for verifier in ranks.verifiers))
+        async with asyncio.timeout(60):  # in the middle of a wave: they leave all the same
+            await asyncio.gather(*(verifier.drained() for verifier in ranks.verifiers))
+
+
+async def test_a_rank_whose_engine_dies_ends_its_group_at_once_and_the_others_name_it(alphabet: Path) -> None:
+    def fault(tokens: torch.Tensor) -> None:
+        if tokens.tolist() in ([[ord("#")]], [[0]]):  # the session, and the trial of the device that follows
+            raise RuntimeError("the device is gone")
+
+    async with ranks_over(alphabet, 3, fault=fault) as ranks:
+        writing = [asyncio.ensure_future(ranks.write(rank, "a", 400)) for rank in (0, 2)]
+        await eventually(lambda: ranks.meshes[0].exchanges > 5)
+        for task in [*writing, asyncio.ensure_future(ranks.write(1, "#"))]:
+            with pytest.raises(Unavailable, match=r"rank 1 of 3 cannot go on, .*: RuntimeError: the device is gone"):
+                await task
+        assert all(verifier.failed.is_set() for verifier in ranks.verifiers)
+
+
+async def test_a_parked_rank_refuses_what_cannot_be_without_waking_the_others(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 2) as ranks:
+        with pytest.raises(InvalidRequest):
+            async with asyncio.timeout(60):
+                await ranks.write(1, "a", 100_000)
+        assert ranks.group.wave == ranks.meshes[1].exchanges - 1 == 0, "but for the exchange at load there was none"
+
+
+async def test_a_rank_waits_for_the_others_in_turns_without_a_forward_too(alphabet: Path) -> None:
+    slow_s = 0.003
+    async with ranks_over(alphabet, 2) as ranks:
+        steps, mesh = recorded(ranks.verifiers[0]), ranks.meshes[0]
+        mesh.pause = partial(time.sleep, slow_s / 2)
+        for _ in range(6):
+            assert await ranks.write(0, "a", 2) == "bc"
+        await ranks.parked()
+        turns = mesh.exchanges - 1  # the first is made at load
+    ending = PARK_AFTER * ranks.group.wave
+    assert sum(result.costs.waited_us for result in steps) >= (turns - ending) * slow_s * 1e6
+
+
+async def test_what_steps_cost_is_profiled_over_the_rows_of_all_ranks(alphabet: Path) -> None:
+    settings, clock = VerifierSettings(model=alphabet), SystemClock()
+    runners = [load_target(settings, clock) for _ in range(2)]
+
+    def profiled(runner: TargetRunner, mesh: ThreadMesh) -> list[Profiled]:
+        runner.lockstep = Lockstep(mesh, clock)
+        return list(profile(runner))
+
+    both = await asyncio.gather(*(asyncio.to_thread(profiled, *each) for each in zip(runners, mesh_of(2), strict=True)))
+    alone = [each.tokens for each in profile(load_target(settings, clock))]
+    assert [[each.tokens for each in own] for own in both] == [[2 * tokens for tokens in alone]] * 2
+
+
+def test_a_rank_that_cannot_load_tells_the_others_why(alphabet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = mesh_of(2)
+    monkeypatch.setattr(service, "TorchMesh", lambda *_, **__: first)
+    settings = VerifierSettings(model=alphabet / "nothing", dp_size=2, coordinator="127.0.0.1:1")
+    with pytest.raises(LoadError):
+        load_target(settings, SystemClock(), 0)
+    with pytest.raises(RankLost, match=r"rank 0 of 2 cannot go on, which ends its group: .*nothing"):
+        second.exchange([1])
+
+
+async def test_ranks_part_in_peace_once_their_group_is_parked(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 2) as ranks:
+        await ranks.write(0, "a")
+    assert [mesh.closed for mesh in ranks.meshes] == [True, True]
 
 
 async def test_a_rank_that_drains_stays_until_the_others_have_no_sessions(alphabet: Path) -> None:

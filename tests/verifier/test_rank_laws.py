@@ -17,10 +17,10 @@ import pytest
 import pytest_asyncio
 
 from specsplit.client import make_request
+from specsplit.ranks.lockstep import Agreed, Proposal
 from specsplit.sessions import DecodeRequest
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterKind, Endpoint, Stopping
-from specsplit_verifier.lockstep import Agreed, Proposal
 from tests.support.drafting import POCKET, endpoint_of, pocket_drafters
 from tests.support.rank_groups import Ranks, ShardedTargets, eventually, sharded_ranks
 from tests.support.restless import restless

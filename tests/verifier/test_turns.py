@@ -11,7 +11,7 @@ from torch import nn
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, CostCurve, Paced, PageTable
 from specsplit.model.torch_mesh import TorchMesh
-from specsplit_verifier.lockstep import Lockstep
+from specsplit.ranks.lockstep import Lockstep
 from specsplit_verifier.step import ChunkInput, StepInput
 from specsplit_verifier.target_runner import TargetRunner
 from tests.support.ranks import run_ranks

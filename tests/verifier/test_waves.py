@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from specsplit.membership import WaveReport
+from specsplit.ranks.wave import Wave
 from specsplit_coordinator.groups import Waves
-from specsplit_verifier.wave import Wave
 
 RANKS = range(3)
 

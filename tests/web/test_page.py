@@ -6,6 +6,7 @@ import json
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,12 @@ from pathlib import Path
 import pytest
 
 from specsplit.cli.local import LocalCluster
-from specsplit.values import Adaptive, Control, PlanChanges
+from specsplit.membership import Draining, GroupRank, Heartbeat, Register, WaveReport
+from specsplit.rpc import dial_blocking
+from specsplit.v1.cluster_pb2 import JoinRequest
+from specsplit.v1.cluster_pb2_grpc import ClusterServiceStub
+from specsplit.values import Adaptive, Control, Load, Plan, PlanChanges
+from specsplit.wire.cluster import report_to_wire
 from tests.support.toys import alphabet_target
 
 from .browser import CHROMIUM, NOT_HERE, Tab, browsing
@@ -98,6 +104,50 @@ def test_members_and_the_plan_in_force_are_shown(tab: Tab) -> None:
     assert "sessions" in text and "KV" in text and "steps/s" in text
     plan = tab.until("document.querySelector('#plan').innerText", lambda text: "depth 5" in text)
     assert "tokens a step 16" in plan and "controller static" in plan
+
+
+@contextmanager
+def joined(shown: Shown, rank: int, wave: WaveReport) -> Iterator[None]:
+    """While in here a rank of a group of three is in the cluster, and says so of its wave."""
+    left = threading.Event()
+    with shown.cluster.client() as client:
+        model = client.model_info()
+
+    def reports() -> Iterator[JoinRequest]:
+        yield report_to_wire(Register(f"rank-{rank}", "127.0.0.1:9", model, 4, group=GroupRank("g", rank, 3)))
+        yield report_to_wire(wave)
+        yield report_to_wire(Heartbeat(Load(sessions=int(rank == 0)), plan=Plan(4, 2, 8)))
+        left.wait()
+        yield report_to_wire(Draining())
+
+    with dial_blocking(shown.cluster.address) as channel:
+        directives = ClusterServiceStub(channel).Join(reports())
+        next(directives)
+        try:
+            yield
+        finally:
+            left.set()
+            deque(directives, maxlen=0)
+
+
+def test_the_ranks_of_a_group_stand_in_one_frame_which_says_what_the_group_and_each_rank_does(
+    tab: Tab, shown: Shown
+) -> None:
+    frame, ranks = (
+        "document.querySelector('[data-group=g] header')?.innerText ?? ''",
+        "[...document.querySelectorAll('.rank')]",
+    )
+    with joined(shown, 0, WaveReport(3, parked=False)), joined(shown, 1, WaveReport(3, parked=False)):
+        tab.until(frame, lambda said: "rank 2 is missing: takes no sessions" in said)
+        with joined(shown, 2, WaveReport(2)):
+            said = tab.until(frame, lambda said: "in wave 3" in said and "plan" in said)
+            assert "group of 3 ranks" in said and "plan: 4 deep, 8 tokens a step" in said
+            texts = tab.evaluate(f"{ranks}.map(each => each.innerText)")
+            assert texts == ["rank 0 · busy", "rank 1 · idle", "rank 2 · parked"]
+            marks = tab.evaluate(f"{ranks}.map(each => getComputedStyle(each, '::before').content)")
+            assert len(set(marks)) == 3, "told apart without colours"
+    tab.until(frame, lambda said: "no rank is here" in said)
+    assert tab.evaluate("document.querySelector('#moved').innerText") == "0 failovers · 0 preemptions"
 
 
 def test_the_plan_is_drawn_over_time_and_so_is_what_the_controller_expects_of_it(tab: Tab, shown: Shown) -> None:

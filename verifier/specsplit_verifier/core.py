@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from specsplit.clock import Clock
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import Features
+from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
 from specsplit.records import StepCosts, TurnCosts
 from specsplit.sessions import Finished, Preempted
 from specsplit.speculation import Commit, Draft
@@ -30,7 +31,6 @@ from specsplit_verifier.events import (
     Submit,
 )
 from specsplit_verifier.feed import Recipe
-from specsplit_verifier.lockstep import REST_S, Agreed, Proposal
 from specsplit_verifier.planner import Batch, Pause, Planner
 from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.session import Session, StopRule
@@ -269,7 +269,7 @@ class EngineCore:
     def _costs(
         self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult], turn: TurnCosts | None
     ) -> StepCosts:
-        lap = self.stopwatch.lap(output.forward_s, 0.0 if turn is None else turn.waited_s)
+        lap = self.stopwatch.lap(output.forward_s)
         lost = self._drafters.counters.take()
         kv = self._scheduler.kv.counters.take()
         recomputed = sum(chunk.num_tokens for chunk in step.chunks if chunk.recomputed)

@@ -24,6 +24,7 @@ from specsplit.clock import Clock
 from specsplit.errors import RankLost
 from specsplit.features import FeatureNeed
 from specsplit.model.pages import PagePool
+from specsplit.ranks.rank import Rank
 from specsplit.settings import VerifierSettings
 from specsplit.values import ModelInfo
 from specsplit_verifier.adaptive.choice import controller_for
@@ -34,7 +35,6 @@ from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.model_thread import ModelThread
 from specsplit_verifier.planner import CyclePlanner, Pause, Planner
-from specsplit_verifier.rank import Rank
 from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target_runner import TargetRunner
@@ -95,13 +95,16 @@ class Engine:
         try:
             while self._drain(block_s=0.0):
                 self._step()
+            self.rank.end()
         except RankLost as error:
-            if not self._abandoned:
-                self._outbox.died(str(error))
-        except Exception:  # noqa: BLE001 (the edge of a thread: logged, and told to everyone who waits)
+            self._die(str(error))
+        except Exception as error:  # noqa: BLE001 (the edge of a thread: logged, and told to everyone who waits)
             _log.exception("the engine thread died")
-            if not self._abandoned:
-                self._outbox.died()
+            self._die(self.rank.fail(f"{type(error).__name__}: {error}"))
+
+    def _die(self, why: str) -> None:
+        if not self._abandoned:
+            self._outbox.died(why)
 
     def _step(self) -> None:
         if self.rank.parked:
@@ -124,6 +127,7 @@ class Engine:
         turned = self.rank.turned(output.started)
         assert turned is not None, "a rank of a group runs nothing before it has agreed"
         agreed, costs = turned
+        self._core.stopwatch.waited(costs.waited_s)
         result = None
         if step.rows:
             result = self._core.commit(step, output, self._outbox.watched, costs)

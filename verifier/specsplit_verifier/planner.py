@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from specsplit.ranks.lockstep import Agreed
 from specsplit.values import Adaptive, Estimate, Plan, PlanChanges
 from specsplit_verifier.adaptive.controller import Controller, StaticController
 from specsplit_verifier.budget import Spending
 from specsplit_verifier.chooser import StepChooser
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import TreeLimits
-from specsplit_verifier.lockstep import Agreed
 from specsplit_verifier.prefill import prompt_chunks, recompute_chunks
 from specsplit_verifier.session import Session
 from specsplit_verifier.step import StepResult

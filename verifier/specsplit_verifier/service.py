@@ -13,7 +13,7 @@ import grpc
 import torch
 
 from specsplit.clock import Clock, SystemClock
-from specsplit.errors import InvalidRequest
+from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.membership import HandOver as HandOverDirective
 from specsplit.membership import PlanOrder
@@ -22,14 +22,14 @@ from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import CostCurve, Paced
 from specsplit.model.torch_mesh import TorchMesh
 from specsplit.observe import fields
+from specsplit.ranks.lockstep import Lockstep
+from specsplit.ranks.place import Place
 from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, Service, registration, run_service
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.events import BeginWave, HandOver, Roster
 from specsplit_verifier.extraction import Extractor, Projection
-from specsplit_verifier.lockstep import Lockstep
-from specsplit_verifier.place import Place
 from specsplit_verifier.profile import profile
 from specsplit_verifier.reporter import Reporter
 from specsplit_verifier.servicer import VerifierServicer
@@ -47,9 +47,17 @@ def load_target(settings: VerifierSettings, clock: Clock, rank: int = 0) -> Targ
     """
     torch.set_num_threads(settings.threads)
     switch_often()  # three threads hand each other small things in every step
-    mesh = None
-    if settings.dp_size > 1:
-        mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
+    if settings.dp_size == 1:
+        return _loaded(settings, clock, None)
+    mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
+    try:
+        return _loaded(settings, clock, mesh)
+    except SpecsplitError as error:
+        mesh.leave(str(error))
+        raise
+
+
+def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) -> TargetRunner:
     target = CausalLM.load(
         settings.model,
         num_pages=settings.kv_tokens // settings.page_size,
@@ -112,6 +120,8 @@ class _Member:
         clock: Clock,
     ) -> None:
         self._verifier = verifier
+        self._server = server
+        self._dismissed = False
         rank = verifier.engine.rank
         self._reporter = Reporter(settings.plan, verifier.engine.statistics, lambda: verifier.control, clock)
         self.membership = Membership(
@@ -127,9 +137,10 @@ class _Member:
             on_tracing=server.tracing.apply,
             on_hand_over=self._on_hand_over,
             on_start_wave=lambda number: verifier.engine.post(BeginWave(number)),
-            on_drain=server.leave,
+            on_drain=self._on_drain,
         )
         verifier.on_lost = self._on_lost
+        rank.excused = lambda: self._dismissed or not self.membership.joined
         rank.on_report = partial(asyncio.get_running_loop().call_soon_threadsafe, self.membership.report_wave)
 
     def _on_roster(self, roster: RosterDirective) -> None:
@@ -145,6 +156,11 @@ class _Member:
             wanted = f"adaptive = {control.adaptive}, max_draft_tokens = {control.max_draft_tokens}"
             _log.warning("the order (%s) does not go with the settings here, keeping their own: %s", wanted, error)
             self._verifier.replan(order.changes)
+
+    def _on_drain(self) -> None:
+        """The group leaves, as the coordinator knows now: it tells the other ranks, and places no more on any."""
+        self._dismissed = True
+        self._server.drain()
 
     def _on_hand_over(self, order: HandOverDirective) -> None:
         for address, member_id in self._reporter.names.items():

@@ -9,13 +9,13 @@ from itertools import chain
 from specsplit.errors import SpecsplitError
 from specsplit.features import Features
 from specsplit.model.batch import Row
+from specsplit.ranks.lockstep import NOTHING, Proposal
 from specsplit.records import SessionStep, StepCosts
 from specsplit.sampling import TokenCounts
 from specsplit.sessions import Finished, Tokens
 from specsplit.speculation import Commit, Draft
 from specsplit.values import Miss, Plan, Sampling, SpeculationStatistics, TokenLogprob
 from specsplit_verifier.feed import Recipe
-from specsplit_verifier.lockstep import NOTHING, Proposal
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

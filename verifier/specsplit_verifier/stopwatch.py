@@ -40,14 +40,17 @@ class Stopwatch:
         finally:
             self._waited_s += self._clock.now() - began
 
+    def waited(self, seconds: float) -> None:
+        """Count time as waiting that was not spent in `waiting`."""
+        self._waited_s += seconds
+
     def restart(self) -> None:
         """Begin anew: the thread had nothing to do until now."""
         self._since, self._waited_s = self._clock.now(), 0.0
 
-    def lap(self, forward_s: float, waited_s: float = 0.0) -> Lap:
-        """End the lap of a step whose forward took so long, after another wait before it that was not counted yet."""
+    def lap(self, forward_s: float) -> Lap:
+        """End the lap of a step whose forward took so long."""
         ended = self._clock.now()
-        self._waited_s += waited_s
         lap = Lap(ended, self._waited_s, ended - self._since - self._waited_s - forward_s)
         self._since, self._waited_s = ended, 0.0
         self.between_s += SMOOTHING * (lap.waited_s + lap.host_s - self.between_s)

@@ -15,10 +15,10 @@ from specsplit.clock import Clock
 from specsplit.errors import RankLost, SpecsplitError
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
-from specsplit.model.mesh import LocalMesh
 from specsplit.model.paced import Paced
+from specsplit.ranks.lockstep import Lockstep, Proposal
+from specsplit.ranks.mesh import LocalMesh
 from specsplit_verifier.extraction import Extractor, Wanted
-from specsplit_verifier.lockstep import Lockstep, Proposal
 from specsplit_verifier.logprobs import with_logprobs
 from specsplit_verifier.sampler import Sampler
 from specsplit_verifier.step import Accepted, StepInput, StepOutput, TreeInput

@@ -145,6 +145,7 @@ class Verifier:
             await asyncio.sleep(every_s)
         _log.error("%s; sessions are handed back, and this process ends", why)
         self._callers.fail(why)
+        await asyncio.to_thread(self.engine.rank.fail, why)
 
     def _hand_out(
         self,
@@ -183,7 +184,7 @@ class Verifier:
     async def drained(self) -> None:
         """Return once no session is left, here or on another rank of the group: the others can do nothing without this one."""
         await self._callers.gone()
-        while not (self.failed.is_set() or self.engine.rank.report.parked):
+        while not (self.failed.is_set() or self.engine.rank.may_leave):
             await asyncio.sleep(PARKED_EVERY_S)
 
     async def close(self) -> None:

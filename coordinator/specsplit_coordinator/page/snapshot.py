@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 from specsplit.clock import Clock
+from specsplit.membership import GroupRank
 from specsplit.values import DrafterInfo, ModelInfo, Plan, SpeculationReport
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.orders import Orders
@@ -55,6 +56,8 @@ class ClusterSnapshot:
                 "tokens": requests.totals.tokens,
                 "steps": requests.totals.steps,
                 "accepted": requests.totals.accepted,
+                "failovers": requests.totals.failovers,
+                "preemptions": requests.totals.preemptions,
             },
         }
 
@@ -100,6 +103,16 @@ def _member(seat: Seat, now: float) -> dict[str, Any]:
         "total_pages": load.total_pages,
         "steps": load.steps,
         "step_ms": load.step_ms,
+        "group": None if seat.who.group is None else _rank(seat.who.group, seat),
+    }
+
+
+def _rank(group: GroupRank, seat: Seat) -> dict[str, Any]:
+    """Tell which rank of a group it is, and where that stands; what it does is empty until it has said so."""
+    wave = seat.wave
+    return vars(group) | {
+        "wave": 0 if wave is None else wave.number,
+        "state": "" if wave is None else wave.state(seat.sessions).value,
     }
 
 

@@ -5,6 +5,7 @@ Published by its authors as `cnets1.py` (github.com/SafeAILab/EAGLE); EAGLE-2 (a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,6 +50,10 @@ class EagleHead(Head):
     @property
     def config(self) -> PretrainedConfig:
         return self.layer.config
+
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        return [self.layer.block]
 
     def draft_logits(self, step: int, hidden: Tensor) -> Tensor:
         return self.target.logits(hidden)

@@ -5,6 +5,7 @@ Published by its authors as `cnets.py` (github.com/SafeAILab/EAGLE).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -84,6 +85,10 @@ class Eagle3Head(Head):
     @property
     def config(self) -> PretrainedConfig:
         return self.layer.config
+
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        return [self.layer.block]
 
     def draft_logits(self, step: int, hidden: Tensor) -> Tensor:
         normed = self.norm(hidden)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,8 @@ from transformers import PretrainedConfig
 from specsplit.model.heads.shape import HeadShape
 from specsplit.model.heads.target import TargetEnds
 from specsplit.model.kv import Geometry
+from specsplit.model.sharded import ShardedBlocks, TensorMesh
+from specsplit.model.shards import shard_layers
 from specsplit.model.support import observe
 
 
@@ -31,12 +34,23 @@ class Head(nn.Module, ABC):
         self.target = target
         self.hidden_size: Final = hidden_size
         """Width of `hidden`, which `logits` reads."""
+        self.blocks: Sequence[ShardedBlocks] = ()
+        """By step, what ranks share of it; nothing: it is whole."""
         self.register_buffer("target_ids", None, persistent=False)
 
     @property
     @abstractmethod
     def config(self) -> PretrainedConfig:
         """The config of one step's decoder layer."""
+
+    @property
+    @abstractmethod
+    def layers(self) -> Sequence[nn.Module]:
+        """By step, its decoder layer."""
+
+    def shard(self, mesh: TensorMesh) -> None:
+        """Keep of the MLP of every step no more than this rank's part. Raises LoadError for one that cannot be cut."""
+        self.blocks = [shard_layers(self, [layer], mesh) for layer in self.layers]
 
     @property
     def dtype(self) -> torch.dtype:

@@ -29,6 +29,7 @@ from specsplit.model.heads.layouts import (
 )
 from specsplit.model.heads.mtp import MtpHead
 from specsplit.model.heads.target import TargetEnds, dtype_of
+from specsplit.model.sharded import TensorMesh
 from specsplit.model.support import check_folder, refusing
 from specsplit.text.vocabulary import read_json
 from specsplit.values import DrafterKind
@@ -46,12 +47,13 @@ def load_head(
     dtype: str = "float32",
     device: str = "cpu",
     attn_implementation: str = NAME,
+    mesh: TensorMesh | None = None,
 ) -> Head:
-    """The head in `folder`, with the ends that it borrows read from the folder of its target.
+    """The head in `folder`, with the ends that it borrows read from the folder of its target; with a `mesh`, this rank's part of it.
 
     kind eagle on a folder of one MTP layer runs that layer recurrently (SGLang's NEXTN) on its normed states.
     attn_implementation: other than ours to train. Raises LoadError for what cannot be loaded, naming every tensor that is missing, left
-    over or misshapen.
+    over or misshapen, or that cannot be shared out, and RankLost.
     """
     for each in (folder, target):
         check_folder(each)
@@ -59,6 +61,9 @@ def load_head(
         source = _Source(folder, target, kind, dtype, device, attn_implementation)
         head, layout = _BUILDERS[source.family](source)
         fill(head, source.checkpoint, layout, dtype_of(dtype))
+        if mesh is not None:
+            head.shard(mesh)  # what others hold never reaches the device
+            mesh.assemble()
         head.to(torch.device(device)).eval()
         if attn_implementation == NAME:
             head.requires_grad_(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -53,6 +54,10 @@ class MtpHead(Head):
     @property
     def config(self) -> PretrainedConfig:
         return self._step(0).layer.config
+
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        return [self._step(step).layer.block for step in range(self.shape.num_steps)]
 
     def draft_logits(self, step: int, hidden: Tensor) -> Tensor:
         normed = hidden if self.normed_states else self._step(step).final_norm(hidden)

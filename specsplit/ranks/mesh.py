@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from specsplit.errors import RankLost
+
 Numbers = tuple[int, ...]
 
 
@@ -28,6 +30,14 @@ class Mesh(Protocol):
         """Tell every rank these numbers -> everybody's, by rank. All tell equally many. Raises RankLost."""
         ...
 
+    def leave(self, why: str) -> RankLost:
+        """End the group, since this rank cannot go on; the others read why. Returns the error to raise. Any thread may call it."""
+        ...
+
+    def close(self) -> None:
+        """Part from the others in peace: none of them waits for this rank, or will. After `leave` nothing is left to do."""
+        ...
+
 
 class LocalMesh:
     """The Mesh of a rank that is alone."""
@@ -38,3 +48,10 @@ class LocalMesh:
     def exchange(self, numbers: Sequence[int]) -> tuple[Numbers, ...]:
         """Its own."""
         return (tuple(numbers),)
+
+    def leave(self, why: str) -> RankLost:
+        """Nobody else reads why."""
+        return RankLost(why)
+
+    def close(self) -> None:
+        """Nobody else is there."""

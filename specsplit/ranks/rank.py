@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from specsplit.clock import Clock
 from specsplit.membership import WaveReport
+from specsplit.ranks.lockstep import Agreed, Lockstep
+from specsplit.ranks.wave import ENDLESS, Wave
 from specsplit.records import TurnCosts
-from specsplit_verifier.lockstep import Agreed, Lockstep
-from specsplit_verifier.wave import ENDLESS, Wave
+
+_log = logging.getLogger(__name__)
 
 
 class Rank:
@@ -22,6 +25,8 @@ class Rank:
         """Called when there is another report, on the engine thread."""
         self.report = WaveReport()
         """Where it stands. Any thread may ask."""
+        self.excused: Callable[[], bool] = lambda: True
+        """False while the coordinator may not know that this rank leaves; asked by `may_leave`."""
         self._lockstep = lockstep
         self._clock = clock
         self._wave = Wave() if parks and not self.alone else ENDLESS
@@ -32,6 +37,11 @@ class Rank:
     def parked(self) -> bool:
         """True if it may take no turn."""
         return self._wave.parked
+
+    @property
+    def may_leave(self) -> bool:
+        """True if no other rank needs it any more: the group is parked, and will not be woken. Any thread may ask."""
+        return self.report.parked and self.excused()
 
     def start(self, wave: int) -> None:
         """The coordinator has all ranks begin a wave."""
@@ -57,10 +67,23 @@ class Rank:
             self._tell(wanted=False)
         return agreed, TurnCosts(wave, agreed.rows, self._lockstep.take_waited_s(), woke_s)
 
+    def fail(self, why: str) -> str:
+        """This rank cannot go on, and so cannot the group -> a sentence that says so; empty if it is alone. Any thread may call it."""
+        return "" if self.alone else str(self._lockstep.leave(why))
+
+    def end(self) -> None:
+        """Take no more turns. Of a group that is parked nobody waits for this rank; else the others read that it has gone."""
+        if self.parked:
+            self._lockstep.close()
+        else:
+            self._lockstep.leave("it was told to leave, and its time to wait for the others was over")
+
     def _tell(self, *, wanted: bool) -> None:
         report = WaveReport(self._wave.number, self._wave.parked, wanted)
         if report != self.report:
             self.report = report
+            stands = ("parked, and work is there" if report.wanted else "parked") if report.parked else "begun"
+            _log.debug("wave %d: %s", report.number, stands)
             self.on_report()
 
 

@@ -9,16 +9,18 @@ A rank that is alone has no turns, and whatever it proposes is run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Final
 
 from specsplit.clock import Clock
+from specsplit.errors import RankLost
 from specsplit.membership import GroupRank
-from specsplit.model.mesh import Mesh, Numbers
+from specsplit.ranks.mesh import Mesh, Numbers
 from specsplit.values import Plan
 
 REST_S: Final = 0.002
 """The longest rest between two turns of a wave."""
+_PLAN: Final = len(fields(Plan))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Proposal:
     """What one rank brings to a turn."""
 
     rows: int = 0
-    """Tokens of its step; 0: it has none, or its sessions wait for their drafters."""
+    """Tokens of its step, or of its expansion; 0: it has none, or its sessions wait for their drafters."""
     kv_tokens: int = 0
     """Whose KV its step reads."""
     unfinished: int = 0
@@ -35,17 +37,21 @@ class Proposal:
     """For how long it would rest if nobody has rows, in microseconds."""
     plan: Plan = field(default_factory=Plan)
     """What its controller wants."""
+    steps: Numbers = ()
+    """Of a drafter: how many of its rows are of each step of its model, equally many steps on every rank."""
 
     @property
     def numbers(self) -> Numbers:
         """All of it, as ranks tell it to each other."""
-        return (self.rows, self.kv_tokens, self.unfinished, self.rest_us, *map(int, astuple(self.plan)))
+        return (self.rows, self.kv_tokens, self.unfinished, self.rest_us, *map(int, astuple(self.plan)), *self.steps)
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Proposal:
         """Read what `numbers` wrote."""
-        rows, kv_tokens, unfinished, rest_us, *plan, draft_ahead = numbers
-        return cls(rows, kv_tokens, unfinished, rest_us, Plan(*plan, draft_ahead=bool(draft_ahead)))
+        rows, kv_tokens, unfinished, rest_us, *others = numbers
+        *plan, draft_ahead = others[:_PLAN]
+        steps = tuple(others[_PLAN:])
+        return cls(rows, kv_tokens, unfinished, rest_us, Plan(*plan, draft_ahead=bool(draft_ahead)), steps)
 
 
 NOTHING: Final = Proposal()
@@ -65,6 +71,10 @@ class Agreed:
     def rows(self) -> list[int]:
         """By rank."""
         return [each.rows for each in self.proposals]
+
+    def rows_of(self, step: int) -> list[int]:
+        """By rank, those of one step of a drafter's model."""
+        return [each.steps[step] for each in self.proposals]
 
     @property
     def runs(self) -> bool:
@@ -132,6 +142,14 @@ class Lockstep:
     def rows(self) -> Sequence[int]:
         """Of the turn that was agreed upon last, by rank; none of one that is alone."""
         return () if self.agreed is None else self.agreed.rows
+
+    def leave(self, why: str) -> RankLost:
+        """End the group, since this rank cannot go on; the others read why. Returns the error that says so. Any thread may call it."""
+        return self._mesh.leave(why)
+
+    def close(self) -> None:
+        """Part from the others in peace: no turn is on its way, and none will be."""
+        self._mesh.close()
 
     def take_waited_s(self) -> float:
         """Seconds that this rank has waited for the others since this was last asked."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from specsplit.errors import InvalidRequest
-from specsplit.settings import VerifierSettings
+from specsplit.settings.engine import EngineSettings
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PORTS = ("listen", "advertise", "metrics_listen")
+S = TypeVar("S", bound=EngineSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,25 +23,13 @@ class Place:
     """Its number among the ranks on this machine."""
 
     @classmethod
-    def of(cls, settings: VerifierSettings, environ: Mapping[str, str]) -> Self:
+    def of(cls, settings: EngineSettings, environ: Mapping[str, str]) -> Self:
         """Raises InvalidRequest unless settings and environment fit together."""
-        size, world = settings.dp_size, environ.get("WORLD_SIZE", "")
-        missing = [name for name in _VARIABLES if not environ.get(name)]
-        if size > 1 and missing:
-            raise InvalidRequest(
-                "dp_size",
-                f"is {size}, but the environment has no {' and no '.join(missing)}; start the ranks with torchrun --nproc-per-node {size}",
-            )
-        if world and world != str(size):
-            raise InvalidRequest("dp_size", f"is {size}, but WORLD_SIZE in the environment is {world}; make them equal")
-        if size > 1 and not settings.coordinator:
-            raise InvalidRequest(
-                "dp_size", f"is {size}, but no coordinator is set, which requests of a group go through"
-            )
+        _check(settings, environ)
         number = _number(environ, "RANK", 0)
         return cls(number, _number(environ, "LOCAL_RANK", number))
 
-    def settings(self, shared: VerifierSettings) -> VerifierSettings:
+    def settings(self, shared: S) -> S:
         """The settings of this rank, of those that the whole group is given."""
         if shared.dp_size == 1:
             return shared
@@ -54,6 +43,26 @@ class Place:
     def _address(self, address: str) -> str:
         host, _, port = address.rpartition(":")
         return address if port in ("", "0") else f"{host}:{int(port) + self.local}"
+
+
+def _check(settings: EngineSettings, environ: Mapping[str, str]) -> None:
+    size, world = settings.dp_size, environ.get("WORLD_SIZE", "")
+    missing = [name for name in _VARIABLES if not environ.get(name)]
+    if size > 1 and missing:
+        raise InvalidRequest(
+            "dp_size",
+            f"is {size}, but the environment has no {' and no '.join(missing)}; start the ranks with torchrun --nproc-per-node {size}",
+        )
+    if world and world != str(size):
+        raise InvalidRequest("dp_size", f"is {size}, but WORLD_SIZE in the environment is {world}; make them equal")
+    if size > 1 and not settings.coordinator:
+        raise InvalidRequest("dp_size", f"is {size}, but no coordinator is set, which requests of a group go through")
+    if environ.get("GROUP_WORLD_SIZE", "1") != "1" and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise InvalidRequest(
+            "dp_size",
+            f"is {size}, over several torchrun, of which one that is started anew would not meet the others in the store that they keep; "
+            "start each with --rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment",
+        )
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

@@ -1,0 +1,104 @@
+"""What ranks and coordinators count, as their /metrics say, and what the kernel counts of their processes."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Sums since start, of one verifier or of several."""
+
+    steps: float = 0.0
+    """Forwards with tokens of its own."""
+    idle: float = 0.0
+    """Forwards without."""
+    waves: float = 0.0
+    imbalance: float = 0.0
+    """The sum over turns of what `specsplit_turn_imbalance` is."""
+    turns: float = 0.0
+    """That were added up there."""
+    wake_s: float = 0.0
+    """The sum over wakes of the time from work to forward."""
+    wakes: float = 0.0
+    forward_s: float = 0.0
+
+    def __sub__(self, before: Counters) -> Counters:
+        return Counters(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(before), strict=True)))
+
+    def __add__(self, other: Counters) -> Counters:
+        return Counters(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def idle_share(self) -> float:
+        """Of all forwards."""
+        return self.idle / max(1.0, self.steps + self.idle)
+
+
+_NAMES = {
+    "specsplit_steps_total": "steps",
+    "specsplit_idle_turns_total": "idle",
+    "specsplit_waves_total": "waves",
+    "specsplit_turn_imbalance_sum": "imbalance",
+    "specsplit_turn_imbalance_count": "turns",
+    "specsplit_wake_seconds_sum": "wake_s",
+    "specsplit_wake_seconds_count": "wakes",
+    "specsplit_verify_time_seconds_sum": "forward_s",
+}
+
+
+def counted(metrics: str) -> Counters:
+    """Sums since start, of what a verifier's /metrics say. Raises KeyError if one of them is missing."""
+    found = {sample: value for sample, value in _samples(metrics) if sample in _NAMES}
+    return Counters(**{field: found[name] for name, field in _NAMES.items()})
+
+
+def read(urls: Iterable[str]) -> Counters:
+    """Of all verifiers that tell their metrics there, summed."""
+    return sum((counted(fetched(url)) for url in urls), Counters())
+
+
+def sum_of(metrics: str, name: str) -> float:
+    """Of all samples of that name, whatever their labels."""
+    return sum(value for sample, value in _samples(metrics) if sample == name)
+
+
+def fetched(url: str) -> str:
+    """What is at an address."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return answer.read().decode()
+
+
+def _samples(metrics: str) -> Iterable[tuple[str, float]]:
+    return ((sample.name, sample.value) for each in text_string_to_metric_families(metrics) for sample in each.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What processes have used since they began, all threads together."""
+
+    seconds: float
+    """Of processor time."""
+    switches: int
+    """How often a thread gave its processor up because it had nothing to do: each is a time at which something woke it."""
+
+    @classmethod
+    def of(cls, pids: Sequence[int]) -> Processor:
+        """Summed over processes that are there."""
+        return cls(sum(map(_seconds, pids)), sum(map(_switches, pids)))
+
+
+def _seconds(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def _switches(pid: int) -> int:
+    lines = (line for status in Path(f"/proc/{pid}/task").glob("*/status") for line in status.read_text().splitlines())
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))

@@ -1,0 +1,59 @@
+"""`--resume-from`: the tokens of an answer whose stream broke, as they are told and as a user gives them back."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+
+from specsplit.errors import InvalidRequest, Unavailable, quoted
+
+_LIST = re.compile(r"\s*\d+(?:[\s,]+\d+)*\s*", re.ASCII)
+_OPTION = "--resume-from"
+
+
+def tokens_of(given: str | None) -> tuple[int, ...]:
+    """Read the ids that are given, or that the file of this name holds: such a list, one of JSON, or the object that --json printed.
+
+    Raises InvalidRequest for what is none of these.
+    """
+    if given is None:
+        return ()
+    text = given if _LIST.fullmatch(given) else _read(given)
+    found = [int(each) for each in re.findall(r"\d+", text)] if _LIST.fullmatch(text) else _from_json(text)
+    if found is None:
+        expected = "a list such as 5,17,9, or the object that --json prints"
+        raise InvalidRequest(_OPTION, f"the file {quoted(given)} holds no token ids; expected {expected}")
+    return tuple(found)
+
+
+def tell(error: Unavailable, text: str | None) -> None:
+    """Print the tokens of a stream that broke where the user can keep them: as an object beside the `text` of them, or on stderr."""
+    if text is not None:
+        typer.echo(json.dumps({"text": text, "resume_from": error.received, "error": str(error)}))
+    else:
+        typer.echo(f"{_OPTION} {','.join(map(str, error.received))}", err=True)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        problem = f"is {quoted(path)}, expected token ids such as 5,17,9, or a file that holds them ({why})"
+        raise InvalidRequest(_OPTION, problem) from error
+
+
+def _from_json(text: str) -> list[int] | None:
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        return None
+    if isinstance(found, dict):
+        told = cast("dict[str, Any]", found)
+        found = told.get("resume_from", told.get("token_ids"))
+    is_list = isinstance(found, list) and all(type(each) is int and each >= 0 for each in cast("list[object]", found))
+    return cast("list[int]", found) if is_list else None

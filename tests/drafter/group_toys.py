@@ -1,0 +1,34 @@
+"""Tiny draft models of which ranks hold a part each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from transformers import LlamaForCausalLM
+
+from specsplit.model import CausalLM
+from specsplit.model.attention import NAME
+from specsplit.model.sharded import TensorMesh
+from specsplit.model.shards import shard_mlps
+from specsplit.values import ModelInfo
+from specsplit_drafter.draft_model import DraftModel
+from specsplit_drafter.heads import HeadModel
+from specsplit_drafter.standalone import StandaloneModel
+from tests.drafter.head_toys import VOCABULARY, head_of
+from tests.drafter.toys import plain_model, tiny_config
+
+
+def model_of(name: str, mesh: TensorMesh | None = None) -> Callable[[], DraftModel]:
+    """Makes the rank's part of a model with random weights, always the same; what is made of it takes all ranks."""
+    if name == "standalone":
+        model = LlamaForCausalLM(tiny_config())
+        model.load_state_dict(plain_model(tiny_config()).state_dict())
+        model.config._attn_implementation = NAME  # pyright: ignore[reportPrivateUsage]
+        blocks = None if mesh is None else shard_mlps(model, mesh)
+        info = ModelInfo("tiny", VOCABULARY, 128)
+        return lambda: StandaloneModel(CausalLM(model, info, num_pages=1024, page_size=1, blocks=blocks))
+    head = head_of(name)
+    _ = head.geometry  # before it takes all ranks: a property is cached by one thread at a time
+    if mesh is not None:
+        head.shard(mesh)
+    return lambda: HeadModel(head, 1024)
