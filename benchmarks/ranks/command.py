@@ -36,7 +36,7 @@ from specsplit.errors import SpecsplitError
 RANKS = 4
 SIZES = (1, 2, 4)
 DRAFTERS = ("none", "ngram")
-PROMPT, NEW, REPEATS = 64, 256, 5
+PROMPT, NEW, REPEATS = 64, 48, 3
 WAKES_EACH, REST_S, RESTS = 30, 10.0, 3
 
 

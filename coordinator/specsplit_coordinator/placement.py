@@ -49,13 +49,14 @@ def choose_verifier(verifiers: Sequence[Seat], need: Need | None = None, *, soun
 
     Where one can ever hold the session, those that cannot are left out. Then one that has the pages, or lacks least, then that for
     which the fewest wait, then that which has most of the text's beginning unless it is much busier than others, then the least busy.
-    `sound`: none that has just failed; Unavailable if there is no other.
+    `sound`: none that has just failed, or of whose group a rank has: ranks are lost together. Unavailable if there is no other.
     """
     wanted = need or Need()
     able = [seat for seat in verifiers if not seat.closed and not _never_fits(seat, wanted)]
     among = candidates(able or verifiers)
     if sound:
-        among = [seat for seat in among if seat.breaker.admits]
+        failing = {seat.group for seat in verifiers if seat.group is not None and not seat.breaker.admits}
+        among = [seat for seat in among if seat.breaker.admits and seat.group not in failing]
         if not among:
             raise Unavailable("every verifier that takes sessions has just failed")
     with_room = [seat for seat in among if seat.has_room]

@@ -90,6 +90,19 @@ async def test_a_group_that_leaves_is_woken_only_for_one_that_still_has_work(clu
     assert [await next_wave(member) for member in members[:2]] == [1, 1]
 
 
+async def test_who_was_let_down_by_a_rank_is_not_given_to_another_of_its_group_since_ranks_are_lost_together(
+    cluster: Cluster, ranks: Ranks
+) -> None:
+    admission, registry = cluster.coordinator.admission, cluster.coordinator.registry
+    for rank in range(2):
+        await ranks.join(rank)
+    registry.verifiers[0].breaker.failed()
+    again = asyncio.ensure_future(admission.enter(again=True))
+    await asyncio.sleep(0)
+    assert not again.done()
+    again.cancel()
+
+
 async def test_another_verifier_serves_while_a_group_is_not_whole(
     cluster: Cluster, ranks: Ranks, say: Callable[..., Script]
 ) -> None:
