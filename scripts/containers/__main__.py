@@ -40,13 +40,13 @@ def prove(progress: Progress) -> None:
                 progress.say(proof.survives_the_drafter(lambda container: engine.docker("kill", container)))
                 progress.say(proof.scales())
                 progress.say(proof.tells())
-                own = own_texts(client)
-                progress.say(proof.leaves())
-                group, ranks = Group(client, own), stack.overlaid("deploy/compose.ranks.yaml")
+                group, ranks = Group(client, own_texts(client)), stack.overlaid("deploy/compose.ranks.yaml")
+                progress.say(proof.leaves("verifier"))
                 progress.say(group.in_one_container(ranks))
                 progress.say(group.leaves(ranks))
                 with Pods(stack) as pods:
                     progress.say(group.in_pods(pods))
+                progress.say(proof.leaves("coordinator", "drafter"))
     progress.say(f"everything is removed: {folder.exists() or 'containers, images, engine'}")
 
 

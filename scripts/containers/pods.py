@@ -55,6 +55,7 @@ class Pods:
             "run",
             "--detach",
             "--restart=always",
+            "--no-healthcheck",  # Kubernetes has probes of its own
             *names,
             *rights,
             *given,
