@@ -27,6 +27,7 @@ class RightProposer:
         self._proposer = proposer
         self._texts = texts
         self._trees: dict[SessionKey, TokenTree] = {}
+        self.turns = proposer.turns
         self.max_depth = proposer.max_depth
         self.redraws = proposer.redraws
         self.shares_root = proposer.shares_root

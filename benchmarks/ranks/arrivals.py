@@ -45,14 +45,14 @@ def bursts(seed: int, texts: int, longest: int) -> Iterator[Burst]:
     while True:
         near_end = chance.random() < 0.5
         early = chance.random() < 0.4
-        pause_s = chance.uniform(-NEAR_S, NEAR_S) if near_end else chance.uniform(0.0, 0.05 if early else 1.5)
+        pause_s = chance.uniform(-NEAR_S, NEAR_S) if near_end else chance.uniform(0.0, 0.05 if early else 2.0)
         others = chance.choice((0, 0, 0, 1, 2, MOST_AT_ONCE - 1))
         after_s = [0.0, *sorted(chance.uniform(0.0, WIDTH_S) for _ in range(others))]
         yield Burst(near_end, pause_s, tuple(_asked(chance, texts, longest, each) for each in after_s))
 
 
 def _asked(chance: random.Random, texts: int, longest: int, after_s: float) -> Asked:
-    new = min(longest, chance.choice((1, 1, 2, 3, 5, 8, 16, longest)))
+    new = min(longest, chance.choice((1, 1, 1, 2, 2, 3, 5, 8, 16, longest)))
     return Asked(chance.randrange(texts), new, chance.choice(DRAFTERS), after_s)
 
 
@@ -69,7 +69,7 @@ def kills(seed: int, ranks: int) -> Iterator[tuple[Kill, ...]]:
     """Kills for ever, each of a whole group; one in four is followed by another while the ranks start again."""
     chance = random.Random(f"kills {seed}")
     while True:
-        first = Kill(chance.uniform(2.0, 30.0), chance.randrange(ranks))
+        first = Kill(chance.uniform(10.0, 90.0), chance.randrange(ranks))
         again = chance.random() < 0.25
         second = Kill(chance.uniform(0.5, 8.0), chance.randrange(ranks))
         yield (first, second) if again else (first,)

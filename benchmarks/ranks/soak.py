@@ -31,7 +31,7 @@ SETTLE_S = 30.0
 """At the end, when nothing runs any more, the group gets so long to park."""
 QUIET_S = 2.0
 """A burst waits for the one before it to be over, but while ranks are gone for no longer than this."""
-MOST_RUNNING = 24
+MOST_RUNNING = 12
 EXPECTED_PARK_S = 0.1
 """From the last token to the end of a wave, until waves have shown it; later the median of the last `LATELY` of them."""
 LATELY = 15
@@ -206,7 +206,7 @@ def _report(context: Context, tally: Tally, settings: dict[str, object]) -> None
         verdict if tally.sound else "Faults: " + "; ".join(tally.faults or ["nothing was asked"]),
         "4 ranks of one group (gloo, one machine), a coordinator with failover_s 600 and an n-gram drafter. Bursts of 1 to 6 requests of "
         f"1 to {LONGEST} tokens, greedy and at temperature 0.8 with a seed, drafted for and not. Half of the bursts begin within 30 ms of "
-        "when the wave is expected to end, going by the last 15 waves; the others up to 1.5 s after the last request.",
+        "when the wave is expected to end, going by the last 15 waves; the others up to 2 s after the last request.",
         "A request that comes while no rank is there is told so (UNAVAILABLE), and its caller sends it again; one that had a place goes on "
         "by itself.",
         "A text is right if it is, token for token, what transformers writes (greedy), or a verifier alone with the same seed. Time to the "

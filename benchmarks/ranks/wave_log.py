@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 _WAVE: Final = re.compile(r'"message": "wave (\d+): (begun|parked)')
-FAR_S: Final = 1.0
+FAR_S: Final = 3.0
 """A wave does not end so long after its last request."""
 
 

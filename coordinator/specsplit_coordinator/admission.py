@@ -33,7 +33,7 @@ class Lease:
         self._on_trial = verifier.breaker.begin()
         verifier.running += 1
         if verifier.load.page_size:
-            verifier.promised_pages += need.pages(verifier.load.page_size)
+            verifier.promised.append(need.pages(verifier.load.page_size))
 
     @property
     def drafter(self) -> Seat | None:
@@ -164,11 +164,7 @@ class Admission:
         taken then. Cancelling gives the place in the queue back.
         """
         granted: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        place = _Place(need or Need(), again, self._registry.clock.now(), granted)
-        seat = self._seat_for(place)
-        if seat is not None and (again or not self._waiting):
-            return self._lease(seat, place.need)
-        return await self._wait(place)
+        return await self._wait(_Place(need or Need(), again, self._registry.clock.now(), granted))
 
     def better(self, preempted_by: Seat, need: Need) -> Lease | None:
         """A place for a session that its verifier had to preempt, where its pages are free now; None if there is none."""
@@ -241,6 +237,7 @@ class Admission:
     async def _wait(self, place: _Place) -> Lease:
         at = sum(other.again for other in self._waiting) if place.again else len(self._waiting)
         self._waiting.insert(at, place)
+        self.serve_waiting()
         try:
             return await place.granted
         except asyncio.CancelledError:

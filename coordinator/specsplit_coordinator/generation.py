@@ -12,7 +12,8 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
 
 from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.observe import TraceContext, fields
@@ -35,6 +36,9 @@ from specsplit_coordinator.request_log import LoggedChoice, LoggedRequest, Parti
 from specsplit_coordinator.stalls import Stalls
 
 _log = logging.getLogger(__name__)
+
+SHORT_ANSWER: Final = 256
+"""Tokens of an answer to resume that are made text again on the event loop: some milliseconds."""
 
 
 class Decoder(Protocol):
@@ -82,7 +86,8 @@ class _EngineRequest:
     def need(self, answer: Answer) -> Need:
         """What is left of its answer wants of a verifier's KV."""
         most = self.stopping.max_tokens
-        return Need((*self.tokens, *answer.tokens), None if most is None else most - len(answer.tokens))
+        left = None if most is None else most - len(answer.tokens)
+        return Need((*self.tokens, *answer.tokens), left, self.request.plan.num_draft_tokens)
 
     def choice(self, index: int) -> _EngineRequest:
         """Return the request as one of its choices is decoded: with the seed of that choice."""
@@ -147,7 +152,9 @@ class Generator:
         self, prepared: _EngineRequest, remaining_s: Remaining, logged: LoggedChoice
     ) -> AsyncGenerator[GenerateEvent, None]:
         """One choice, from its place on a verifier on."""
-        answer = self._answer(prepared)
+        begin = partial(self._answer, prepared)
+        short = len(prepared.request.resume_from) <= SHORT_ANSWER
+        answer = begin() if short else await self._reader.aside(begin)
         logged.resumed(len(answer.tokens))
         async with aclosing(self._deltas(prepared, answer, remaining_s, logged)) as deltas:
             async for delta in deltas:
@@ -306,10 +313,12 @@ class Generator:
         wish, target, sampled = prepared.request.drafter, self._tokenizer.vocabulary, not prepared.sampling.greedy
         try:
             drafter = self._placement.choose(self._registry, lease.verifier, wish, target, sampled=sampled)
-        except Unavailable:
+        except Unavailable as error:
             if not resumed:
                 lease.release()
                 raise
+            told = fields(request=prepared.request.request_id, asked=wish, why=str(error))
+            _log.warning("a session goes on without the drafter that was asked for", extra=told)
             drafter = None
         lease.take_drafter(drafter)
 

@@ -23,22 +23,34 @@ class Waves:
     """True if that wave is known to be over."""
     wanted: bool = False
     """True if the next one is to be started as soon as it may be."""
+    missing: bool = False
+    """True if all ranks were there, and one is gone: in a wave the others learn whether it is lost, or only its stream was."""
 
     def heard(self, report: WaveReport) -> Waves:
         """Take in where a rank stands. What it says of a wave before the last one is old."""
         if report.number < self.number:
             return self
         if report.number > self.number:
-            return Waves(report.number, report.parked, report.wanted)
-        return Waves(self.number, self.parked or report.parked, self.wanted or report.wanted)
+            return Waves(report.number, report.parked, report.wanted, self.missing)
+        return Waves(self.number, self.parked or report.parked, self.wanted or report.wanted, self.missing)
 
     def placed(self) -> Waves:
         """A session was placed on one of the ranks. If the wave is not known to be over, the rank says what it wants when it is."""
         return replace(self, wanted=True) if self.parked else self
 
+    def lost(self, *, leaving: bool) -> Waves:
+        """A rank of a whole group is gone. If the group is `leaving`, those without work may go too, and nobody wakes them."""
+        return replace(self, missing=True, wanted=self.wanted or not leaving)
+
     def started(self, *, whole: bool) -> Waves:
-        """Start the next wave, if it is wanted and the group is `whole`: no rank may begin one that another does not hear of."""
-        return Waves(self.number + 1, parked=False) if self.wanted and self.parked and whole else self
+        """Start the next wave, if it is wanted and the group is `whole`, or was: no rank may begin one that another never hears of.
+
+        One that is back is told of it; one that is lost ends the wave, and the group.
+        """
+        missing = self.missing and not whole
+        if self.wanted and self.parked and (whole or missing):
+            return Waves(self.number + 1, parked=False, missing=missing)
+        return self if missing == self.missing else replace(self, missing=missing)
 
 
 class Group:
@@ -90,8 +102,10 @@ class Group:
         self._become(self._waves)
 
     def leave(self, rank: int) -> None:
-        """A rank is lost, or has left: the others can do nothing without it."""
+        """A rank is lost, or has left: the others can do nothing without it, and what they have is to end."""
+        waves = self._waves.lost(leaving=self.leaving) if self._whole else self._waves
         del self._ranks[rank]
+        self._become(waves)
 
     def drain(self) -> None:
         """A rank drains, and the group ends with it."""

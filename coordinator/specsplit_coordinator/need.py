@@ -13,10 +13,11 @@ WRITTEN = 256
 class Need:
     """The text that a session begins with, and what it may write behind it."""
 
-    def __init__(self, tokens: Sequence[int] = (), most: int | None = None) -> None:
-        """`most`: tokens that it may write, if that is known."""
+    def __init__(self, tokens: Sequence[int] = (), most: int | None = None, drafted: int | None = None) -> None:
+        """`most`: tokens that it may write, if that is known. `drafted`: its tokens in one step at most, if its request says so."""
         self._tokens = tokens
         self._most = most
+        self.drafted = drafted
         self._marks: dict[int, tuple[int, ...]] = {}
         """Of its first pages, by page size."""
 
@@ -30,9 +31,10 @@ class Need:
         """True if it is not known how much it may write."""
         return self._most is None
 
-    def most_pages(self, page_size: int) -> int:
-        """Pages that it may come to hold, as far as that is known."""
-        return -(-(len(self._tokens) + (self._most or 0)) // page_size)
+    def most_pages(self, page_size: int, drafted: int) -> int:
+        """Pages that it may come to hold, as far as that is known, where a step has so many of its tokens unless its request says."""
+        in_step = drafted if self.drafted is None else self.drafted
+        return -(-(len(self._tokens) + (self._most or 1) + in_step) // page_size)
 
     def marks(self, page_size: int) -> tuple[int, ...]:
         """The marks of its first pages; see `specsplit.prefix`."""

@@ -79,7 +79,7 @@ def better_verifier(verifiers: Sequence[Seat], preempted_by: Seat, need: Need) -
 
 def _holds(seat: Seat, need: Need, pages: int) -> bool:
     """True if a session that may hold so many pages can end here as it would have."""
-    return seat.load.total_pages >= (pages if need.open_ended else need.most_pages(seat.load.page_size))
+    return seat.load.total_pages >= (pages if need.open_ended else need.most_pages(seat.load.page_size, seat.drafted))
 
 
 def pages_lacking(seat: Seat, need: Need) -> int:
@@ -98,7 +98,7 @@ def pages_known(seat: Seat, need: Need) -> int:
 
 def _never_fits(seat: Seat, need: Need) -> bool:
     size = seat.load.page_size
-    return bool(size) and need.most_pages(size) > seat.load.total_pages
+    return bool(size) and need.most_pages(size, seat.drafted) > seat.load.total_pages
 
 
 def has_other(verifiers: Sequence[Seat], failed: Seat) -> bool:

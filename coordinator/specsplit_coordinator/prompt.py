@@ -8,9 +8,10 @@ what one caller sends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from specsplit.errors import InvalidRequest
 from specsplit.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
@@ -25,6 +26,8 @@ _USUAL_TOKEN: Final = 8
 """Characters. A text with more of them per token is rare: so much of a long one is looked at first."""
 _CUT: Final = 64
 """Tokens by which a text may seem longer than it is when it is cut off in the middle of a word."""
+
+Made = TypeVar("Made")
 
 
 class PromptReader:
@@ -43,10 +46,13 @@ class PromptReader:
         if isinstance(prompt, TokenPrompt) or (isinstance(prompt, TextPrompt) and len(prompt.text) <= SHORT_TEXT):
             tokens = self._tokens_of(prompt, max_context)
         else:
-            loop = asyncio.get_running_loop()
-            tokens = await loop.run_in_executor(self._threads, self._tokens_of, prompt, max_context)
+            tokens = await self.aside(partial(self._tokens_of, prompt, max_context))
         _check_tokens(field_of(prompt), tokens, self._tokenizer.vocabulary.size, max_context)
         return tokens
+
+    async def aside(self, work: Callable[[], Made]) -> Made:
+        """Do on one of the threads what would hold up the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self) -> None:
         """End the threads, which finish what they have begun."""

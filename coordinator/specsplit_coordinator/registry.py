@@ -52,8 +52,8 @@ class Seat:
     """Called once, when the member is lost or leaves."""
     cooling_down: dict[str, float] = field(default_factory=dict[str, float])
     """Drafters that this verifier has just lost, by member id, and until when they are the last choice for it."""
-    promised_pages: int = 0
-    """What sessions want that were placed on a verifier since it last said how many pages are free."""
+    promised: list[int] = field(default_factory=list[int])
+    """Pages that sessions want which were placed on a verifier, as far as what it said last does not count them; the latest last."""
     hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
     """What a verifier has yet to be told of sessions that are to go on with another drafter."""
     group: Group | None = None
@@ -75,6 +75,12 @@ class Seat:
         return self.report.plan
 
     @property
+    def drafted(self) -> int:
+        """Tokens of a session in one step at most where a request does not say otherwise; 0 until the verifier has told its plan."""
+        bound = None if self.speculation is None else self.speculation.max_draft_tokens
+        return bound or (0 if self.plan is None else self.plan.num_draft_tokens)
+
+    @property
     def speculation(self) -> SpeculationReport | None:
         """How a verifier speculates, and what drafters brought it, as it said last."""
         return self.report.speculation
@@ -93,6 +99,16 @@ class Seat:
     def wave(self) -> WaveReport | None:
         """Where a rank of a group stands, as it said last."""
         return None if self.group is None or self.who.group is None else self.group.said(self.who.group.rank)
+
+    @property
+    def promised_pages(self) -> int:
+        """What is not free any more of the pages that it said are."""
+        return sum(self.promised)
+
+    def heard(self, report: Heartbeat) -> None:
+        """Take in what it says. Sessions that it does not count yet were placed while that was on its way: the latest."""
+        self.report = report
+        del self.promised[: len(self.promised) - max(0, self.running - report.load.sessions)]
 
     def knows(self, control: Control) -> bool:
         """True if this verifier can be told to use the controller, or the bound, if there is one to use."""
@@ -169,7 +185,7 @@ class Registry:
     def hear(self, seat: Seat, report: Heartbeat) -> None:
         """Note how a member fares."""
         seat.heard_at = self._clock.now()
-        seat.report, seat.promised_pages = report, 0
+        seat.heard(report)
         self.heard += seat.is_verifier
         seat.cooling_down = {drafter: until for drafter, until in seat.cooling_down.items() if until > seat.heard_at}
         seat.cooling_down |= dict.fromkeys(report.lost_drafters, seat.heard_at + DRAFTER_COOL_DOWN_S)

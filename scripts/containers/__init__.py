@@ -1,1 +1,1 @@
-"""The images and the compose file, proven on a docker engine of their own: `.ci/containers`."""
+"""The images, the compose files and the group of ranks of Kubernetes, proven on a docker engine of their own: `.ci/containers`."""

@@ -109,6 +109,24 @@ async def test_after_the_first_token_another_verifier_goes_on_behind_what_has_co
     assert not cluster.coordinator.registry.verifiers[0].breaker.admits
 
 
+async def test_a_session_whose_kind_of_drafter_is_gone_goes_on_without_and_that_is_said(
+    cluster: Cluster, say: Say, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def breaks_off(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        yield Tokens((5,), 0, SpeculationStatistics(steps=1))
+        registry = cluster.coordinator.registry
+        registry.remove(registry.drafters[0], "it was killed")
+        raise Unavailable("gone")
+
+    await cluster.add_drafter(DrafterKind.NGRAM, "d1")
+    await cluster.add_verifier(breaks_off, "a", max_sessions=64)
+    await cluster.add_verifier(say((6,)), "b", max_sessions=1)
+    with caplog.at_level("WARNING", "specsplit_coordinator.generation"):
+        result = await cluster.client.generate("x", drafter="ngram")
+    assert (result.tokens, result.done.drafter) == ((5, 6), "")
+    assert "a session goes on without the drafter that was asked for" in caplog.messages
+
+
 async def test_a_request_that_brings_verifiers_down_does_not_meet_all_of_them(cluster: Cluster) -> None:
     async def dies(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         if not request.committed:

@@ -23,6 +23,7 @@ from specsplit.rpc import dial
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
 from specsplit.values import DrafterKind, FinishReason, PlanChanges, SpeculationStatistics, Usage
+from specsplit_coordinator import generation
 from specsplit_coordinator.registry import KIND_ORDER
 
 if TYPE_CHECKING:
@@ -352,7 +353,11 @@ async def test_more_output_than_the_context_holds_is_refused_without_waiting_for
     await asyncio.wait({running})
 
 
-async def test_a_caller_that_has_some_of_its_answer_gets_the_rest(cluster: Cluster, say: Say) -> None:
+@pytest.mark.parametrize("short", [0, 256])
+async def test_a_caller_that_has_some_of_its_answer_gets_the_rest(
+    cluster: Cluster, say: Say, monkeypatch: pytest.MonkeyPatch, short: int
+) -> None:
+    monkeypatch.setattr(generation, "SHORT_ANSWER", short)  # a longer one is read on a thread
     earlier = cluster.tokens("one two")
     verifier = await cluster.add_verifier(say(cluster.tokens(" three"), reason=FinishReason.LENGTH, stop_token=None))
     result = await cluster.client.generate("zero", seed=3, temperature=1.0, max_tokens=99, resume_from=earlier)

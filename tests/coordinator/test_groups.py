@@ -69,6 +69,27 @@ async def test_a_group_gets_sessions_once_all_of_its_ranks_are_there_and_none_wh
     lease.release()
 
 
+async def test_a_parked_group_that_loses_a_rank_is_woken_so_that_the_others_notice(
+    cluster: Cluster, ranks: Ranks
+) -> None:
+    members = [await ranks.join(rank) for rank in range(2)]
+    await members[1].hang_up()
+    assert await next_wave(members[0]) == 1
+    assert await next_wave(await ranks.join(1)) == 1, "it was its stream alone: it takes part"
+
+
+async def test_a_group_that_leaves_is_woken_only_for_one_that_still_has_work(cluster: Cluster, ranks: Ranks) -> None:
+    members = [await ranks.join(rank, size=3) for rank in range(3)]
+    members[2].say(Draining())
+    await eventually(lambda: all(seat.closed for seat in cluster.coordinator.registry.verifiers))
+    await members[2].hang_up()
+    await eventually(lambda: len(cluster.coordinator.registry.verifiers) == 2)
+    group = cluster.coordinator.registry.verifiers[0].group
+    assert group is not None and group.wave == 0
+    members[0].say(WaveReport(wanted=True))
+    assert [await next_wave(member) for member in members[:2]] == [1, 1]
+
+
 async def test_another_verifier_serves_while_a_group_is_not_whole(
     cluster: Cluster, ranks: Ranks, say: Callable[..., Script]
 ) -> None:

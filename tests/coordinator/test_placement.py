@@ -10,7 +10,7 @@ from specsplit.clock import ManualClock
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import Heartbeat, Register
 from specsplit.prefix import first_marks
-from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Vocabulary
+from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Plan, SpeculationReport, Vocabulary
 from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.breaker import FIRST_COOL_DOWN_S, Breaker
 from specsplit_coordinator.need import Need
@@ -173,8 +173,28 @@ def test_what_was_placed_since_the_last_heartbeat_counts_against_free_pages() ->
     one, other = holding("one", free=15), holding("other", free=10, running=3)
     need = Need(range(100), 50)
     assert choose_verifier([one, other], need) is one
-    one.promised_pages = 10
+    one.promised += [10]
     assert choose_verifier([one, other], need) is other
+
+
+def test_a_heartbeat_forgets_no_session_that_was_placed_while_it_was_on_its_way() -> None:
+    seat = holding("v", free=15, running=3)
+    seat.promised += [4, 5, 6]
+    seat.heard(Heartbeat(Load(1, 0, 15, 1000, page_size=16)))
+    assert seat.promised_pages == 11, "it counts one of the three"
+    seat.heard(Heartbeat(Load(3, 0, 4, 1000, page_size=16)))
+    assert seat.promised_pages == 0
+
+
+def test_a_session_must_fit_with_what_is_drafted_for_it_as_a_verifier_sees_it() -> None:
+    exact, larger = holding("exact", free=10, total=10), holding("larger", free=0, total=11)
+    need = Need(range(100), 60)
+    assert choose_verifier([exact, larger], need) is exact, "nothing was said of drafts"
+    exact.report = replace(exact.report, plan=Plan(num_draft_tokens=8))
+    assert choose_verifier([exact, larger], need) is larger
+    assert choose_verifier([exact, larger], Need(range(100), 60, 0)) is exact, "its request wants none"
+    exact.report = replace(exact.report, plan=Plan(num_draft_tokens=1), speculation=SpeculationReport("goodput", 32))
+    assert choose_verifier([exact, larger], need) is larger, "what a controller may come to is what counts"
 
 
 def test_a_pool_that_can_never_hold_a_session_is_no_choice_where_another_can() -> None:

@@ -33,9 +33,9 @@ class Agent:
         self.process = context.Process(target=_run_agent, args=(log, endpoint, host))
         self.process.start()
 
-    def met(self) -> list[str]:
-        """A line for each time that its rank has met the other: the processes of both."""
-        return self._log.read_text().splitlines()
+    def met(self) -> str:
+        """The processes of both ranks when they met last; empty before that."""
+        return self._log.read_text()
 
     def kill(self) -> None:
         """With its rank, as the end of a container does."""
@@ -65,9 +65,8 @@ def _run_agent(log: Path, endpoint: str, host: bool) -> None:
 
 def _run_rank(log: Path) -> None:
     """Meet the other rank, say so, and exchange numbers with it until it is lost."""
-    mesh = TorchMesh(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), 10.0)
-    with log.open("a") as told:
-        told.write(f"{mesh.exchange([os.getpid()])}\n")
+    mesh = TorchMesh(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), 30.0)
+    log.write_text(str(mesh.exchange([os.getpid()])))
     try:
         while True:
             mesh.exchange([0])
@@ -86,14 +85,13 @@ def running(*agents: Agent) -> Iterator[None]:
                 agent.kill()
 
 
-def await_meeting(*agents: tuple[Agent, int]) -> str:
-    """Who has met, once each of the agents has seen this many meetings."""
+def await_meeting(*agents: Agent, other_than: str = "") -> str:
+    """Who has met, once the ranks of these agents are together, in another meeting than that."""
     until = time.monotonic() + 60
-    while any(len(agent.met()) < count for agent, count in agents):
-        assert time.monotonic() < until, [agent.met() for agent, _ in agents]
+    while len(last := {agent.met() for agent in agents}) > 1 or not last.isdisjoint({"", other_than}):
+        assert time.monotonic() < until, last
         time.sleep(0.05)
-    (together,) = {agent.met()[-1] for agent, _ in agents}
-    return together
+    return last.pop()
 
 
 @pytest.mark.timeout(150)
@@ -102,8 +100,8 @@ def test_a_group_meets_again_when_the_agent_of_one_of_its_ranks_is_replaced(tmp_
     endpoint = f"127.0.0.1:{free_port()}"
     stays, goes = Agent(tmp_path / "0", endpoint, host=True), Agent(tmp_path / "1", endpoint, host=False)
     with running(stays, goes):
-        first = await_meeting((stays, 1), (goes, 1))
+        first = await_meeting(stays, goes)
         goes.kill()
         comes = Agent(tmp_path / "2", endpoint, host=False)
         with running(comes):
-            assert await_meeting((stays, 2), (comes, 1)) != first
+            await_meeting(stays, comes, other_than=first)

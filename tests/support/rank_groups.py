@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from specsplit.clock import Clock, SystemClock
 from specsplit.membership import GroupRank
 from specsplit.model import CausalLM, CostCurve, Paced
 from specsplit.model.load import load_model
+from specsplit.model.sharded import ShardedBlocks
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
-from specsplit.values import Endpoint, PlanChanges, Stopping
+from specsplit.values import Endpoint, ModelInfo, PlanChanges, Stopping
 from specsplit_coordinator.groups import Group
 from specsplit_verifier.events import BeginWave
 from specsplit_verifier.service import load_target
@@ -31,6 +34,7 @@ from tests.support.meshes import ThreadMesh, mesh_of, revive
 from tests.verifier.conftest import decode
 
 DEFAULT = PlanChanges()
+PAGE_SIZE = 16
 
 
 @dataclass
@@ -56,8 +60,9 @@ class Ranks:
         loop = asyncio.get_running_loop()
         self.group.watch(self.begin)
         for number, verifier in enumerate(self.verifiers):
-            self.group.join(GroupRank("g", number, len(self.verifiers)))
             rank = verifier.engine.rank
+            self.group.join(GroupRank("g", number, len(self.verifiers)))
+            self.group.heard(number, rank.report)
             rank.on_report = lambda number=number, rank=rank: loop.call_soon_threadsafe(
                 lambda: self.group.heard(number, rank.report)
             )
@@ -81,31 +86,32 @@ class Ranks:
 class ShardedTargets:
     """One target, shared out over the ranks of a mesh. It is loaded once, for every group that is made of it."""
 
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, folder: Path, size: int, kv_tokens: int = 16_384) -> None:
+        """KV that a group still held when it died is lost, so there has to be enough."""
         self.folder = folder
         self.meshes = mesh_of(size)
-        self._parts = [load_model(folder, mesh=mesh) for mesh in self.meshes]
+        self._pages = kv_tokens // PAGE_SIZE
         self._started = 0
+        torch.set_num_threads(1)
+        parts = [load_model(folder, mesh=mesh) for mesh in self.meshes]
+        with ThreadPoolExecutor(size) as threads:  # they run their first forwards together
+            self._targets = list(threads.map(lambda part: self._target(*part), parts))
 
-    async def runners(self, settings: VerifierSettings, clock: Clock) -> list[TargetRunner]:
-        """The ranks of a group that has just been started, with KV of their own. Whatever has become of the one before is forgotten."""
+    def _target(self, model: PreTrainedModel, info: ModelInfo, blocks: ShardedBlocks) -> CausalLM:
+        return CausalLM(model, info, num_pages=self._pages, page_size=PAGE_SIZE, blocks=blocks)
+
+    async def runners(self, clock: Clock) -> list[TargetRunner]:
+        """The ranks of a group that has just been started. Whatever has become of the one before is forgotten."""
         revive(self.meshes)
         self._started += 1
-        ranks = range(len(self.meshes))
-        return await asyncio.gather(*(asyncio.to_thread(self._runner, rank, settings, clock) for rank in ranks))
-
-    def _runner(self, rank: int, settings: VerifierSettings, clock: Clock) -> TargetRunner:
-        torch.set_num_threads(1)
-        model, info, blocks = self._parts[rank]
-        pages = settings.kv_tokens // settings.page_size
-        target = CausalLM(model, info, num_pages=pages, page_size=settings.page_size, blocks=blocks)
-        lockstep = Lockstep(self.meshes[rank], clock, self._started)
-        return TargetRunner(target, Paced(CostCurve(), clock), None, clock, lockstep)
+        together = (asyncio.to_thread(Lockstep, mesh, clock, self._started) for mesh in self.meshes)
+        ranks = zip(self._targets, await asyncio.gather(*together), strict=True)
+        return [TargetRunner(target, Paced(CostCurve(), clock), None, clock, lockstep) for target, lockstep in ranks]
 
 
 def settings_of(folder: Path, **settings: Any) -> VerifierSettings:
     """Those of a rank that has a coordinator, its plan static unless told otherwise."""
-    chosen = {"adaptive": "static", "coordinator": "127.0.0.1:1", "kv_tokens": 4096, **settings}
+    chosen = {"adaptive": "static", "coordinator": "127.0.0.1:1", **settings}
     return VerifierSettings(model=folder, **chosen)
 
 
@@ -113,7 +119,7 @@ def settings_of(folder: Path, **settings: Any) -> VerifierSettings:
 async def sharded_ranks(targets: ShardedTargets, **settings: Any) -> AsyncIterator[Ranks]:
     """A group whose ranks share the target; see `ranks_over`."""
     resolved, clock = settings_of(targets.folder, **settings), SystemClock()
-    async with running(await targets.runners(resolved, clock), targets.meshes, resolved, clock) as ranks:
+    async with running(await targets.runners(clock), targets.meshes, resolved, clock) as ranks:
         yield ranks
 
 

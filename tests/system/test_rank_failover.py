@@ -113,7 +113,7 @@ class Stage:
         settings, clock = settings_of(POCKET, max_sessions=16), SystemClock()
         await self._clear()
         self.act = Act()
-        for number, runner in enumerate(await self.targets.runners(settings, clock)):
+        for number, runner in enumerate(await self.targets.runners(clock)):
             verifier = Verifier(settings, runner, clock)
             who = Register(f"rank-{number}", "a:1", verifier.info, 16, group=verifier.engine.rank.group)
             self._joins(who, verifier)

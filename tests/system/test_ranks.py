@@ -90,6 +90,10 @@ def test_two_ranks_serve_a_request_each_and_a_stream_outlives_a_killed_one_as_th
             assert tokens == written(PROMPTS[0], LONG)
             assert b"rank 1 of 2 is lost" in log.read_bytes()
             assert log.read_bytes().count(b"joined the cluster") == 4
+            eventually(lambda: members(client) == 2, within_s=120)
+            os.kill(ranks_of(torchrun)[0], signal.SIGTERM)
+            assert torchrun.wait(60) == 0, "one that is told to leave takes the other with it, in good order"
+            assert b"terminate called" not in log.read_bytes()
         finally:
             torchrun.terminate()
             torchrun.wait(60)

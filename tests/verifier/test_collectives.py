@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from specsplit_verifier.engine import core_of
 from specsplit_verifier.service import load_target
 from specsplit_verifier.step import ChunkInput, StepInput, StepOutput, TreeInput
 from specsplit_verifier.target_runner import TargetRunner
-from tests.support.meshes import Collective
+from tests.support.meshes import Collective, mesh_of
 from tests.support.rank_groups import Ranks, ShardedTargets, eventually, settings_of, sharded_ranks
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode
@@ -44,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def targets(folder: Path) -> ShardedTargets:
-    return ShardedTargets(folder, SIZE)
+    return ShardedTargets(folder, SIZE, kv_tokens=1024)
 
 
 @dataclass(frozen=True)
@@ -105,13 +106,22 @@ async def run_all(ranks: Sequence[Prompted], kinds: Sequence[Step]) -> list[Step
     )
 
 
+def test_the_mesh_of_these_tests_notices_ranks_that_meet_in_different_collectives() -> None:
+    rows = [torch.zeros(2, WIDTH), torch.zeros(2, WIDTH + 1)]
+    with ThreadPoolExecutor(2) as threads:
+        met = [threads.submit(mesh.gather, own) for mesh, own in zip(mesh_of(2), rows, strict=True)]
+    for each in met:
+        with pytest.raises(AssertionError, match="ranks meet in different collectives"):
+            each.result()
+
+
 async def test_prefill_verify_draft_extend_and_nothing_in_one_turn_are_the_same_collectives_on_all_ranks(
     folder: Path, targets: ShardedTargets
 ) -> None:
     clock, settings = SystemClock(), settings_of(folder, kv_tokens=512)
     whole = Prompted.of(load_target(settings, clock))
     expected = {kind: whole.runner.run(kind(whole)) for kind in KINDS}
-    ranks = [Prompted.of(runner) for runner in await targets.runners(settings, clock)]
+    ranks = [Prompted.of(runner) for runner in await targets.runners(clock)]
     await run_all(ranks, [Prompted.prefill] * SIZE)
     for first in range(SIZE):
         before, turned = len(targets.meshes[0].collectives), [*KINDS[first:], *KINDS[:first]]
@@ -133,7 +143,7 @@ def same(output: StepOutput, expected: StepOutput) -> None:
 async def test_a_turn_without_rows_anywhere_is_one_exchange_and_an_idle_step_run_twice_changes_nothing(
     folder: Path, targets: ShardedTargets
 ) -> None:
-    ranks = [Prompted.of(runner) for runner in await targets.runners(settings_of(folder, kv_tokens=512), SystemClock())]
+    ranks = [Prompted.of(runner) for runner in await targets.runners(SystemClock())]
     await run_all(ranks, [Prompted.prefill] * SIZE)
     kept, before = [rank.runner.target.kv.data.clone() for rank in ranks], len(targets.meshes[0].collectives)
     for kinds in ([Prompted.idle] * SIZE, [Prompted.idle] * SIZE, [Prompted.verify, *[Prompted.idle] * (SIZE - 1)]):
@@ -150,7 +160,7 @@ async def test_idle_rows_are_as_wide_and_of_the_type_as_those_of_a_busy_rank(
     folder: Path, targets: ShardedTargets, need: FeatureNeed
 ) -> None:
     """Between layers, and in front of a head: SGLang #25109 had them of the target's width where EAGLE-3 reads several layers."""
-    runner = (await targets.runners(settings_of(folder, kv_tokens=512), SystemClock()))[0]
+    runner = (await targets.runners(SystemClock()))[0]
     recipe = runner.extractor.recipe(need)
     for _ in range(2):
         logits, hidden = runner.target.forward_capturing([], recipe.layers)
@@ -177,7 +187,7 @@ def test_an_idle_turn_that_is_prepared_twice_is_the_same_turn_and_nothing_has_ha
 async def test_ranks_whose_sessions_end_in_the_same_turn_go_on_for_the_others_and_then_park(
     targets: ShardedTargets,
 ) -> None:
-    async with sharded_ranks(targets, kv_tokens=512) as ranks:
+    async with sharded_ranks(targets) as ranks:
         with ranks.asleep():
             asked = [asyncio.ensure_future(write(ranks, rank, new)) for rank, new in ((0, 4), (1, 4), (2, 9), (2, 4))]
             await eventually(

@@ -17,6 +17,7 @@ from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.wave import PARK_AFTER
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, PlanChanges
+from specsplit_coordinator.groups import Group
 from specsplit_verifier import service
 from specsplit_verifier.profile import profile
 from specsplit_verifier.service import load_target
@@ -144,6 +145,16 @@ async def test_a_rank_whose_engine_dies_ends_its_group_at_once_and_the_others_na
             with pytest.raises(Unavailable, match=r"rank 1 of 3 cannot go on, .*: RuntimeError: the device is gone"):
                 await task
         assert all(verifier.failed.is_set() for verifier in ranks.verifiers)
+
+
+async def test_a_coordinator_that_has_started_anew_wakes_a_group_that_it_never_saw(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 3) as ranks:
+        await ranks.write(0, "a")
+        await ranks.parked()
+        before, ranks.group = ranks.group.wave, Group(3)
+        ranks.connect()
+        assert await ranks.write(1, "a", 3) == "bcd"
+        assert ranks.group.wave > before
 
 
 async def test_a_parked_rank_refuses_what_cannot_be_without_waking_the_others(alphabet: Path) -> None:

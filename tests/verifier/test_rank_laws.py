@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import random
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -18,9 +20,9 @@ from specsplit.client import make_request
 from specsplit.ranks.lockstep import Agreed, Proposal
 from specsplit.sessions import DecodeRequest
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import DrafterKind, Endpoint, Plan, Stopping
+from specsplit.values import DrafterKind, Endpoint, Stopping
 from tests.support.drafting import POCKET, endpoint_of, pocket_drafters
-from tests.support.rank_groups import Ranks, ShardedTargets, sharded_ranks
+from tests.support.rank_groups import Ranks, ShardedTargets, eventually, sharded_ranks
 from tests.support.restless import restless
 from tests.verifier.conftest import decode, recorded, verifier_over
 
@@ -124,17 +126,63 @@ async def test_the_text_of_a_group_is_that_of_one_that_is_alone_with_any_drafter
         for rank, own in enumerate(steps):
             assert rank in ranks_busy or (own and all(result.costs.idle for result in own))
         same_for_all(ranks)
+        assert len({agreed.plan for agreed in turns_of(ranks)}) > 5
+        assert len({verifier.plan for verifier in ranks.verifiers}) == 1
+
+
+@pytest.fixture
+def tiers(tmp_path: Path) -> Path:
+    """Every step decides anew, and never the same for many sessions as for few."""
+    nervous = {"ema_alpha": 1, "warmup_batches": 0, "update_interval": 1}
+    slots = {"1": {"candidate_steps": [1]}, "8": {"candidate_steps": [2, 4]}}
+    file = tmp_path / "tiers.json"
+    file.write_text(json.dumps(nervous | slots))
+    return file
+
+
+@pytest.mark.parametrize("adaptive", ["ema", "goodput"])
+async def test_a_flood_on_one_rank_of_four_with_any_drafters_is_served_under_its_plan_while_three_are_idle(
+    fours: ShardedTargets,
+    drafters: dict[DrafterKind, Endpoint],
+    prompts: list[list[int]],
+    alone: dict[tuple[str, int], list[int]],
+    tiers: Path,
+    adaptive: str,
+) -> None:
+    chosen = {"adaptive_config": tiers} if adaptive == "ema" else {"max_draft_tokens": 8}
+    async with sharded_ranks(fours, adaptive=adaptive, max_sessions=32, **chosen) as ranks:
+        steps = [recorded(verifier) for verifier in ranks.verifiers]
+        requests = [replace(case.request(prompts, drafters), stopping=stop_after(case)) for case in CASES]
+        with ranks.asleep():
+            asked = [asyncio.ensure_future(decode(ranks.verifiers[2], request)) for request in requests]
+            await eventually(lambda: ranks.verifiers[2].engine.statistics().waiting == len(CASES))
+        async with asyncio.timeout(100):
+            written = [tokens for tokens, _ in await asyncio.gather(*asked)]
+        await ranks.parked()
+    assert written == [alone[each.way, each.text][: stop_after(each).max_tokens] for each in CASES]
+    assert all(result.costs.idle for own in (steps[0], steps[1], steps[3]) for result in own)
+    turns = turns_of(ranks)
+    busy = [agreed for agreed in turns if agreed.unfinished]
+    assert len(busy) >= NEW and all(agreed.plan == agreed.proposals[2].plan for agreed in busy), "idle ranks abstain"
+    same_for_all(ranks)
+    if adaptive == "ema":  # with goodput people are told what each rank chose within the plan
+        assert {verifier.plan for verifier in ranks.verifiers} == {busy[-1].plan}
+    switches = {verifier.engine.statistics().plan_switches for verifier in ranks.verifiers}
+    assert len(switches) == 1 and (switches != {0}) == (adaptive == "ema"), "all of them took it, as often"
+
+
+def stop_after(case: Case) -> Stopping:
+    """Those with a drafter are over soon, so that there are few in the end."""
+    return Stopping(NEW if case.kind is None else NEW // 3, ignore_eos=True)
 
 
 def same_for_all(ranks: Ranks) -> None:
-    """All ranks ran the same collectives in the same order, and have the same plan, after a few others."""
+    """All ranks ran the same collectives in the same order."""
     first, *others = ranks.meshes
     assert all(mesh.collectives == first.collectives and mesh.told == first.told for mesh in others)
-    assert len(agreed_plans(ranks)) > 5
-    assert len({verifier.plan for verifier in ranks.verifiers}) == 1
 
 
-def agreed_plans(ranks: Ranks) -> set[Plan | None]:
+def turns_of(ranks: Ranks) -> list[Agreed]:
     """All that the ranks had together."""
     _, *turns = ranks.meshes[0].told
-    return {Agreed(0, [Proposal.of(numbers) for numbers in told]).plan for told in turns}
+    return [Agreed(0, [Proposal.of(numbers) for numbers in told]) for told in turns]

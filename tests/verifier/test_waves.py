@@ -78,7 +78,9 @@ def from_outside(world: World) -> Iterator[World]:
             placed = world.rank(number, coming=rank.coming + 1)._replace(placements=world.placements - 1)
             yield placed.knowing(world.waves.placed())
         if world.breaks and rank.joined:
-            yield broken(world, number)._replace(breaks=world.breaks - 1)
+            lost = broken(world, number)._replace(breaks=world.breaks - 1)
+            whole = all(rank.joined for rank in world.ranks)
+            yield lost.knowing(world.waves.lost(leaving=False) if whole else world.waves)
     if world.restarts:
         again = world
         for number in RANKS:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import numpy as np
 
-from specsplit.errors import NotFound, SpecsplitError
+from specsplit.errors import NotFound, SpecsplitError, Unavailable
 from specsplit.sessions import WatchedStep
 from specsplit.speculation import Grow
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.tree import LEAST_EDGE, ROOT, TokenTree, likeliest, link
 from specsplit.wire.watching import Watched
 from specsplit_coordinator.dialler import Dialler
-from specsplit_coordinator.request_log import RUNNING, LoggedRequest, RequestLog
+from specsplit_coordinator.registry import Seat
+from specsplit_coordinator.request_log import LoggedRequest, RequestLog
 
 NODES_SHOWN = 64
 """In one snapshot: what was verified and the likeliest of the others."""
@@ -144,9 +145,11 @@ class Watch:
         self._step: Snapshot | None = None
         self._text: list[tuple[str, bool]] = []
         self._steps_left_out = 0
+        self._told = -1
+        """Position of the last token whose text was told."""
 
     async def snapshots(self) -> AsyncGenerator[Snapshot, None]:
-        """Until the session ends; the last one says how. Raises SpecsplitError if the verifier is lost or cannot tell."""
+        """Until the request ends; the last one says how. Raises what it fails with, or SpecsplitError if its verifier cannot tell."""
         reader = asyncio.create_task(self._read())
         reader.add_done_callback(lambda _: self._wake())
         try:
@@ -184,19 +187,20 @@ class Watch:
         return text
 
     async def _read(self) -> None:
-        while self._request.state != RUNNING:
-            if self._request.ending is not None:
-                return
+        """Take in what its verifier tells, and the next one if it goes on there. Raises what the request failed with."""
+        while self._request.ending is None:
+            if self._request.verifier is not None:
+                await self._read_from(self._request.verifier)
             await asyncio.sleep(LOOK_S)
-        assert self._request.verifier is not None
-        while self._request.state == RUNNING:
-            try:
-                async with aclosing(self._dialler.watch(self._request.verifier, self._request.request_id)) as events:
-                    async for event, missed in events:
-                        self._take_in(event, missed)
-                return
-            except NotFound:  # its Decode call is not there yet, or over already
-                await asyncio.sleep(LOOK_S)
+        if isinstance(failure := self._request.ending.failure, SpecsplitError):
+            raise failure
+
+    async def _read_from(self, verifier: Seat) -> None:
+        # Its Decode call may not be there yet, or over already; and with a verifier that is lost the request need not end.
+        with suppress(NotFound, Unavailable):
+            async with aclosing(self._dialler.watch(verifier, self._request.request_id)) as events:
+                async for event, missed in events:
+                    self._take_in(event, missed)
 
     def _take_in(self, event: Watched, missed: int) -> None:
         if isinstance(event, Grow):
@@ -207,7 +211,11 @@ class Watch:
         self._step = {"kind": "step", **_facts(event), **self._speculation.step(event)}
         tokens = [*(event.tokens[i] for i in event.accepted[1:]), event.bonus][: event.committed]
         for place, token in enumerate(tokens, 1):
-            self._text.append((self._detokenizer.feed(token), place < len(event.accepted)))
+            if (
+                event.root_position + place > self._told
+            ):  # else it was of the verifier before, which this one has to repeat
+                self._text.append((self._detokenizer.feed(token), place < len(event.accepted)))
+        self._told = max(self._told, event.root_position + len(tokens))
         self._wake()
 
 
