@@ -31,6 +31,9 @@ if TYPE_CHECKING:  # an ngram drafter runs without torch
     from specsplit.model.sharded import TensorMesh
     from specsplit_drafter.draft_model import DraftModel
 
+PARKED_EVERY_S = 0.01
+"""How often a rank that leaves looks whether its group has parked."""
+
 
 def main(settings: DrafterSettings) -> int:
     """Run one drafter in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
@@ -54,35 +57,30 @@ def service_of(settings: DrafterSettings, rank: int = 0) -> Service[Drafter]:
         telemetry.watch(drafter.engine.statistics)
         return drafter
 
-    def join(drafter: Drafter, channel: grpc.aio.Channel) -> Membership:
-        rank = drafter.engine.rank
-
-        def dismiss() -> None:
-            drafter.dismissed = True
-            server.drain()
-
-        membership = Membership(
-            channel,
-            replace(
-                registration(settings, "drafter", server, drafter.engine.info),
-                group=None if rank is None else rank.group,
-            ),
-            drafter.engine.load,
-            wave=None if rank is None else lambda: rank.report,
-            on_start_wave=drafter.engine.begin_wave,
-            on_tracing=server.tracing.apply,
-            on_drain=dismiss,
-        )
-        if rank is not None:
-            rank.excused = lambda: drafter.dismissed or not membership.joined
-            rank.on_report = partial(asyncio.get_running_loop().call_soon_threadsafe, membership.report_wave)
-        return membership
-
-    return Service(settings, server, telemetry.metrics, load, join)
+    return Service(settings, server, telemetry.metrics, load, partial(_member, settings, server))
 
 
-PARKED_EVERY_S = 0.01
-"""How often a rank that leaves looks whether its group has parked."""
+def _member(settings: DrafterSettings, server: Server, drafter: Drafter, channel: grpc.aio.Channel) -> Membership:
+    """The drafter's place in a cluster."""
+    register, rank = registration(settings, "drafter", server, drafter.engine.info), drafter.engine.rank
+
+    def dismissed() -> None:
+        drafter.dismissed = True
+        server.drain()
+
+    membership = Membership(
+        channel,
+        register if rank is None else replace(register, group=rank.group),
+        drafter.engine.load,
+        wave=None if rank is None else lambda: rank.report,
+        on_start_wave=drafter.engine.begin_wave,
+        on_tracing=server.tracing.apply,
+        on_drain=dismissed,
+    )
+    if rank is not None:
+        rank.excused = lambda: drafter.dismissed or not membership.joined
+        rank.on_report = partial(asyncio.get_running_loop().call_soon_threadsafe, membership.report_wave)
+    return membership
 
 
 class Drafter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,13 @@ voters = st.builds(Proposal, unfinished=st.integers(0, 3), plan=few_plans)
 def test_what_a_rank_tells_is_what_the_others_read(proposal: Proposal) -> None:
     assert Proposal.of(proposal.numbers) == proposal
     assert len(proposal.numbers) == len(NOTHING.numbers), "all ranks tell equally many numbers"
+
+
+@given(proposals, st.lists(COUNT, max_size=5))
+def test_a_drafters_rank_tells_the_rows_of_each_step_too(proposal: Proposal, steps: list[int]) -> None:
+    told = replace(proposal, steps=tuple(steps))
+    assert Proposal.of(told.numbers) == told
+    assert [Agreed(0, [told] * 2).rows_of(step) for step in range(len(steps))] == [[rows] * 2 for rows in steps]
 
 
 @given(st.lists(voters, min_size=2, max_size=4))
