@@ -109,7 +109,12 @@ def load_proposer(settings: DrafterSettings) -> Proposer:
     from specsplit_drafter.standalone import StandaloneModel  # noqa: PLC0415
 
     model = CausalLM.load(
-        settings.model, num_pages=settings.kv_tokens, page_size=1, dtype=settings.dtype, device=settings.device
+        settings.model,
+        num_pages=settings.kv_tokens,
+        page_size=1,
+        dtype=settings.dtype,
+        device=settings.device,
+        backend=settings.attention,
     )
     return ModelProposer(StandaloneModel(model), settings.children)
 
@@ -127,7 +132,7 @@ def _load_head(settings: DrafterSettings, folder: Path) -> Proposer:
     need = replace(head.shape.need, format=settings.feature_format)
     if settings.feature_projection:
         need = projected(need, folder)
-    return ModelProposer(HeadModel(head, settings.kv_tokens, need), settings.children)
+    return ModelProposer(HeadModel(head, settings.kv_tokens, need, settings.attention), settings.children)
 
 
 def _pace(settings: DrafterSettings) -> Pace:
