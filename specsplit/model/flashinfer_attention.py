@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 import torch
@@ -155,7 +155,7 @@ class FlashInferAttention:
         self._kv = kv
         self._whole_mask = whole_mask
         with refusing("attention = flashinfer cannot be set up (attention = torch does without it)"):
-            self._library: Library = library or import_module("flashinfer")
+            self._library: Library = library or cast("Library", import_module("flashinfer"))
             self._in_order, self._trees, self._prefix = (_Part(self._library, kv, group, page_size) for _ in range(3))
             self._compile(kv.data.new_zeros(1, kv.data.shape[3] * group, kv.data.shape[4]))
 

@@ -47,7 +47,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
         if plan["packed_custom_mask"] is not None:
             assert plan["packed_custom_mask"].dtype == torch.uint8
             plan["mask_indptr"] = _compute_page_mask_indptr(
-                *(plan[name] for name in names if "indices" not in name), plan["page_size"]
+                plan["qo_indptr"], plan["paged_kv_indptr"], plan["paged_kv_last_page_len"], plan["page_size"]
             )
         self.planned = plan
 

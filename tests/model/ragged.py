@@ -28,17 +28,20 @@ class Ragged:
         kv = KVCache(Geometry(1, 2 * group, 2, head_dim), self.pool.num_slots, dtype, device)
         kv.data.fill_(torch.nan)
         for row in self.rows:
-            pages = self.pool.tables.listed(row.pages)
+            pages = self.pool.tables.listed(row.pages).astype(np.int64)
             slots = torch.from_numpy(self.pool.tables.slots_of(pages)[: row.pages.length]).to(device)
             kv.data[:, :, slots] = torch.randn(1, 2, len(slots), 2, head_dim, device=device).to(dtype)
         return kv
 
-    def tokens(self, group: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+    def tokens(
+        self, group: int, head_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value of the new tokens, in the strides in which a model hands them on."""
         total = sum(row.num_tokens for row in self.rows)
-        return [
+        query, key, value = (
             torch.randn(heads, total, head_dim, device=device).to(dtype).transpose(0, 1) for heads in (2 * group, 2, 2)
-        ]
+        )
+        return query, key, value
 
 
 @st.composite
