@@ -54,15 +54,21 @@ ENTRYPOINT ["specsplit", "serve", "coordinator"]
 FROM rails AS engine
 # cpu or gpu. PyPI's torch for Linux carries CUDA; builds without it are on an index of their own.
 ARG VARIANT=cpu
+# With it FlashInfer's kernels, compiled for the CUDA that torch brings: there is no compiler in these images.
+ARG FLASHINFER_KERNELS=https://flashinfer.ai/whl/cu130
 RUN case "$VARIANT" in \
         cpu) index="--extra-index-url https://download.pytorch.org/whl/cpu" ;; \
         gpu) index="" ;; \
         *) echo "VARIANT is '$VARIANT', expected cpu or gpu" >&2; exit 1 ;; \
     esac \
     && pip --python /opt/specsplit/bin/python install --no-compile --no-deps $index -c constraints.txt torch
-COPY --from=requirements /srv/engine.txt ./
+COPY --from=requirements /srv/engine.txt /srv/gpu.txt ./
 # Compiled at the end, on all cores; torch carries files for newer Pythons, which do not compile on this one.
 RUN pip --python /opt/specsplit/bin/python install --no-compile -c constraints.txt -r engine.txt \
+    && { [ "$VARIANT" = cpu ] || { \
+        pip --python /opt/specsplit/bin/python install --no-compile -c constraints.txt -r gpu.txt \
+        && pip --python /opt/specsplit/bin/python install --no-compile --no-deps --index-url "$FLASHINFER_KERNELS" \
+            "flashinfer-jit-cache==$(sed -n 's/^flashinfer-python==//p' constraints.txt)"; }; } \
     && { python -m compileall -q -j 0 /opt/specsplit/lib >/dev/null || true; }
 
 # A member says where the others reach it: unless told, at the name that its container has in the network.

@@ -162,7 +162,13 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
     from specsplit_drafter.standalone import StandaloneModel  # noqa: PLC0415
 
     model = CausalLM.load(
-        folder, num_pages=settings.kv_tokens, page_size=1, dtype=settings.dtype, device=settings.device, mesh=mesh
+        folder,
+        num_pages=settings.kv_tokens,
+        page_size=1,
+        dtype=settings.dtype,
+        device=settings.device,
+        backend=settings.attention,
+        mesh=mesh,
     )
     return StandaloneModel(model)
 
@@ -179,7 +185,7 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None)
     need = replace(head.shape.need, format=settings.feature_format)
     if settings.feature_projection:
         need = projected(need, folder)
-    return HeadModel(head, settings.kv_tokens, need)
+    return HeadModel(head, settings.kv_tokens, need, settings.attention)
 
 
 def _pace(settings: DrafterSettings) -> Pace:

@@ -56,8 +56,8 @@ class AttentionBackend(Protocol):
 class BackendFactory(Protocol):
     """How a backend is made for one KV cache."""
 
-    def __call__(self, kv: KVCache, group: int) -> AttentionBackend:
-        """`group`: query heads per KV head."""
+    def __call__(self, kv: KVCache, group: int, page_size: int) -> AttentionBackend:
+        """`group`: query heads per KV head. `page_size`: slots of one page. Raises LoadError if it cannot be set up."""
         ...
 
 

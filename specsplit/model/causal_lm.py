@@ -11,11 +11,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specsplit.model.attention import TrialForward
+from specsplit.model.backends import check_backend
 from specsplit.model.batch import Row
 from specsplit.model.capture import Capture, Hidden
 from specsplit.model.load import load_model
 from specsplit.model.probe import probe
-from specsplit.model.runner import ModelRunner, check_backend
+from specsplit.model.runner import ModelRunner
 from specsplit.model.sharded import ShardedBlocks, TensorMesh, no_rows
 from specsplit.model.support import check_class, check_config, measure, refusing
 from specsplit.values import ModelInfo
@@ -31,7 +32,7 @@ class CausalLM(ModelRunner):
         *,
         num_pages: int,
         page_size: int,
-        backend: str = "torch",
+        backend: str = "auto",
         blocks: ShardedBlocks | None = None,
     ) -> None:
         """The model must have been built with attn_implementation NAME. `blocks` are what ranks share of it; None: nothing.
@@ -59,14 +60,14 @@ class CausalLM(ModelRunner):
         dtype: str = "float32",
         device: str = "cpu",
         inflate_layers: int = 0,
-        backend: str = "torch",
+        backend: str = "auto",
         mesh: TensorMesh | None = None,
     ) -> CausalLM:
         """Load from a local folder, as `load_model` does, ready to serve; with a `mesh`, this rank's part of it.
 
         Raises LoadError, saying why, if it cannot be, and RankLost.
         """
-        check_backend(backend)  # before a model is loaded for nothing
+        check_backend(backend, torch.device(device))  # before a model is loaded for nothing
         model, info, blocks = load_model(folder, dtype=dtype, device=device, inflate_layers=inflate_layers, mesh=mesh)
         with refusing(f"model folder {folder} cannot be served"):
             return cls(model, info, num_pages=num_pages, page_size=page_size, backend=backend, blocks=blocks)

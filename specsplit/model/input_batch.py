@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -17,20 +17,10 @@ from torch import Tensor
 
 from specsplit.model.batch import Ints, Row
 from specsplit.model.page_tables import PageTables
+from specsplit.model.transfer import on_device
 
 _Array: TypeAlias = Any
 """A tensor, or numpy's array where the device is the CPU: there the tables are the host's, and numpy is quicker at what is small."""
-
-
-class PagedIndices(NamedTuple):
-    """The pages of all rows end to end, int32: what FlashInfer's paged wrappers take."""
-
-    indptr: Tensor
-    """[B + 1] where each row begins."""
-    indices: Tensor
-    """[sum of pages]"""
-    last_page_len: Tensor
-    """[B] tokens on each row's last page."""
 
 
 class InputBatch:
@@ -41,16 +31,17 @@ class InputBatch:
     ) -> None:
         """Pack at least one row. `in_numpy`: where indices are computed; by default in numpy if the device is the CPU."""
         self._in_numpy: Final = device.type == "cpu" if in_numpy is None else in_numpy
-        self._tables: Final = tables
+        self.tables: Final = tables
+        """Pages and slots of the rows, on the host."""
         self.rows: Final = rows
         queries = [row.num_tokens for row in rows]
         starts = [0, *accumulate(queries[:-1])]
         wanted = [start + index for row, start in zip(rows, starts, strict=True) for index in row.logits_at]
-        self.tokens: Final = _on(device, _joined([row.tokens for row in rows]))
+        self.tokens: Final = on_device(_joined([row.tokens for row in rows]), device)
         """[T]"""
-        self.positions: Final = _on(device, _joined([row.positions for row in rows]))
+        self.positions: Final = on_device(_joined([row.positions for row in rows]), device)
         """[T]"""
-        self.logits_at: Final = _on(device, np.array(wanted, dtype=np.int64))
+        self.logits_at: Final = on_device(np.array(wanted, dtype=np.int64), device)
         """[n] indices into T, row by row in the order each row asked."""
         self.starts, self.queries, self.lengths = np.array((starts, queries, [row.pages.length for row in rows]))
         """[B] each, on the host: index of each row's first token, Q and L of each row."""
@@ -62,7 +53,7 @@ class InputBatch:
     @property
     def _size(self) -> int:
         """Tokens to a page of `_pages`. In numpy those are slots, since the host's tables say the slot of every token."""
-        return 1 if self._in_numpy else self._tables.page_size
+        return 1 if self._in_numpy else self.tables.page_size
 
     @cached_property
     def _pages(self) -> _Array:
@@ -70,7 +61,7 @@ class InputBatch:
         size = self._size
         counts = [-(-row.pages.length // size) for row in self.rows]
         most = max(counts)
-        tables: _Array = self._tables.slots if self._in_numpy else self._tables.on(self.tokens.device)
+        tables: _Array = self.tables.slots if self._in_numpy else self.tables.on(self.tokens.device)
         if len(self.rows) == 1 and self.rows[0].pages.own is None:
             return tables[self.rows[0].pages.table, :most][None]
         pages = tables[self._array(np.array([row.pages.table for row in self.rows])), :most]
@@ -86,12 +77,12 @@ class InputBatch:
 
     def _own(self, row: Row) -> Ints:
         """The last of the row's pages, which are in no table; in numpy the slots of them that it sees."""
-        own, size = row.pages.own, self._tables.page_size
+        own, size = row.pages.own, self.tables.page_size
         assert own is not None, "the row has pages of its own"
         if not self._in_numpy:
             return own
         unused = -row.pages.length % size  # at the end of the last page
-        return self._tables.slots_of(own)[: len(own) * size - unused]
+        return self.tables.slots_of(own)[: len(own) * size - unused]
 
     @cached_property
     def _slots(self) -> _Array:
@@ -132,20 +123,8 @@ class InputBatch:
         row, page, within = self._array(np.array((rows, *np.divmod(local, size))))
         return self._pages[row, page] * size + within
 
-    def indices(self) -> PagedIndices:
-        """The pages of the rows end to end."""
-        size, device = self._tables.page_size, self.tokens.device
-        pages = self._tensor(self._pages[:, ::size] // size).int() if self._in_numpy else self._pages
-        counts = -(-self.lengths // size)
-        total = int(counts.sum())
-        indptr = _on(device, np.concatenate(([0], counts.cumsum())))
-        rows = torch.repeat_interleave(_on(device, counts), output_size=total)
-        within = torch.arange(total, device=device) - indptr.index_select(0, rows)
-        last = (self.lengths - 1) % size + 1
-        return PagedIndices(indptr.int(), pages[rows, within], _on(device, last).int())
-
     def _array(self, array: NDArray[Any]) -> _Array:
-        return array if self._in_numpy else _on(self.tokens.device, array)
+        return array if self._in_numpy else on_device(array, self.tokens.device)
 
     def _arange(self, count: int) -> _Array:
         return np.arange(count) if self._in_numpy else torch.arange(count, device=self.tokens.device)
@@ -156,11 +135,6 @@ class InputBatch:
 
 def _joined(parts: Sequence[ArrayLike]) -> Ints:
     return np.asarray(parts[0], dtype=np.int64) if len(parts) == 1 else np.concatenate(parts, dtype=np.int64)
-
-
-def _on(device: torch.device, array: NDArray[Any]) -> Tensor:
-    tensor = torch.from_numpy(array)
-    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
 
 def _run(row: Row, tables: PageTables) -> slice | None:

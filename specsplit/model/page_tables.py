@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specsplit.model.transfer import on_device
+
 Pages = NDArray[np.int32]
 Slots = NDArray[np.int64]
 
@@ -65,7 +67,7 @@ class TablesCopy:
             width = matrix.shape[1]
             at = np.concatenate([np.arange(t * width + start, t * width + stop) for t, start, stop in self._changed])
             at = np.unique(at)  # where an index comes twice, which value a device writes last is open
-            written = torch.from_numpy(np.stack((at, matrix.reshape(-1).take(at)))).to(self._device, non_blocking=True)
+            written = on_device(np.stack((at, matrix.reshape(-1).take(at))), self._device)
             self._tensor.view(-1).index_copy_(0, written[0], written[1].to(torch.int32))
         self._changed.clear()
         return self._tensor

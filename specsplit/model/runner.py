@@ -8,23 +8,12 @@ from typing import Final
 import numpy as np
 import torch
 
-from specsplit.errors import LoadError
-from specsplit.model.attention import BackendFactory
+from specsplit.model.backends import BACKENDS, choose_backend
 from specsplit.model.batch import Row
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import Geometry, KVCache
 from specsplit.model.page_tables import Slots
 from specsplit.model.pages import PagePool
-from specsplit.model.torch_attention import TorchAttention
-
-BACKENDS: Final[dict[str, BackendFactory]] = {"torch": TorchAttention}
-"""Ways to attend, by name."""
-
-
-def check_backend(name: str) -> None:
-    """Raise LoadError, saying which there are, for a name that is none of them."""
-    if name not in BACKENDS:
-        raise LoadError(f"attention backend {name!r} is not there; expected {' or '.join(map(repr, BACKENDS))}")
 
 
 class ModelRunner:
@@ -37,13 +26,14 @@ class ModelRunner:
         page_size: int,
         dtype: torch.dtype,
         device: torch.device,
-        backend: str = "torch",
+        backend: str = "auto",
     ) -> None:
-        """Raises LoadError for a backend that is not there."""
-        check_backend(backend)
+        """Raises LoadError for an attention backend that is not there, or cannot be had for this."""
         self.pool: Final = PagePool(num_pages, page_size)
         self.kv: Final = KVCache(geometry, self.pool.num_slots, dtype, device)
-        self.backend: Final = BACKENDS[backend](self.kv, geometry.group)
+        self.attention: Final = choose_backend(backend, self.kv)
+        """Name of the backend."""
+        self.backend: Final = BACKENDS[self.attention](self.kv, geometry.group, page_size)
 
     @property
     def device(self) -> torch.device:

@@ -21,6 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from specsplit.model.batch import Ints, Row
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import KVCache
+from specsplit.model.transfer import on_device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +65,7 @@ class TorchForward:
 class TorchAttention:
     """Plans forwards over one KV cache (an AttentionBackend). `group` is G: query heads per KV head."""
 
-    def __init__(self, kv: KVCache, group: int) -> None:
+    def __init__(self, kv: KVCache, group: int, page_size: int) -> None:
         self._kv = kv
         self._group = group
         self._device = kv.data.device
@@ -120,7 +121,7 @@ class TorchAttention:
         return per_head.reshape(size, 1, self._group * queries, length)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
+        return on_device(array, self._device)
 
 
 def _bucket_key(row: Row) -> tuple[int, int]:

@@ -16,6 +16,9 @@ class EngineSettings(MemberSettings):
     """Type of weights and KV; auto takes what the model folder says."""
     device: str = "cpu"
     """torch device: cpu, cuda, cuda:1, ..."""
+    attention: Literal["auto", "torch", "flashinfer"] = "auto"
+    """How attention is computed: torch (the reference, on any device), flashinfer (GPU kernels for float16 and bfloat16, out of the extra
+    specsplit[gpu]) or auto: flashinfer where it can be had, else torch."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of one forward."""
     dp_size: int = Field(default=1, ge=1)

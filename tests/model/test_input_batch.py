@@ -1,4 +1,4 @@
-"""Rows find their KV in the page tables: slots of new tokens and of all that they see, and the indices that FlashInfer takes."""
+"""Rows find their KV in the page tables: slots of new tokens and of all that they see."""
 
 from __future__ import annotations
 
@@ -59,14 +59,6 @@ def test_shorter_rows_are_padded_with_their_own_first_slot(example: tuple[PagePo
     assert packed(*example).slots([0, 3]).tolist() == [[0, 1, 2, 3, 8, 9, 10, 11, 12], [0, 1, 2, 3, 24, 25, 26, 27, 28]]
 
 
-def test_the_indices_of_flashinfer_are_the_pages_end_to_end(example: tuple[PagePool, list[Row]]) -> None:
-    found = packed(*example).indices()
-    assert found.indptr.tolist() == [0, 3, 4, 6, 9]
-    assert found.indices.tolist() == [0, 2, 3, 1, 4, 5, 0, 6, 7]
-    assert found.last_page_len.tolist() == [1, 4, 2, 1]
-    assert {part.dtype for part in found} == {torch.int32}
-
-
 def test_one_row_whose_pages_lie_side_by_side_is_a_run_and_no_other_is(example: tuple[PagePool, list[Row]]) -> None:
     pool, rows = example
     assert [packed(pool, [row]).run for row in rows] == [None, slice(4, 8), slice(16, 22), None]
@@ -100,7 +92,6 @@ def test_slots_are_those_of_the_table_whatever_the_page_size_in_numpy_and_in_tor
         assert found.write_slots.tolist() == written
         assert found.write_slots.dtype == found.slots(some).dtype == torch.int64
     assert in_numpy.slots(some).equal(in_torch.slots(some))
-    assert all(one.equal(other) for one, other in zip(in_numpy.indices(), in_torch.indices(), strict=True))
 
 
 @given(st.data())

@@ -216,6 +216,7 @@ def test_missing_and_broken_folders_are_refused(tmp_path: Path, folders: dict[st
 def test_unknown_settings_are_refused(folders: dict[str, Path]) -> None:
     refused(folders["llama"], "dtype 'int3' is not known", dtype="int3")
     refused(folders["llama"], "attention backend 'abacus' is not there", backend="abacus")
+    refused(folders["llama"], "attention = flashinfer cannot be had: it needs an NVIDIA GPU", backend="flashinfer")
     refused(folders["llama"], "4 KV tokens are too few", num_pages=1)
 
 

@@ -65,6 +65,7 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
         dtype=settings.dtype,
         device=settings.device,
         inflate_layers=settings.inflate_layers,
+        backend=settings.attention,
         mesh=mesh,
     )
     projection = Projection.load(settings.feature_projection, target) if settings.feature_projection else None
@@ -96,7 +97,8 @@ def service_of(settings: VerifierSettings, rank: int = 0) -> Service[Verifier]:
         runner = await asyncio.to_thread(load_target, settings, clock, rank)
         verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry)
         info = verifier.info
-        _log.info("loaded", extra=fields(model=info.model, vocabulary=info.vocabulary, max_context=info.max_context))
+        facts = {"model": info.model, "vocabulary": info.vocabulary, "max_context": info.max_context}
+        _log.info("loaded", extra=fields(**facts, attention=runner.target.attention))
         return verifier
 
     return Service(

@@ -1,0 +1,152 @@
+"""What FlashInfer's paged wrappers are told of a batch. Rows and page tables in, host arrays out; nothing here needs the package.
+
+Rows make up to two groups, with a call of a wrapper (or two) each:
+
+    in order   every new token sees all tokens before it: prompt chunks, single tokens, chains. The kernel's causal mask says that.
+    trees      the whole pages that every node sees need no mask (`prefix`); the rest of a row, which holds its tree, has a mask of
+               one bit per node and token (`seen`). The results of the two are merged. If there is little to see it is all masked.
+
+    B   rows of the group        Q, L, E   as in `specsplit.model.batch`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specsplit.model.batch import Ints, Mask, Row, causal_mask
+from specsplit.model.page_tables import Pages, PageTables
+
+WHOLE_MASK: Final = 1 << 15
+"""Up to so many elements of the mask (sum of Q * L) trees are masked as a whole: one kernel instead of three."""
+
+Int32s = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PagedRows:
+    """The queries of some rows and the pages that they attend to, int32, as `plan` of a paged wrapper takes them."""
+
+    qo_indptr: Int32s
+    """[B + 1] where the queries of each row begin."""
+    kv_indptr: Int32s
+    """[B + 1] where the pages of each row begin."""
+    indices: Int32s
+    """[sum of pages]"""
+    last_page_len: Int32s
+    """[B] tokens on each row's last page; 0 if it has no page."""
+    lengths: Int32s
+    """[B] tokens that each row attends to."""
+    mask: NDArray[np.uint8] | None = None
+    """Bit i % 8 (the least first) of byte i // 8 of a row: does query i // length see token i % length? None: there is no mask.
+
+    The bytes of a row begin at as many bytes as the rows before it have elements, not at the next free byte: given a mask in
+    bits, the wrapper finds the rows in it by counting elements.
+    """
+
+    @classmethod
+    def of(cls, queries: Ints, pages: Sequence[Pages], lengths: Ints, page_size: int) -> PagedRows:
+        """queries, lengths [B], and the pages of each row."""
+        last = np.where(lengths > 0, (lengths - 1) % page_size + 1, 0)
+        counts = np.array([len(each) for each in pages])
+        return cls(_indptr(queries), _indptr(counts), np.concatenate(pages), _int32(last), _int32(lengths))
+
+    def masked(self, rows: Sequence[Row]) -> PagedRows:
+        """The same, with the masks of `rows`: what lies before the last E tokens of one is seen by all of its queries."""
+        lengths = self.lengths.tolist()
+        sizes = [row.num_tokens * length for row, length in zip(rows, lengths, strict=True)]
+        mask, start = np.zeros(sum(sizes), dtype=np.uint8), 0
+        for row, length, size in zip(rows, lengths, sizes, strict=True):
+            shown = np.ones((row.num_tokens, length), dtype=np.bool_)
+            shown[:, length - row.tail_mask.shape[1] :] = row.tail_mask
+            bits = np.packbits(shown, axis=None, bitorder="little")
+            mask[start : start + len(bits)] = bits
+            start += size
+        return PagedRows(self.qo_indptr, self.kv_indptr, self.indices, self.last_page_len, self.lengths, mask)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Rows that are attended to in the same way."""
+
+    tokens: Ints | slice
+    """Index into the new tokens of the batch, of those of the group."""
+    seen: PagedRows
+    """With a mask for trees, and without one for rows in order, whose queries attend causally: query i to all but the last Q - 1 - i."""
+    prefix: PagedRows | None = None
+    """What every query of its row attends to besides."""
+
+
+def plan_groups(rows: Sequence[Row], tables: PageTables, whole_mask: int = WHOLE_MASK) -> list[Group]:
+    """Lay rows (at least one) out, which are one behind the other in the batch."""
+    queries = np.array([row.num_tokens for row in rows])
+    starts = queries.cumsum() - queries
+    ordered = np.array([in_order(row.tail_mask) for row in rows])
+    groups: list[Group] = []
+    for members, layout in ((np.flatnonzero(ordered), _in_order), (np.flatnonzero(~ordered), _trees(whole_mask))):
+        if members.size:
+            seen, prefix = layout([rows[index] for index in members.tolist()], tables)
+            groups.append(Group(_tokens(starts[members], queries[members]), seen, prefix))
+    return groups
+
+
+def in_order(mask: Mask) -> bool:
+    """Whether each new token sees all that come before it, and itself."""
+    queries, tail = mask.shape
+    if queries != tail or 2 * np.count_nonzero(mask) != queries * (queries + 1):
+        return False
+    return bool((mask == _causal(queries)).all())
+
+
+_Layout = Callable[[Sequence[Row], PageTables], tuple[PagedRows, PagedRows | None]]
+
+
+def _in_order(rows: Sequence[Row], tables: PageTables) -> tuple[PagedRows, None]:
+    queries, lengths = _sizes(rows)
+    return PagedRows.of(queries, [tables.listed(row.pages) for row in rows], lengths, tables.page_size), None
+
+
+def _trees(whole_mask: int) -> _Layout:
+    def layout(rows: Sequence[Row], tables: PageTables) -> tuple[PagedRows, PagedRows | None]:
+        queries, lengths = _sizes(rows)
+        pages = [tables.listed(row.pages) for row in rows]
+        shared = (lengths - np.array([row.tail_mask.shape[1] for row in rows])) // tables.page_size
+        if not shared.any() or int(queries @ lengths) <= whole_mask:
+            return PagedRows.of(queries, pages, lengths, tables.page_size).masked(rows), None
+        cuts, before = shared.tolist(), shared * tables.page_size
+        fronts = [each[:cut] for each, cut in zip(pages, cuts, strict=True)]
+        backs = [each[cut:] for each, cut in zip(pages, cuts, strict=True)]
+        seen = PagedRows.of(queries, backs, lengths - before, tables.page_size).masked(rows)
+        return seen, PagedRows.of(queries, fronts, before, tables.page_size)
+
+    return layout
+
+
+def _sizes(rows: Sequence[Row]) -> tuple[Ints, Ints]:
+    return np.array([row.num_tokens for row in rows]), np.array([row.pages.length for row in rows])
+
+
+def _tokens(starts: Ints, queries: Ints) -> Ints | slice:
+    """A slice if the rows lie side by side: then nothing has to be gathered."""
+    first, total = int(starts[0]), int(queries.sum())
+    if int(starts[-1] + queries[-1]) - first == total:
+        return slice(first, first + total)
+    return np.arange(total) + (starts - (queries.cumsum() - queries)).repeat(queries)
+
+
+def _indptr(counts: Ints) -> Int32s:
+    return np.concatenate(([0], counts.cumsum()), dtype=np.int32, casting="same_kind")
+
+
+def _int32(values: Ints) -> Int32s:
+    return values.astype(np.int32)
+
+
+@lru_cache(maxsize=64)
+def _causal(length: int) -> Mask:
+    return causal_mask(length)

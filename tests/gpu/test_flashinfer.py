@@ -1,0 +1,66 @@
+"""The flashinfer backend against torch on a GPU: ragged batches of chunks, trees and a drafter's nodes.
+
+These tests have never run: they were written on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsplit.model import PagePool, PageTable, Row
+from specsplit.model.backends import choose_backend
+from specsplit.model.flashinfer_attention import FlashInferAttention, obstacle
+from specsplit.model.flashinfer_plan import WHOLE_MASK
+from specsplit.model.torch_attention import TorchAttention
+from tests.model.ragged import Ragged, ragged
+
+GPU = torch.device("cuda", 0)
+_PROBLEM = obstacle(GPU)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(_PROBLEM is not None, reason=f"flashinfer cannot be had: {_PROBLEM}"),
+    pytest.mark.timeout(600),  # kernels may have to be compiled
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("group", [1, 4, 8])
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+def test_it_computes_what_torch_computes(page_size: int, group: int, head_dim: int, dtype: torch.dtype) -> None:
+    @settings(max_examples=5)
+    @given(ragged(page_size, most_rows=8, most_tokens=700), st.sampled_from([0, WHOLE_MASK]))
+    def law(batches: Ragged, whole_mask: int) -> None:
+        torch.manual_seed(20)
+        kv = batches.filled(group, head_dim, dtype, GPU)
+        new = batches.tokens(group, head_dim, dtype, GPU)
+        assert choose_backend("auto", kv) == "flashinfer"
+        backend = FlashInferAttention(kv, group, page_size, whole_mask=whole_mask)
+        found = backend.plan(batches.batch(GPU)).attend(0, *new, None, {})
+        expected = TorchAttention(kv, group, page_size).plan(batches.batch(GPU)).attend(0, *new, None, {})
+        tolerance = 2e-2 if dtype == torch.bfloat16 else 4e-3
+        torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+    law()
+
+
+def test_a_plan_waits_for_nothing_on_the_device() -> None:
+    """Whatever it copies it copies from pinned memory, and it reads nothing back."""
+    pool = PagePool(64, 16)
+    tables = [PageTable(pool) for _ in range(3)]
+    for table in tables:
+        table.reserve(300)
+    forked = [-1, 0, 0, 1, 1, 3]
+    rows = [Row.tree([7] * 6, forked, tables[0].upto(300)), Row.chunk([7] * 40, tables[1].upto(120))]
+    batches = Ragged([*rows, Row.tree([7] * 6, forked, tables[2].upto(40))], pool)
+    kv = batches.filled(4, 64, torch.bfloat16, GPU)
+    backend, batch = FlashInferAttention(kv, 4, 16, whole_mask=0), batches.batch(GPU)
+    new = batches.tokens(4, 64, torch.bfloat16, GPU)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        backend.plan(batch).attend(0, *new, None, {})
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

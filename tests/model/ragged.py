@@ -1,0 +1,70 @@
+"""Random batches for attention backends: prompt chunks, trees and a drafter's nodes over pages that lie crosswise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specsplit.model import Geometry, KVCache, PagePool, PageTable, Row, ancestor_mask
+from specsplit.model.input_batch import InputBatch
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of one forward, and the pool of their pages."""
+
+    rows: list[Row]
+    pool: PagePool
+
+    def batch(self, device: torch.device) -> InputBatch:
+        return InputBatch(self.rows, self.pool.tables, device)
+
+    def filled(self, group: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+        """Random KV, NaN in every slot that no row sees."""
+        kv = KVCache(Geometry(1, 2 * group, 2, head_dim), self.pool.num_slots, dtype, device)
+        kv.data.fill_(torch.nan)
+        for row in self.rows:
+            pages = self.pool.tables.listed(row.pages).astype(np.int64)
+            slots = torch.from_numpy(self.pool.tables.slots_of(pages)[: row.pages.length]).to(device)
+            kv.data[:, :, slots] = torch.randn(1, 2, len(slots), 2, head_dim, device=device).to(dtype)
+        return kv
+
+    def tokens(
+        self, group: int, head_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value of the new tokens, in the strides in which a model hands them on."""
+        total = sum(row.num_tokens for row in self.rows)
+        query, key, value = (
+            torch.randn(heads, total, head_dim, device=device).to(dtype).transpose(0, 1) for heads in (2 * group, 2, 2)
+        )
+        return query, key, value
+
+
+@st.composite
+def ragged(draw: st.DrawFn, page_size: int, most_rows: int = 5, most_tokens: int = 150) -> Ragged:
+    pool = PagePool(4 * most_rows * (most_tokens // page_size + 2), page_size)
+    tables = [PageTable(pool) for _ in range(draw(st.integers(1, most_rows)))]
+    lengths = [draw(st.integers(1, most_tokens)) for _ in tables]
+    for share in (3, 2, 1):  # pages of the tables take turns
+        for table, length in zip(tables, lengths, strict=True):
+            table.reserve(max(1, length // share))
+    return Ragged([draw(_rows(table, length, pool)) for table, length in zip(tables, lengths, strict=True)], pool)
+
+
+@st.composite
+def _rows(draw: st.DrawFn, table: PageTable, length: int, pool: PagePool) -> Row:
+    own = pool.allocate(draw(st.integers(0, pool.pages_for(length)))) if draw(st.booleans()) else None
+    pages = table.upto(length, own)
+    tail = draw(st.integers(1, min(length, 20)))
+    kind = draw(st.sampled_from(["chunk", "tree", "nodes"]))
+    if kind == "chunk":
+        return Row.chunk([7] * tail, pages)
+    parents = [-1, *(draw(st.integers(0, index - 1)) for index in range(1, tail))]
+    if kind == "tree":
+        return Row.tree([7] * tail, parents, pages)
+    new = draw(st.integers(1, tail))  # the others' KV is there already
+    return Row([7] * new, np.arange(new), pages, ancestor_mask(parents)[-new:])
