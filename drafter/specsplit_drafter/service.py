@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from specsplit.clock import SystemClock
-from specsplit.errors import LoadError
+from specsplit.errors import LoadError, SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.place import Place
@@ -30,9 +30,6 @@ from specsplit_drafter.telemetry import Telemetry
 if TYPE_CHECKING:  # an ngram drafter runs without torch
     from specsplit.model.sharded import TensorMesh
     from specsplit_drafter.draft_model import DraftModel
-
-PARKED_EVERY_S = 0.01
-"""How often a rank that leaves looks whether its group has parked."""
 
 
 def main(settings: DrafterSettings) -> int:
@@ -73,7 +70,7 @@ def _member(settings: DrafterSettings, server: Server, drafter: Drafter, channel
         register if rank is None else replace(register, group=rank.group),
         drafter.engine.load,
         wave=None if rank is None else lambda: rank.report,
-        on_start_wave=drafter.engine.begin_wave,
+        on_start_wave=drafter.begin_wave,
         on_tracing=server.tracing.apply,
         on_drain=dismissed,
     )
@@ -96,6 +93,12 @@ class Drafter:
         self.engine = Engine(table, SystemClock(), outbox, lambda: self._set(self.failed))
         self.engine.start()
 
+    def begin_wave(self, number: int) -> None:
+        """Have this rank begin a wave of its group."""
+        if (rank := self.engine.rank) is not None:
+            rank.told = max(rank.told, number)
+        self.engine.begin_wave(number)
+
     async def drained(self) -> None:
         """Take no new sessions, and wait for those that run, on other ranks too. What is left when the time is up is handed back."""
         if self.failed.is_set():
@@ -104,8 +107,8 @@ class Drafter:
         self.engine.drain(lambda: self._set(idle))
         try:
             await idle.wait()
-            while not (rank is None or rank.may_leave or self.failed.is_set()):
-                await asyncio.sleep(PARKED_EVERY_S)
+            if rank is not None:
+                await rank.unneeded(self.failed)
         except asyncio.CancelledError:
             self.engine.hand_back()
             await self.close()  # their verifiers are told, and their spans made, before the server ends
@@ -152,9 +155,13 @@ def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
     if settings.dp_size == 1:
         return ModelProposer(load(settings, settings.model, None), settings.children)
     mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
-    model, clock = load(settings, settings.model, mesh), SystemClock()
-    lockstep = Lockstep(mesh, clock, drawn=secrets.randbits(62))
-    return ModelProposer(model, settings.children, turns=Turns(model, lockstep, clock))
+    try:
+        model, clock = load(settings, settings.model, mesh), SystemClock()
+        lockstep = Lockstep(mesh, clock, drawn=secrets.randbits(62))
+        return ModelProposer(model, settings.children, turns=Turns(model, lockstep, clock))
+    except SpecsplitError as error:
+        mesh.leave(str(error))
+        raise
 
 
 def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None) -> DraftModel:

@@ -115,6 +115,8 @@ class TorchMesh:
         try:
             yield
         except RuntimeError as error:
+            if self._why:  # another thread of this rank has ended the group meanwhile, and told why
+                raise RankLost(self._why) from error
             clear_frames(error.__traceback__)  # whoever holds a group holds its connections too
             self._cut()  # first: ranks that wait for this one notice at once
             self._why = self._roll_call(error)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from specsplit.clock import Clock
 from specsplit.membership import WaveReport
@@ -12,6 +14,10 @@ from specsplit.ranks.wave import ENDLESS, Wave
 from specsplit.records import TurnCosts
 
 _log = logging.getLogger(__name__)
+
+ASKED_EVERY_S: Final = 0.01
+SETTLED: Final = 30
+"""So many times in a row a rank that is told to leave is found to be needed by none."""
 
 
 class Rank:
@@ -27,6 +33,8 @@ class Rank:
         """Where it stands. Any thread may ask."""
         self.excused: Callable[[], bool] = lambda: True
         """False while the coordinator may not know that this rank leaves; asked by `may_leave`."""
+        self.told = 0
+        """The highest wave that the coordinator has told of, set where it is heard: the engine thread comes to it later."""
         self._lockstep = lockstep
         self._clock = clock
         self._wave = Wave() if parks and not self.alone else ENDLESS
@@ -40,8 +48,17 @@ class Rank:
 
     @property
     def may_leave(self) -> bool:
-        """True if no other rank needs it any more: the group is parked, and will not be woken. Any thread may ask."""
-        return self.report.parked and self.excused()
+        """True if it is alone, or its group is parked and no wave is to begin. Any thread may ask."""
+        return self.alone or (self.report.parked and self.report.number >= self.told and self.excused())
+
+    async def unneeded(self, failed: asyncio.Event) -> None:
+        """Return once no other rank needs this one, or it has failed. `may_leave` has to hold for a while: a session that was placed on
+        another rank just before the coordinator knew is told of by then.
+        """
+        held = 0
+        while not (self.alone or failed.is_set() or held == SETTLED):
+            await asyncio.sleep(ASKED_EVERY_S)
+            held = held + 1 if self.may_leave else 0
 
     def start(self, wave: int) -> None:
         """The coordinator has all ranks begin a wave."""

@@ -57,6 +57,7 @@ class Server:
         self._phase = Phase.LOADING
         self._leave = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._asked = False
         self._port = 0
         self._health = Health(services)
         self.tracing = set_up_tracing(service, settings)
@@ -114,12 +115,17 @@ class Server:
         os._exit(0)  # a model being loaded on another thread would keep the process alive for as long as that takes
 
     def leave(self) -> None:
-        """Begin to drain, as SIGTERM does; asked a second time, stop without waiting."""
-        (self._hurry if self._leave.is_set() else self._leave).set()
+        """Begin to drain, as SIGTERM does; asked a second time, stop without waiting. That others began it (`drain`) is no asking."""
+        (self._hurry if self._asked else self._leave).set()
+        self._asked = True
 
     def drain(self) -> None:
         """Begin to drain, unless that has begun."""
         self._leave.set()
+
+    def give_up(self) -> None:
+        """Begin to drain; if that has begun, stop without waiting: what it waits for will not come."""
+        (self._hurry if self._leave.is_set() else self._leave).set()
 
     async def run(self, drain: Callable[[], Awaitable[None]], *, signals: bool = True) -> int:
         """Serve until SIGTERM, SIGINT or `leave`; then drain, stop, and return the exit status 0.

@@ -134,7 +134,7 @@ class Service(Generic[B]):
 
     async def _leave_if_failed(self) -> None:
         await self._backend.failed.wait()
-        self.leave()
+        self.server.give_up()
 
 
 def registration(settings: MemberSettings, service: str, server: Server, role: Role) -> Register:

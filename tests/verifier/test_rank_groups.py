@@ -26,7 +26,7 @@ from tests.drafter.service_toys import drafter
 from tests.support.meshes import ThreadMesh, mesh_of
 from tests.support.rank_groups import eventually, ranks_over
 from tests.support.toys import letter
-from tests.verifier.conftest import recorded
+from tests.verifier.conftest import recorded, verifier_over
 
 
 def alphabet_from(start: str, tokens: int) -> str:
@@ -158,6 +158,25 @@ async def test_a_coordinator_that_has_started_anew_wakes_a_group_that_it_never_s
         ranks.connect()
         assert await ranks.write(1, "a", 3) == "bcd"
         assert ranks.group.wave > before
+
+
+async def test_a_rank_stays_for_a_wave_that_it_was_told_of_and_its_engine_has_not_begun(alphabet: Path) -> None:
+    async with ranks_over(alphabet, 2) as ranks:
+        rank = ranks.verifiers[0].engine.rank
+        assert rank.may_leave
+        rank.told = 1
+        assert not rank.may_leave
+        ranks.group.placed()
+        await eventually(lambda: rank.may_leave)
+        assert rank.report.number == 1
+        await ranks.verifiers[0].drained()
+
+
+async def test_a_verifier_that_is_alone_leaves_when_its_sessions_are_over(alphabet: Path) -> None:
+    async with verifier_over(alphabet) as verifier:
+        verifier.engine.rank.excused = lambda: False
+        async with asyncio.timeout(20):
+            await verifier.drained()
 
 
 async def test_a_parked_rank_refuses_what_cannot_be_without_waking_the_others(alphabet: Path) -> None:

@@ -149,6 +149,8 @@ class Engine:
         deferred, self._deferred = self._deferred, []
         for event in deferred:
             self._handle(event)
+        if deferred:
+            block_s = 0.0  # that was what a first event is waited for
         try:
             self._handle(self._inbox.get(timeout=block_s) if block_s != 0.0 else self._inbox.get_nowait())
             while True:

@@ -138,7 +138,7 @@ class _Member:
             on_plan=self._on_plan,
             on_tracing=server.tracing.apply,
             on_hand_over=self._on_hand_over,
-            on_start_wave=lambda number: verifier.engine.post(BeginWave(number)),
+            on_start_wave=self._on_start_wave,
             on_drain=self._on_drain,
         )
         verifier.on_lost = self._on_lost
@@ -158,6 +158,11 @@ class _Member:
             wanted = f"adaptive = {control.adaptive}, max_draft_tokens = {control.max_draft_tokens}"
             _log.warning("the order (%s) does not go with the settings here, keeping their own: %s", wanted, error)
             self._verifier.replan(order.changes)
+
+    def _on_start_wave(self, number: int) -> None:
+        rank = self._verifier.engine.rank
+        rank.told = max(rank.told, number)
+        self._verifier.engine.post(BeginWave(number))
 
     def _on_drain(self) -> None:
         """The group leaves, as the coordinator knows now: it tells the other ranks, and places no more on any."""

@@ -16,7 +16,7 @@ from specsplit.errors import RankLost, SpecsplitError
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import Paced
-from specsplit.ranks.lockstep import Lockstep, Proposal
+from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.mesh import LocalMesh
 from specsplit_verifier.extraction import Extractor, Wanted
 from specsplit_verifier.logprobs import with_logprobs
@@ -63,14 +63,12 @@ class TargetRunner:
         own, and a turn in which nobody has rows runs nothing. Raises RankLost.
         """
         output = self._in_halves(step)
-        if output.failed and len(output.failed) == len(step.sessions) and self._agree(step.proposal, 1, 1):
+        if output.failed and len(output.failed) == len(step.sessions):
+            if not self.lockstep.alone:
+                self.lockstep.turn(step.proposal, 1, 1)
             with self._turn():
                 self.target.trial()
         return output
-
-    def _agree(self, proposal: Proposal, rows: int, kv_tokens: int) -> bool:
-        """Propose a forward to the other ranks; False if there is none, since nobody has rows. Alone: True. Raises RankLost."""
-        return self.lockstep.alone or self.lockstep.turn(proposal, rows, kv_tokens)
 
     def _turn(self) -> AbstractContextManager[None]:
         """The forward that was agreed upon. Nothing that may fail comes between the two, or the others would wait for this rank."""
@@ -95,7 +93,7 @@ class TargetRunner:
 
     def _run(self, step: StepInput) -> StepOutput:
         pick = self._sampler.prepare(step.trees)
-        if not self._agree(step.proposal, step.tokens, step.kv_tokens):
+        if not (self.lockstep.alone or self.lockstep.turn(step.proposal, step.tokens, step.kv_tokens)):
             return StepOutput(started=self._clock.now())
         started = self._clock.now()
         with self._paced.step(step.tokens):

@@ -27,8 +27,6 @@ from specsplit_verifier.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 LOSSES_KEPT = 64
-PARKED_EVERY_S = 0.01
-"""How often a rank that leaves looks whether its group has parked."""
 
 
 class Verifier:
@@ -184,8 +182,7 @@ class Verifier:
     async def drained(self) -> None:
         """Return once no session is left, here or on another rank of the group: the others can do nothing without this one."""
         await self._callers.gone()
-        while not (self.failed.is_set() or self.engine.rank.may_leave):
-            await asyncio.sleep(PARKED_EVERY_S)
+        await self.engine.rank.unneeded(self.failed)
 
     async def close(self) -> None:
         """End the streams and the engine thread."""

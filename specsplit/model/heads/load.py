@@ -63,8 +63,9 @@ def load_head(
         fill(head, source.checkpoint, layout, dtype_of(dtype))
         if mesh is not None:
             head.shard(mesh)  # what others hold never reaches the device
-            mesh.assemble()
         head.to(torch.device(device)).eval()
+        if mesh is not None:
+            mesh.assemble()  # the next thing that all do has a shorter limit
         if attn_implementation == NAME:
             head.requires_grad_(False)
             _ = head.geometry  # attention that is not supported is refused now, not at the first session
