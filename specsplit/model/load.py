@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from specsplit.text.vocabulary import vocabulary_of
 from specsplit.values import ModelInfo
 
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_ALONE = threading.Lock()
+"""transformers takes a method from PreTrainedModel, for the whole process, while it loads one: on two threads at once it would be lost."""
 
 
 def load_model(
@@ -61,14 +64,15 @@ def _load_model(folder: Path, dtype: str) -> PreTrainedModel:
 
 def _load_weights(folder: Path, config: PretrainedConfig, dtype: torch.dtype | str) -> PreTrainedModel:
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            attn_implementation=NAME,
-            local_files_only=True,
-            output_loading_info=True,
-        )
+        with _ALONE:
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation=NAME,
+                local_files_only=True,
+                output_loading_info=True,
+            )
     except KeyError as error:  # older architectures look their attention class up by name, and find none of ours
         raise LoadError(
             f"{config.model_type} does not use transformers' AttentionInterface: {error} is not known"

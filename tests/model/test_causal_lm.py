@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from specsplit.model import CausalLM, PageTable, Row
 
@@ -83,3 +85,12 @@ def test_a_row_gives_the_same_logits_whether_its_pages_are_a_run_or_scattered(ll
         alone = llama.forward([Row.tree([4], [-1], table.upto(11))])
         logits.append(torch.cat([alone, llama.forward([Row.tree(tokens, parents, table.upto(16))])]))
     torch.testing.assert_close(logits[0], logits[1], atol=1e-5, rtol=1e-5)
+
+
+def test_models_may_be_loaded_on_several_threads_at_once() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        loaded = list(
+            pool.map(lambda _: CausalLM.load(Path("models/pocket/target"), num_pages=1, page_size=16), range(4))
+        )
+    assert {model.info for model in loaded} == {loaded[0].info}
+    assert PreTrainedModel.tie_weights.__qualname__ == "PreTrainedModel.tie_weights", "transformers is as it was"
