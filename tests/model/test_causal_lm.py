@@ -90,7 +90,7 @@ def test_a_row_gives_the_same_logits_whether_its_pages_are_a_run_or_scattered(ll
 def test_models_may_be_loaded_on_several_threads_at_once() -> None:
     with ThreadPoolExecutor(4) as pool:
         loaded = list(
-            pool.map(lambda _: CausalLM.load(Path("models/pocket/target"), num_pages=1, page_size=16), range(4))
+            pool.map(lambda _: CausalLM.load(Path("models/pocket/target"), num_pages=16, page_size=16), range(4))
         )
     assert {model.info for model in loaded} == {loaded[0].info}
     assert PreTrainedModel.tie_weights.__qualname__ == "PreTrainedModel.tie_weights", "transformers is as it was"
