@@ -245,6 +245,11 @@ class Registry:
         return self._clock
 
     @property
+    def lost_after_s(self) -> float:
+        """For how long a member may be silent."""
+        return self._lost_after_s
+
+    @property
     def verifiers(self) -> tuple[Seat, ...]:
         """Every verifier, draining ones included, in order of joining."""
         return tuple(seat for seat in self._seats.values() if isinstance(seat.who.role, ModelInfo))
