@@ -21,7 +21,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit_coordinator.breaker import Breaker
-from specsplit_coordinator.groups import Group
+from specsplit_coordinator.groups import PATIENCE, Group
 
 KIND_ORDER = (
     DrafterKind.EAGLE3,
@@ -152,7 +152,7 @@ class Registry:
         self._seats: dict[str, Seat] = {}
         self._watchers: list[Callable[[], None]] = []
         self._groups: dict[str, Group] = {}
-        """Those of which a rank is there, by group id."""
+        """Those of which a rank is there, or was lately, by group id."""
         self.heard = 0
         """Heartbeats of verifiers so far."""
         self.on_gone: list[Callable[[Seat], None]] = []
@@ -178,6 +178,8 @@ class Registry:
 
     def _joined(self, who: GroupRank) -> Group:
         group = self._groups.get(who.group_id) or Group(who.size)
+        if group.empty:
+            group.since = self._clock.now()
         group.join(who)
         self._groups[who.group_id] = group
         return group
@@ -213,17 +215,14 @@ class Registry:
         seat.lost_because = why
         del self._seats[seat.member_id]
         if seat.group is not None and seat.who.group is not None:
-            self._left(seat.group, seat.who.group)
+            seat.group.leave(seat.who.group.rank)
+            if seat.group.empty:
+                seat.group.since = self._clock.now()
         for callback in [*seat.on_lost]:
             callback()
         for told in self.on_gone:
             told(seat)
         self.changed()
-
-    def _left(self, group: Group, who: GroupRank) -> None:
-        group.leave(who.rank)
-        if group.empty:
-            del self._groups[who.group_id]
 
     def sweep(self, late_s: float = 0.0) -> tuple[Seat, ...]:
         """Remove and return the members that have been silent for too long.
@@ -237,7 +236,16 @@ class Registry:
         silent = tuple(seat for seat in self._seats.values() if now - seat.heard_at > self._lost_after_s)
         for seat in silent:
             self.remove(seat, f"it was silent for {now - seat.heard_at:.1f} s")
+        self._look_at_groups(now)
         return silent
+
+    def _look_at_groups(self, now: float) -> None:
+        """Wake groups that have not been whole for long, and forget those of which no rank has come back."""
+        patience_s = PATIENCE * self._lost_after_s
+        for group_id, group in [*self._groups.items()]:
+            group.look(now, patience_s)
+            if group.empty and now - group.since > patience_s:
+                del self._groups[group_id]
 
     @property
     def clock(self) -> Clock:
