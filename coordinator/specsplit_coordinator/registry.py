@@ -202,6 +202,8 @@ class Registry:
 
     def drain(self, seat: Seat) -> None:
         """Note that a member takes no new sessions."""
+        if seat.lost_because is not None:  # it was on its way when the member was taken for lost
+            return
         seat.heard_at = self._clock.now()
         seat.draining = True
         if seat.group is not None:

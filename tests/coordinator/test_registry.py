@@ -185,6 +185,14 @@ def pass_time(registry: Registry, clock: ManualClock, seconds: float) -> None:
 LONG_S = PATIENCE * 2.0
 
 
+def test_a_rank_that_says_late_that_it_drains_does_not_take_its_group_with_it(registry: Registry) -> None:
+    _, lost = ranks(registry, 0, 1)
+    registry.remove(lost, "it was silent for 9.0 s")
+    registry.drain(lost)
+    back = registry.register(lost.who)
+    assert not back.closed and not group_of(back).leaving
+
+
 def test_ranks_of_a_group_that_was_never_whole_are_woken_after_a_while_and_again(
     registry: Registry, clock: ManualClock
 ) -> None:
