@@ -108,7 +108,8 @@ class Seat:
     def heard(self, report: Heartbeat) -> None:
         """Take in what it says. Sessions that it does not count yet were placed while that was on its way: the latest."""
         self.report = report
-        del self.promised[: len(self.promised) - max(0, self.running - report.load.sessions)]
+        counted = len(self.promised) - max(0, self.running - report.load.sessions)
+        del self.promised[: max(0, counted)]
 
     def knows(self, control: Control) -> bool:
         """True if this verifier can be told to use the controller, or the bound, if there is one to use."""

@@ -238,3 +238,14 @@ def test_a_group_that_leaves_is_not_woken_and_not_forgotten_at_once_when_its_las
     pass_time(registry, clock, LONG_S + 1)
     (new,) = ranks(registry, 0)
     assert not group_of(new).leaving
+
+
+def test_promises_are_kept_while_more_sessions_are_on_their_way_to_a_verifier_than_made_one(
+    registry: Registry,
+) -> None:
+    seat = registry.register(verifier("v1"))
+    seat.running, seat.promised = 5, [3, 4]
+    registry.hear(seat, Heartbeat(Load(sessions=2)))
+    assert seat.promised == [3, 4]
+    registry.hear(seat, Heartbeat(Load(sessions=4)))
+    assert seat.promised == [4]
