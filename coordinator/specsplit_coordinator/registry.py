@@ -126,6 +126,11 @@ class Seat:
         return self.sessions / self.who.max_sessions
 
     @property
+    def leaving(self) -> bool:
+        """True if it drains, or is to: a rank of its group does, and it has not said so yet."""
+        return self.draining or (self.group is not None and self.group.leaving)
+
+    @property
     def closed(self) -> str:
         """Why it takes no sessions; empty: it takes some."""
         if self.group is not None:

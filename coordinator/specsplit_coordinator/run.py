@@ -207,7 +207,7 @@ class Run:
 
 def _cause(verifier: Seat) -> FailoverCause:
     """Why a session had to leave a verifier."""
-    if verifier.draining:
+    if verifier.leaving:
         return FailoverCause.DRAINED
     return FailoverCause.FAILED if verifier.lost_because is None else FailoverCause.LOST
 
