@@ -183,7 +183,10 @@ class Run:
         if not goes_on:
             raise error
         self._failure = error
-        self._goes_on(_cause(verifier))
+        if self._answer.full:  # only the verifier's last message is missing, and nobody else is asked for it
+            self._answer.moves()
+        else:
+            self._goes_on(_cause(verifier))
 
     def _goes_on(self, cause: FailoverCause) -> None:
         self._answer.moves()

@@ -12,7 +12,15 @@ import pytest
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import GroupRank
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
-from specsplit.values import DrafterInfo, DrafterKind, FailoverCause, Load, ModelInfo, SpeculationStatistics
+from specsplit.values import (
+    DrafterInfo,
+    DrafterKind,
+    FailoverCause,
+    FinishReason,
+    Load,
+    ModelInfo,
+    SpeculationStatistics,
+)
 from tests.support.garbage import garbling
 
 if TYPE_CHECKING:
@@ -273,3 +281,16 @@ async def test_a_rank_that_hands_a_session_back_since_another_rank_drains_has_dr
         await cluster.add_verifier(say((6,)), "other")
         assert (await asked).tokens == (5, 6)
     assert causes == [FailoverCause.DRAINED]
+
+
+async def test_an_answer_that_is_whole_when_its_verifier_fails_goes_on_nowhere_and_counts_no_failover(
+    cluster: Cluster,
+) -> None:
+    async def breaks_off(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        yield Tokens((5, 6), 0, SpeculationStatistics(steps=1))
+        raise Unavailable("gone")
+
+    await cluster.add_verifier(breaks_off)
+    result = await cluster.client.generate("x", max_tokens=2)
+    assert (result.tokens, result.reason, result.speculation.steps) == ((5, 6), FinishReason.LENGTH, 1)
+    assert (await cluster.client.cluster()).failovers == 0
