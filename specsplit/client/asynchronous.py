@@ -67,6 +67,8 @@ class AsyncClient:
                     yield event
         except Unavailable as error:
             raise received.broken(error) from error
+        else:
+            received.check_whole()
         finally:
             call.cancel()
 

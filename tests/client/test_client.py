@@ -193,10 +193,13 @@ async def test_a_stream_without_its_last_message_is_a_failure(
     coordinator: Scripted, client: Client, async_client: AsyncClient
 ) -> None:
     coordinator.script = lambda request: iter(EVENTS[:1])
+    for broken in (
+        failure_of(lambda: client.generate("x")),
+        await failure_of_async(lambda: async_client.generate("x")),
+    ):
+        assert "without its last message" in str(broken) and broken.received == (11, 12)
     with pytest.raises(Unavailable, match="last message"):
-        client.generate("x")
-    with pytest.raises(Unavailable, match="last message"):
-        await async_client.generate("x")
+        [*client.stream("x")]
 
 
 class Endless:
