@@ -119,7 +119,9 @@ class Run:
                 need = self._prepared.need(self._answer)
                 lease = await self._means.admission.enter(need, again=failure is not None)
             except Unavailable as error:
-                raise error if failure is None else Unavailable(f"{failure}; {error}") from error
+                if failure is None:
+                    raise
+                raise Unavailable(f"{failure}; {error}") from error
             note("verifier", lease.verifier.member_id)
         return lease
 

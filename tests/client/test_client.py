@@ -226,6 +226,8 @@ async def test_a_stream_that_breaks_has_the_tokens_that_came_and_says_how_to_get
     unseeded = failure_of(lambda: client.generate("x", temperature=1.0))
     assert "no seed was given" in str(unseeded) and unseeded.received == ()
     assert str(failure_of(lambda: client.generate("x", n=2))) == "the coordinator is leaving", "not of one choice only"
+    several = await failure_of_async(lambda: async_client.generate("x", n=2))
+    assert several.__cause__ is not several and not isinstance(several.__cause__, Unavailable)
 
 
 def failure_of(call: Callable[[], object]) -> Unavailable:
