@@ -88,8 +88,9 @@ class _Place:
     need: Need
     again: bool
     """It had one before, and the verifier was lost or failed."""
-    since: float
     granted: asyncio.Future[Lease]
+    absent_since: float | None = None
+    """Since when no verifier may have it; None: one may, if it has room."""
 
 
 class Admission:
@@ -101,8 +102,6 @@ class Admission:
         self._max_queue = max_queue
         self._retry_after_s = retry_after_s
         self._failover_s = failover_s
-        self._absent_since: float | None = None
-        """Since when no verifier takes sessions; None: one does."""
         self._waiting: list[_Place] = []
         self._preparing = 0
         self._leases: set[Lease] = set()
@@ -164,7 +163,7 @@ class Admission:
         taken then. Cancelling gives the place in the queue back.
         """
         granted: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        return await self._wait(_Place(need or Need(), again, self._registry.clock.now(), granted))
+        return await self._wait(_Place(need or Need(), again, granted))
 
     def better(self, preempted_by: Seat, need: Need) -> Lease | None:
         """A place for a session that its verifier had to preempt, where its pages are free now; None if there is none."""
@@ -214,21 +213,21 @@ class Admission:
     def _seat_for(self, place: _Place) -> Seat | None:
         """A seat with room for it; None if it has to wait. Raises Unavailable if no verifier takes sessions and it waits for none."""
         try:
-            seat = choose_verifier(self._registry.verifiers, place.need, sound=place.again)
+            sound_s = self._registry.lost_after_s if place.again else None
+            seat = choose_verifier(self._registry.verifiers, place.need, sound_s=sound_s)
         except Unavailable as error:
             if place.again and self._absent_for(place) < self._failover_s:
                 return None
             waited = f"no verifier took it over in {self._failover_s:g} s: " if place.again else ""
             raise Unavailable(f"{waited}{error}") from error
-        if seat is None or not seat.breaker.failures:  # one that is on trial does not end the wait of the others
-            self._absent_since = None
+        place.absent_since = None
         return seat
 
     def _absent_for(self, place: _Place) -> float:
-        """Seconds for which a place has been waited for while no verifier took sessions."""
+        """Seconds for which no verifier may have had it."""
         now = self._registry.clock.now()
-        self._absent_since = now if self._absent_since is None else self._absent_since
-        return now - max(place.since, self._absent_since)
+        place.absent_since = now if place.absent_since is None else place.absent_since
+        return now - place.absent_since
 
     @property
     def _busy(self) -> bool:

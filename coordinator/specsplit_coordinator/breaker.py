@@ -24,7 +24,7 @@ class Breaker:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures = 0
-        self._until = -math.inf
+        self._until = self._failed_at = -math.inf
         self._trial = False
 
     @property
@@ -36,6 +36,11 @@ class Breaker:
     def failures(self) -> int:
         """How often in a row it was tried in vain."""
         return self._failures
+
+    @property
+    def failed_s(self) -> float:
+        """Seconds since a session failed; infinite if one has got its first event since."""
+        return self._clock.now() - self._failed_at
 
     @property
     def admits(self) -> bool:
@@ -54,6 +59,7 @@ class Breaker:
 
     def failed(self) -> None:
         """A session failed before its first event. Failures while the verifier cools down belong to the one that opened the breaker."""
+        self._failed_at = self._clock.now()
         if self.cool_down_s:
             return
         self._failures += 1
@@ -62,4 +68,4 @@ class Breaker:
 
     def succeeded(self) -> None:
         """Note that a session got its first event, so that the verifier is well."""
-        self._failures, self._until = 0, -math.inf
+        self._failures, self._until, self._failed_at = 0, -math.inf, -math.inf

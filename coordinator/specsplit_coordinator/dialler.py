@@ -91,7 +91,7 @@ class Dialler:
     def _forget(self, seat: Seat) -> None:
         channel = self._channels.pop(seat, None)
         if channel is not None:
-            task = asyncio.get_running_loop().create_task(self._close(channel, LAST_WORDS_S if seat.draining else 0.0))
+            task = asyncio.get_running_loop().create_task(self._close(channel, LAST_WORDS_S if seat.leaving else 0.0))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
@@ -111,7 +111,7 @@ def _bound(seat: Seat, call: _Call) -> Generator[None]:
     """The call ends with the block, and with the verifier, unless that has drained; what it fails with is told as `Dialler.decode` says."""
 
     def cut() -> None:
-        if not seat.draining:
+        if not seat.leaving:
             call.cancel()
 
     seat.on_lost.append(cut)

@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from specsplit.errors import InvalidRequest
 from specsplit.membership import GroupRank, WaveReport
 
+PATIENCE = 10
+"""Times as long as a member may be silent: so long a group is waited for that is not whole, or of which no rank is there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Waves:
@@ -24,7 +27,7 @@ class Waves:
     wanted: bool = False
     """True if the next one is to be started as soon as it may be."""
     missing: bool = False
-    """True if all ranks were there, and one is gone: in a wave the others learn whether it is lost, or only its stream was."""
+    """True if a rank is gone, or has not come for long: in a wave the others learn whether it is lost, or only its stream is."""
 
     def heard(self, report: WaveReport) -> Waves:
         """Take in where a rank stands. What it says of a wave before the last one is old."""
@@ -39,13 +42,15 @@ class Waves:
         return replace(self, wanted=True) if self.parked else self
 
     def lost(self, *, leaving: bool) -> Waves:
-        """A rank of a whole group is gone. If the group is `leaving`, those without work may go too, and nobody wakes them."""
+        """A rank of a whole group is gone, or one has not come for long.
+
+        If the group is `leaving`, those without work may go too, and nobody wakes them.
+        """
         return replace(self, missing=True, wanted=self.wanted or not leaving)
 
     def started(self, *, whole: bool) -> Waves:
-        """Start the next wave, if it is wanted and the group is `whole`, or was: no rank may begin one that another never hears of.
-
-        One that is back is told of it; one that is lost ends the wave, and the group.
+        """Start the next wave, if it is wanted and the group is `whole`, or a rank is `missing`: no rank may begin one of which another
+        never hears. One that is back is told of it; one that is lost ends the wave, and the group.
         """
         missing = self.missing and not whole
         if self.wanted and self.parked and (whole or missing):
@@ -58,6 +63,8 @@ class Group:
 
     def __init__(self, size: int) -> None:
         self._size = size
+        self.since = 0.0
+        """When it was whole last, its first rank came, its last one went, or it was woken: what was last of these."""
         self._ranks: dict[int, WaveReport | None] = {}
         """Those that are there, and what each of them said last."""
         self._waves = Waves()
@@ -106,6 +113,14 @@ class Group:
         waves = self._waves.lost(leaving=self.leaving) if self._whole else self._waves
         del self._ranks[rank]
         self._become(waves)
+
+    def look(self, now: float, patience_s: float) -> None:
+        """Wake the ranks of a group that has not been whole for so long: they meet, and learn that one of them is lost."""
+        if self._whole:
+            self.since = now
+        elif not self.empty and now - self.since > patience_s:
+            self.since = now
+            self._become(self._waves.lost(leaving=self.leaving))
 
     def drain(self) -> None:
         """A rank drains, and the group ends with it."""

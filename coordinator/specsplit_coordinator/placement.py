@@ -44,28 +44,32 @@ def candidates(verifiers: Sequence[Seat]) -> list[Seat]:
     return [seat for seat in taking if seat.breaker.admits] or taking
 
 
-def choose_verifier(verifiers: Sequence[Seat], need: Need | None = None, *, sound: bool = False) -> Seat | None:
+def choose_verifier(
+    verifiers: Sequence[Seat], need: Need | None = None, *, sound_s: float | None = None
+) -> Seat | None:
     """The candidate with room that suits a session best; None if all are full. Raises Unavailable if none takes sessions at all.
 
     Where one can ever hold the session, those that cannot are left out. Then one that has the pages, or lacks least, then that for
     which the fewest wait, then that which has most of the text's beginning unless it is much busier than others, then the least busy.
-    `sound`: none that has just failed, or of whose group a rank has: ranks are lost together. Unavailable if there is no other.
+    `sound_s`: none that has just failed, or of whose group a rank has failed in so many seconds, since ranks are lost together; and those
+    first that have not failed since they answered. Raises Unavailable if there is no other.
     """
     wanted = need or Need()
     able = [seat for seat in verifiers if not seat.closed and not _never_fits(seat, wanted)]
     among = candidates(able or verifiers)
-    if sound:
-        failing = {seat.group for seat in verifiers if seat.group is not None and not seat.breaker.admits}
+    if sound_s is not None:
+        failing = {seat.group for seat in verifiers if seat.group is not None and seat.breaker.failed_s < sound_s}
         among = [seat for seat in among if seat.breaker.admits and seat.group not in failing]
         if not among:
             raise Unavailable("every verifier that takes sessions has just failed")
     with_room = [seat for seat in among if seat.has_room]
     least = min((seat.busy for seat in with_room), default=0.0)
 
-    def merit(seat: Seat) -> tuple[bool, int, int, int, float]:
+    def merit(seat: Seat) -> tuple[bool, bool, int, int, int, float]:
         lacking = pages_lacking(seat, wanted)
         known = pages_known(seat, wanted) if seat.busy <= least + MUCH_BUSIER else 0
-        return lacking > 0, seat.load.waiting, lacking, -known, seat.busy
+        suspect = sound_s is not None and seat.breaker.failures > 0
+        return suspect, lacking > 0, seat.load.waiting, lacking, -known, seat.busy
 
     return min(with_room, key=merit, default=None)
 

@@ -87,7 +87,7 @@ class Rebalancer:
             move: moved for move, moved in followed.items() if now - moved.at < NEVER_BACK_S or moved.lease is not None
         }
         for verifier in self._registry.verifiers:
-            if verifier.draining or verifier.hand_overs:  # one that does not listen is told nothing more
+            if verifier.leaving or verifier.hand_overs:  # one that does not listen is told nothing more
                 continue
             gains = chain.from_iterable(self._gains(verifier, sampled) for sampled in TEXTS)
             gain, move = max(gains, default=(0.0, None), key=itemgetter(0))

@@ -21,7 +21,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit_coordinator.breaker import Breaker
-from specsplit_coordinator.groups import Group
+from specsplit_coordinator.groups import PATIENCE, Group
 
 KIND_ORDER = (
     DrafterKind.EAGLE3,
@@ -108,7 +108,8 @@ class Seat:
     def heard(self, report: Heartbeat) -> None:
         """Take in what it says. Sessions that it does not count yet were placed while that was on its way: the latest."""
         self.report = report
-        del self.promised[: len(self.promised) - max(0, self.running - report.load.sessions)]
+        counted = len(self.promised) - max(0, self.running - report.load.sessions)
+        del self.promised[: max(0, counted)]
 
     def knows(self, control: Control) -> bool:
         """True if this verifier can be told to use the controller, or the bound, if there is one to use."""
@@ -123,6 +124,11 @@ class Seat:
     def busy(self) -> float:
         """Its sessions as a share of those it takes."""
         return self.sessions / self.who.max_sessions
+
+    @property
+    def leaving(self) -> bool:
+        """True if it drains, or is to: a rank of its group does, and it has not said so yet."""
+        return self.draining or (self.group is not None and self.group.leaving)
 
     @property
     def closed(self) -> str:
@@ -152,7 +158,7 @@ class Registry:
         self._seats: dict[str, Seat] = {}
         self._watchers: list[Callable[[], None]] = []
         self._groups: dict[str, Group] = {}
-        """Those of which a rank is there, by group id."""
+        """Those of which a rank is there, or was lately, by group id."""
         self.heard = 0
         """Heartbeats of verifiers so far."""
         self.on_gone: list[Callable[[Seat], None]] = []
@@ -178,6 +184,8 @@ class Registry:
 
     def _joined(self, who: GroupRank) -> Group:
         group = self._groups.get(who.group_id) or Group(who.size)
+        if group.empty:
+            group.since = self._clock.now()
         group.join(who)
         self._groups[who.group_id] = group
         return group
@@ -200,6 +208,8 @@ class Registry:
 
     def drain(self, seat: Seat) -> None:
         """Note that a member takes no new sessions."""
+        if seat.lost_because is not None:  # it was on its way when the member was taken for lost
+            return
         seat.heard_at = self._clock.now()
         seat.draining = True
         if seat.group is not None:
@@ -213,17 +223,14 @@ class Registry:
         seat.lost_because = why
         del self._seats[seat.member_id]
         if seat.group is not None and seat.who.group is not None:
-            self._left(seat.group, seat.who.group)
+            seat.group.leave(seat.who.group.rank)
+            if seat.group.empty:
+                seat.group.since = self._clock.now()
         for callback in [*seat.on_lost]:
             callback()
         for told in self.on_gone:
             told(seat)
         self.changed()
-
-    def _left(self, group: Group, who: GroupRank) -> None:
-        group.leave(who.rank)
-        if group.empty:
-            del self._groups[who.group_id]
 
     def sweep(self, late_s: float = 0.0) -> tuple[Seat, ...]:
         """Remove and return the members that have been silent for too long.
@@ -237,12 +244,26 @@ class Registry:
         silent = tuple(seat for seat in self._seats.values() if now - seat.heard_at > self._lost_after_s)
         for seat in silent:
             self.remove(seat, f"it was silent for {now - seat.heard_at:.1f} s")
+        self._look_at_groups(now)
         return silent
+
+    def _look_at_groups(self, now: float) -> None:
+        """Wake groups that have not been whole for long, and forget those of which no rank has come back."""
+        patience_s = PATIENCE * self._lost_after_s
+        for group_id, group in [*self._groups.items()]:
+            group.look(now, patience_s)
+            if group.empty and now - group.since > patience_s:
+                del self._groups[group_id]
 
     @property
     def clock(self) -> Clock:
         """What tells the time here."""
         return self._clock
+
+    @property
+    def lost_after_s(self) -> float:
+        """For how long a member may be silent."""
+        return self._lost_after_s
 
     @property
     def verifiers(self) -> tuple[Seat, ...]:

@@ -119,7 +119,9 @@ class Run:
                 need = self._prepared.need(self._answer)
                 lease = await self._means.admission.enter(need, again=failure is not None)
             except Unavailable as error:
-                raise error if failure is None else Unavailable(f"{failure}; {error}") from error
+                if failure is None:
+                    raise
+                raise Unavailable(f"{failure}; {error}") from error
             note("verifier", lease.verifier.member_id)
         return lease
 
@@ -183,7 +185,10 @@ class Run:
         if not goes_on:
             raise error
         self._failure = error
-        self._goes_on(_cause(verifier))
+        if self._answer.full:  # only the verifier's last message is missing, and nobody else is asked for it
+            self._answer.moves()
+        else:
+            self._goes_on(_cause(verifier))
 
     def _goes_on(self, cause: FailoverCause) -> None:
         self._answer.moves()
@@ -207,7 +212,7 @@ class Run:
 
 def _cause(verifier: Seat) -> FailoverCause:
     """Why a session had to leave a verifier."""
-    if verifier.draining:
+    if verifier.leaving:
         return FailoverCause.DRAINED
     return FailoverCause.FAILED if verifier.lost_because is None else FailoverCause.LOST
 

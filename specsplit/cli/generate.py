@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 import typer
@@ -68,7 +68,7 @@ def generate(
     with Client(address, transport(tls_ca)) as client:
         result = run(client, request, None if as_json else Painter(), timeout_s)
     if as_json:
-        typer.echo(json.dumps(as_object(result)))
+        typer.echo(json.dumps(as_object(result, request.resume_from)))
     else:
         _sum_up(result, logprobs=logprobs is not None)
 
@@ -96,9 +96,11 @@ def _sum_up(result: Result, *, logprobs: bool) -> None:
         typer.echo(summary(choice), err=True)
 
 
-def as_object(result: Result) -> dict[str, object]:
-    """Make the object that --json prints."""
+def as_object(result: Result, earlier: Sequence[int] = ()) -> dict[str, object]:
+    """Make the object that --json prints; of an answer that goes on behind `earlier` tokens, all of them are its resume_from."""
     made = _choice_object(result)
+    if earlier:
+        made["resume_from"] = [*earlier, *result.tokens]
     return made | {"choices": [_choice_object(choice) for choice in result.choices]} if result.others else made
 
 

@@ -11,7 +11,8 @@ import typer
 
 from specsplit.errors import InvalidRequest, Unavailable, quoted
 
-_LIST = re.compile(r"\s*\d+(?:[\s,]+\d+)*\s*", re.ASCII)
+_LIST = re.compile(r"\s*\d{1,20}(?:[\s,]+\d{1,20})*\s*", re.ASCII)
+"""No id is longer; what is far longer Python does not read as a number."""
 _OPTION = "--resume-from"
 
 

@@ -66,7 +66,12 @@ class AsyncClient:
                     received.add(event)
                     yield event
         except Unavailable as error:
-            raise received.broken(error) from error
+            broken = received.broken(error)
+            if broken is error:
+                raise
+            raise broken from error
+        else:
+            received.check_whole()
         finally:
             call.cancel()
 

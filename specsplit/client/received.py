@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specsplit.errors import Unavailable
-from specsplit.requests import Delta, GenerateEvent, GenerateRequest
+from specsplit.requests import Delta, Done, GenerateEvent, GenerateRequest
 
 
 class Received:
@@ -12,11 +12,20 @@ class Received:
     def __init__(self, request: GenerateRequest) -> None:
         self._request = request
         self._tokens = [*request.resume_from]
+        self._ended = 0
+        """Choices whose last message has come."""
 
     def add(self, event: GenerateEvent) -> None:
         """Take the next event."""
         if isinstance(event, Delta):
             self._tokens += event.tokens
+        self._ended += isinstance(event, Done)
+
+    def check_whole(self) -> None:
+        """Raise Unavailable, as `broken` makes it, if the stream has ended before its last message."""
+        if self._ended < self._request.n:
+            why = "the coordinator ended the stream without its last message; send the request again"
+            raise self.broken(Unavailable(why))
 
     def broken(self, error: Unavailable) -> Unavailable:
         """The same error, with the tokens and what to do with them; unchanged if none had come, or there are several choices."""

@@ -65,6 +65,8 @@ class Client:
         except grpc.RpcError as error:
             failure = from_rpc_error(error, self._peer)
             raise (received.broken(failure) if isinstance(failure, Unavailable) else failure) from error
+        else:
+            received.check_whole()
         finally:
             call.cancel()
 

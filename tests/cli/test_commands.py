@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -350,6 +351,40 @@ def test_generate_tells_the_tokens_of_a_stream_that_broke_so_that_it_can_be_gone
     coordinator.script = usual
     assert run(*arguments, "--resume-from", str(kept)) == 0
     assert coordinator.asked[-1].resume_from == (11, 12)
+
+
+def test_what_a_resumed_run_prints_can_be_gone_on_with_too_and_has_all_tokens_of_the_answer(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["generate", "-p", "x", "--json", "--address", coordinator.address]
+    assert run(*arguments, "--resume-from", "9,10") == 0
+    out = capsys.readouterr().out
+    assert json.loads(out)["token_ids"] == [11, 12, 13, 14], "as its text and logprobs, the rest"
+    kept = tmp_path / "answer.json"
+    kept.write_text(out)
+    assert run(*arguments, "--resume-from", str(kept)) == 0
+    assert coordinator.asked[-1].resume_from == (9, 10, 11, 12, 13, 14)
+
+
+def test_generate_tells_the_tokens_of_a_stream_that_ended_without_its_last_message(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator.script = lambda request: iter(EVENTS[:1])
+    assert run("generate", "-p", "x", "--address", coordinator.address) == 1
+    err = capsys.readouterr().err
+    assert err.splitlines()[0] == "--resume-from 11,12"
+    assert "the coordinator ended the stream without its last message" in err
+
+
+@pytest.mark.parametrize("long", ["1" * 5000, "1," + "2" * 5000], ids=["alone", "in a list"])
+def test_a_number_that_is_far_too_long_for_a_token_id_is_refused_as_other_rubbish_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, long: str
+) -> None:
+    kept = tmp_path / "answer"
+    kept.write_text(long)
+    for given in (long, str(kept)):
+        assert run("generate", "-p", "x", "--resume-from", given) != 0
+        assert "token ids" in capsys.readouterr().err
 
 
 def test_status_once_shows_every_member(coordinator: Scripted, capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,10 +193,13 @@ async def test_a_stream_without_its_last_message_is_a_failure(
     coordinator: Scripted, client: Client, async_client: AsyncClient
 ) -> None:
     coordinator.script = lambda request: iter(EVENTS[:1])
+    for broken in (
+        failure_of(lambda: client.generate("x")),
+        await failure_of_async(lambda: async_client.generate("x")),
+    ):
+        assert "without its last message" in str(broken) and broken.received == (11, 12)
     with pytest.raises(Unavailable, match="last message"):
-        client.generate("x")
-    with pytest.raises(Unavailable, match="last message"):
-        await async_client.generate("x")
+        [*client.stream("x")]
 
 
 class Endless:
@@ -223,6 +226,8 @@ async def test_a_stream_that_breaks_has_the_tokens_that_came_and_says_how_to_get
     unseeded = failure_of(lambda: client.generate("x", temperature=1.0))
     assert "no seed was given" in str(unseeded) and unseeded.received == ()
     assert str(failure_of(lambda: client.generate("x", n=2))) == "the coordinator is leaving", "not of one choice only"
+    several = await failure_of_async(lambda: async_client.generate("x", n=2))
+    assert several.__cause__ is not several and not isinstance(several.__cause__, Unavailable)
 
 
 def failure_of(call: Callable[[], object]) -> Unavailable:

@@ -14,7 +14,7 @@ import pytest
 
 from specsplit.client import AsyncClient
 from specsplit.features import FeatureNeed
-from specsplit.membership import Register, Role
+from specsplit.membership import GroupRank, Register, Role
 from specsplit.rpc import dial
 from specsplit.rpc.edge import Edge
 from specsplit.rpc.member import Membership
@@ -96,7 +96,12 @@ class Cluster:
     """Every member's own side of Join, by name; it leaves when the task is cancelled."""
 
     async def add_verifier(
-        self, script: Script, name: str = "v1", max_sessions: int = 4, load: Callable[[], Load] = Load
+        self,
+        script: Script,
+        name: str = "v1",
+        max_sessions: int = 4,
+        load: Callable[[], Load] = Load,
+        group: GroupRank | None = None,
     ) -> Verifier:
         """Start a verifier and let it join."""
         verifier = Verifier(script)
@@ -105,9 +110,8 @@ class Cluster:
         verifier.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
         self.stack.push_async_callback(server.stop, None)
-        await self.join(
-            name, verifier.address, ModelInfo("toy", self.tokenizer.vocabulary, CONTEXT, (0,)), max_sessions, load
-        )
+        model = ModelInfo("toy", self.tokenizer.vocabulary, CONTEXT, (0,))
+        await self.join(name, verifier.address, model, max_sessions, load, group)
         return verifier
 
     async def add_drafter(self, kind: DrafterKind, name: str, need: FeatureNeed | None = None) -> None:
@@ -116,11 +120,17 @@ class Cluster:
         await self.join(name, "127.0.0.1:9", info)
 
     async def join(
-        self, name: str, address: str, role: Role, max_sessions: int = 4, load: Callable[[], Load] = Load
+        self,
+        name: str,
+        address: str,
+        role: Role,
+        max_sessions: int = 4,
+        load: Callable[[], Load] = Load,
+        group: GroupRank | None = None,
     ) -> asyncio.Task[None]:
         """A member that reports until the test ends, or until the task is cancelled."""
         channel = await self.stack.enter_async_context(dial(self.address))
-        membership = Membership(channel, Register(name, address, role, max_sessions), load)
+        membership = Membership(channel, Register(name, address, role, max_sessions, group=group), load)
         task = asyncio.create_task(membership.run())
         self.joined[name] = membership, task
 

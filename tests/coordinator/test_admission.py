@@ -8,7 +8,7 @@ import pytest
 
 from specsplit.clock import ManualClock
 from specsplit.errors import Exhausted, Unavailable
-from specsplit.membership import Register
+from specsplit.membership import GroupRank, Register
 from specsplit.values import ModelInfo, Vocabulary
 from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.registry import Registry, Seat
@@ -19,8 +19,12 @@ def registry() -> Registry:
     return Registry(Vocabulary(50), ManualClock(), 2.0)
 
 
-def join(registry: Registry, name: str, max_sessions: int = 1) -> Seat:
-    return registry.register(Register(name, "a:1", ModelInfo("toy", Vocabulary(50), 512), max_sessions))
+def join(registry: Registry, name: str, max_sessions: int = 1, group: GroupRank | None = None) -> Seat:
+    return registry.register(Register(name, "a:1", ModelInfo("toy", Vocabulary(50), 512), max_sessions, group=group))
+
+
+def join_group(registry: Registry, size: int) -> list[Seat]:
+    return [join(registry, f"v{rank}", 4, GroupRank("g", rank, size)) for rank in range(size)]
 
 
 async def enter(admission: Admission) -> Lease:
@@ -239,4 +243,49 @@ async def test_a_verifier_that_fails_every_try_is_not_waited_for_for_ever() -> N
     with pytest.raises(
         Unavailable, match="no verifier took it over in 3 s: every verifier that takes sessions has just failed"
     ):
+        await again
+
+
+async def test_a_rank_that_keeps_failing_closes_its_group_only_for_as_long_as_a_dying_one_looks_alive() -> None:
+    clock = ManualClock()
+    registry = Registry(Vocabulary(50), clock, 2.0)
+    bad, *others = join_group(registry, 4)
+    admission = Admission(registry, max_queue=4, retry_after_s=1)
+    for _ in range(6):
+        clock.advance(bad.breaker.cool_down_s)
+        bad.breaker.failed()
+    assert bad.breaker.cool_down_s > 10
+    again = asyncio.create_task(admission.enter(again=True))
+    await settle()
+    clock.advance(1.9)
+    admission.serve_waiting()
+    await settle()
+    assert not again.done(), "its group may be about to be lost"
+    clock.advance(0.2)
+    admission.serve_waiting()
+    assert (await again).verifier in others
+    for rank in others:
+        rank.running = 3
+    clock.advance(bad.breaker.cool_down_s)
+    assert bad.breaker.admits
+    assert (await admission.enter(again=True)).verifier in others, "busier than the one that failed last"
+
+
+async def test_requests_that_a_failing_group_still_serves_do_not_prolong_the_wait_of_one_that_it_let_down() -> None:
+    clock = ManualClock()
+    registry = Registry(Vocabulary(50), clock, 2.0)
+    bad, good = join_group(registry, 2)
+    admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
+    bad.breaker.failed()
+    again = asyncio.create_task(admission.enter(again=True))
+    for _ in range(3):
+        await settle()
+        assert not again.done()
+        lease = await enter(admission)
+        assert lease.verifier is good
+        lease.release()
+        clock.advance(1.0)
+        bad.breaker.failed()
+        admission.serve_waiting()
+    with pytest.raises(Unavailable, match="no verifier took it over in 3 s"):
         await again

@@ -33,6 +33,7 @@ from specsplit_coordinator.balance import (
     Brought,
     score,
 )
+from specsplit_coordinator.groups import Group
 from specsplit_coordinator.placement import EXPLORE_EVERY, NO_DRAFTER, DrafterPlacement
 from specsplit_coordinator.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
 from specsplit_coordinator.registry import Registry, Seat
@@ -416,6 +417,15 @@ async def test_in_one_round_a_verifier_hands_over_one_session_and_then_there_is_
     for _ in range(5):
         room.rebalancer.look()
     assert len(room.verifier.hand_overs) == 1
+
+
+async def test_a_rank_whose_group_leaves_hands_no_session_over() -> None:
+    room = Room("first")
+    await room.place("first", 8)
+    room.drafters["late"] = room.join("late")
+    room.verifier.group = Group(2)
+    room.verifier.group.drain()
+    assert room.settle() == []
 
 
 async def test_a_verifier_that_does_not_listen_is_told_to_hand_over_one_session_and_none_is_counted_elsewhere() -> None:

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specsplit.errors import InvalidRequest, Unavailable
+from specsplit.membership import GroupRank
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
-from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, SpeculationStatistics
+from specsplit.values import (
+    DrafterInfo,
+    DrafterKind,
+    FailoverCause,
+    FinishReason,
+    Load,
+    ModelInfo,
+    SpeculationStatistics,
+)
 from tests.support.garbage import garbling
 
 if TYPE_CHECKING:
@@ -23,6 +32,13 @@ Say = Callable[..., "Script"]
 async def join_unreachable(cluster: Cluster, address: str = "127.0.0.1:9") -> None:
     """A member at an address where nobody listens, as after a wrong `advertise` or behind a firewall, or somebody else does."""
     await cluster.join("bad", address, ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)), 64)
+
+
+async def add_silent_rank(cluster: Cluster) -> None:
+    """The other rank of group g, which has no room for a session."""
+    model = ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,))
+    await cluster.join("silent", "127.0.0.1:9", model, 1, group=GroupRank("g", 1, 2))
+    cluster.coordinator.registry.verifiers[-1].running = 1
 
 
 async def test_requests_go_to_the_verifier_that_works_and_none_of_them_fails(cluster: Cluster, say: Say) -> None:
@@ -193,8 +209,9 @@ async def test_what_is_wrong_with_the_request_is_not_held_against_the_verifier(c
     assert cluster.coordinator.registry.verifiers[0].breaker.admits
 
 
+@pytest.mark.parametrize("whose", ["its own", "another rank's"])
 async def test_what_a_drained_verifier_said_last_is_read_though_it_has_left_the_cluster(
-    cluster: Cluster, say: Say
+    cluster: Cluster, say: Say, whose: str
 ) -> None:
     left = asyncio.Event()
 
@@ -203,17 +220,20 @@ async def test_what_a_drained_verifier_said_last_is_read_though_it_has_left_the_
             yield event
             await left.wait()
 
-    verifier = await cluster.add_verifier(lingers, "leaving")
+    alone, registry = whose == "its own", cluster.coordinator.registry
+    verifier = await cluster.add_verifier(lingers, "leaving", group=None if alone else GroupRank("g", 0, 2))
+    if not alone:
+        await add_silent_rank(cluster)
     asked = asyncio.create_task(cluster.client.generate("x"))
-    membership, joined = cluster.joined["leaving"]
+    said_by = cluster.joined["leaving" if alone else "silent"][0]
     async with asyncio.timeout(10):
         while not verifier.open:
             await asyncio.sleep(0.01)
-        membership.report_draining()
-        while not cluster.coordinator.registry.verifiers[0].draining:
+        said_by.report_draining()
+        while not registry.verifiers[0].leaving:
             await asyncio.sleep(0.01)
-        joined.cancel()
-        while cluster.coordinator.registry.members:
+        cluster.joined["leaving"][1].cancel()
+        while any(member.member_id == "leaving" for member in registry.members):
             await asyncio.sleep(0.01)
         left.set()
         assert (await asked).tokens == (5, 6, 7)
@@ -238,3 +258,39 @@ async def test_a_drafter_that_is_gone_when_it_is_a_sessions_turn_is_not_held_aga
         await second
     assert registry.verifiers[0].breaker.failures == 0
     assert cluster.coordinator.admission.running == 0
+
+
+async def test_a_rank_that_hands_a_session_back_since_another_rank_drains_has_drained_and_not_failed(
+    cluster: Cluster, say: Say
+) -> None:
+    async def hands_back(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        yield Tokens((5,), 0, SpeculationStatistics(steps=1))
+        cluster.joined["silent"][0].report_draining()
+        while not cluster.coordinator.registry.verifiers[0].leaving:
+            await asyncio.sleep(0.01)
+        raise Unavailable("this verifier is draining")
+
+    causes: list[FailoverCause] = []
+    cluster.coordinator.requests.on_failover.append(lambda cause, tokens: causes.append(cause))
+    await cluster.add_verifier(hands_back, "leaving", 64, group=GroupRank("g", 0, 2))
+    await add_silent_rank(cluster)
+    asked = asyncio.create_task(cluster.client.generate("x"))
+    async with asyncio.timeout(10):
+        while not cluster.coordinator.requests.totals.tokens:
+            await asyncio.sleep(0.01)
+        await cluster.add_verifier(say((6,)), "other")
+        assert (await asked).tokens == (5, 6)
+    assert causes == [FailoverCause.DRAINED]
+
+
+async def test_an_answer_that_is_whole_when_its_verifier_fails_goes_on_nowhere_and_counts_no_failover(
+    cluster: Cluster,
+) -> None:
+    async def breaks_off(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        yield Tokens((5, 6), 0, SpeculationStatistics(steps=1))
+        raise Unavailable("gone")
+
+    await cluster.add_verifier(breaks_off)
+    result = await cluster.client.generate("x", max_tokens=2)
+    assert (result.tokens, result.reason, result.speculation.steps) == ((5, 6), FinishReason.LENGTH, 1)
+    assert (await cluster.client.cluster()).failovers == 0

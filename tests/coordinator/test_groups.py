@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from specsplit.clock import ManualClock
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import Directive, Drain, Draining, GroupRank, Register, StartWave, WaveReport
-from specsplit.values import ModelInfo
+from specsplit.values import ModelInfo, Vocabulary
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.stalls import MAX_PLACEMENTS, Stalls
 from tests.coordinator.test_join import Member, eventually
 
 if TYPE_CHECKING:
@@ -195,3 +198,16 @@ async def test_a_member_that_is_alone_has_no_waves(cluster: Cluster) -> None:
     with pytest.raises((InvalidRequest, Unavailable), match="is registered as one that is alone"):
         await member.hear_out()
     await member.hang_up()
+
+
+def test_a_rank_of_a_group_that_leaves_is_waited_for_like_one_that_drains_however_often_it_failed() -> None:
+    clock = ManualClock()
+    registry = Registry(Vocabulary(50), clock, 2.0)
+    model = ModelInfo("toy", Vocabulary(50), 512)
+    one, other = (registry.register(Register(f"v{k}", "a:1", model, 4, group=GroupRank("g", k, 2))) for k in range(2))
+    while one.breaker.failures < MAX_PLACEMENTS:
+        one.breaker.failed()
+        clock.advance(one.breaker.cool_down_s)
+    assert not Stalls().goes_on(1, one, [one])
+    registry.drain(other)
+    assert Stalls().goes_on(1, one, [one]) and not one.draining

@@ -218,7 +218,7 @@ def test_who_lost_a_verifier_is_told_if_all_have_just_failed() -> None:
     one.breaker.failed()
     assert choose_verifier([one]) is one
     with pytest.raises(Unavailable, match="every verifier that takes sessions has just failed"):
-        choose_verifier([one], sound=True)
+        choose_verifier([one], sound_s=2.0)
 
 
 def test_then_the_shortest_queue_then_the_beginning_of_the_text_then_load() -> None:

@@ -12,7 +12,8 @@ from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import GroupRank, Heartbeat, Register, WaveReport
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
 from specsplit_coordinator.balance import Balance
-from specsplit_coordinator.registry import KIND_ORDER, Registry
+from specsplit_coordinator.groups import PATIENCE, Group
+from specsplit_coordinator.registry import KIND_ORDER, Registry, Seat
 from specsplit_coordinator.rosters import Rosters
 
 HERE = Vocabulary(50, "aa")
@@ -161,3 +162,90 @@ def test_what_a_rank_said_before_it_was_taken_for_lost_does_not_bring_it_back(re
     assert here.closed == "a group of 2 ranks lacks rank 1"
     registry.register(lost.who)
     assert not here.closed
+
+
+def ranks(registry: Registry, *numbers: int, size: int = 2) -> list[Seat]:
+    return [registry.register(replace(verifier(f"v{rank}"), group=GroupRank("g", rank, size))) for rank in numbers]
+
+
+def group_of(seat: Seat) -> Group:
+    assert seat.group is not None
+    return seat.group
+
+
+def pass_time(registry: Registry, clock: ManualClock, seconds: float) -> None:
+    """Nobody is silent meanwhile."""
+    for _ in range(round(seconds)):
+        clock.advance(1.0)
+        for seat in (*registry.verifiers, *registry.drafters):
+            registry.hear(seat, Heartbeat())
+        registry.sweep()
+
+
+LONG_S = PATIENCE * 2.0
+
+
+def test_a_rank_that_says_late_that_it_drains_does_not_take_its_group_with_it(registry: Registry) -> None:
+    _, lost = ranks(registry, 0, 1)
+    registry.remove(lost, "it was silent for 9.0 s")
+    registry.drain(lost)
+    back = registry.register(lost.who)
+    assert not back.closed and not group_of(back).leaving
+
+
+def test_ranks_of_a_group_that_was_never_whole_are_woken_after_a_while_and_again(
+    registry: Registry, clock: ManualClock
+) -> None:
+    (here,) = ranks(registry, 0)
+    registry.hear_wave(here, WaveReport(7, parked=True))
+    pass_time(registry, clock, LONG_S)
+    assert group_of(here).wave == 7, "the other may be about to come"
+    pass_time(registry, clock, 1)
+    assert group_of(here).wave == 8
+    registry.hear_wave(here, WaveReport(8, parked=True))
+    pass_time(registry, clock, LONG_S)
+    assert group_of(here).wave == 8
+    pass_time(registry, clock, 1)
+    assert group_of(here).wave == 9
+
+
+def test_a_group_whose_last_rank_comes_late_is_not_woken(registry: Registry, clock: ManualClock) -> None:
+    here, late = ranks(registry, 0, 1)
+    pass_time(registry, clock, 2 * LONG_S)
+    for seat in (here, late):
+        registry.remove(seat, "its stream broke")
+    waves = group_of(here).wave
+    (here,) = ranks(registry, 0)
+    pass_time(registry, clock, LONG_S)
+    ranks(registry, 1)
+    pass_time(registry, clock, 2 * LONG_S)
+    assert group_of(here).wave == waves
+
+
+def test_a_group_that_leaves_is_not_woken_and_not_forgotten_at_once_when_its_last_rank_is_gone(
+    registry: Registry, clock: ManualClock
+) -> None:
+    first, second = ranks(registry, 0, 1)
+    registry.drain(first)
+    for seat in (first, second):
+        registry.remove(seat, "its stream broke")
+    pass_time(registry, clock, LONG_S)
+    (back,) = ranks(registry, 0)
+    assert group_of(back).leaving, "it is told to drain"
+    pass_time(registry, clock, 2 * LONG_S)
+    assert group_of(back).wave == 0
+    registry.remove(back, "it left")
+    pass_time(registry, clock, LONG_S + 1)
+    (new,) = ranks(registry, 0)
+    assert not group_of(new).leaving
+
+
+def test_promises_are_kept_while_more_sessions_are_on_their_way_to_a_verifier_than_made_one(
+    registry: Registry,
+) -> None:
+    seat = registry.register(verifier("v1"))
+    seat.running, seat.promised = 5, [3, 4]
+    registry.hear(seat, Heartbeat(Load(sessions=2)))
+    assert seat.promised == [3, 4]
+    registry.hear(seat, Heartbeat(Load(sessions=4)))
+    assert seat.promised == [4]
