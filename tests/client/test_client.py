@@ -199,7 +199,8 @@ async def test_a_stream_without_its_last_message_is_a_failure(
     ):
         assert "without its last message" in str(broken) and broken.received == (11, 12)
     with pytest.raises(Unavailable, match="last message"):
-        [*client.stream("x")]
+        for _ in client.stream("x"):
+            pass
 
 
 class Endless:
