@@ -26,7 +26,7 @@ Say = Callable[..., "Script"]
 
 
 async def eventually(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not what():
             await asyncio.sleep(0.01)
 

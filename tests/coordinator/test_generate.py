@@ -39,7 +39,7 @@ NEEDS = {
 
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait, briefly, until `condition` holds."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 

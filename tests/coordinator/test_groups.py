@@ -45,7 +45,7 @@ async def ranks(cluster: Cluster) -> AsyncIterator[Ranks]:
 
 
 async def next_wave(member: Member, after: int = 0) -> int:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not (isinstance(directive := await member.hear(), StartWave) and directive.number > after):
             pass
     return directive.number

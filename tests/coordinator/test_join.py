@@ -36,7 +36,7 @@ NGRAM = DrafterInfo(DrafterKind.NGRAM, "", None, 512)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -62,7 +62,7 @@ def start(start_cluster: StartCluster) -> Callable[..., Any]:
 
 async def until(cluster: Cluster, sample: str, value: float) -> Scrape:
     """Scrape until `sample` is `value`: an end reaches the caller a moment before it is counted."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (found := await scrape(cluster))[sample] != value:
             await asyncio.sleep(0.01)
     return found

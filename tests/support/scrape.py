@@ -43,7 +43,7 @@ class Places:
         return Scraped([sample for family in families for sample in family.samples])
 
 
-def eventually(holds: Callable[[], bool], what: str, within_s: float = 20.0) -> None:
+def eventually(holds: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
     """Wait until something holds; `what` says what it was if it does not in time."""
     until = time.monotonic() + within_s
     while not holds():

@@ -58,7 +58,7 @@ READS, OVER_S = 3, 1.3
 """Members report every 500 ms, so what one read shows may be as old: it has to hold for longer than two reports are apart."""
 
 
-def eventually(what: Callable[[], bool], within_s: float = 15.0) -> None:
+def eventually(what: Callable[[], bool], within_s: float = 60.0) -> None:
     """Return once `what()` holds in three reads running over more than 1.2 s; fail if it does not come to that within `within_s`."""
     deadline = time.monotonic() + within_s
     held = 0
