@@ -82,8 +82,13 @@ class TorchMesh:
         """[size * most, H] of every rank -> [most, H]: this rank's rows of the sum of all. Raises RankLost."""
         own = partial.new_empty(len(partial) // self.size, partial.shape[1])
         with self._all_taking_part():
-            dist.reduce_scatter(own, list(partial.contiguous().chunk(self.size)), group=self._group)
-        return own
+            if partial.is_cuda:
+                dist.reduce_scatter(own, list(partial.contiguous().chunk(self.size)), group=self._group)
+                return own
+            # gloo would reduce once for each rank: ten times as long with four of them.
+            parts = torch.empty_like(partial, memory_format=torch.contiguous_format)
+            dist.all_to_all_single(parts, partial.contiguous(), group=self._group)
+            return torch.sum(parts.view(self.size, *own.shape), 0, out=own)
 
     def leave(self, why: str) -> RankLost:
         """End the group, since this rank cannot go on; the others read why. Returns the error to raise. Any thread may call it."""
