@@ -116,8 +116,10 @@ def joined(shown: Shown, rank: int, wave: WaveReport) -> Iterator[None]:
     def reports() -> Iterator[JoinRequest]:
         yield report_to_wire(Register(f"rank-{rank}", "127.0.0.1:9", model, 4, group=GroupRank("g", rank, 3)))
         yield report_to_wire(wave)
-        yield report_to_wire(Heartbeat(Load(sessions=int(rank == 0)), plan=Plan(4, 2, 8)))
-        left.wait()
+        heartbeat = report_to_wire(Heartbeat(Load(sessions=int(rank == 0)), plan=Plan(4, 2, 8)))
+        yield heartbeat
+        while not left.wait(0.3):
+            yield heartbeat
         yield report_to_wire(Draining())
 
     with dial_blocking(shown.cluster.address) as channel:
