@@ -96,7 +96,7 @@ class Drafter:
     def begin_wave(self, number: int) -> None:
         """Have this rank begin a wave of its group."""
         if (rank := self.engine.rank) is not None:
-            rank.told = max(rank.told, number)
+            rank.hears(number)
         self.engine.begin_wave(number)
 
     async def drained(self) -> None:

@@ -164,7 +164,7 @@ async def test_a_rank_stays_for_a_wave_that_it_was_told_of_and_its_engine_has_no
     async with ranks_over(alphabet, 2) as ranks:
         rank = ranks.verifiers[0].engine.rank
         assert rank.may_leave
-        rank.told = 1
+        rank.hears(1)
         assert not rank.may_leave
         ranks.group.placed()
         await eventually(lambda: rank.may_leave)

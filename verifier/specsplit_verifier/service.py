@@ -160,8 +160,7 @@ class _Member:
             self._verifier.replan(order.changes)
 
     def _on_start_wave(self, number: int) -> None:
-        rank = self._verifier.engine.rank
-        rank.told = max(rank.told, number)
+        self._verifier.engine.rank.hears(number)
         self._verifier.engine.post(BeginWave(number))
 
     def _on_drain(self) -> None:

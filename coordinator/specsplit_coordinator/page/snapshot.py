@@ -118,8 +118,8 @@ def _rank(group: GroupRank, seat: Seat) -> dict[str, Any]:
 
 def _state(seat: Seat) -> str:
     if seat.lost_because is not None:
-        return "left" if seat.draining else "lost"
-    return "draining" if seat.draining else "serving"
+        return "left" if seat.leaving else "lost"
+    return "draining" if seat.leaving else "serving"
 
 
 def _request(request: LoggedRequest, now: float) -> dict[str, Any]:
