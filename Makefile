@@ -1,5 +1,7 @@
 # Every target sets up what it needs by itself, once: .venv is made again only when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
+# Half of the tests' time is waiting for processes, so there is one worker more than there are cores.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 3) + 1)')
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,9 +48,9 @@ drift: $(STAMP) ## is the generated code what the protos give?
 	@echo "drift: specsplit/v1 against protos/specsplit/v1"
 	@$(BIN)/python scripts/generate_protos.py --check
 
-unit: $(STAMP) ## pytest, a process per core
+unit: $(STAMP) ## pytest, in a few processes
 	@echo "unit: pytest"
-	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder || { \
+	@$(BIN)/pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder || { \
 		echo "unit: what failed is run once more, by itself; what fails again fails"; \
 		$(BIN)/pytest --last-failed --last-failed-no-failures none; }
 

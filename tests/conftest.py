@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-# The suite runs in a process per core: threads of one forward would only wait for one another. Before torch is loaded.
+# The suite runs in several processes: threads of one forward would only wait for one another. Before torch is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No deadline: a busy machine is no reason to fail.
