@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from specsplit.errors import Exhausted, InvalidRequest
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.values import Adaptive, Control, FinishReason, PlanChanges, Sampling, Stopping
-from specsplit_verifier.step import StepResult
+from specsplit_verifier.events import Output, ToDrafter
+from specsplit_verifier.model_thread import ModelThread
+from specsplit_verifier.step import StepInput, StepResult
 from tests.support.toys import END, letter
 from tests.verifier.conftest import decode, recorded, verifier_over
 
@@ -166,3 +169,29 @@ async def test_the_bound_that_is_told_is_the_one_in_force(alphabet: Path) -> Non
         assert verifier.control == Control(Adaptive.GOODPUT, 8)
         verifier.replan(PlanChanges(), Adaptive.STATIC)
         assert verifier.control == Control(Adaptive.STATIC)
+
+
+async def test_the_next_step_is_under_way_before_anybody_hears_of_the_last(
+    alphabet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    async with verifier_over(alphabet) as verifier:
+        submit, deliver = ModelThread.submit, verifier.deliver
+
+        def launched(thread: ModelThread, step: StepInput) -> None:
+            happened.append("launch")
+            submit(thread, step)
+
+        def told(
+            outputs: Sequence[tuple[int, Output]],
+            drafts: Sequence[tuple[str, int, ToDrafter]],
+            result: StepResult | None,
+        ) -> None:
+            happened.extend("told" for _, output in outputs if isinstance(output, Tokens))
+            deliver(outputs, drafts, result)
+
+        monkeypatch.setattr(ModelThread, "submit", launched)
+        monkeypatch.setattr(verifier, "deliver", told)
+        tokens, _ = await decode(verifier, DecodeRequest("r", ids("a"), stopping=Stopping(4)))
+    assert bytes(tokens) == b"bcde"
+    assert happened == ["launch", "launch", "told", "launch", "told", "launch", "told", "told"], "the last at once"

@@ -1,8 +1,11 @@
 """The engine thread: takes events in, has the target step, hands results out.
 
-    drain the inbox  →  plan  →  run  →  commit  →  send
-         ↑                └── nothing worth stepping: wait for the next event ──┐
-         └──────────────────────────────────────────────────────────────────────┘
+    drain the inbox  →  plan  →  launch, then send what the last step brought  →  commit
+         ↑                └── nothing worth stepping: send, wait for the next event ──┐
+         └────────────────────────────────────────────────────────────────────────────┘
+
+So the next step is under way before anybody is told of the last one: what is made of the results, for callers, drafters and
+telemetry, is made while the device works.
 
 A rank of a group takes turns with the others in place of that: it runs a step whenever one of them has rows, and does nothing while its
 group is parked (`Rank`).
@@ -67,6 +70,8 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._model_thread = ModelThread(runner.run, self.post)
         self.watchdog = Watchdog(clock, settings.step_timeout_s)
+        self._result: StepResult | None = None
+        """What the last step was, while nobody has been told."""
         self._stopping = False
         self._abandoned = False
         """True if nobody waits any more for the step that hangs: whatever comes of it goes nowhere."""
@@ -95,6 +100,7 @@ class Engine:
         try:
             while self._drain(block_s=0.0):
                 self._step()
+            self._send()
             self.rank.end()
         except RankLost as error:
             self._die(str(error))
@@ -104,6 +110,7 @@ class Engine:
 
     def _die(self, why: str) -> None:
         if not self._abandoned:
+            self._send()
             self._outbox.died(why)
 
     def _step(self) -> None:
@@ -113,13 +120,13 @@ class Engine:
             self._wait(Pause(None))
             return
         plan = self._core.plan()
-        self._send()
         if not self.rank.alone:
             self._turn(self._core.propose(plan))
         elif isinstance(plan, Pause):
+            self._send()
             self._wait(plan)
         else:
-            self._send(self._core.commit(plan, self._run_model(plan), self._outbox.watched))
+            self._result = self._core.commit(plan, self._run_model(plan), self._outbox.watched)
 
     def _turn(self, step: StepInput) -> None:
         """Step with the other ranks of the group: a step without rows is run if one of them has some, or else all rest."""
@@ -128,14 +135,13 @@ class Engine:
         assert turned is not None, "a rank of a group runs nothing before it has agreed"
         agreed, costs = turned
         self._core.stopwatch.waited(costs.waited_s)
-        result = None
         if step.rows:
-            result = self._core.commit(step, output, self._outbox.watched, costs)
+            self._result = self._core.commit(step, output, self._outbox.watched, costs)
         elif agreed.runs:
-            result = self._core.sat_out(step, output, costs)
+            self._result = self._core.sat_out(step, output, costs)
         self._core.agree(agreed)
-        self._send(result)
         if not agreed.runs:
+            self._send()
             self._wait(Pause(agreed.rest_s))
 
     def _wait(self, pause: Pause) -> None:
@@ -170,9 +176,10 @@ class Engine:
                 self._core.handle(event)
 
     def _run_model(self, step: StepInput) -> StepOutput:
-        """Run a step on the model thread, taking in grows meanwhile. Every other event is put off until the step is over."""
+        """Run a step on the model thread. Meanwhile what the last one brought leaves, and grows are taken in; other events wait."""
         with self.watchdog.over(self._core.expected_s(step)):
             self._model_thread.submit(step)
+            self._send()
             while not isinstance(event := self._inbox.get(), Ran):
                 if isinstance(event, FromDrafter) and not any(isinstance(e, DrafterLost) for e in self._deferred):
                     self._core.handle(event)
@@ -182,9 +189,10 @@ class Engine:
             raise event.outcome
         return event.outcome
 
-    def _send(self, result: StepResult | None = None) -> None:
-        """What has come up leaves in one hop; `result` goes along if somebody wants to know."""
+    def _send(self) -> None:
+        """What has come up leaves in one hop; what the last step was goes along if somebody wants to know."""
         outputs, sends = self._core.outgoing()
+        result, self._result = self._result, None
         if self._abandoned:
             return
         wanted = result if self._outbox.watching else None
