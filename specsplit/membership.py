@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from specsplit.errors import InvalidRequest
-from specsplit.settings.address import split
+from specsplit.settings.address import check_dialable
 from specsplit.values import (
     Control,
     DrafterInfo,
@@ -47,7 +47,7 @@ class GroupRank:
 class Register:
     """First report of a member: who it is.
 
-    Raises InvalidRequest for an empty name, an address that is not host:port, or no room for sessions.
+    Raises InvalidRequest for an empty name, an address that nobody can dial, or no room for sessions.
     """
 
     member_id: str
@@ -65,7 +65,7 @@ class Register:
     def __post_init__(self) -> None:
         if not self.member_id:
             raise InvalidRequest("register.member_id", "is empty, expected a name that is unique in the cluster")
-        split("register.address", self.address)
+        check_dialable("register.address", self.address)
         if self.max_sessions < 1:
             raise InvalidRequest("register.max_sessions", f"is {self.max_sessions}, expected at least 1")
 

@@ -102,9 +102,9 @@ class MemberSettings(ServiceSettings):
     def _check_advertise(self) -> Self:
         host, _ = address.split("listen", self.listen)
         if self.coordinator:
-            address.split("coordinator", self.coordinator)
+            address.check_dialable("coordinator", self.coordinator)
         if self.advertise:
-            address.split("advertise", self.advertise)
+            address.check_dialable("advertise", self.advertise)
         elif self.coordinator and address.is_wildcard(host):
             raise InvalidRequest(
                 "advertise", f"is required to join a cluster when listening on {host}: others cannot dial that"

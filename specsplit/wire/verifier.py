@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specsplit.errors import InvalidRequest
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Preempted, Tokens
-from specsplit.settings.address import split
+from specsplit.settings.address import check_dialable
 from specsplit.v1 import verifier_pb2 as pb
 from specsplit.values import Endpoint
 from specsplit.wire import common
@@ -22,7 +22,7 @@ def endpoint_to_wire(endpoint: Endpoint) -> pb.DrafterAddress:
 
 def endpoint_from_wire(message: pb.DrafterAddress) -> Endpoint:
     """Raises InvalidRequest for an address that is not host:port."""
-    split("drafter.address", message.address)
+    check_dialable("drafter.address", message.address)
     return Endpoint(message.member_id, message.address, common.need_from_wire(message.features))
 
 

@@ -189,3 +189,23 @@ async def test_sessions_of_a_verifier_that_leaves_go_on_when_it_comes_back(clust
         await eventually(lambda: len(scripted.asked) == 2 and scripted.open == 1)
         assert scripted.asked[1].tokens == (*scripted.asked[0].tokens, 5)
     await eventually(lambda: cluster.coordinator.admission.running == 0 and scripted.open == 0)
+
+
+@pytest.mark.parametrize(
+    "address", ["unix:/run/docker.sock:1", "dns://8.8.8.8/internal:80", "xds:///a:1", "0.0.0.0:80"]
+)
+async def test_a_member_cannot_make_others_dial_what_is_no_host_and_port(cluster: Cluster, address: str) -> None:
+    register = cluster_pb2.JoinRequest(register=report_to_wire(verifier(cluster)).register)
+    register.register.address = address
+    async with dial(cluster.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _ in cluster_pb2_grpc.ClusterServiceStub(channel).Join(aiter_of(register)):
+                pass
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert str(from_rpc_error(caught.value)).startswith("register.address: is ")
+    assert (await cluster.client.cluster()).members == ()
+
+
+async def aiter_of(*messages: cluster_pb2.JoinRequest) -> AsyncIterator[cluster_pb2.JoinRequest]:
+    for message in messages:
+        yield message

@@ -51,7 +51,7 @@ models = st.builds(ModelInfo, NAME, vocabularies, st.integers(1, 2**32 - 1), TOK
 drafters = st.builds(DrafterInfo, st.sampled_from(DrafterKind), TEXT, st.none() | vocabularies, U32, needs)
 roles = models | drafters
 loads = st.builds(Load, U32, U32, U32, U32, U64, st.floats(0, 1e9))
-ADDRESS = st.sampled_from(["127.0.0.1:0", "[::1]:65535", "host.example:50051"])
+ADDRESS = st.sampled_from(["127.0.0.1:1", "[::1]:65535", "host.example:50051"])
 endpoints = st.builds(Endpoint, NAME, ADDRESS, needs)
 controllers = st.lists(NAME, max_size=3).map(tuple)
 registers = st.builds(membership.Register, NAME, ADDRESS, roles, st.integers(1, 2**32 - 1), controllers)

@@ -1,0 +1,64 @@
+"""host:port: names and IP addresses, and nothing that gRPC would take beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from specsplit.errors import InvalidRequest
+from specsplit.settings.address import check_dialable, split
+
+SCHEMES = [
+    "unix:/run/secret.sock:1",
+    "unix:0:1",
+    "unix-abstract:name:1",
+    "dns:///internal:80",
+    "dns://8.8.8.8/internal:80",
+    "dns:internal:80",
+    "xds:cluster:1",
+    "xds:///cluster:1",
+    "ipv4:10.0.0.1,10.0.0.2:80",
+    "ipv6:[::1]:80",
+    "vsock:1:2",
+    "http://internal:80",
+    "user@internal:80",
+    "internal/path:80",
+    "inter nal:80",
+    "internal\n:80",
+    "::1:80",
+    "[::1:80",
+    "[::1]]:80",
+    "[internal]:80",
+    "-internal:80",
+    "a..b:80",
+    "internal:٣",
+    "n" * 254 + ":80",
+]
+
+
+@pytest.mark.parametrize("address", SCHEMES)
+def test_what_is_neither_a_name_nor_an_ip_address_is_refused(address: str) -> None:
+    with pytest.raises(InvalidRequest, match="expected host:port") as caught:
+        split("address", address)
+    assert caught.value.field == "address"
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("verifier-0.verifier:50051", ("verifier-0.verifier", 50051)),
+        ("specsplit_verifier_1:50051", ("specsplit_verifier_1", 50051)),
+        ("a.example.:1", ("a.example.", 1)),
+        ("10.0.0.1:65535", ("10.0.0.1", 65535)),
+        ("[fe80::1]:0", ("fe80::1", 0)),
+        ("*:50051", ("*", 50051)),
+    ],
+)
+def test_a_name_or_an_ip_address_with_a_port_is_taken_apart(address: str, parts: tuple[str, int]) -> None:
+    assert split("address", address) == parts
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "*:1", "10.0.0.1:0"])
+def test_what_one_can_listen_at_and_nobody_dial_is_no_address_of_a_member(address: str) -> None:
+    split("listen", address)
+    with pytest.raises(InvalidRequest, match="nobody can dial"):
+        check_dialable("address", address)
