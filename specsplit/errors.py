@@ -7,6 +7,8 @@
     ├── IllegalEvent         a peer broke the grow/commit protocol: names session, state and event
     ├── Exhausted            no room now; says when to try again
     ├── NotFound             a named thing (a session, a model, a drafter kind) is not there
+    ├── Unauthenticated      the caller has not shown who he is, or nobody here knows him: names what was missing
+    ├── PermissionDenied     the caller is known and may not do this: names the role that may
     ├── Unavailable          a peer is gone or not ready
     ├── DeadlineExceeded     the caller's time is up
     ├── Cancelled            the caller went away
@@ -86,6 +88,14 @@ class Exhausted(SpecsplitError):
 
 class NotFound(SpecsplitError):
     """A named thing does not exist."""
+
+
+class Unauthenticated(SpecsplitError):
+    """The caller has not shown who he is, or is not known."""
+
+
+class PermissionDenied(SpecsplitError):
+    """The caller is known, and may not do this."""
 
 
 class Unavailable(SpecsplitError):

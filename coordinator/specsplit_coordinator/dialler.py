@@ -21,6 +21,8 @@ from specsplit_coordinator.registry import Seat
 
 _NOT_A_VERIFIER = frozenset({grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 """How a call ends that reaches somebody else's server, for instance because a verifier advertises a wrong address."""
+_REFUSED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+"""How a call ends that a verifier does not take from this coordinator, which is nothing that the caller could mend."""
 LAST_WORDS_S = 5.0
 """How long the calls to a verifier that drained may go on once it has left: the end of a session and that of its membership come over
 different connections, and a busy coordinator may read them in either order."""
@@ -119,6 +121,8 @@ def _bound(seat: Seat, call: _Call) -> Generator[None]:
         yield
     except grpc.aio.AioRpcError as error:
         _require_alive(seat)
+        if error.code() in _REFUSED:
+            raise Unavailable(f"verifier {seat.member_id} refuses this coordinator: {error.details()}") from error
         if (
             error.code() is grpc.StatusCode.CANCELLED
         ):  # it was not this side: the verifier's time to drain is over, as a rule

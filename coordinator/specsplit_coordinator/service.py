@@ -14,7 +14,7 @@ from specsplit.clock import SystemClock
 from specsplit.interpreter import freeze_heap
 from specsplit.membership import Cluster
 from specsplit.observe.metrics import CoordinatorMetrics
-from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, Phase, Server, Service, run_service
+from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, Phase, Server, Service, check_reachable, run_service
 from specsplit.settings import CoordinatorSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
@@ -53,7 +53,13 @@ class Coordinator:
         tokenizer, clock = Tokenizer.load(settings.model), SystemClock()
         draws = draws or Draws(lambda: secrets.randbits(_SEED_BITS), lambda: uuid.uuid4().hex)
         services = (COORDINATOR_SERVICE, CLUSTER_SERVICE)
-        server = Server(settings, "coordinator", services=services, session_methods=("Generate", "Join"))
+        server = Server(
+            settings,
+            "coordinator",
+            services=services,
+            session_methods=("Generate", "Join"),
+            members_listen=settings.members_listen,
+        )
         tracing = server.tracing
         self.registry = Registry(tokenizer.vocabulary, clock, settings.lost_after_ms / 1000)
         self.admission = Admission(self.registry, settings.max_queue, settings.retry_after_s, settings.failover_s)
@@ -81,7 +87,13 @@ class Coordinator:
             unread_s=settings.unread_s,
         )
         rosters = Rosters(self.registry, balance)
-        self._members = ClusterServicer(self.registry, rosters, self.orders, settings.heartbeat_ms)
+        self._members = ClusterServicer(
+            self.registry,
+            rosters,
+            self.orders,
+            settings.heartbeat_ms,
+            lambda address: check_reachable("register.address", address, settings),
+        )
         snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
         self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, dialler, self.requests))
         self.failed = asyncio.Event()
@@ -102,8 +114,10 @@ class Coordinator:
         tell(self.requests, self.metrics)
         self.metrics.watch(self._cluster)
         self.registry.on_gone.append(self._gone)
-        coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(self._programs, self.service.server.grpc)
-        cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, self.service.server.grpc)
+        server = self.service.server
+        for port in dict.fromkeys((server.grpc, server.members)):
+            coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(self._programs, port)
+        cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, server.members)
 
     async def _load(self, sweeping: Callable[[], Coroutine[Any, Any, None]]) -> Coordinator:
         await self.page.start()

@@ -139,7 +139,16 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
 class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     """Serves members: their Join streams."""
 
-    def __init__(self, registry: Registry, rosters: Rosters, orders: Orders, heartbeat_ms: int) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        rosters: Rosters,
+        orders: Orders,
+        heartbeat_ms: int,
+        check_verifier: Callable[[str], None],
+    ) -> None:
+        """`check_verifier` raises InvalidRequest for an address that this coordinator may not dial."""
+        self._check_verifier = check_verifier
         self._registry = registry
         self._rosters = rosters
         self._orders = orders
@@ -176,6 +185,8 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     def _admitted(self, who: Register) -> Register:
         if len(self._memberships) >= MAX_MEMBERS:
             raise Exhausted(f"the cluster has {MAX_MEMBERS:,} members, as many as it can have")
+        if isinstance(who.role, ModelInfo):
+            self._check_verifier(who.address)
         return who
 
     def _close(self, membership: _Membership) -> None:

@@ -10,14 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import grpc
-
 from specsplit.clock import SystemClock
 from specsplit.errors import LoadError, SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.place import Place
-from specsplit.rpc import DRAFTER_SERVICE, Membership, Server, Service, registration, run_service
+from specsplit.rpc import DRAFTER_SERVICE, Dialled, Membership, Server, Service, registration, run_service
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit_drafter.engine import Engine, Outbox
@@ -57,7 +55,7 @@ def service_of(settings: DrafterSettings, rank: int = 0) -> Service[Drafter]:
     return Service(settings, server, telemetry.metrics, load, partial(_member, settings, server))
 
 
-def _member(settings: DrafterSettings, server: Server, drafter: Drafter, channel: grpc.aio.Channel) -> Membership:
+def _member(settings: DrafterSettings, server: Server, drafter: Drafter, dialled: Dialled) -> Membership:
     """The drafter's place in a cluster."""
     register, rank = registration(settings, "drafter", server, drafter.engine.info), drafter.engine.rank
 
@@ -66,7 +64,7 @@ def _member(settings: DrafterSettings, server: Server, drafter: Drafter, channel
         server.drain()
 
     membership = Membership(
-        channel,
+        dialled,
         register if rank is None else replace(register, group=rank.group),
         drafter.engine.load,
         wave=None if rank is None else lambda: rank.report,

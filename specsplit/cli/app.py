@@ -11,6 +11,7 @@ from specsplit.cli.health import health
 from specsplit.cli.plan import plan
 from specsplit.cli.serve import serve_app
 from specsplit.cli.status import status
+from specsplit.cli.tokens import tokens
 from specsplit.cli.trace import trace
 from specsplit.cli.up import up
 
@@ -30,3 +31,4 @@ app.command()(status)
 app.command()(plan)
 app.command()(trace)
 app.command()(health)
+app.command()(tokens)

@@ -11,15 +11,17 @@ import typer
 
 from specsplit.cli import request_options as options
 from specsplit.cli.logprobs import as_objects, show
-from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
+from specsplit.cli.options import ADDRESS, AddressOption, with_transport
 from specsplit.cli.paint import ChoicesPainter, Painter, summary
 from specsplit.cli.resuming import tell, tokens_of
 from specsplit.client import ChatMessage, ChatPrompt, Client, Promptable, Result, make_request
 from specsplit.client.result import Gatherer
 from specsplit.errors import InvalidRequest, Unavailable, quoted
 from specsplit.requests import GenerateRequest
+from specsplit.settings import TransportSettings
 
 
+@with_transport
 def generate(
     *,
     prompt: options.PromptOption = None,
@@ -43,7 +45,7 @@ def generate(
     logprobs: options.LogprobsOption = None,
     as_json: options.JsonOption = False,
     address: AddressOption = ADDRESS,
-    tls_ca: TlsCaOption = None,
+    transport: TransportSettings,
 ) -> None:
     """Continue a text. Accepted drafts and the target's own tokens are coloured apart."""
     request = make_request(
@@ -65,7 +67,7 @@ def generate(
         n=n,
         resume_from=tokens_of(resume_from),
     )
-    with Client(address, transport(tls_ca)) as client:
+    with Client(address, transport) as client:
         result = run(client, request, None if as_json else Painter(), timeout_s)
     if as_json:
         typer.echo(json.dumps(as_object(result, request.resume_from)))

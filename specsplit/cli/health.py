@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specsplit.cli.options import TlsCaOption, transport
+from specsplit.cli.options import with_transport
 from specsplit.errors import SpecsplitError
 from specsplit.rpc import dial_blocking, health_of_blocking
 from specsplit.settings import TransportSettings
@@ -18,17 +18,18 @@ UNREACHABLE = "UNREACHABLE"
 """What is said of a service that gives no answer."""
 
 
+@with_transport
 def health(
+    *,
     addresses: Annotated[
         list[str],
         typer.Argument(metavar="HOST:PORT...", help="Coordinators, verifiers or drafters; the ranks of a group."),
     ],
     timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.1, help="Time each gets to answer.")] = 3.0,
-    tls_ca: TlsCaOption = None,
+    transport: TransportSettings,
 ) -> None:
     """Ask services whether they take calls: one line each, and exit 0 if all say SERVING, else 1."""
-    settings = transport(tls_ca)
-    states = [(address, *ask(address, timeout_s, settings)) for address in addresses]
+    states = [(address, *ask(address, timeout_s, transport)) for address in addresses]
     for address, state, why in states:
         typer.echo(f"{address} {state}{f': {why}' if why else ''}")
     sys.exit(0 if all(state == SERVING for _, state, _ in states) else 1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from specsplit.settings import TransportSettings
+from specsplit.settings import ClientSettings, TransportSettings
 
 ADDRESS = "127.0.0.1:50050"
 """Where a coordinator listens unless told otherwise."""
@@ -15,13 +18,51 @@ ADDRESS = "127.0.0.1:50050"
 AddressOption = Annotated[str, typer.Option("--address", metavar="HOST:PORT", help="The coordinator.")]
 """Which coordinator to talk to."""
 
-TlsCaOption = Annotated[
-    Path | None,
-    typer.Option("--tls-ca", metavar="FILE", help="Speak TLS, and check the coordinator against this CA (PEM)."),
-]
-"""How to talk to it."""
+_TRANSPORT: dict[str, Any] = {
+    "tls_ca": Annotated[
+        Path | None,
+        typer.Option("--tls-ca", metavar="FILE", help="Speak TLS, and check the server against this CA (PEM)."),
+    ],
+    "tls_cert": Annotated[
+        Path | None,
+        typer.Option("--tls-cert", metavar="FILE", help="Show this certificate to a server that asks (PEM)."),
+    ],
+    "tls_key": Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of that certificate (PEM).")
+    ],
+    "token_file": Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Show the token in this file.")
+    ],
+    "insecure": Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Speak in the clear beyond this machine, token and texts included."),
+    ],
+}
+"""How to talk to it, by name of the setting."""
 
 
-def transport(tls_ca: Path | None) -> TransportSettings:
-    """Make the settings of a client that was given these options."""
-    return TransportSettings(tls_ca=tls_ca)
+def with_transport(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, in the place of its parameter `transport`, an option for every setting of a client that concerns its connection.
+
+    What is not given comes from the environment: SPECSPLIT_CLIENT_TLS_CA and so on.
+    """
+
+    @wraps(command)
+    def told(**given: Any) -> None:
+        chosen = {name: given.pop(name) for name in _TRANSPORT}
+        command(**given, transport=transport(**chosen))
+
+    own = [each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name != "transport"]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in _TRANSPORT.items()
+    ]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + added
+    told.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    told.__annotations__ = {each.name: each.annotation for each in parameters}
+    return told
+
+
+def transport(**given: object) -> TransportSettings:
+    """Make the settings of a client that was given these options. Raises InvalidRequest."""
+    return ClientSettings.load(**{name: value for name, value in given.items() if value is not None})

@@ -10,16 +10,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
+from specsplit.cli.options import ADDRESS, AddressOption, with_transport
 from specsplit.cli.status import WIDE
 from specsplit.client import Client
 from specsplit.errors import InvalidRequest
 from specsplit.membership import Member, PlanTold
+from specsplit.settings import TransportSettings
 from specsplit.values import Adaptive, Control, PlanChanges
 
 TIMEOUT_S = 5
 
 
+@with_transport
 def plan(
     *,
     adaptive: Annotated[
@@ -48,7 +50,7 @@ def plan(
         bool, typer.Option("--reset", help="First undo every earlier change: back to the verifiers' own settings.")
     ] = False,
     address: AddressOption = ADDRESS,
-    tls_ca: TlsCaOption = None,
+    transport: TransportSettings,
 ) -> None:
     """Change the plan of every verifier, and its controller, from the next step on; without options show what is in force, and why.
 
@@ -60,7 +62,7 @@ def plan(
         )
     changes = PlanChanges(num_steps, topk, num_draft_tokens, wait_budget_us)
     control = Control(adaptive, max_draft_tokens)
-    with Client(address, transport(tls_ca)) as client:
+    with Client(address, transport) as client:
         told = client.set_plan(changes, control, reset=reset, timeout_s=TIMEOUT_S)
         typer.echo(sentence(told))
         if not reset and (changes, control) == (PlanChanges(), Control()):

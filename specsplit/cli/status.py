@@ -11,23 +11,26 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
+from specsplit.cli.options import ADDRESS, AddressOption, with_transport
 from specsplit.client import Client
 from specsplit.membership import Cluster, Member, Role
+from specsplit.settings import TransportSettings
 from specsplit.values import Estimate, ModelInfo, Plan, SpeculationReport
 
 WIDE = 180
 """Columns of a table that goes to a file or a pipe: nothing is cut off."""
 
 
+@with_transport
 def status(
+    *,
     address: AddressOption = ADDRESS,
     once: Annotated[bool, typer.Option("--once", help="Print the table once and exit.")] = False,
     interval_s: Annotated[float, typer.Option("--interval-s", min=0.1, help="Time between updates.")] = 1.0,
-    tls_ca: TlsCaOption = None,
+    transport: TransportSettings,
 ) -> None:
     """Show the cluster: members, load, requests. Ctrl-C ends it."""
-    with Client(address, transport(tls_ca)) as client:
+    with Client(address, transport) as client:
         if once:
             Console(width=None if sys.stdout.isatty() else WIDE).print(tables(client.cluster(timeout_s=5), address))
             return

@@ -6,15 +6,17 @@ from typing import Annotated
 
 import typer
 
-from specsplit.cli.options import ADDRESS, AddressOption, TlsCaOption, transport
+from specsplit.cli.options import ADDRESS, AddressOption, with_transport
 from specsplit.client import Client
 from specsplit.membership import TracingTold
+from specsplit.settings import TransportSettings
 from specsplit.values import SERVICES, TraceChanges
 
 TIMEOUT_S = 5
 ALL = "all"
 
 
+@with_transport
 def trace(
     *,
     level: Annotated[
@@ -30,7 +32,7 @@ def trace(
         bool, typer.Option("--reset", help="First undo every earlier change: back to each service's own settings.")
     ] = False,
     address: AddressOption = ADDRESS,
-    tls_ca: TlsCaOption = None,
+    transport: TransportSettings,
 ) -> None:
     """Change what every service traces, from now on; without options show what is changed.
 
@@ -38,7 +40,7 @@ def trace(
     anew knows of no changes.
     """
     changes = TraceChanges(level, ratio, _names(modules))
-    with Client(address, transport(tls_ca)) as client:
+    with Client(address, transport) as client:
         typer.echo(sentence(client.set_tracing(changes, reset=reset, timeout_s=TIMEOUT_S)))
 
 

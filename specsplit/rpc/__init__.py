@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specsplit.rpc.callers import caller
 from specsplit.rpc.catalogue import (
     CODES,
     code_of,
@@ -12,13 +13,13 @@ from specsplit.rpc.catalogue import (
     to_error,
     to_status,
 )
-from specsplit.rpc.channel import dial, dial_blocking
+from specsplit.rpc.channel import check_reachable, dial, dial_blocking
 from specsplit.rpc.edge import Context, abort
 from specsplit.rpc.health import health_of_blocking, wait_until_serving, wait_until_serving_blocking
 from specsplit.rpc.member import Membership, member_id_of
 from specsplit.rpc.names import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
 from specsplit.rpc.server import Phase, Server
-from specsplit.rpc.service import Service, registration, run_service
+from specsplit.rpc.service import Dialled, Service, registration, run_service
 
 __all__ = [
     "CLUSTER_SERVICE",
@@ -27,11 +28,14 @@ __all__ = [
     "DRAFTER_SERVICE",
     "VERIFIER_SERVICE",
     "Context",
+    "Dialled",
     "Membership",
     "Phase",
     "Server",
     "Service",
     "abort",
+    "caller",
+    "check_reachable",
     "code_of",
     "dial",
     "dial_blocking",

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 
 from specsplit.errors import InvalidRequest
+from specsplit.identity import token_of
 from specsplit.observe.tracing import Tracing
+from specsplit.rpc.callers import HEADER, SCHEME
+from specsplit.rpc.certificates import channel_credentials
 from specsplit.rpc.options import channel_options
+from specsplit.rpc.reloading import Reloaded, read_text
 from specsplit.settings import TransportSettings
-from specsplit.settings.address import split
+from specsplit.settings.address import check_dialable, is_loopback, split
 from specsplit.wire.reading import Read, response_reader
 
 _Channel = TypeVar("_Channel", grpc.Channel, grpc.aio.Channel)
@@ -24,40 +29,73 @@ def dial(address: str, settings: TransportSettings | None = None, tracing: Traci
 
     With `tracing` that is on, calls that carry out a request get a span and take the trace along.
 
-    Raises InvalidRequest if the address or the CA file is no good.
+    Raises InvalidRequest if the address or a file is no good, or the address is beyond this machine and nothing allows to speak in the
+    clear.
     """
     settings = settings or TransportSettings()
-    split("address", address)
+    check_reachable("address", address, settings)
     options, interceptors = channel_options(settings), _interceptors(tracing)
-    if settings.tls_ca is None:
-        return _reading(grpc.aio.insecure_channel(address, options=options, interceptors=interceptors))
-    credentials = _credentials(settings.tls_ca)
-    return _reading(grpc.aio.secure_channel(address, credentials, options=options, interceptors=interceptors))
+    credentials, token = channel_credentials(settings), _token(settings)
+    if credentials is None:
+        return _reading(grpc.aio.insecure_channel(address, options=options, interceptors=interceptors), token)
+    return _reading(grpc.aio.secure_channel(address, credentials, options=options, interceptors=interceptors), token)
 
 
 def dial_blocking(address: str, settings: TransportSettings | None = None) -> grpc.Channel:
     """Like `dial`, for code without an event loop."""
     settings = settings or TransportSettings()
-    split("address", address)
-    if settings.tls_ca is None:
-        return _reading(grpc.insecure_channel(address, options=channel_options(settings)))
-    credentials = _credentials(settings.tls_ca)
-    return _reading(grpc.secure_channel(address, credentials, options=channel_options(settings)))
+    check_reachable("address", address, settings)
+    options, credentials, token = channel_options(settings), channel_credentials(settings), _token(settings)
+    if credentials is None:
+        return _reading(grpc.insecure_channel(address, options=options), token)
+    return _reading(grpc.secure_channel(address, credentials, options=options), token)
 
 
-def _reading(channel: _Channel) -> _Channel:
-    """The channel; answers of its calls that cannot be read come as `Malformed` (grpc would give None, and log a traceback)."""
+def check_reachable(field: str, address: str, settings: TransportSettings) -> None:
+    """Raise InvalidRequest naming `field` unless one may dial this address so: beyond this machine over TLS, or with `insecure`."""
+    check_dialable(field, address)
+    if settings.tls_ca is None and not settings.insecure and not is_loopback(split(field, address)[0]):
+        raise InvalidRequest(
+            field,
+            f"{address} is on another machine and would be dialled in the clear, texts and tokens included; "
+            "give tls_ca (--tls-ca), or allow it with insecure (--insecure)",
+        )
+
+
+def _reading(channel: _Channel, token: Reloaded[str] | None) -> _Channel:
+    """The channel, whose calls show the token.
+
+    Answers that cannot be read come as `Malformed` (grpc would give None, and log a traceback).
+    """
     for shape in _SHAPES:
-        setattr(channel, shape, _reading_calls(getattr(channel, shape)))
+        setattr(channel, shape, _reading_calls(getattr(channel, shape), token))
     return channel
 
 
-def _reading_calls(make: Callable[..., Any]) -> Callable[..., Any]:
+def _reading_calls(make: Callable[..., Any], token: Reloaded[str] | None) -> Callable[..., Any]:
     def made(method: str, request_serializer: Any = None, response_deserializer: Read | None = None, **how: Any) -> Any:
         read = None if response_deserializer is None else response_reader(response_deserializer)
-        return make(method, request_serializer, read, **how)
+        call = make(method, request_serializer, read, **how)
+        return call if token is None else _showing(call, token)
 
     return made
+
+
+def _showing(call: Callable[..., Any], token: Reloaded[str]) -> Callable[..., Any]:
+    def called(*given: Any, metadata: Any = None, **how: Any) -> Any:
+        return call(*given, metadata=(*(metadata or ()), (HEADER, SCHEME + token.value)), **how)
+
+    return called
+
+
+def _token(settings: TransportSettings) -> Reloaded[str] | None:
+    return None if settings.token_file is None else _token_in(settings.token_file)
+
+
+@lru_cache(maxsize=64)
+def _token_in(path: Path) -> Reloaded[str]:
+    """The token of a file, remembered, so that a later dial has the old one where the new is none."""
+    return Reloaded([path], lambda: token_of(read_text("token_file", path)))
 
 
 def _interceptors(tracing: Tracing | None) -> list[grpc.aio.ClientInterceptor] | None:
@@ -66,15 +104,3 @@ def _interceptors(tracing: Tracing | None) -> list[grpc.aio.ClientInterceptor] |
     from specsplit.rpc.traced import client_interceptor  # noqa: PLC0415 (off means off: nothing of it is loaded)
 
     return [client_interceptor(tracing)]
-
-
-def _credentials(tls_ca: Path) -> grpc.ChannelCredentials:
-    return grpc.ssl_channel_credentials(root_certificates=read_pem("tls_ca", tls_ca))
-
-
-def read_pem(field: str, path: Path) -> bytes:
-    """The bytes of a PEM file. Raises InvalidRequest naming the setting."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InvalidRequest(field, f"cannot read {path}: {error.strerror}") from error

@@ -1,4 +1,7 @@
-"""The one place where errors become statuses, where a server that is not ready says so, and where what is no message is refused.
+"""The one place where errors become statuses, and where what may not come in is refused.
+
+That is a caller whom nobody knows, or who may not do this; any caller while the server is not ready; and what is no message. Nothing is
+parsed of what somebody sends whom nobody knows.
 
 It is an interceptor of the server, so no servicer method can forget it. A servicer raises SpecsplitError and nothing more.
 """
@@ -9,6 +12,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
@@ -21,13 +25,15 @@ _log = logging.getLogger(__name__)
 
 Gate = Callable[[str], SpecsplitError | None]
 """Asked with the method's name ("Decode") before each call: an error refuses it."""
+Admit = Callable[[str, Any], None]
+"""Asked with "/service/Method" and the context, before anything else. Raises what refuses the caller."""
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 """What a servicer method gets beside the request."""
 
 _Behaviour: TypeAlias = "Callable[[Any, Context], Any]"
-_Door: TypeAlias = Callable[[Any], Any]
-"""Given what the transport read, returns what the behaviour is given. Raises what refuses the call."""
+_Door: TypeAlias = "Callable[[Any, Context], Any]"
+"""Given the bytes that came, and the context, returns what the behaviour is given. Raises what refuses the call."""
 
 
 class _Aborting(Protocol):
@@ -57,10 +63,11 @@ async def abort(context: Context, error: SpecsplitError) -> NoReturn:
 class Edge(grpc.aio.ServerInterceptor):
     """Wraps every handler. The gate is that of the services of the package `specsplit`; health and reflection are always open."""
 
-    def __init__(self, service: str, gate: Gate) -> None:
-        """`service` is named in the sentence of an internal error."""
+    def __init__(self, service: str, gate: Gate, admit: Admit | None = None) -> None:
+        """`service` is named in the sentence of an internal error; without `admit` nobody is asked who he is."""
         self._service = service
         self._gate = gate
+        self._admit = admit or _let_in
 
     async def intercept_service(  # pyright: ignore[reportIncompatibleMethodOverride] (see _Handler)
         self,
@@ -69,11 +76,13 @@ class Edge(grpc.aio.ServerInterceptor):
     ) -> Any:
         """Wrap the handler of this call."""
         handler: _Handler | None = await continuation(handler_call_details)
-        service, _, method = str(handler_call_details.method).removeprefix("/").rpartition("/")
-        gate = self._gate if service.startswith("specsplit.") else _always_open
+        path = str(handler_call_details.method)
+        service, _, method = path.removeprefix("/").rpartition("/")
+        own = service.startswith("specsplit.")
+        gate, admit = self._gate if own else _always_open, partial(self._admit, path)
         if handler is None:
-            return _refusal_of(gate(method))
-        return _rebuilt(handler, lambda behaviour: self._guard(method, _door(handler, method, gate), behaviour))
+            return _absent(admit, gate(method)) if own else None
+        return _rebuilt(handler, lambda behaviour: self._guard(method, _door(handler, method, gate, admit), behaviour))
 
     def _guard(self, method: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
         guard = self._guard_stream if inspect.isasyncgenfunction(behaviour) else self._guard_unary
@@ -82,7 +91,7 @@ class Edge(grpc.aio.ServerInterceptor):
     def _guard_unary(self, method: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
         async def guarded(request: Any, context: Context) -> Any:
             try:
-                return await behaviour(door(request), context)
+                return await behaviour(door(request, context), context)
             except SpecsplitError as error:
                 await abort(context, error)
             except grpc.aio.AbortError:
@@ -96,7 +105,7 @@ class Edge(grpc.aio.ServerInterceptor):
         async def guarded(request: Any, context: Context) -> AsyncGenerator[Any, None]:
             try:
                 # aclosing: when the caller goes away, the servicer's own `finally` runs now, not at garbage collection
-                async with aclosing(behaviour(door(request), context)) as responses:
+                async with aclosing(behaviour(door(request, context), context)) as responses:
                     async for response in responses:
                         yield response
             except SpecsplitError as error:
@@ -118,12 +127,19 @@ def _always_open(method: str) -> None:
     """The gate of what is asked for before a server is ready, and while it drains."""
 
 
-def _door(handler: _Handler, method: str, gate: Gate) -> _Door:
-    def door(request: Any) -> Any:
+def _let_in(method: str, context: Any) -> None:
+    """Admit whoever calls."""
+
+
+def _door(handler: _Handler, method: str, gate: Gate, admit: Callable[[Context], None]) -> _Door:
+    read = request_reader(handler.request_deserializer)
+
+    def door(request: Any, context: Context) -> Any:
+        admit(context)
         refusal = gate(method)
         if refusal is not None:
             raise refusal
-        return _AllIntact(request) if handler.request_streaming else intact(request)
+        return _AllIntact(request, read) if handler.request_streaming else intact(read(request))
 
     return door
 
@@ -131,23 +147,28 @@ def _door(handler: _Handler, method: str, gate: Gate) -> _Door:
 class _AllIntact:
     """The requests of a stream, up to the first that could not be read."""
 
-    def __init__(self, requests: AsyncIterator[Any]) -> None:
+    def __init__(self, requests: AsyncIterator[bytes], read: Read) -> None:
         self._requests = requests
+        self._read = read
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        return intact(await anext(self._requests))
+        return intact(self._read(await anext(self._requests)))
 
 
-def _refusal_of(refusal: SpecsplitError | None) -> Any:
-    """The handler of a method that no servicer has, or has yet; None leaves it UNIMPLEMENTED."""
-    if refusal is None:
-        return None
+def _absent(admit: Callable[[Context], None], refusal: SpecsplitError | None) -> Any:
+    """The handler of a method that no servicer here has, or has yet."""
 
     async def refuse(request: Any, context: Context) -> None:
-        await abort(context, refusal)
+        try:
+            admit(context)
+        except SpecsplitError as error:
+            await abort(context, error)
+        if refusal is not None:
+            await abort(context, refusal)
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
     return _maker("unary_unary")(refuse)
 
@@ -161,7 +182,7 @@ def _rebuilt(handler: _Handler, guard: Callable[[_Behaviour], _Behaviour]) -> An
         "stream_stream": handler.stream_stream,
     }
     shape, behaviour = next((shape, behaviour) for shape, behaviour in shapes.items() if behaviour is not None)
-    return _maker(shape)(guard(behaviour), request_reader(handler.request_deserializer), handler.response_serializer)
+    return _maker(shape)(guard(behaviour), None, handler.response_serializer)
 
 
 def _maker(shape: str) -> Callable[..., Any]:

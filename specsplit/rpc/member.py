@@ -37,6 +37,8 @@ from specsplit.wire.limits import MAX_MEMBERS
 if TYPE_CHECKING:
     from specsplit.v1 import cluster_pb2
 
+    _Call = grpc.aio.StreamStreamCall[cluster_pb2.JoinRequest, cluster_pb2.JoinResponse]
+
 _log = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.1
@@ -109,7 +111,7 @@ class Membership:
 
     def __init__(
         self,
-        channel: grpc.aio.Channel,
+        dialled: Callable[[], grpc.aio.Channel],
         register: Register,
         load: Callable[[], Load],
         *,
@@ -124,8 +126,8 @@ class Membership:
         on_start_wave: Callable[[int], None] | None = None,
         on_drain: Callable[[], None] | None = None,
     ) -> None:
-        """The channel leads to the coordinator and stays the caller's."""
-        self._stub = cluster_pb2_grpc.ClusterServiceStub(channel)
+        """`dialled` makes a channel to the coordinator; every call has its own, so that changed certificates count from the next one on."""
+        self._dialled = dialled
         self._register = register
         self._sources = _Sources(load, plan, speculation, wave, prefixes)
         self._orders = _Orders(on_roster, on_plan, on_tracing, on_hand_over, on_start_wave, on_drain)
@@ -179,7 +181,12 @@ class Membership:
         """One Join call, from registration to its end. Raises what ended it."""
         self._failure = None
         registered: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        call = self._stub.Join(self._reports(registered))
+        async with self._dialled() as channel:
+            await self._talk(cluster_pb2_grpc.ClusterServiceStub(channel).Join(self._reports(registered)), registered)
+        raise Unavailable("coordinator: it ended the membership")
+
+    async def _talk(self, call: _Call, registered: asyncio.Future[float]) -> None:
+        """Obey until the call ends. Raises what ended it, if it is anything."""
         try:
             async for response in call:
                 self._obey(directive_from_wire(response), registered)
@@ -193,7 +200,6 @@ class Membership:
         finally:
             call.cancel()
             registered.cancel()
-        raise Unavailable("coordinator: it ended the membership")
 
     async def _reports(self, registered: asyncio.Future[float]) -> AsyncIterator[cluster_pb2.JoinRequest]:
         try:

@@ -9,19 +9,20 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
+from functools import partial
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from specsplit.errors import InvalidRequest, SpecsplitError, Unavailable
+from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.identity import CallerRole
 from specsplit.observe import Tracing, fields, set_up_tracing
-from specsplit.rpc.channel import read_pem
+from specsplit.rpc.callers import Callers
 from specsplit.rpc.edge import Edge
 from specsplit.rpc.health import Health
-from specsplit.rpc.options import server_options
+from specsplit.rpc.port import CLIENTS, EVERYONE, Port
 from specsplit.settings import MemberSettings, ServiceSettings
-from specsplit.settings.address import split
 
 _log = logging.getLogger(__name__)
 
@@ -46,10 +47,12 @@ class Server:
         *,
         services: Sequence[str],
         session_methods: Sequence[str] = (),
+        members_listen: str = "",
     ) -> None:
         """`service` is "verifier" and the like; `services` are full gRPC names; `session_methods` are refused while draining.
 
-        Raises Unavailable if spans are wanted and OpenTelemetry is not installed.
+        `members_listen` is host:port of a second port, for members and operators, if it is given: the first is for clients alone then.
+        Raises Unavailable if spans are wanted and OpenTelemetry is not installed, InvalidRequest if a roles or tokens file is no good.
         """
         self._settings = settings
         self._service = service
@@ -58,16 +61,36 @@ class Server:
         self._leave = asyncio.Event()
         self._hurry = asyncio.Event()
         self._asked = False
-        self._port = 0
         self._health = Health(services)
         self.tracing = set_up_tracing(service, settings)
         """The spans of this service; `stop` sends the last of them."""
-        edges = [*_tracers(self.tracing), Edge(service, self._gate)]
-        self.grpc = grpc.aio.server(interceptors=edges, options=server_options(settings))
-        """Add servicers here, any time before `ready`."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)  # pyright: ignore[reportUnknownMemberType]
+        self._ports = self._opened(Callers(settings), members_listen)
         names = [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME]
-        reflection.enable_server_reflection(names, self.grpc)
+        for port in self._ports:
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, port.grpc)  # pyright: ignore[reportUnknownMemberType]
+            reflection.enable_server_reflection(names, port.grpc)
+
+    def _opened(self, callers: Callers, members_listen: str) -> list[Port]:
+        """The ports: one for everyone, or one for clients and one for everyone."""
+
+        def port(field: str, listen: str, roles: frozenset[CallerRole]) -> Port:
+            edge = Edge(self._service, self._gate, partial(callers.admit, port=roles))
+            return Port(field, listen, self._settings, [*_tracers(self.tracing), edge])
+
+        if not members_listen:
+            return [port("listen", self._settings.listen, EVERYONE)]
+        clients = port("listen", self._settings.listen, CLIENTS)
+        return [clients, port("members_listen", members_listen, EVERYONE)]
+
+    @property
+    def grpc(self) -> grpc.aio.Server:
+        """Add servicers here, any time before `ready`."""
+        return self._ports[0].grpc
+
+    @property
+    def members(self) -> grpc.aio.Server:
+        """Add what members and operators call here: the port of their own, or the only one."""
+        return self._ports[-1].grpc
 
     @property
     def phase(self) -> Phase:
@@ -76,7 +99,12 @@ class Server:
     @property
     def bound(self) -> str:
         """host:port as bound."""
-        return f"{self._settings.listen.rpartition(':')[0]}:{self._port}"
+        return self._ports[0].bound
+
+    @property
+    def members_bound(self) -> str:
+        """host:port as bound of the port for members."""
+        return self._ports[-1].bound
 
     @property
     def address(self) -> str:
@@ -85,16 +113,18 @@ class Server:
         return settings.advertise if isinstance(settings, MemberSettings) and settings.advertise else self.bound
 
     async def start(self, *, signals: bool = False) -> str:
-        """Listen; say so on stdout, in one line; return host:port. Calls are answered UNAVAILABLE until `ready`.
+        """Listen; say so on stdout, in a line for each port; return host:port. Calls are answered UNAVAILABLE until `ready`.
 
         With `signals`, SIGTERM and SIGINT end the process with status 0 until `ready`: nothing runs yet that could be drained.
 
-        Raises InvalidRequest if the address cannot be bound or a TLS file cannot be read.
+        Raises InvalidRequest if an address cannot be bound or a TLS file is no good.
         """
-        self._port = self._bind()
         for number in _SIGNALS if signals else ():
             asyncio.get_running_loop().add_signal_handler(number, self._leave_while_loading)
-        await self.grpc.start()
+        for port in self._ports:
+            await port.start()
+        for port in self._ports[1:]:
+            sys.stdout.write(f"specsplit {self._service} listening for members on {port.bound}\n")
         sys.stdout.write(f"specsplit {self._service} listening on {self.bound}\n")
         sys.stdout.flush()
         return self.bound
@@ -150,7 +180,7 @@ class Server:
         self._phase = Phase.DRAINING
         self._health.set_serving(False)
         self._health.close()
-        await self.grpc.stop(0.2)
+        await asyncio.gather(*(port.stop(0.2) for port in self._ports))
         await asyncio.to_thread(self.tracing.close)
 
     async def _drain(self, drain: Callable[[], Awaitable[None]]) -> None:
@@ -178,20 +208,6 @@ class Server:
                 f"the {self._service} is draining and takes no new sessions; use another, or try again later"
             )
         return None
-
-    def _bind(self) -> int:
-        listen = self._settings.listen
-        split("listen", listen)
-        try:
-            if self._settings.tls_cert is not None and self._settings.tls_key is not None:
-                key = read_pem("tls_key", self._settings.tls_key)
-                chain = read_pem("tls_cert", self._settings.tls_cert)
-                return self.grpc.add_secure_port(listen, grpc.ssl_server_credentials([(key, chain)]))
-            return self.grpc.add_insecure_port(listen)
-        except RuntimeError as error:
-            raise InvalidRequest(
-                "listen", f"cannot bind {listen}; is the address this machine's, and the port free?"
-            ) from error
 
 
 def _tracers(tracing: Tracing) -> list[grpc.aio.ServerInterceptor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import grpc
@@ -13,7 +14,7 @@ from specsplit.membership import Register, Role
 from specsplit.observe import announce, set_up
 from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import Metrics
-from specsplit.rpc.channel import dial
+from specsplit.rpc.channel import check_reachable, dial
 from specsplit.rpc.member import Membership, member_id_of
 from specsplit.rpc.server import Server
 from specsplit.settings import MemberSettings, ServiceSettings
@@ -35,6 +36,8 @@ class Backend(Protocol):
         ...
 
 
+Dialled = Callable[[], grpc.aio.Channel]
+"""Makes a channel to the coordinator."""
 B = TypeVar("B", bound=Backend)
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -48,7 +51,7 @@ class Service(Generic[B]):
         server: Server,
         metrics: Metrics,
         load: Callable[[], Awaitable[B]],
-        join: Callable[[B, grpc.aio.Channel], Membership] | None = None,
+        join: Callable[[B, Dialled], Membership] | None = None,
     ) -> None:
         """`load` makes the backend while calls are answered UNAVAILABLE; `join` makes the member that it is of a cluster."""
         self.server = server
@@ -72,6 +75,7 @@ class Service(Generic[B]):
 
         Raises InvalidRequest for an address that cannot be bound, and what loading raises. `signals` as in `Server.start`.
         """
+        await self._try_dialling()
         address = await self.server.start(signals=signals)
         try:
             await self._expose()
@@ -82,6 +86,13 @@ class Service(Generic[B]):
         self._open.push_async_callback(self._backend.close)
         self.server.ready()
         return address
+
+    async def _try_dialling(self) -> None:
+        """Raise InvalidRequest now for what would keep this member from its coordinator for ever."""
+        settings = self._settings
+        if isinstance(settings, MemberSettings) and settings.coordinator:
+            check_reachable("coordinator", settings.coordinator, settings)
+            await dial(settings.coordinator, settings).close()
 
     async def serve(self, *, signals: bool = True) -> int:
         """After `start`: serve until SIGTERM or `leave`, then drain. Returns the exit status: 1 if the backend failed, else 0."""
@@ -118,14 +129,13 @@ class Service(Generic[B]):
         if self._join is None or not isinstance(settings, MemberSettings) or not settings.coordinator:
             yield None
             return
-        async with dial(settings.coordinator, settings) as channel:
-            membership = self._join(self._backend, channel)
-            joined = asyncio.create_task(membership.run())
-            try:
-                yield membership
-            finally:
-                joined.cancel()
-                await asyncio.wait({joined})
+        membership = self._join(self._backend, partial(dial, settings.coordinator, settings))
+        joined = asyncio.create_task(membership.run())
+        try:
+            yield membership
+        finally:
+            joined.cancel()
+            await asyncio.wait({joined})
 
     async def _drain(self, membership: Membership | None) -> None:
         if membership is not None:

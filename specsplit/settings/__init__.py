@@ -12,10 +12,11 @@ from specsplit.settings.coordinator import CoordinatorSettings
 from specsplit.settings.drafter import DrafterSettings
 from specsplit.settings.engine import EngineSettings
 from specsplit.settings.service import MemberSettings, ServiceSettings
-from specsplit.settings.transport import TransportSettings
+from specsplit.settings.transport import ClientSettings, TransportSettings
 from specsplit.settings.verifier import VerifierSettings
 
 __all__ = [
+    "ClientSettings",
     "CoordinatorSettings",
     "DrafterSettings",
     "EngineSettings",

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from specsplit.errors import InvalidRequest
+from specsplit.settings import address
 from specsplit.settings.service import ServiceSettings
 
 
@@ -19,6 +20,8 @@ class CoordinatorSettings(ServiceSettings):
 
     listen: str = "127.0.0.1:50050"
     """host:port to bind; port 0 takes any free one."""
+    members_listen: str = ""
+    """host:port of another port, for members and operators; the one of listen is for clients alone then. Empty: one port for all."""
     model: Path
     """Folder with the target's tokenizer and chat template; its weights are not read."""
     max_queue: int = Field(default=64, ge=0)
@@ -51,6 +54,22 @@ class CoordinatorSettings(ServiceSettings):
     """Largest wait_budget_us in a request's plan; more is refused. Unset: 60,000,000."""
     web_listen: str = ""
     """host:port of a page that shows the cluster at work, texts included, over plain HTTP; port 0 takes any free one. Empty: no page."""
+
+    @model_validator(mode="after")
+    def _check_members(self) -> Self:
+        if self.members_listen:
+            self._check_secured("members_listen", self.members_listen)
+        elif (
+            self.tokens_file is None
+            and self.roles_file is None
+            and not address.is_loopback(address.split("listen", self.listen)[0])
+        ):
+            raise InvalidRequest(
+                "members_listen",
+                f"is required: {self.listen} can be reached from other machines, and whoever reaches it could join as a verifier "
+                "and read prompts; give members another port, or ask callers who they are (tokens_file, or tls_client_ca and roles_file)",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_web(self) -> Self:

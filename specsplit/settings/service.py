@@ -18,12 +18,14 @@ class ServiceSettings(TransportSettings):
 
     listen: str = "127.0.0.1:0"
     """host:port to bind; port 0 takes any free one."""
-    tls_cert: Path | None = None
-    """PEM file with the server's certificate chain. Unset: no TLS."""
-    tls_key: Path | None = None
-    """PEM file with the certificate's private key."""
-    insecure: bool = False
-    """Allows listening beyond this machine without TLS."""
+    tls_client_ca: Path | None = None
+    """PEM file with the authority of callers' certificates; a caller without one is not let in. Unset: no certificate is asked for."""
+    roles_file: Path | None = None
+    """TOML file with the roles of callers by the subject name of their certificate, as in "verifier.example" = ["member"]."""
+    tokens_file: Path | None = None
+    """TOML file with callers, their roles and the SHA-256 of their tokens (`specsplit tokens` writes it). Unset: no token is asked for."""
+    anonymous_clients: bool = False
+    """A caller that shows no token is a client, where tokens are asked for."""
     drain_s: float = Field(default=30.0, ge=0)
     """Time that running sessions get to finish after SIGTERM."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -56,7 +58,13 @@ class ServiceSettings(TransportSettings):
     def _check_telemetry(self) -> Self:
         _ = self.trace_scope
         if self.trace_endpoint:
-            address.split("trace_endpoint", self.trace_endpoint)
+            host, _ = address.split("trace_endpoint", self.trace_endpoint)
+            if self.tls_ca is None and not self.insecure and not address.is_loopback(host):
+                raise InvalidRequest(
+                    "trace_endpoint",
+                    f"{self.trace_endpoint} is on another machine and would be sent spans in the clear; "
+                    "give tls_ca, or allow it with insecure (--insecure)",
+                )
         self._check_plain("metrics_listen", self.metrics_listen, "metrics are")
         return self
 
@@ -74,15 +82,29 @@ class ServiceSettings(TransportSettings):
 
     @model_validator(mode="after")
     def _check_listen(self) -> Self:
-        host, _ = address.split("listen", self.listen)
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise InvalidRequest("tls_cert", "and tls_key go together; give both or neither")
+        self._check_secured("listen", self.listen)
+        return self
+
+    def _check_secured(self, field: str, listen: str) -> None:
+        """Raise InvalidRequest for an address that others reach without TLS, unless that is allowed."""
+        host, _ = address.split(field, listen)
         if not self.secured and not self.insecure and not address.is_loopback(host):
             raise InvalidRequest(
-                "listen",
-                f"{self.listen} can be reached from other machines and there is no TLS; "
+                field,
+                f"{listen} can be reached from other machines and there is no TLS; "
                 "give tls_cert and tls_key, or allow it with insecure (--insecure)",
             )
+
+    @model_validator(mode="after")
+    def _check_callers(self) -> Self:
+        if (self.tls_client_ca is None) != (self.roles_file is None):
+            raise InvalidRequest("tls_client_ca", "and roles_file go together; give both or neither")
+        if self.tls_client_ca is not None and not self.secured:
+            raise InvalidRequest(
+                "tls_client_ca", "asks callers for certificates, which takes TLS; give tls_cert and tls_key too"
+            )
+        if self.anonymous_clients and (self.tokens_file is None or self.roles_file is not None):
+            raise InvalidRequest("anonymous_clients", "goes with tokens_file, and without tls_client_ca")
         return self
 
 

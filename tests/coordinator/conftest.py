@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,8 @@ class Cluster:
         group: GroupRank | None = None,
     ) -> asyncio.Task[None]:
         """A member that reports until the test ends, or until the task is cancelled."""
-        channel = await self.stack.enter_async_context(dial(self.address))
-        membership = Membership(channel, Register(name, address, role, max_sessions, group=group), load)
+        dialled = partial(dial, self.coordinator.service.server.members_bound)
+        membership = Membership(dialled, Register(name, address, role, max_sessions, group=group), load)
         task = asyncio.create_task(membership.run())
         self.joined[name] = membership, task
 

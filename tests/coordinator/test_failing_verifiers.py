@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from specsplit.errors import InvalidRequest, Unavailable
-from specsplit.membership import GroupRank
+from specsplit.membership import GroupRank, Register
+from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, dial
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
+from specsplit.settings import VerifierSettings
 from specsplit.values import (
     DrafterInfo,
     DrafterKind,
@@ -294,3 +298,25 @@ async def test_an_answer_that_is_whole_when_its_verifier_fails_goes_on_nowhere_a
     result = await cluster.client.generate("x", max_tokens=2)
     assert (result.tokens, result.reason, result.speculation.steps) == ((5, 6), FinishReason.LENGTH, 1)
     assert (await cluster.client.cluster()).failovers == 0
+
+
+async def test_a_verifier_that_does_not_know_this_coordinator_is_no_fault_of_the_callers(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "tokens.toml").write_text("")
+    settings = VerifierSettings(model=tmp_path, tokens_file=tmp_path / "tokens.toml")
+    server = Server(settings, "verifier", services=[VERIFIER_SERVICE])
+    await join_unreachable(cluster, await server.start())
+    with pytest.raises(
+        Unavailable, match="verifier bad refuses this coordinator: Decode needs the role member: no token was shown"
+    ):
+        await cluster.client.generate("x")
+    await server.stop()
+
+
+async def test_a_verifier_that_could_be_dialled_in_the_clear_alone_is_refused(cluster: Cluster) -> None:
+    register = Register("far", "10.0.0.1:50051", ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)), 4)
+    member = Membership(partial(dial, cluster.address), register, Load)
+    joining = asyncio.create_task(member._join_once())  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(InvalidRequest, match=r"register\.address: 10\.0\.0\.1:50051 is on another machine"):
+        await joining

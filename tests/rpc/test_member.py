@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -91,25 +92,24 @@ async def joined(script: Script, ear: Ear | None = None) -> AsyncIterator[Member
     server = make_coordinator(script)
     address = await server.start()
     server.ready()
-    async with dial(address) as channel:
-        member = Membership(
-            channel,
-            REGISTER,
-            lambda: Load(sessions=3),
-            on_roster=ear.heard.put_nowait,
-            on_plan=ear.heard.put_nowait,
-            on_hand_over=ear.heard.put_nowait,
-            on_tracing=ear.heard.put_nowait,
-            on_drain=ear.on_drain,
-        )
-        running = asyncio.create_task(member.run())
-        try:
-            async with asyncio.timeout(10):
-                await member.wait_joined()
-            yield member
-        finally:
-            running.cancel()
-            await asyncio.wait({running})
+    member = Membership(
+        partial(dial, address),
+        REGISTER,
+        lambda: Load(sessions=3),
+        on_roster=ear.heard.put_nowait,
+        on_plan=ear.heard.put_nowait,
+        on_hand_over=ear.heard.put_nowait,
+        on_tracing=ear.heard.put_nowait,
+        on_drain=ear.on_drain,
+    )
+    running = asyncio.create_task(member.run())
+    try:
+        async with asyncio.timeout(10):
+            await member.wait_joined()
+        yield member
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
     await server.stop()
 
 
@@ -140,13 +140,12 @@ async def test_a_member_that_has_no_use_for_an_order_passes_it_by() -> None:
     server = make_coordinator(script)
     address = await server.start()
     server.ready()
-    async with dial(address) as channel:
-        running = asyncio.create_task(Membership(channel, REGISTER, Load).run())
-        for _ in range(2):  # it comes back after the stream has ended, so it has heard everything
-            await script.next_report(lambda report: isinstance(report, Register))
-        assert not running.done()
-        running.cancel()
-        await asyncio.wait({running})
+    running = asyncio.create_task(Membership(partial(dial, address), REGISTER, Load).run())
+    for _ in range(2):  # it comes back after the stream has ended, so it has heard everything
+        await script.next_report(lambda report: isinstance(report, Register))
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait({running})
     await server.stop()
 
 
@@ -185,15 +184,13 @@ async def test_a_member_that_is_refused_tries_again() -> None:
 
 
 async def test_a_member_waits_for_a_coordinator_that_is_not_there() -> None:
-    async with dial("127.0.0.1:1") as channel:
-        member = Membership(channel, REGISTER, Load)
-        running = asyncio.create_task(member.run())
-        await asyncio.sleep(0.3)
-        assert not running.done()
-        assert not member.joined
-        running.cancel()
-        await asyncio.wait({running})
-    assert isinstance(channel, grpc.aio.Channel)
+    member = Membership(partial(dial, "127.0.0.1:1"), REGISTER, Load)
+    running = asyncio.create_task(member.run())
+    await asyncio.sleep(0.3)
+    assert not running.done()
+    assert not member.joined
+    running.cancel()
+    await asyncio.wait({running})
 
 
 def test_a_member_is_named_as_set_or_after_its_address() -> None:
@@ -228,14 +225,13 @@ async def test_a_member_that_is_sent_what_is_no_directive_says_so_once_and_comes
     server.add_generic_rpc_handlers((script.handler(),))
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    async with dial(address) as channel:
-        running = asyncio.create_task(Membership(channel, REGISTER, Load).run())
-        for _ in range(2):
-            await script.next_report(lambda report: isinstance(report, Register))
-        await script.next_report(lambda report: isinstance(report, Heartbeat))
-        assert not running.done()
-        running.cancel()
-        await asyncio.wait({running})
+    running = asyncio.create_task(Membership(partial(dial, address), REGISTER, Load).run())
+    for _ in range(2):
+        await script.next_report(lambda report: isinstance(report, Register))
+    await script.next_report(lambda report: isinstance(report, Heartbeat))
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait({running})
     await server.stop(None)
     complaints = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert ["the peer sent what is not a JoinResponse" in record.getMessage() for record in complaints] == [True]
@@ -263,14 +259,13 @@ async def test_a_bug_of_a_members_own_is_logged_and_does_not_end_its_membership(
     address = await server.start()
     server.ready()
     script.directives.put_nowait(ROSTER)
-    async with dial(address) as channel:
-        running = asyncio.create_task(Membership(channel, REGISTER, load, on_roster=on_roster).run())
-        for _ in range(2):
-            await script.next_report(lambda report: isinstance(report, Register))
-        await script.next_report(lambda report: isinstance(report, Heartbeat))
-        assert not running.done()
-        running.cancel()
-        await asyncio.wait({running})
+    running = asyncio.create_task(Membership(partial(dial, address), REGISTER, load, on_roster=on_roster).run())
+    for _ in range(2):
+        await script.next_report(lambda report: isinstance(report, Register))
+    await script.next_report(lambda report: isinstance(report, Heartbeat))
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait({running})
     await server.stop()
     (complaint,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert complaint.getMessage() == "not in the cluster, will retry: an unexpected error: a bug"

@@ -9,7 +9,6 @@ import secrets
 from dataclasses import replace
 from functools import partial
 
-import grpc
 import torch
 
 from specsplit.clock import Clock, SystemClock
@@ -24,7 +23,7 @@ from specsplit.model.torch_mesh import TorchMesh
 from specsplit.observe import fields
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.place import Place
-from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, Service, registration, run_service
+from specsplit.rpc import VERIFIER_SERVICE, Dialled, Membership, Server, Service, registration, run_service
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit_verifier.adaptive.choice import controller_for
@@ -106,7 +105,7 @@ def service_of(settings: VerifierSettings, rank: int = 0) -> Service[Verifier]:
         server,
         telemetry.metrics,
         load,
-        lambda verifier, channel: _Member(settings, server, verifier, channel, clock).membership,
+        lambda verifier, dialled: _Member(settings, server, verifier, dialled, clock).membership,
     )
 
 
@@ -118,7 +117,7 @@ class _Member:
         settings: VerifierSettings,
         server: Server,
         verifier: Verifier,
-        channel: grpc.aio.Channel,
+        dialled: Dialled,
         clock: Clock,
     ) -> None:
         self._verifier = verifier
@@ -127,7 +126,7 @@ class _Member:
         rank = verifier.engine.rank
         self._reporter = Reporter(settings.plan, verifier.engine.statistics, lambda: verifier.control, clock)
         self.membership = Membership(
-            channel,
+            dialled,
             replace(registration(settings, "verifier", server, verifier.info), group=rank.group),
             verifier.load,
             plan=lambda: verifier.plan,

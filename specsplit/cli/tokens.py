@@ -1,0 +1,69 @@
+"""`specsplit tokens`: tokens for those who call the services of a cluster, and the file by which these know them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specsplit.errors import InvalidRequest
+from specsplit.identity import CallerRole, digest
+
+TOKENS = "tokens.toml"
+"""The file that services are given as tokens_file."""
+_BYTES = 32
+"""Of chance in a token."""
+
+
+def tokens(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to; it is made if it is not there.")],
+    clients: Annotated[
+        list[str] | None,
+        typer.Option("--client", metavar="NAME", help="A client with a token of its own; any number. Default: client."),
+    ] = None,
+) -> None:
+    """Draw tokens, one for each client, one for members and one for operators: NAME.token each, and tokens.toml, which knows them.
+
+    What is there already stays: a folder that has tokens.toml is left as it is.
+    """
+    if (folder / TOKENS).exists():
+        typer.echo(f"{folder / TOKENS} is there already; nothing was changed")
+        return
+    roles = dict.fromkeys(clients or ["client"], CallerRole.CLIENT)
+    if taken := roles.keys() & {CallerRole.MEMBER, CallerRole.OPERATOR}:
+        raise InvalidRequest("client", f"is {min(taken)!r}, the name of a role; expected another name")
+    drawn = write(folder, {**roles, "member": CallerRole.MEMBER, "operator": CallerRole.OPERATOR})
+    typer.echo(f"{folder}: {', '.join(path.name for path in drawn)}")
+
+
+def write(folder: Path, roles: Mapping[str, CallerRole]) -> list[Path]:
+    """Draw a token for every name, and write them and their tokens.toml, which comes last; the paths. Raises InvalidRequest."""
+    entries: list[str] = []
+    paths: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, role in roles.items():
+            token = secrets.token_urlsafe(_BYTES)
+            paths.append(_private(folder / f"{_checked(name)}.token", token + "\n"))
+            entries.append(f'[{name}]\nroles = ["{role}"]\nsha256 = "{digest(token)}"\n')
+        return [*paths, _private(folder / TOKENS, "\n".join(entries))]
+    except OSError as error:
+        raise InvalidRequest("folder", f"cannot write into {folder}: {error.strerror}") from error
+
+
+def _checked(name: str) -> str:
+    """Raise InvalidRequest for a name that is no key of TOML, or no file name."""
+    if not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+        raise InvalidRequest("client", f"is {name!r}, expected letters, digits, - and _")
+    return name
+
+
+def _private(path: Path, text: str) -> Path:
+    """Write a file that nobody else may read."""
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(text)
+    return path

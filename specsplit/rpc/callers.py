@@ -1,0 +1,99 @@
+"""Who calls: a bearer token or the certificate of the connection, looked up in the files that an operator wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Protocol
+
+from specsplit.errors import Unauthenticated, quoted
+from specsplit.identity import ANONYMOUS, ANYBODY, CallerRole, Identity, digest, roles_of, tokens_of
+from specsplit.rpc.permissions import check_permitted, described, needed
+from specsplit.rpc.reloading import Reloaded, read_text
+from specsplit.settings import ServiceSettings
+
+HEADER = "authorization"
+"""The metadata that carries a token."""
+SCHEME = "Bearer "
+_NAMES = ("x509_common_name", "x509_subject_alternative_name")
+"""Where gRPC tells the subject names of a caller's certificate, which TLS has checked; the common name counts first."""
+_EVERYONE = frozenset(CallerRole)
+_Parse = Callable[[str], Mapping[str, Identity]]
+
+_caller: ContextVar[Identity] = ContextVar("caller", default=ANYBODY)
+
+
+def caller() -> Identity:
+    """Who made the call that is being served."""
+    return _caller.get()
+
+
+class Call(Protocol):
+    """The parts of a servicer's context that say who calls."""
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]: ...
+
+
+class Callers:
+    """The callers that a server knows."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        """Reads the files that the settings name. Raises InvalidRequest."""
+        self._tokens = _file("tokens_file", settings.tokens_file, tokens_of)
+        self._subjects = _file("roles_file", settings.roles_file, roles_of)
+        self._anonymous = settings.anonymous_clients
+
+    def admit(self, method: str, call: Call, port: frozenset[CallerRole] = _EVERYONE) -> None:
+        """Note who calls "/service/Method" on a port for callers of these roles.
+
+        Raises Unauthenticated if he shows nothing, or nothing that is known; PermissionDenied if he is known and may not.
+        """
+        wanted = needed(method)
+        if wanted is None:
+            return
+        try:
+            identity = self._identify(call)
+        except Unauthenticated as error:
+            raise Unauthenticated(f"{method.rpartition('/')[2]} needs {described(wanted)}: {error}") from None
+        check_permitted(method, identity, port)
+        _caller.set(identity)
+
+    def _identify(self, call: Call) -> Identity:
+        """A token counts before a certificate."""
+        if self._tokens is None and self._subjects is None:
+            return ANYBODY
+        token = None if self._tokens is None else _token_of(call)
+        if self._tokens is not None and token is not None:
+            return _known(self._tokens.value.get(digest(token)), "the token shown is not known here (tokens_file)")
+        if self._subjects is not None:
+            return self._by_certificate(self._subjects.value, call)
+        if self._anonymous:
+            return ANONYMOUS
+        raise Unauthenticated(
+            f"no token was shown; callers have it in a file (token_file), and send it as '{HEADER}: Bearer …'"
+        )
+
+    def _by_certificate(self, subjects: Mapping[str, Identity], call: Call) -> Identity:
+        shown = call.auth_context()
+        names = [name.decode(errors="replace") for key in _NAMES for name in shown.get(key, ())]
+        known = next((subjects[name] for name in names if name in subjects), None)
+        return _known(known, f"no name of the certificate shown is known here (roles_file): {quoted(', '.join(names))}")
+
+
+def _known(identity: Identity | None, otherwise: str) -> Identity:
+    if identity is None:
+        raise Unauthenticated(otherwise)
+    return identity
+
+
+def _token_of(call: Call) -> str | None:
+    for key, value in call.invocation_metadata() or ():
+        if key == HEADER and isinstance(value, str) and value.startswith(SCHEME):
+            return value.removeprefix(SCHEME)
+    return None
+
+
+def _file(field: str, path: Path | None, parse: _Parse) -> Reloaded[Mapping[str, Identity]] | None:
+    return None if path is None else Reloaded([path], lambda: parse(read_text(field, path)))

@@ -1,0 +1,100 @@
+"""Certificates, keys and authorities: read from PEM files, checked, and read again when they change."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from specsplit.errors import InvalidRequest
+from specsplit.rpc.reloading import Reloaded, read_text
+from specsplit.settings import ServiceSettings, TransportSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Pems:
+    """PEM texts; None for what is not given."""
+
+    authority: bytes | None
+    """Whoever signed the peer's certificate."""
+    chain: bytes | None
+    """This side's certificate, and the key to it."""
+    key: bytes | None
+
+    @property
+    def pair(self) -> tuple[bytes, bytes]:
+        """Key and chain as a server has them."""
+        assert self.key is not None and self.chain is not None, "a server with TLS has both"
+        return self.key, self.chain
+
+
+def channel_credentials(settings: TransportSettings) -> grpc.ChannelCredentials | None:
+    """What to dial with now; None: in the clear. Raises InvalidRequest if the files are no good the first time."""
+    if settings.tls_ca is None:
+        return None
+    pems = _files(settings.tls_ca, "tls_ca", settings.tls_cert, settings.tls_key).value
+    return grpc.ssl_channel_credentials(pems.authority, pems.key, pems.chain)
+
+
+def server_credentials(settings: ServiceSettings) -> grpc.ServerCredentials | None:
+    """What to listen with, for as long as the server runs; None: in the clear. Raises InvalidRequest if the files are no good now."""
+    if settings.tls_cert is None:
+        return None
+    served = _Served(_files(settings.tls_client_ca, "tls_client_ca", settings.tls_cert, settings.tls_key))
+    first = served.configuration()
+    changed: Any = served.changed  # None says that nothing has changed, which the published types leave out
+    return grpc.dynamic_ssl_server_credentials(first, changed, settings.tls_client_ca is not None)
+
+
+class _Served:
+    """The certificate of a server, asked for at every handshake."""
+
+    def __init__(self, files: Reloaded[Pems]) -> None:
+        self._files = files
+        self._told = files.value
+
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        """What it is now."""
+        return grpc.ssl_server_certificate_configuration([self._told.pair], self._told.authority)
+
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """What it is now, if that is new. Called on a thread of gRPC's."""
+        now = self._files.value
+        if now is self._told:
+            return None
+        self._told = now
+        return self.configuration()
+
+
+@lru_cache(maxsize=64)
+def _files(authority: Path | None, field: str, chain: Path | None, key: Path | None) -> Reloaded[Pems]:
+    """The files of one set of settings, remembered, so that a later dial has the old ones where the new are no good."""
+    paths: Sequence[Path] = [path for path in (authority, chain, key) if path is not None]
+    return Reloaded(paths, lambda: _read(authority, field, chain, key))
+
+
+def _read(authority: Path | None, field: str, chain: Path | None, key: Path | None) -> Pems:
+    """Raises InvalidRequest for a file that cannot be read, is no PEM, or a key that is not the certificate's."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    private = _pem("tls_key", key)
+    pems = Pems(_pem(field, authority), _pem("tls_cert", chain), private)
+    if pems.authority is not None:
+        try:
+            context.load_verify_locations(cadata=pems.authority.decode())
+        except (ssl.SSLError, ValueError) as error:
+            raise InvalidRequest(field, f"{authority} holds no certificate in PEM: {error}") from error
+    if chain is not None:
+        try:
+            context.load_cert_chain(chain, key, password="")  # an encrypted key is refused, not asked about
+        except (ssl.SSLError, OSError) as error:
+            raise InvalidRequest("tls_cert", f"{chain} and {key} are no certificate and its key: {error}") from error
+    return pems
+
+
+def _pem(field: str, path: Path | None) -> bytes | None:
+    return None if path is None else read_text(field, path).encode()
