@@ -8,7 +8,7 @@
 
 ARG PYTHON=3.11
 
-# -- what every image stands on: a user without rights, and a venv on the path
+# -- what every image stands on: a user without rights, a venv on the path, and a folder for tokens that a new volume takes its owner from
 FROM python:${PYTHON}-slim-bookworm AS base
 ENV PATH=/opt/specsplit/bin:$PATH \
     PYTHONUNBUFFERED=1 \
@@ -16,6 +16,7 @@ ENV PATH=/opt/specsplit/bin:$PATH \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_ROOT_USER_ACTION=ignore
 RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin specsplit \
+    && install --directory --owner=10001 --group=10001 --mode=0700 /secrets \
     && python -m venv --without-pip /opt/specsplit
 WORKDIR /srv
 

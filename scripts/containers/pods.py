@@ -50,6 +50,7 @@ class Pods:
         names = ["--name", self._name(pod), "--hostname", pod, "--network-alias", f"{pod}.{self._set.service}"]
         rights = ["--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--security-opt=no-new-privileges:true"]
         given = [f"--env={name}={value}" for name, value in self._set.variables(pod).items()]
+        given += [f"--volume={self._stack.secrets}:/secrets:ro"]
         given += [f"--volume={ROOT / 'models' / 'pocket'}:/models:ro", f"--network={self._stack.network}"]
         self._docker(
             "run",

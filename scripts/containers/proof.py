@@ -148,7 +148,7 @@ class Proof:
 def records_of(service: str, log: str) -> Iterator[dict[str, object]]:
     """What a service logged; what it prints on purpose, when it listens, is left out."""
     for line in log.splitlines():
-        if line.startswith(f"specsplit {service} listening on "):
+        if line.startswith(f"specsplit {service} listening "):
             continue
         try:
             record = json.loads(line)

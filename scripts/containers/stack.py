@@ -27,6 +27,8 @@ class Stack:
         self._project = f"specsplit-proof-{os.getpid()}"
         self.network = f"{self._project}_default"
         """What the containers are in, once one of them is up."""
+        self.secrets = f"{self._project}_secrets"
+        """The volume with the tokens."""
         self.address = f"127.0.0.1:{_free_port()}"
         """Where the coordinator is published."""
         self.page = f"127.0.0.1:{_free_port()}"

@@ -156,3 +156,21 @@ def test_the_image_installs_the_extras_that_the_project_has() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     asked = set(re.findall(r"-r (\w+)\.txt", DOCKERFILE)) - {"base"}
     assert asked <= set(extras)
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_every_service_asks_for_tokens_and_shows_one_that_the_coordinator_has_drawn(service: str) -> None:
+    found = settings_of(service, COMPOSE).resolved()
+    assert (found["tokens_file"], found["token_file"]) == ("/secrets/tokens.toml", "/secrets/member.token")
+    services = load(COMPOSE)["services"]
+    assert "specsplit tokens /secrets" in services["coordinator"]["entrypoint"][-1]
+    assert ("secrets:/secrets" if service == "coordinator" else "secrets:/secrets:ro") in services[service]["volumes"]
+
+
+def test_members_dial_the_port_of_their_own_which_is_not_published() -> None:
+    services = load(COMPOSE)["services"]
+    members = str(settings_of("coordinator", COMPOSE).resolved()["members_listen"]).rpartition(":")[2]
+    assert not any(port.endswith(f":{members}") for port in services["coordinator"]["ports"])
+    for service in ("verifier", "drafter"):
+        assert settings_of(service, COMPOSE).resolved()["coordinator"] == f"coordinator:{members}"
+    assert f"coordinator:{members}" in services["tracing"]["entrypoint"]

@@ -66,8 +66,14 @@ def test_grafana_finds_its_sources_and_dashboards_where_they_are() -> None:
     assert all(f"${{{variable}}}" in sources for variable in ("PROMETHEUS_URL", "TRACES_URL"))
 
 
-def test_what_turns_tracing_on_is_a_command_that_there_is() -> None:
+def test_what_turns_tracing_on_is_a_command_that_there_is(tmp_path: Path) -> None:
+    token = tmp_path / "operator.token"
+    token.write_text("secret")
     program, *arguments = SERVICES["tracing"]["entrypoint"]
     assert program == "specsplit"
-    assert arguments[-2:] == ["--address", "coordinator:50050"]
-    assert run(*arguments[:-1], "127.0.0.1:9") == 1, "nobody listens there; a wrong option would be 2"
+    given = [
+        {"coordinator:50049": "127.0.0.1:9", "/secrets/operator.token": str(token)}.get(each, each)
+        for each in arguments
+    ]
+    assert len({*arguments} - {*given}) == 2, "it shows an operator's token at the members' port"
+    assert run(*given) == 1, "nobody listens there; a wrong option would be 2"

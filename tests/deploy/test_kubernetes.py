@@ -168,12 +168,15 @@ def test_selectors_find_the_pods_that_they_mean() -> None:
 
 
 def test_members_dial_names_that_exist() -> None:
-    services = {each["metadata"]["name"]: each["spec"]["ports"][0]["port"] for each in of_kind("Service")}
+    services = {
+        each["metadata"]["name"]: {port["name"]: port["port"] for port in each["spec"]["ports"]}
+        for each in of_kind("Service")
+    }
     for service in ("verifier", "drafter"):
         host, _, port = environment(container(WORKLOADS[service]))[
             f"SPECSPLIT_{service.upper()}_COORDINATOR"
         ].partition(":")
-        assert services[host] == int(port)
+        assert services[host]["members"] == int(port) == ports(WORKLOADS[host])["members"]
     assert WORKLOADS["verifier"]["spec"]["serviceName"] in services
 
 
@@ -206,3 +209,24 @@ def test_the_autoscaler_follows_metrics_of_the_coordinator_and_scales_what_is_th
     used = [each["external"]["metric"]["name"] for each in scaler["spec"]["metrics"]]
     assert used == ["specsplit_queued_requests", "specsplit_running_requests"]
     assert set(used) <= gauges
+
+
+def test_every_pod_asks_for_tokens_and_shows_one_from_the_secret() -> None:
+    for service, workload in WORKLOADS.items():
+        found = settings(service, container(workload)).resolved()
+        assert (found["tokens_file"], found["token_file"]) == ("/secrets/tokens.toml", "/secrets/member.token")
+        mounted = {each["name"]: each["mountPath"] for each in container(workload)["volumeMounts"]}
+        (secrets,) = [each for each in pod(workload)["volumes"] if "secret" in each]
+        assert mounted[secrets["name"]] == "/secrets"
+        assert secrets["secret"]["secretName"] == "specsplit-tokens"
+        given = {item["path"] for item in secrets["secret"]["items"]}
+        assert given == {"tokens.toml", "member.token"}, "no pod has the tokens of operators"
+
+
+def test_programs_reach_the_public_port_of_the_coordinator_and_no_other() -> None:
+    coordinator = settings("coordinator", container(WORKLOADS["coordinator"])).resolved()
+    numbers = ports(WORKLOADS["coordinator"])
+    assert coordinator["members_listen"] == f"0.0.0.0:{numbers['members']}"
+    (programs,) = [each for each in of_kind("NetworkPolicy") if each["metadata"]["name"] == "programs"]
+    ((rule,),) = [each["ports"] for each in programs["spec"]["ingress"]]
+    assert numbers[rule["port"]] == 50050
