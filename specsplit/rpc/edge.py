@@ -19,6 +19,7 @@ import grpc
 
 from specsplit.errors import SpecsplitError
 from specsplit.rpc.catalogue import to_status
+from specsplit.rpc.permissions import PERMISSIONS
 from specsplit.wire.reading import Read, intact, request_reader
 
 _log = logging.getLogger(__name__)
@@ -81,7 +82,8 @@ class Edge(grpc.aio.ServerInterceptor):
         own = service.startswith("specsplit.")
         gate, admit = self._gate if own else _always_open, partial(self._admit, path)
         if handler is None:
-            return _absent(admit, gate(method)) if own else None
+            asks = admit if path in PERMISSIONS else partial(_let_in, path)
+            return _absent(asks, gate(method)) if own else None
         return _rebuilt(handler, lambda behaviour: self._guard(method, _door(handler, method, gate, admit), behaviour))
 
     def _guard(self, method: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
