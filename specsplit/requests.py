@@ -20,6 +20,8 @@ from specsplit.values import (
 
 MAX_CHOICES: Final = 16
 """Choices of one request, at most."""
+MAX_PRIORITY: Final = 9
+"""The highest priority that a request may have."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,13 @@ class GenerateRequest:
     """Completions of the prompt, the choices; each has a seed of its own (see `choice_seed`)."""
     resume_from: tuple[int, ...] = ()
     """Tokens of the answer that the caller has already, from the front, of the same request: only the rest is generated and streamed."""
+    priority: int = 0
+    """Of those that wait the higher is served first."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
+        if not 0 <= self.priority <= MAX_PRIORITY:
+            raise InvalidRequest("priority", f"is {self.priority}, expected 0..{MAX_PRIORITY}")
         if not 1 <= self.n <= MAX_CHOICES:
             raise InvalidRequest("n", f"is {self.n}, expected 1..{MAX_CHOICES}")
         if self.resume_from:

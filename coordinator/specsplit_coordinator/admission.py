@@ -1,22 +1,26 @@
-"""The bounded queue before the verifiers: first come, first served, and a clear refusal when it is full.
+"""The bounded queue before the verifiers: every client in turn, and a clear refusal when it is full.
 
 A request for n choices counts as n. It takes its ticket before anything is done for it, so that what all of them hold is bounded, too.
 
     ticket ──(the prompt is read)──> enter ──> lease ──(the verifier failed, or was lost)──> enter, ahead of the others
 
+Where the queue is full of one client, the last of what it has waiting gives way to another who has less there.
 Who has had a place is not refused when no verifier is there, but waits for one, for a bounded time.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError, Unavailable
+from specsplit_coordinator.fair_queue import Claim, FairQueue
 from specsplit_coordinator.need import Need
 from specsplit_coordinator.placement import better_verifier, candidates, choose_verifier
+from specsplit_coordinator.quotas import Quotas
 from specsplit_coordinator.registry import Registry, Seat
 
 
@@ -88,6 +92,7 @@ class _Place:
     need: Need
     again: bool
     """It had one before, and the verifier was lost or failed."""
+    claim: Claim
     granted: asyncio.Future[Lease]
     absent_since: float | None = None
     """Since when no verifier may have it; None: one may, if it has room."""
@@ -96,14 +101,23 @@ class _Place:
 class Admission:
     """Hands out leases. Everything runs on one event loop."""
 
-    def __init__(self, registry: Registry, max_queue: int, retry_after_s: float, failover_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        max_queue: int,
+        retry_after_s: float,
+        failover_s: float = 30.0,
+        quotas: Quotas | None = None,
+    ) -> None:
         """`failover_s`: how long who had a place before waits while no verifier takes sessions."""
         self._registry = registry
         self._max_queue = max_queue
         self._retry_after_s = retry_after_s
         self._failover_s = failover_s
-        self._waiting: list[_Place] = []
-        self._preparing = 0
+        self._quotas = quotas
+        self._waiting: FairQueue[_Place] = FairQueue()
+        self._preparing: Counter[str] = Counter()
+        """Places for which prompts are being read, by client."""
         self._leases: set[Lease] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -119,15 +133,21 @@ class Admission:
         """Leases that are held now."""
         return len(self._leases)
 
-    def ticket(self, places: int = 1) -> AbstractContextManager[None]:
+    def ticket(self, places: int = 1, claim: Claim | None = None) -> AbstractContextManager[None]:
         """While a request is prepared it counts as waiting, for so many places. To be taken before its prompt is looked at, and left before
         `enter`.
 
-        Raises Exhausted, with a hint when to retry, if as many requests wait as may; Unavailable if no verifier takes sessions;
+        Raises Exhausted, with a hint when to retry, if as many requests wait as may, of all clients or of this one; Unavailable if no
+        verifier takes sessions;
         InvalidRequest for more places than there are when nobody else runs or waits.
         """
         free = sum(seat.free_places for seat in candidates(self._registry.verifiers))
-        ahead = len(self._waiting) + self._preparing
+        claim, ahead = claim or Claim(), len(self._waiting) + self._preparing.total()
+        if self._quotas is not None and ahead + places > free:
+            queued = self._waiting.count(claim.client) + self._preparing[claim.client]
+            self._quotas.check_queued(claim.client, queued + places)
+        while ahead + places > self._max_queue + free and self._crowded_out(claim, places):
+            ahead -= 1
         if ahead + places > self._max_queue + free:
             self._check_can_ever_fit(places)
             asked = f" beside one for {places} choices" if places > 1 else ""
@@ -136,7 +156,18 @@ class Admission:
                 f"try again in {self._retry_after_s:g} s",
                 self._retry_after_s,
             )
-        return self._prepared(places)
+        return self._prepared(places, claim.client)
+
+    def _crowded_out(self, claim: Claim, places: int) -> bool:
+        """End the last request in the queue of who has most there, if he has more than this client with these places would."""
+        victim = self._waiting.crowding_out(claim.client, places + self._preparing[claim.client])
+        if victim is None:
+            return False
+        self._waiting.remove(victim)
+        if not victim.granted.done():
+            why = f"the queue is full and most of it is of this client; try again in {self._retry_after_s:g} s"
+            victim.granted.set_exception(Exhausted(why, self._retry_after_s))
+        return True
 
     def _check_can_ever_fit(self, places: int) -> None:
         most = sum(seat.who.max_sessions for seat in self._registry.verifiers)  # one that drains is about to come back
@@ -148,22 +179,24 @@ class Admission:
             )
 
     @contextmanager
-    def _prepared(self, places: int) -> Generator[None]:
-        self._preparing += places
+    def _prepared(self, places: int, client: str) -> Generator[None]:
+        self._preparing[client] += places
         try:
             yield
         finally:
-            self._preparing -= places
+            self._preparing[client] -= places
+            self._preparing += Counter[str]()  # drops who has none any more
             self._note_idle()
 
-    async def enter(self, need: Need | None = None, *, again: bool = False) -> Lease:
+    async def enter(self, need: Need | None = None, *, again: bool = False, claim: Claim | None = None) -> Lease:
         """A place on the verifier that suits best, as soon as one is free; ahead of the others if the request had one before (`again`).
 
+        Raises Exhausted if it gives way to another client.
         Raises Unavailable if no verifier takes sessions; if it is `again`, after a while without any, and one that has just failed is not
         taken then. Cancelling gives the place in the queue back.
         """
         granted: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        return await self._wait(_Place(need or Need(), again, granted))
+        return await self._wait(_Place(need or Need(), again, claim or Claim(), granted))
 
     def better(self, preempted_by: Seat, need: Need) -> Lease | None:
         """A place for a session that its verifier had to preempt, where its pages are free now; None if there is none."""
@@ -204,7 +237,7 @@ class Admission:
                 place.granted.set_exception(error)
                 continue
             if seat is not None:
-                self._waiting.remove(place)
+                self._waiting.serve(place)
                 place.granted.set_result(self._lease(seat, place.need))
             elif not place.again:  # who waits for a verifier that has just failed holds up nobody
                 break
@@ -231,11 +264,10 @@ class Admission:
 
     @property
     def _busy(self) -> bool:
-        return bool(self._leases or self._waiting or self._preparing)
+        return bool(self._leases or len(self._waiting) or self._preparing.total())
 
     async def _wait(self, place: _Place) -> Lease:
-        at = sum(other.again for other in self._waiting) if place.again else len(self._waiting)
-        self._waiting.insert(at, place)
+        self._waiting.add(place, place.claim, ahead=place.again)
         self.serve_waiting()
         try:
             return await place.granted

@@ -22,6 +22,7 @@ class Caps:
     """The largest values that a request's plan may have."""
     max_n: int | None = None
     """The most choices that a request may ask for."""
+    max_priority: int = 0
 
     @classmethod
     def of(cls, settings: CoordinatorSettings) -> Caps:
@@ -29,12 +30,13 @@ class Caps:
         plan = PlanChanges(
             settings.max_num_steps, settings.max_topk, settings.max_num_draft_tokens, settings.max_wait_budget_us
         )
-        return cls(settings.default_max_tokens, settings.max_max_tokens, plan, settings.max_n)
+        return cls(settings.default_max_tokens, settings.max_max_tokens, plan, settings.max_n, settings.max_priority)
 
     def check(self, request: GenerateRequest) -> None:
         """Raise InvalidRequest for a request that asks for more, with the field, its value and the setting that bounds it."""
         _check("max_tokens", request.stopping.max_tokens, "max_max_tokens", self.max_max_tokens)
         _check("n", request.n, "max_n", self.max_n)
+        _check("priority", request.priority, "max_priority", self.max_priority)
         request.plan.over(Plan())
         asked = vars(request.plan)
         for name, cap in vars(self.plan).items():

@@ -8,6 +8,7 @@ from specsplit.requests import GenerateRequest, choice_seed
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, Sampling, Stopping
 from specsplit_coordinator.answer import Answer
+from specsplit_coordinator.fair_queue import Claim
 from specsplit_coordinator.need import Need
 
 
@@ -23,6 +24,8 @@ class EngineRequest:
     stopping: Stopping
     room: int
     """Tokens that the context has room for behind the prompt."""
+    claim: Claim
+    """On whose behalf it waits."""
 
     @property
     def most(self) -> int:

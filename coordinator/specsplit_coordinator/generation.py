@@ -1,6 +1,6 @@
 """The life of one request, from prompt to last message. Works on values; the servicer is its edge.
 
-1. check  2. ticket  3. name and seed  4. prompt to tokens
+1. check, quota  2. ticket  3. name and seed  4. prompt to tokens
 of every choice by itself (`run`): 5. wait for a verifier  6. choose a drafter  7. decode  8. tokens to text
 """
 
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from specsplit.errors import InvalidRequest, SpecsplitError
-from specsplit.requests import GenerateEvent, GenerateRequest
+from specsplit.requests import Delta, GenerateEvent, GenerateRequest
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import ModelInfo, Sampling, Stopping
@@ -22,10 +22,12 @@ from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.answer import Answer
 from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.engine_request import EngineRequest
+from specsplit_coordinator.fair_queue import Claim
 from specsplit_coordinator.merging import merged
 from specsplit_coordinator.output import Output
 from specsplit_coordinator.placement import DrafterPlacement, check_wish, choose_drafter
 from specsplit_coordinator.prompt import PromptReader
+from specsplit_coordinator.quotas import Quotas
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import LoggedChoice, LoggedRequest, Particulars, Remaining, RequestLog
 from specsplit_coordinator.run import Decoder, Means, Run
@@ -57,6 +59,7 @@ class Generator:
         requests: RequestLog,
         caps: Caps,
         placement: DrafterPlacement,
+        quotas: Quotas,
     ) -> None:
         self._tokenizer = tokenizer
         self._reader = PromptReader(tokenizer)
@@ -64,14 +67,20 @@ class Generator:
         self._draws = draws
         self._requests = requests
         self._caps = caps
+        self._quotas = quotas
 
-    async def generate(self, request: GenerateRequest, remaining_s: Remaining) -> AsyncGenerator[GenerateEvent, None]:
+    async def generate(
+        self, request: GenerateRequest, remaining_s: Remaining, client: str = ""
+    ) -> AsyncGenerator[GenerateEvent, None]:
         """Deltas of every choice, mixed, and a Done behind those of each. Whoever asks closes the generator, at the end too.
+
+        `client` is the name by which quotas and the queue know him.
 
         Raises SpecsplitError; what one choice fails with ends the others.
         """
         with self._requests.follow(request, remaining_s) as logged:
-            async with aclosing(self._run(request, remaining_s, logged)) as events:
+            claim = Claim(client, request.priority)
+            async with aclosing(self._within_quota(request, remaining_s, logged, claim)) as events:
                 async for event in events:
                     yield event
 
@@ -83,13 +92,26 @@ class Generator:
         """End the threads that read prompts; no more requests may come."""
         self._reader.close()
 
-    async def _run(
-        self, request: GenerateRequest, remaining_s: Remaining, logged: LoggedRequest
+    async def _within_quota(
+        self, request: GenerateRequest, remaining_s: Remaining, logged: LoggedRequest, claim: Claim
     ) -> AsyncGenerator[GenerateEvent, None]:
-        """Check and prepare the request, and run its choices."""
+        """Check the request, and run it on the client's account."""
         target = self._check(request)
-        with self._ticket(logged):
-            prepared = await self._prepare(request, target, logged)
+        with self._quotas.request(claim.client, request.n) as use:
+            try:
+                async with aclosing(self._run(request, remaining_s, logged, claim, target)) as events:
+                    async for event in events:
+                        use(len(event.tokens) if isinstance(event, Delta) else 0)
+                        yield event
+            finally:
+                use(logged.particulars.prompt_tokens)
+
+    async def _run(
+        self, request: GenerateRequest, remaining_s: Remaining, logged: LoggedRequest, claim: Claim, target: ModelInfo
+    ) -> AsyncGenerator[GenerateEvent, None]:
+        """Prepare the request, and run its choices."""
+        with self._ticket(logged, claim):
+            prepared = await self._prepare(request, target, logged, claim)
         choices = [self._choice(prepared.choice(each.index), remaining_s, each) for each in logged.choices]
         async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
             async for event in events:
@@ -124,21 +146,23 @@ class Generator:
         choose_drafter(self._means.registry.drafters, request.drafter, vocabulary)
         return target
 
-    def _ticket(self, logged: LoggedRequest) -> AbstractContextManager[None]:
+    def _ticket(self, logged: LoggedRequest, claim: Claim) -> AbstractContextManager[None]:
         try:
-            return self._means.admission.ticket(logged.asked.n)
+            return self._means.admission.ticket(logged.asked.n, claim)
         except SpecsplitError:
             with logged.trace.stage("queue"):  # that is where it ended
                 raise
 
-    async def _prepare(self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest) -> EngineRequest:
+    async def _prepare(
+        self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest, claim: Claim
+    ) -> EngineRequest:
         """Give the request its name, its seed and its tokens."""
         request = replace(request, request_id=request.request_id or self._draws.request_id())
         with logged.trace.stage("tokenize") as note:
             tokens = await self._reader.read(request.prompt, target.max_context)
             note("tokens", len(tokens))
         stopping, room = self._stopping(request, len(tokens), target), target.max_context - len(tokens)
-        prepared = EngineRequest(request, target.model, tokens, self._seeded(request), stopping, room)
+        prepared = EngineRequest(request, target.model, tokens, self._seeded(request), stopping, room, claim)
         logged.particulars = Particulars(request.request_id, prepared.model, prepared.sampling.seed, len(tokens))
         return prepared
 

@@ -117,7 +117,7 @@ class Run:
         with self._logged.request.trace.stage("queue") as note:
             try:
                 need = self._prepared.need(self._answer)
-                lease = await self._means.admission.enter(need, again=failure is not None)
+                lease = await self._means.admission.enter(need, again=failure is not None, claim=self._prepared.claim)
             except Unavailable as error:
                 if failure is None:
                     raise

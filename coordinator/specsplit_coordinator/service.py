@@ -28,6 +28,7 @@ from specsplit_coordinator.page.server import PageServer
 from specsplit_coordinator.page.snapshot import ClusterSnapshot
 from specsplit_coordinator.page.watching import watch
 from specsplit_coordinator.placement import DrafterPlacement
+from specsplit_coordinator.quotas import Quota, Quotas
 from specsplit_coordinator.rebalancer import Rebalancer
 from specsplit_coordinator.registry import Registry, Seat
 from specsplit_coordinator.request_log import RequestLog
@@ -62,7 +63,10 @@ class Coordinator:
         )
         tracing = server.tracing
         self.registry = Registry(tokenizer.vocabulary, clock, settings.lost_after_ms / 1000)
-        self.admission = Admission(self.registry, settings.max_queue, settings.retry_after_s, settings.failover_s)
+        quotas = Quotas(Quota.of(settings), clock, settings.retry_after_s)
+        self.admission = Admission(
+            self.registry, settings.max_queue, settings.retry_after_s, settings.failover_s, quotas
+        )
         self.orders = Orders()
         self.requests = RequestLog(clock, tracing)
         self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen))
@@ -77,6 +81,7 @@ class Coordinator:
             self.requests,
             Caps.of(settings),
             DrafterPlacement(balance),
+            quotas,
         )
         self._programs = CoordinatorServicer(
             generator,

@@ -30,6 +30,7 @@ from specsplit.membership import (
 )
 from specsplit.observe import fields
 from specsplit.requests import GenerateRequest
+from specsplit.rpc import caller
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
 from specsplit.values import Control, ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import cluster as cluster_wire
@@ -77,7 +78,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self, request: wire.GenerateMessage, context: Context
     ) -> AsyncGenerator[wire.GenerateEventMessage, None]:
         """Stream the deltas of every choice, and then its end."""
-        events = self._generator.generate(self._asked(request), context.time_remaining)
+        events = self._generator.generate(self._asked(request), context.time_remaining, caller().name)
         outflow = Outflow(events, self._max_unread_bytes, self._unread_s, _cutting(asyncio.current_task()))
         self._unread.add(outflow)
         self._read.clear()

@@ -42,6 +42,7 @@ def generate(
     timeout_s: options.TimeoutOption = None,
     drafter: options.DrafterOption = None,
     n: options.ChoicesOption = 1,
+    priority: options.PriorityOption = 0,
     logprobs: options.LogprobsOption = None,
     as_json: options.JsonOption = False,
     address: AddressOption = ADDRESS,
@@ -65,6 +66,7 @@ def generate(
         ignore_eos=ignore_eos,
         logprobs=logprobs,
         n=n,
+        priority=priority,
         resume_from=tokens_of(resume_from),
     )
     with Client(address, transport) as client:

@@ -61,6 +61,9 @@ DrafterOption: TypeAlias = Annotated[
     str | None, _option("--drafter", f"{CHOICES}; the best there is if left out.", "KIND")
 ]
 ChoicesOption: TypeAlias = Annotated[int, _option("--n", "Write so many continuations, at most 16.")]
+PriorityOption: TypeAlias = Annotated[
+    int, _option("--priority", "0 to 9: of those that wait the higher is served first, as far as the operator allows.")
+]
 LogprobsOption: TypeAlias = Annotated[
     int | None,
     _option("--logprobs", "Print the log-probability of every token, and of so many likeliest ones, at most 20."),

@@ -57,6 +57,8 @@ class Options(TypedDict, total=False):
 
     Unavailable, with which a broken stream ends, has them in `received`.
     """
+    priority: int
+    """0 (the default) to 9: of those that wait the higher is served first, as far as the operator allows."""
     request_id: str
     """For logs and traces; drawn if left out."""
 
@@ -92,6 +94,7 @@ def make_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequ
         logprobs=options.get("logprobs"),
         n=options.get("n", 1),
         resume_from=tuple(options.get("resume_from", ())),
+        priority=options.get("priority", 0),
     )
 
 
@@ -188,6 +191,7 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str]] = MappingProxyType
         "drafter": (_or_none(_is_text), "a text or None"),
         "plan": (_is_plan, "PlanChanges"),
         "n": (_is_integer, "an integer"),
+        "priority": (_is_integer, "an integer"),
         "logprobs": (_or_none(_is_integer), "an integer or None"),
         "resume_from": (_is_integers, "integers"),
         "request_id": (_is_text, "a text"),

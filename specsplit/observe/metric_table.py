@@ -38,7 +38,7 @@ CODE = Label(
         "unknown",
     ),
 )
-"""gRPC statuses, in lower case; "unknown" is for any other."""
+"""gRPC statuses with which a request may end, in lower case; "unknown" is for any other. Who is refused for who he is, has made none."""
 DIRECTION = Label("direction", ("sent", "received"))
 ROLE = Label("role", (Service.VERIFIER.value, Service.DRAFTER.value))
 CONTROLLER = Label("controller", tuple(controller.value for controller in Adaptive))

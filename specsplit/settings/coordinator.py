@@ -52,6 +52,14 @@ class CoordinatorSettings(ServiceSettings):
     """Largest num_draft_tokens in a request's plan; more is refused. Unset: 256."""
     max_wait_budget_us: int | None = Field(default=None, ge=0, le=60_000_000)
     """Largest wait_budget_us in a request's plan; more is refused. Unset: 60,000,000."""
+    max_priority: int = Field(default=0, ge=0, le=9)
+    """Highest priority that a request may ask for; more is refused."""
+    client_max_requests: int | None = Field(default=None, ge=1)
+    """Requests of one client that may be on their way at once; here and below one for n choices counts as n. Unset: no quota."""
+    client_max_queued: int | None = Field(default=None, ge=0)
+    """Requests of one client that may wait for a verifier at once. Unset: no quota."""
+    client_tokens_per_minute: int | None = Field(default=None, ge=1)
+    """Tokens of prompts and answers that one client may use in a minute; what has begun is not cut off. Unset: no quota."""
     web_listen: str = ""
     """host:port of a page that shows the cluster at work, texts included, over plain HTTP; port 0 takes any free one. Empty: no page."""
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from specsplit.v1 import common_pb2 as specsplit_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1especsplit/v1/coordinator.proto\x12\x0cspecsplit.v1\x1a\x19specsplit/v1/common.proto\"\xb2\x04\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12(\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x18.specsplit.v1.ChatPromptH\x00\x12+\n\x06tokens\x18\x04 \x01(\x0b\x32\x19.specsplit.v1.TokenPromptH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x16.specsplit.v1.SamplingH\x01\x88\x01\x01\x12-\n\x08stopping\x18\x06 \x01(\x0b\x32\x16.specsplit.v1.StoppingH\x02\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x14\n\x07\x64rafter\x18\x08 \x01(\tH\x03\x88\x01\x01\x12%\n\x04plan\x18\t \x01(\x0b\x32\x12.specsplit.v1.PlanH\x04\x88\x01\x01\x12\x15\n\x08logprobs\x18\x0e \x01(\rH\x05\x88\x01\x01\x12\x0e\n\x01n\x18\x0f \x01(\rH\x06\x88\x01\x01\x12\x18\n\x0bjson_schema\x18\x10 \x01(\tH\x07\x88\x01\x01\x12\x13\n\x0bresume_from\x18\x11 \x03(\rB\x08\n\x06promptB\x0b\n\t_samplingB\x0b\n\t_stoppingB\n\n\x08_drafterB\x07\n\x05_planB\x0b\n\t_logprobsB\x04\n\x02_nB\x0e\n\x0c_json_schemaJ\x04\x08\n\x10\x0eR\x11\x66requency_penaltyR\x10presence_penaltyR\x12repetition_penaltyR\nlogit_bias\"9\n\nChatPrompt\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.specsplit.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"o\n\x10GenerateResponse\x12)\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x18.specsplit.v1.DeltaEventH\x00\x12\'\n\x04\x64one\x18\x02 \x01(\x0b\x32\x17.specsplit.v1.DoneEventH\x00\x42\x07\n\x05\x65vent\"\x82\x01\n\nDeltaEvent\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x1a\n\x12num_correct_drafts\x18\x03 \x01(\r\x12(\n\x08logprobs\x18\x04 \x01(\x0b\x32\x16.specsplit.v1.Logprobs\x12\r\n\x05index\x18\x05 \x01(\r\"\xa9\x02\n\tDoneEvent\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12*\n\x06reason\x18\x02 \x01(\x0e\x32\x1a.specsplit.v1.FinishReason\x12\x15\n\x0bstop_string\x18\x03 \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\x04 \x01(\rH\x00\x12\"\n\x05usage\x18\x05 \x01(\x0b\x32\x13.specsplit.v1.Usage\x12\x38\n\x0bspeculation\x18\x06 \x01(\x0b\x32#.specsplit.v1.SpeculationStatistics\x12\x0c\n\x04seed\x18\x07 \x01(\x04\x12\x10\n\x08verifier\x18\x08 \x01(\t\x12\x0f\n\x07\x64rafter\x18\t \x01(\t\x12\r\n\x05index\x18\n \x01(\rB\x0e\n\x0cmatched_stop\"\x15\n\x13GetModelInfoRequest\">\n\x14GetModelInfoResponse\x12&\n\x05model\x18\x01 \x01(\x0b\x32\x17.specsplit.v1.ModelInfo\"\x13\n\x11GetClusterRequest\"\x84\x01\n\x12GetClusterResponse\x12%\n\x07members\x18\x01 \x03(\x0b\x32\x14.specsplit.v1.Member\x12\x0e\n\x06queued\x18\x02 \x01(\r\x12\x0f\n\x07running\x18\x03 \x01(\r\x12\x11\n\tfailovers\x18\x04 \x01(\x04\x12\x13\n\x0bpreemptions\x18\x05 \x01(\x04\"\xb7\x03\n\x06Member\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12+\n\x08verifier\x18\x03 \x01(\x0b\x32\x17.specsplit.v1.ModelInfoH\x00\x12,\n\x07\x64rafter\x18\x04 \x01(\x0b\x32\x19.specsplit.v1.DrafterInfoH\x00\x12 \n\x04load\x18\x05 \x01(\x0b\x32\x12.specsplit.v1.Load\x12\x10\n\x08\x64raining\x18\x06 \x01(\x08\x12\x11\n\tsilent_ms\x18\x07 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x08 \x01(\r\x12%\n\x04plan\x18\t \x01(\x0b\x32\x12.specsplit.v1.PlanH\x01\x88\x01\x01\x12\x39\n\x0bspeculation\x18\n \x01(\x0b\x32\x1f.specsplit.v1.SpeculationReportH\x02\x88\x01\x01\x12&\n\x05group\x18\x0b \x01(\x0b\x32\x17.specsplit.v1.GroupRank\x12&\n\x04wave\x18\x0c \x01(\x0b\x32\x18.specsplit.v1.WaveReportB\x06\n\x04roleB\x07\n\x05_planB\x0e\n\x0c_speculation\"i\n\x0eSetPlanRequest\x12 \n\x04plan\x18\x01 \x01(\x0b\x32\x12.specsplit.v1.Plan\x12\r\n\x05reset\x18\x02 \x01(\x08\x12&\n\x07\x63ontrol\x18\x03 \x01(\x0b\x32\x15.specsplit.v1.Control\"i\n\x0fSetPlanResponse\x12\x0c\n\x04told\x18\x01 \x01(\r\x12 \n\x04plan\x18\x02 \x01(\x0b\x32\x12.specsplit.v1.Plan\x12&\n\x07\x63ontrol\x18\x03 \x01(\x0b\x32\x15.specsplit.v1.Control\"O\n\x11SetTracingRequest\x12+\n\x07tracing\x18\x01 \x01(\x0b\x32\x1a.specsplit.v1.TraceChanges\x12\r\n\x05reset\x18\x02 \x01(\x08\"O\n\x12SetTracingResponse\x12\x0c\n\x04told\x18\x01 \x01(\r\x12+\n\x07tracing\x18\x02 \x01(\x0b\x32\x1a.specsplit.v1.TraceChanges2\xa2\x03\n\x12\x43oordinatorService\x12K\n\x08Generate\x12\x1d.specsplit.v1.GenerateRequest\x1a\x1e.specsplit.v1.GenerateResponse0\x01\x12U\n\x0cGetModelInfo\x12!.specsplit.v1.GetModelInfoRequest\x1a\".specsplit.v1.GetModelInfoResponse\x12O\n\nGetCluster\x12\x1f.specsplit.v1.GetClusterRequest\x1a .specsplit.v1.GetClusterResponse\x12\x46\n\x07SetPlan\x12\x1c.specsplit.v1.SetPlanRequest\x1a\x1d.specsplit.v1.SetPlanResponse\x12O\n\nSetTracing\x12\x1f.specsplit.v1.SetTracingRequest\x1a .specsplit.v1.SetTracingResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1especsplit/v1/coordinator.proto\x12\x0cspecsplit.v1\x1a\x19specsplit/v1/common.proto\"\xc4\x04\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12(\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x18.specsplit.v1.ChatPromptH\x00\x12+\n\x06tokens\x18\x04 \x01(\x0b\x32\x19.specsplit.v1.TokenPromptH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x16.specsplit.v1.SamplingH\x01\x88\x01\x01\x12-\n\x08stopping\x18\x06 \x01(\x0b\x32\x16.specsplit.v1.StoppingH\x02\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x14\n\x07\x64rafter\x18\x08 \x01(\tH\x03\x88\x01\x01\x12%\n\x04plan\x18\t \x01(\x0b\x32\x12.specsplit.v1.PlanH\x04\x88\x01\x01\x12\x15\n\x08logprobs\x18\x0e \x01(\rH\x05\x88\x01\x01\x12\x0e\n\x01n\x18\x0f \x01(\rH\x06\x88\x01\x01\x12\x18\n\x0bjson_schema\x18\x10 \x01(\tH\x07\x88\x01\x01\x12\x13\n\x0bresume_from\x18\x11 \x03(\r\x12\x10\n\x08priority\x18\x12 \x01(\rB\x08\n\x06promptB\x0b\n\t_samplingB\x0b\n\t_stoppingB\n\n\x08_drafterB\x07\n\x05_planB\x0b\n\t_logprobsB\x04\n\x02_nB\x0e\n\x0c_json_schemaJ\x04\x08\n\x10\x0eR\x11\x66requency_penaltyR\x10presence_penaltyR\x12repetition_penaltyR\nlogit_bias\"9\n\nChatPrompt\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.specsplit.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"o\n\x10GenerateResponse\x12)\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x18.specsplit.v1.DeltaEventH\x00\x12\'\n\x04\x64one\x18\x02 \x01(\x0b\x32\x17.specsplit.v1.DoneEventH\x00\x42\x07\n\x05\x65vent\"\x82\x01\n\nDeltaEvent\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x1a\n\x12num_correct_drafts\x18\x03 \x01(\r\x12(\n\x08logprobs\x18\x04 \x01(\x0b\x32\x16.specsplit.v1.Logprobs\x12\r\n\x05index\x18\x05 \x01(\r\"\xa9\x02\n\tDoneEvent\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12*\n\x06reason\x18\x02 \x01(\x0e\x32\x1a.specsplit.v1.FinishReason\x12\x15\n\x0bstop_string\x18\x03 \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\x04 \x01(\rH\x00\x12\"\n\x05usage\x18\x05 \x01(\x0b\x32\x13.specsplit.v1.Usage\x12\x38\n\x0bspeculation\x18\x06 \x01(\x0b\x32#.specsplit.v1.SpeculationStatistics\x12\x0c\n\x04seed\x18\x07 \x01(\x04\x12\x10\n\x08verifier\x18\x08 \x01(\t\x12\x0f\n\x07\x64rafter\x18\t \x01(\t\x12\r\n\x05index\x18\n \x01(\rB\x0e\n\x0cmatched_stop\"\x15\n\x13GetModelInfoRequest\">\n\x14GetModelInfoResponse\x12&\n\x05model\x18\x01 \x01(\x0b\x32\x17.specsplit.v1.ModelInfo\"\x13\n\x11GetClusterRequest\"\x84\x01\n\x12GetClusterResponse\x12%\n\x07members\x18\x01 \x03(\x0b\x32\x14.specsplit.v1.Member\x12\x0e\n\x06queued\x18\x02 \x01(\r\x12\x0f\n\x07running\x18\x03 \x01(\r\x12\x11\n\tfailovers\x18\x04 \x01(\x04\x12\x13\n\x0bpreemptions\x18\x05 \x01(\x04\"\xb7\x03\n\x06Member\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12+\n\x08verifier\x18\x03 \x01(\x0b\x32\x17.specsplit.v1.ModelInfoH\x00\x12,\n\x07\x64rafter\x18\x04 \x01(\x0b\x32\x19.specsplit.v1.DrafterInfoH\x00\x12 \n\x04load\x18\x05 \x01(\x0b\x32\x12.specsplit.v1.Load\x12\x10\n\x08\x64raining\x18\x06 \x01(\x08\x12\x11\n\tsilent_ms\x18\x07 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x08 \x01(\r\x12%\n\x04plan\x18\t \x01(\x0b\x32\x12.specsplit.v1.PlanH\x01\x88\x01\x01\x12\x39\n\x0bspeculation\x18\n \x01(\x0b\x32\x1f.specsplit.v1.SpeculationReportH\x02\x88\x01\x01\x12&\n\x05group\x18\x0b \x01(\x0b\x32\x17.specsplit.v1.GroupRank\x12&\n\x04wave\x18\x0c \x01(\x0b\x32\x18.specsplit.v1.WaveReportB\x06\n\x04roleB\x07\n\x05_planB\x0e\n\x0c_speculation\"i\n\x0eSetPlanRequest\x12 \n\x04plan\x18\x01 \x01(\x0b\x32\x12.specsplit.v1.Plan\x12\r\n\x05reset\x18\x02 \x01(\x08\x12&\n\x07\x63ontrol\x18\x03 \x01(\x0b\x32\x15.specsplit.v1.Control\"i\n\x0fSetPlanResponse\x12\x0c\n\x04told\x18\x01 \x01(\r\x12 \n\x04plan\x18\x02 \x01(\x0b\x32\x12.specsplit.v1.Plan\x12&\n\x07\x63ontrol\x18\x03 \x01(\x0b\x32\x15.specsplit.v1.Control\"O\n\x11SetTracingRequest\x12+\n\x07tracing\x18\x01 \x01(\x0b\x32\x1a.specsplit.v1.TraceChanges\x12\r\n\x05reset\x18\x02 \x01(\x08\"O\n\x12SetTracingResponse\x12\x0c\n\x04told\x18\x01 \x01(\r\x12+\n\x07tracing\x18\x02 \x01(\x0b\x32\x1a.specsplit.v1.TraceChanges2\xa2\x03\n\x12\x43oordinatorService\x12K\n\x08Generate\x12\x1d.specsplit.v1.GenerateRequest\x1a\x1e.specsplit.v1.GenerateResponse0\x01\x12U\n\x0cGetModelInfo\x12!.specsplit.v1.GetModelInfoRequest\x1a\".specsplit.v1.GetModelInfoResponse\x12O\n\nGetCluster\x12\x1f.specsplit.v1.GetClusterRequest\x1a .specsplit.v1.GetClusterResponse\x12\x46\n\x07SetPlan\x12\x1c.specsplit.v1.SetPlanRequest\x1a\x1d.specsplit.v1.SetPlanResponse\x12O\n\nSetTracing\x12\x1f.specsplit.v1.SetTracingRequest\x1a .specsplit.v1.SetTracingResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,37 +33,37 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'specsplit.v1.coordinator_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GENERATEREQUEST']._serialized_start=76
-  _globals['_GENERATEREQUEST']._serialized_end=638
-  _globals['_CHATPROMPT']._serialized_start=640
-  _globals['_CHATPROMPT']._serialized_end=697
-  _globals['_CHATMESSAGE']._serialized_start=699
-  _globals['_CHATMESSAGE']._serialized_end=743
-  _globals['_TOKENPROMPT']._serialized_start=745
-  _globals['_TOKENPROMPT']._serialized_end=777
-  _globals['_GENERATERESPONSE']._serialized_start=779
-  _globals['_GENERATERESPONSE']._serialized_end=890
-  _globals['_DELTAEVENT']._serialized_start=893
-  _globals['_DELTAEVENT']._serialized_end=1023
-  _globals['_DONEEVENT']._serialized_start=1026
-  _globals['_DONEEVENT']._serialized_end=1323
-  _globals['_GETMODELINFOREQUEST']._serialized_start=1325
-  _globals['_GETMODELINFOREQUEST']._serialized_end=1346
-  _globals['_GETMODELINFORESPONSE']._serialized_start=1348
-  _globals['_GETMODELINFORESPONSE']._serialized_end=1410
-  _globals['_GETCLUSTERREQUEST']._serialized_start=1412
-  _globals['_GETCLUSTERREQUEST']._serialized_end=1431
-  _globals['_GETCLUSTERRESPONSE']._serialized_start=1434
-  _globals['_GETCLUSTERRESPONSE']._serialized_end=1566
-  _globals['_MEMBER']._serialized_start=1569
-  _globals['_MEMBER']._serialized_end=2008
-  _globals['_SETPLANREQUEST']._serialized_start=2010
-  _globals['_SETPLANREQUEST']._serialized_end=2115
-  _globals['_SETPLANRESPONSE']._serialized_start=2117
-  _globals['_SETPLANRESPONSE']._serialized_end=2222
-  _globals['_SETTRACINGREQUEST']._serialized_start=2224
-  _globals['_SETTRACINGREQUEST']._serialized_end=2303
-  _globals['_SETTRACINGRESPONSE']._serialized_start=2305
-  _globals['_SETTRACINGRESPONSE']._serialized_end=2384
-  _globals['_COORDINATORSERVICE']._serialized_start=2387
-  _globals['_COORDINATORSERVICE']._serialized_end=2805
+  _globals['_GENERATEREQUEST']._serialized_end=656
+  _globals['_CHATPROMPT']._serialized_start=658
+  _globals['_CHATPROMPT']._serialized_end=715
+  _globals['_CHATMESSAGE']._serialized_start=717
+  _globals['_CHATMESSAGE']._serialized_end=761
+  _globals['_TOKENPROMPT']._serialized_start=763
+  _globals['_TOKENPROMPT']._serialized_end=795
+  _globals['_GENERATERESPONSE']._serialized_start=797
+  _globals['_GENERATERESPONSE']._serialized_end=908
+  _globals['_DELTAEVENT']._serialized_start=911
+  _globals['_DELTAEVENT']._serialized_end=1041
+  _globals['_DONEEVENT']._serialized_start=1044
+  _globals['_DONEEVENT']._serialized_end=1341
+  _globals['_GETMODELINFOREQUEST']._serialized_start=1343
+  _globals['_GETMODELINFOREQUEST']._serialized_end=1364
+  _globals['_GETMODELINFORESPONSE']._serialized_start=1366
+  _globals['_GETMODELINFORESPONSE']._serialized_end=1428
+  _globals['_GETCLUSTERREQUEST']._serialized_start=1430
+  _globals['_GETCLUSTERREQUEST']._serialized_end=1449
+  _globals['_GETCLUSTERRESPONSE']._serialized_start=1452
+  _globals['_GETCLUSTERRESPONSE']._serialized_end=1584
+  _globals['_MEMBER']._serialized_start=1587
+  _globals['_MEMBER']._serialized_end=2026
+  _globals['_SETPLANREQUEST']._serialized_start=2028
+  _globals['_SETPLANREQUEST']._serialized_end=2133
+  _globals['_SETPLANRESPONSE']._serialized_start=2135
+  _globals['_SETPLANRESPONSE']._serialized_end=2240
+  _globals['_SETTRACINGREQUEST']._serialized_start=2242
+  _globals['_SETTRACINGREQUEST']._serialized_end=2321
+  _globals['_SETTRACINGRESPONSE']._serialized_start=2323
+  _globals['_SETTRACINGRESPONSE']._serialized_end=2402
+  _globals['_COORDINATORSERVICE']._serialized_start=2405
+  _globals['_COORDINATORSERVICE']._serialized_end=2823
 # @@protoc_insertion_point(module_scope)

@@ -60,6 +60,7 @@ def _generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
         logprobs=request.logprobs,
         n=request.n,
         resume_from=request.resume_from,
+        priority=request.priority,
     )
     if not request.seeded:
         message.sampling.ClearField("seed")
@@ -84,6 +85,7 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         n=message.n if message.HasField("n") else 1,
         resume_from=tuple(message.resume_from),
+        priority=message.priority,
     )
 
 

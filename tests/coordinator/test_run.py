@@ -18,6 +18,7 @@ from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.generation import Draws, Generator
 from specsplit_coordinator.placement import DrafterPlacement
+from specsplit_coordinator.quotas import Quota, Quotas
 from specsplit_coordinator.registry import Registry, Seat
 from specsplit_coordinator.request_log import RequestLog
 
@@ -42,7 +43,9 @@ async def test_a_caller_that_goes_away_while_its_session_moves_leaves_no_place_t
     registry = Registry(tokenizer.vocabulary, clock, 9.0)
     admission, log = Admission(registry, 9, 1.0), RequestLog(clock, Tracing("coordinator", TraceScope()))
     draws, placement = Draws(lambda: 1, lambda: "drawn"), DrafterPlacement(Balance(registry, clock))
-    generator = Generator(tokenizer, registry, admission, Preempting(), draws, log, Caps(), placement)
+    generator = Generator(
+        tokenizer, registry, admission, Preempting(), draws, log, Caps(), placement, Quotas(Quota(), clock, 1.0)
+    )
     for name, most in (("full", 64), ("roomy", 1)):
         seat = registry.register(Register(name, "a:1", ModelInfo("toy", tokenizer.vocabulary, 512), most))
         registry.hear(seat, Heartbeat(Load(free_pages=0 if name == "full" else 99, total_pages=99, page_size=16)))

@@ -25,6 +25,7 @@ from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.generation import Decoder, Draws, Generator
 from specsplit_coordinator.placement import DrafterPlacement
+from specsplit_coordinator.quotas import Quota, Quotas
 from specsplit_coordinator.registry import Registry, Seat
 from specsplit_coordinator.request_log import RequestLog
 from specsplit_verifier.verifier import Verifier
@@ -118,7 +119,7 @@ def around(decoder: Decoder, registry: Registry, tokenizer: Tokenizer) -> World:
     log = RequestLog(clock, Tracing("coordinator", TraceScope()))
     draws = Draws(lambda: 1, lambda: "drawn")
     placement = DrafterPlacement(Balance(registry, clock))
-    generator = Generator(tokenizer, registry, Admission(registry, 9, 1.0), decoder, draws, log, Caps(), placement)
+    generator = Generator(tokenizer, registry, Admission(registry, 9, 1.0), decoder, draws, log, Caps(), placement, Quotas(Quota(), log.clock, 1.0))
     return World(generator, log)
 
 

@@ -1,0 +1,215 @@
+"""Quotas by client: pure, and over real gRPC with tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.cli.tokens import write
+from specsplit.client import AsyncClient
+from specsplit.clock import ManualClock
+from specsplit.errors import Exhausted, InvalidRequest
+from specsplit.identity import CallerRole
+from specsplit.rpc import dial
+from specsplit.settings import TransportSettings
+from specsplit_coordinator.quotas import Quota, Quotas
+
+if TYPE_CHECKING:
+    from .conftest import Cluster, Script, StartCluster
+
+Say = Callable[..., "Script"]
+
+
+def test_as_many_requests_as_a_client_may_have_and_no_more() -> None:
+    quotas = Quotas(Quota(requests=2), ManualClock(), 1.5)
+    with quotas.request("alice", 1), quotas.request("bob", 2):
+        with quotas.request("alice", 1):
+            with pytest.raises(
+                Exhausted, match=r"client alice .* client_max_requests = 2; try again in 1\.5 s"
+            ) as caught:
+                quotas.request("alice", 1).__enter__()
+            assert caught.value.retry_after_s == 1.5
+        with quotas.request("alice", 1):
+            pass
+    with pytest.raises(Exhausted, match="client_max_requests = 2"), quotas.request("carol", 3):
+        pass
+
+
+def test_a_minutes_tokens_come_back_in_a_minute_and_the_hint_is_true() -> None:
+    clock = ManualClock()
+    quotas = Quotas(Quota(tokens_per_minute=60), clock, 1.0)
+    with quotas.request("alice", 1) as use:
+        use(90)
+    with pytest.raises(Exhausted, match="client_tokens_per_minute = 60; try again in 31 s") as caught:
+        quotas.request("alice", 1).__enter__()
+    with quotas.request("bob", 1):
+        pass
+    assert caught.value.retry_after_s is not None
+    clock.advance(caught.value.retry_after_s - 1.5)
+    with pytest.raises(Exhausted):
+        quotas.request("alice", 1).__enter__()
+    clock.advance(1.5)
+    with quotas.request("alice", 1):
+        pass
+
+
+@given(st.integers(1, 600), st.lists(st.tuples(st.integers(0, 300), st.floats(0, 20)), max_size=30))
+def test_over_any_time_a_client_uses_no_more_than_two_minutes_worth_and_its_last_request(
+    rate: int, steps: list[tuple[int, float]]
+) -> None:
+    clock, used, passed = ManualClock(), 0, 0.0
+    quotas = Quotas(Quota(tokens_per_minute=rate), clock, 1.0)
+    for tokens, then_s in steps:
+        try:
+            with quotas.request("alice", 1) as use:
+                use(tokens)
+            assert used < rate + passed * rate / 60 + 1e-6
+            used += tokens
+        except Exhausted:
+            pass
+        clock.advance(then_s)
+        passed += then_s
+
+
+def test_purses_that_are_full_are_forgotten() -> None:
+    clock = ManualClock()
+    quotas = Quotas(Quota(tokens_per_minute=60), clock, 1.0)
+    for number in range(50):
+        with quotas.request(f"client {number}", 1) as use:
+            use(10)
+    clock.advance(60)
+    with quotas.request("alice", 1):
+        pass
+    assert [*vars(quotas)["_purses"]] == ["alice"]
+
+
+class Known:
+    """A cluster that knows alice and the flooder by their tokens."""
+
+    def __init__(self, cluster: Cluster, folder: Path, stack: AsyncExitStack) -> None:
+        self.cluster = cluster
+        self._folder = folder
+        self._stack = stack
+
+    async def client(self, name: str) -> AsyncClient:
+        shown = TransportSettings(token_file=self._folder / f"{name}.token")
+        return await self._stack.enter_async_context(AsyncClient(self.cluster.address, shown))
+
+
+@pytest.fixture
+async def known(start_cluster: StartCluster, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Starts such a cluster, with a verifier for one session whose answers do not end."""
+    client, member = CallerRole.CLIENT, CallerRole.MEMBER
+    write(tmp_path, {"alice": client, "flood": client, "member": member})
+    as_member = TransportSettings(token_file=tmp_path / "member.token")
+    monkeypatch.setattr("tests.coordinator.conftest.dial", lambda address: dial(address, as_member))
+    async with AsyncExitStack() as stack:
+
+        async def start(then_wait: bool = True, **settings: Any) -> Known:
+            cluster = await start_cluster(tokens_file=tmp_path / "tokens.toml", **settings)
+            await cluster.add_verifier(say((5, 6, 7), then_wait=then_wait), "v1", max_sessions=1)
+            return Known(cluster, tmp_path, stack)
+
+        yield start
+
+
+async def flooded(known: Known, flood: AsyncClient, requests: int) -> list[asyncio.Task[Any]]:
+    """So many requests of the flooder: one runs, the others wait."""
+    tasks = [asyncio.create_task(flood.generate("x")) for _ in range(requests)]
+    async with asyncio.timeout(30):
+        while known.cluster.coordinator.admission.queued < requests - 1:
+            await asyncio.sleep(0.01)
+    return tasks
+
+
+async def end(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def test_a_client_that_fills_the_queue_starves_no_other(known: Callable[..., Any]) -> None:
+    cluster: Known = await known(max_queue=8)
+    flood, alice = await cluster.client("flood"), await cluster.client("alice")
+    tasks = await flooded(cluster, flood, 9)
+    with pytest.raises(Exhausted, match="which is all there is room for"):
+        await flood.generate("x")
+    asked = alice.stream("x")
+    waiting = asyncio.create_task(anext(asked))
+    done, _ = await asyncio.wait(tasks, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    (crowded_out,) = done
+    with pytest.raises(Exhausted, match="most of it is of this client"):
+        crowded_out.result()
+    running = next(task for task in tasks if not task.done())
+    running.cancel()  # the flooder's first: its place goes to alice, although seven of the flooder's came before
+    await asyncio.wait_for(waiting, 30)
+    await asked.aclose()
+    await end(tasks)
+
+
+async def test_a_client_may_not_wait_with_more_than_its_quota(known: Callable[..., Any]) -> None:
+    cluster: Known = await known(client_max_queued=2)
+    flood = await cluster.client("flood")
+    tasks = await flooded(cluster, flood, 3)
+    with pytest.raises(
+        Exhausted, match="client flood would have 3 requests waiting, and its quota is client_max_queued = 2"
+    ):
+        await flood.generate("x")
+    await end(tasks)
+
+
+async def test_a_client_may_not_have_more_on_their_way_than_its_quota(known: Callable[..., Any]) -> None:
+    cluster: Known = await known(client_max_requests=2)
+    flood = await cluster.client("flood")
+    tasks = await flooded(cluster, flood, 2)
+    with pytest.raises(Exhausted, match="client_max_requests = 2") as caught:
+        await flood.generate("x")
+    assert caught.value.retry_after_s == 1.0
+    await end(tasks)
+
+
+async def test_prompt_and_answer_count_as_tokens_of_the_client(known: Callable[..., Any]) -> None:
+    cluster: Known = await known(then_wait=False, client_tokens_per_minute=3)
+    alice, flood = await cluster.client("alice"), await cluster.client("flood")
+    result = await alice.generate("x")
+    assert result.usage.prompt_tokens + result.usage.completion_tokens > 3
+    with pytest.raises(Exhausted, match="client alice has used up its tokens") as caught:
+        await alice.generate("x")
+    assert caught.value.retry_after_s and caught.value.retry_after_s > 1
+    assert (await flood.generate("x")).tokens == result.tokens
+
+
+async def test_the_higher_priority_is_served_first_and_no_higher_one_than_is_allowed(known: Callable[..., Any]) -> None:
+    cluster: Known = await known(max_priority=3)
+    alice = await cluster.client("alice")
+    first = await flooded(cluster, alice, 1)
+    while not cluster.cluster.coordinator.admission.running:
+        await asyncio.sleep(0.01)
+    served: list[int] = []
+
+    async def ask(priority: int) -> None:
+        async for _ in alice.stream("x", priority=priority):
+            served.append(priority)
+            break
+
+    waiting: list[asyncio.Task[Any]] = []
+    for number, priority in enumerate((0, 1, 3), 1):
+        waiting.append(asyncio.create_task(ask(priority)))
+        async with asyncio.timeout(30):
+            while cluster.cluster.coordinator.admission.queued < number:
+                await asyncio.sleep(0.01)
+    with pytest.raises(
+        InvalidRequest, match="priority: is 4, more than this coordinator allows; expected at most max_priority = 3"
+    ):
+        await alice.generate("x", priority=4)
+    await end(first)
+    async with asyncio.timeout(30):
+        await asyncio.gather(*waiting)
+    assert served == [3, 1, 0]
