@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as older_text
 from prometheus_client.samples import Sample
 
-from specsplit.errors import InvalidRequest
+from specsplit.errors import InvalidRequest, PermissionDenied, Unauthenticated
 from specsplit.membership import Cluster, Member
 from specsplit.observe.exposition import expose
 from specsplit.observe.instruments import Histogram

@@ -119,7 +119,17 @@ def around(decoder: Decoder, registry: Registry, tokenizer: Tokenizer) -> World:
     log = RequestLog(clock, Tracing("coordinator", TraceScope()))
     draws = Draws(lambda: 1, lambda: "drawn")
     placement = DrafterPlacement(Balance(registry, clock))
-    generator = Generator(tokenizer, registry, Admission(registry, 9, 1.0), decoder, draws, log, Caps(), placement, Quotas(Quota(), log.clock, 1.0))
+    generator = Generator(
+        tokenizer,
+        registry,
+        Admission(registry, 9, 1.0),
+        decoder,
+        draws,
+        log,
+        Caps(),
+        placement,
+        Quotas(Quota(), log.clock, 1.0),
+    )
     return World(generator, log)
 
 
