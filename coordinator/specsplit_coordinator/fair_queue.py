@@ -45,7 +45,13 @@ class _Lane:
     now: int = 0
     """Where that begins which was served last."""
     ends: dict[str, int] = field(default_factory=dict[str, int])
-    """Where the work of each client ends."""
+    """Where the work of each client ends that was served, if that is later."""
+
+    def pass_on(self, entry: _Entry[T]) -> None:
+        """Time goes on to where an entry begins that is served."""
+        self.now = max(self.now, entry.start)
+        self.ends[entry.claim.client] = entry.start + 1
+        self.ends = {client: end for client, end in self.ends.items() if end > self.now}
 
 
 class FairQueue(Generic[T]):
@@ -65,7 +71,7 @@ class FairQueue(Generic[T]):
         return iter([entry.item for entry in self._entries])
 
     def __contains__(self, item: T) -> bool:
-        return any(entry.item is item for entry in self._entries)
+        return any(entry.item == item for entry in self._entries)
 
     def count(self, client: str) -> int:
         """How much of a client waits."""
@@ -81,9 +87,8 @@ class FairQueue(Generic[T]):
     def serve(self, item: T) -> None:
         """Take it out because it is served: time goes on to where it begins."""
         entry = self._pop(item)
-        lane = self._lanes.get(entry.claim.priority)
-        if entry.behind and lane is not None:
-            lane.now = max(lane.now, entry.start)
+        if entry.behind:
+            self._lanes[entry.claim.priority].pass_on(entry)
 
     def remove(self, item: T) -> None:
         """Take it out because it waits no longer."""
@@ -100,17 +105,13 @@ class FairQueue(Generic[T]):
 
     def _start(self, claim: Claim) -> int:
         lane = self._lanes.setdefault(claim.priority, _Lane())
-        start = max(lane.now, lane.ends.get(claim.client, 0))
-        lane.ends[claim.client] = start + 1
-        return start
+        waiting = [entry.start + 1 for entry in self._entries if entry.behind and entry.claim == claim]
+        return max(lane.now, lane.ends.get(claim.client, 0), *waiting)
 
     def _pop(self, item: T) -> _Entry[T]:
-        index = next(index for index, entry in enumerate(self._entries) if entry.item is item)
+        index = next(index for index, entry in enumerate(self._entries) if entry.item == item)
         entry = self._entries.pop(index)
         self._counts[entry.claim.client] -= 1
         if not self._counts[entry.claim.client]:
             del self._counts[entry.claim.client]
-        priority = entry.claim.priority
-        if not any(other.behind and other.claim.priority == priority for other in self._entries):
-            self._lanes.pop(priority, None)  # nobody waits there, so nobody is owed anything
         return entry

@@ -25,7 +25,7 @@ def first(queue: FairQueue[Item]) -> Item:
 
 
 def test_the_worked_example() -> None:
-    """Starts of flood: 0 1 2. Serving the first leaves time at 0, so that a starts at 0, before flood's 1; then b at 0."""
+    """Starts of flood: 0 1 2. Serving the first leaves time at 0, so that a starts at 0 and 1, and b at 0."""
     queue: FairQueue[str] = FairQueue()
     for name in ("f0", "f1", "f2"):
         queue.add(name, Claim("flood"))
@@ -107,11 +107,32 @@ def test_who_has_most_gives_way_to_who_has_less_and_to_nobody_else(flood: int, o
         assert (victim.claim.client, victim.number) == ("flood", flood - 1), "the one that came last"
 
 
-def test_nothing_is_remembered_of_clients_that_do_not_wait() -> None:
-    queue = FairQueue[Item]()
-    for number in range(100):
-        claim = Claim(f"client {number}", number % 3)
-        queue.add(item := Item(number, claim), claim)
-        queue.serve(item)
-    assert vars(queue)["_lanes"] == {}
+def test_who_is_served_just_now_comes_behind_one_that_had_nothing() -> None:
+    queue: FairQueue[str] = FairQueue()
+    queue.add("f0", Claim("flood"))
+    queue.serve("f0")
+    queue.add("f1", Claim("flood"))
+    queue.add("a0", Claim("a"))
+    assert [*queue] == ["a0", "f1"]
+
+
+def test_what_a_client_takes_back_puts_it_behind_nobody() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for number in range(50):
+        queue.add(f"a{number}", Claim("a"))
+    for number in range(50):
+        queue.remove(f"a{number}")
+    queue.add("a", Claim("a"))
+    queue.add("b", Claim("b"))
+    assert [*queue] == ["a", "b"]
+
+
+def test_of_a_client_that_does_not_wait_no_more_is_remembered_than_that_it_was_served_just_now() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for name in ("a", "b"):
+        for number in range(100):
+            queue.add(item := f"{name}{number}", Claim(name))
+            queue.serve(item)
+    (lane,) = vars(queue)["_lanes"].values()
+    assert (lane.now, lane.ends) == (198, {"b": 199})
     assert not vars(queue)["_counts"]

@@ -121,9 +121,12 @@ async def known(start_cluster: StartCluster, tmp_path: Path, say: Say, monkeypat
 
 
 async def flooded(known: Known, flood: AsyncClient, requests: int) -> list[asyncio.Task[Any]]:
-    """So many requests of the flooder: one runs, the others wait."""
-    tasks = [asyncio.create_task(flood.generate("x")) for _ in range(requests)]
-    async with asyncio.timeout(30):
+    """So many requests of the flooder: the first runs, the others wait."""
+    tasks = [asyncio.create_task(flood.generate("x"))]
+    async with asyncio.timeout(60):
+        while not known.cluster.coordinator.admission.running:
+            await asyncio.sleep(0.01)
+        tasks += [asyncio.create_task(flood.generate("x")) for _ in range(requests - 1)]
         while known.cluster.coordinator.admission.queued < requests - 1:
             await asyncio.sleep(0.01)
     return tasks
@@ -147,9 +150,8 @@ async def test_a_client_that_fills_the_queue_starves_no_other(known: Callable[..
     (crowded_out,) = done
     with pytest.raises(Exhausted, match="most of it is of this client"):
         crowded_out.result()
-    running = next(task for task in tasks if not task.done())
-    running.cancel()  # the flooder's first: its place goes to alice, although seven of the flooder's came before
-    await asyncio.wait_for(waiting, 30)
+    tasks[0].cancel()  # its place goes to alice, although seven of the flooder's came before
+    await asyncio.wait_for(waiting, 60)
     await asked.aclose()
     await end(tasks)
 
@@ -190,8 +192,6 @@ async def test_the_higher_priority_is_served_first_and_no_higher_one_than_is_all
     cluster: Known = await known(max_priority=3)
     alice = await cluster.client("alice")
     first = await flooded(cluster, alice, 1)
-    while not cluster.cluster.coordinator.admission.running:
-        await asyncio.sleep(0.01)
     served: list[int] = []
 
     async def ask(priority: int) -> None:
