@@ -1,0 +1,71 @@
+"""`specsplit tokens`, and how commands are told to show one."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from specsplit.cli import app
+from specsplit.cli.options import transport
+from specsplit.errors import InvalidRequest
+from specsplit.identity import CallerRole, Identity, digest, token_of, tokens_of
+from specsplit.settings import ClientSettings
+
+
+def run(*arguments: str) -> int:
+    """The exit status of `specsplit` with these arguments."""
+    with pytest.raises(SystemExit) as left:
+        app(list(arguments), prog_name="specsplit")
+    return left.value.code if isinstance(left.value.code, int) else 0
+
+
+def test_every_party_gets_a_token_that_the_servers_file_knows_and_nobody_else_reads(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    assert run("tokens", str(folder), "--client", "alice", "--client", "bob-2") == 0
+    known = tokens_of((folder / "tokens.toml").read_text())
+    roles = {"alice": "client", "bob-2": "client", "member": "member", "operator": "operator"}
+    for name, role in roles.items():
+        token = token_of((folder / f"{name}.token").read_text())
+        assert known[digest(token)] == Identity(name, frozenset({CallerRole(role)}))
+        assert token not in (folder / "tokens.toml").read_text()
+    assert len(known) == len(roles)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+
+
+def test_tokens_that_are_there_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("tokens", str(tmp_path)) == 0
+    before = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert run("tokens", str(tmp_path), "--client", "alice") == 0
+    assert "nothing was changed" in capsys.readouterr().out
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["member", "operator", "../alice", "a b", "a.b", "ä", ""])
+def test_a_name_that_is_taken_or_no_file_is_refused_and_nothing_is_known(name: str, tmp_path: Path) -> None:
+    assert run("tokens", str(tmp_path), "--client", name) == 2
+    assert not (tmp_path / "tokens.toml").exists()
+
+
+def test_what_a_command_is_not_told_it_finds_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECSPLIT_CLIENT_TOKEN_FILE", "alice.token")
+    monkeypatch.setenv("SPECSPLIT_CLIENT_INSECURE", "true")
+    assert transport(tls_ca=None, token_file=None) == ClientSettings(token_file=Path("alice.token"), insecure=True)
+    assert transport(token_file=Path("bob.token")).token_file == Path("bob.token")
+    monkeypatch.setenv("SPECSPLIT_CLIENT_TOKEN", "secret")
+    with pytest.raises(InvalidRequest, match="names no setting"):
+        transport()
+
+
+def test_a_certificate_that_would_never_be_shown_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="tls_cert: is shown over TLS alone"):
+        transport(tls_cert=tmp_path / "a.pem", tls_key=tmp_path / "a.key")
+
+
+@pytest.mark.parametrize("command", [["generate", "-p", "x"], ["status", "--once"], ["plan"], ["trace"]])
+def test_every_command_refuses_to_speak_in_the_clear_beyond_this_machine(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*command, "--address", "10.0.0.1:50050") == 2
+    assert "--insecure" in capsys.readouterr().err
