@@ -78,7 +78,7 @@ class Generator:
 
         Raises SpecsplitError; what one choice fails with ends the others.
         """
-        with self._requests.follow(request, remaining_s) as logged:
+        with self._requests.follow(request, remaining_s, client) as logged:
             claim = Claim(client, request.priority)
             async with aclosing(self._within_quota(request, remaining_s, logged, claim)) as events:
                 async for event in events:

@@ -133,6 +133,8 @@ class LoggedRequest:
     arrived_at: float
     trace: RequestTrace
     particulars: Particulars
+    client: str = ""
+    """Who asked; empty: nobody asked who he is."""
     first_tokens_at: float | None = None
     """When the first token of any choice came."""
     ending: Ending | None = None
@@ -259,11 +261,11 @@ class RequestLog:
             hear(error)
 
     @contextmanager
-    def follow(self, asked: GenerateRequest, remaining_s: Remaining) -> Generator[LoggedRequest]:
+    def follow(self, asked: GenerateRequest, remaining_s: Remaining, client: str = "") -> Generator[LoggedRequest]:
         """A request that has arrived, and ends with the block. To be entered in the task of its call."""
         self.totals.arrived += 1
         trace, particulars = RequestTrace(self._tracing, self.clock), Particulars(asked.request_id)
-        request = LoggedRequest(self, self.totals.arrived, asked, self.clock.now(), trace, particulars)
+        request = LoggedRequest(self, self.totals.arrived, asked, self.clock.now(), trace, particulars, client)
         self._open[request.number] = request
         failure: Exception | None = None
         try:

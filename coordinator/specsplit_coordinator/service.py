@@ -69,7 +69,7 @@ class Coordinator:
         )
         self.orders = Orders()
         self.requests = RequestLog(clock, tracing)
-        self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen))
+        self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen), clients=settings.named_clients)
         dialler = Dialler(settings, tracing)
         balance = Balance(self.registry, clock)
         generator = Generator(

@@ -24,20 +24,22 @@ def tell(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
 
 
 def _write(request: LoggedRequest, ending: Ending) -> None:
-    moved = {"failovers": request.failovers} if request.failovers else {}
+    also: dict[str, object] = {"failovers": request.failovers} if request.failovers else {}
+    also |= {"client": request.client} if request.client else {}
     if request.dones:
         reasons, verifiers = (done.reason.value for done in request.dones), (done.verifier for done in request.dones)
-        told = fields(request=request.request_id, reason=_each_once(reasons), verifier=_each_once(verifiers), **moved)
+        told = fields(request=request.request_id, reason=_each_once(reasons), verifier=_each_once(verifiers), **also)
         _log.info("request done", extra=told)
     elif ending.failure is not None:
-        told = fields(request=request.request_id, code=ending.code.name, why=str(ending.failure), **moved)
+        told = fields(request=request.request_id, code=ending.code.name, why=str(ending.failure), **also)
         _log.info("request failed", extra=told)
     else:
-        _log.info("request left by its caller", extra=fields(request=request.request_id))
+        _log.info("request left by its caller", extra=fields(request=request.request_id, **also))
 
 
 def _count(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
     def ended(request: LoggedRequest, ending: Ending) -> None:
+        metrics.used(request.client, request.asked.n, request.particulars.prompt_tokens + request.tokens)
         if request.reason is None:
             metrics.failed(ending.code.name)
         else:

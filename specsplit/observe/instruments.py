@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from typing import TypeVar
 
@@ -88,10 +88,10 @@ def _number(bound: float) -> str:
 class Instruments(Collector):
     """The metrics of one service: every series of the table from the start, and a reader for prometheus-client.
 
-    A label in `fixed` has one value in this process, and only the series with that value are made.
+    A label in `fixed` has these values in this process, and only the series with them are made.
     """
 
-    def __init__(self, service: Service, fixed: dict[str, str] | None = None) -> None:
+    def __init__(self, service: Service, fixed: Mapping[str, Sequence[str]] | None = None) -> None:
         self._series: dict[Metric, dict[tuple[str, ...], Instrument]] = {
             metric: {values: _made(metric) for values in _combinations(metric, fixed or {})}
             for metric in metrics_of(service)
@@ -115,8 +115,8 @@ class Instruments(Collector):
             yield _family(metric, series)
 
 
-def _combinations(metric: Metric, fixed: dict[str, str]) -> Iterator[tuple[str, ...]]:
-    yield from product(*((fixed[label.name],) if label.name in fixed else label.values for label in metric.labels))
+def _combinations(metric: Metric, fixed: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    yield from product(*(fixed.get(label.name, label.values) for label in metric.labels))
 
 
 def _made(metric: Metric) -> Instrument:

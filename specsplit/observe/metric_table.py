@@ -42,6 +42,8 @@ CODE = Label(
 DIRECTION = Label("direction", ("sent", "received"))
 ROLE = Label("role", (Service.VERIFIER.value, Service.DRAFTER.value))
 CONTROLLER = Label("controller", tuple(controller.value for controller in Adaptive))
+CLIENT = Label("client", ("other",))
+"""Beside the clients that the setting metrics_clients names; "other" is for any other."""
 STATE = Label("state", ("serving", "draining"))
 
 _STEP_SECONDS = steps_of_125(-4, 1)
@@ -69,6 +71,22 @@ REQUESTS_FAILED = Metric(
     _COORDINATOR,
     "Requests that ended with an error, by gRPC status.",
     (CODE,),
+)
+CLIENT_REQUESTS = Metric(
+    "specsplit_client_requests",
+    Kind.COUNTER,
+    _COORDINATOR,
+    "Requests that ended, whatever with, by client; one for n choices counts as n.",
+    (CLIENT,),
+    unused="clients are named only where metrics_clients says so",
+)
+CLIENT_TOKENS = Metric(
+    "specsplit_client_tokens",
+    Kind.COUNTER,
+    _COORDINATOR,
+    "Tokens of prompts and answers of requests that ended, by client.",
+    (CLIENT,),
+    unused="clients are named only where metrics_clients says so",
 )
 RUNNING_REQUESTS = Metric(
     "specsplit_running_requests",

@@ -12,6 +12,9 @@ from specsplit.errors import InvalidRequest
 from specsplit.settings import address
 from specsplit.settings.service import ServiceSettings
 
+MOST_NAMED = 32
+"""Clients that metrics name, at most: each is a few series."""
+
 
 class CoordinatorSettings(ServiceSettings):
     """The settings of a coordinator."""
@@ -60,6 +63,8 @@ class CoordinatorSettings(ServiceSettings):
     """Requests of one client that may wait for a verifier at once. Unset: no quota."""
     client_tokens_per_minute: int | None = Field(default=None, ge=1)
     """Tokens of prompts and answers that one client may use in a minute; what has begun is not cut off. Unset: no quota."""
+    metrics_clients: str = ""
+    """Clients that have metrics of their own, with commas between, at most 32; all others are counted together. Empty: all are."""
     web_listen: str = ""
     """host:port of a page that shows the cluster at work, texts included, over plain HTTP; port 0 takes any free one. Empty: no page."""
 
@@ -76,6 +81,19 @@ class CoordinatorSettings(ServiceSettings):
                 "members_listen",
                 f"is required: {self.listen} can be reached from other machines, and whoever reaches it could join as a verifier "
                 "and read prompts; give members another port, or ask callers who they are (tokens_file, or tls_client_ca and roles_file)",
+            )
+        return self
+
+    @property
+    def named_clients(self) -> tuple[str, ...]:
+        """The clients that have metrics of their own."""
+        return tuple(name.strip() for name in self.metrics_clients.split(",") if name.strip())
+
+    @model_validator(mode="after")
+    def _check_named_clients(self) -> Self:
+        if len(self.named_clients) > MOST_NAMED:
+            raise InvalidRequest(
+                "metrics_clients", f"names {len(self.named_clients)} clients, expected at most {MOST_NAMED}"
             )
         return self
 

@@ -17,6 +17,7 @@ from specsplit.client import AsyncClient
 from specsplit.clock import ManualClock
 from specsplit.errors import Exhausted, InvalidRequest
 from specsplit.identity import CallerRole
+from specsplit.observe.metric_table import CLIENT_REQUESTS, CLIENT_TOKENS
 from specsplit.rpc import dial
 from specsplit.settings import TransportSettings
 from specsplit_coordinator.quotas import Quota, Quotas
@@ -178,7 +179,9 @@ async def test_a_client_may_not_have_more_on_their_way_than_its_quota(known: Cal
 
 
 async def test_prompt_and_answer_count_as_tokens_of_the_client(known: Callable[..., Any]) -> None:
-    cluster: Known = await known(then_wait=False, client_tokens_per_minute=3)
+    cluster: Known = await known(
+        then_wait=False, client_tokens_per_minute=3, metrics_listen="127.0.0.1:0", metrics_clients="alice"
+    )
     alice, flood = await cluster.client("alice"), await cluster.client("flood")
     result = await alice.generate("x")
     assert result.usage.prompt_tokens + result.usage.completion_tokens > 3
@@ -186,6 +189,11 @@ async def test_prompt_and_answer_count_as_tokens_of_the_client(known: Callable[.
         await alice.generate("x")
     assert caught.value.retry_after_s and caught.value.retry_after_s > 1
     assert (await flood.generate("x")).tokens == result.tokens
+    counted = cluster.cluster.coordinator.metrics.instruments
+    used = result.usage.prompt_tokens + result.usage.completion_tokens
+    assert counted.counter(CLIENT_TOKENS, "alice").value == used
+    assert counted.counter(CLIENT_REQUESTS, "alice").value == 2, "one of them was refused"
+    assert counted.counter(CLIENT_TOKENS, "other").value == used
 
 
 async def test_the_higher_priority_is_served_first_and_no_higher_one_than_is_allowed(known: Callable[..., Any]) -> None:

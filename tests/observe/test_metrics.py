@@ -493,3 +493,12 @@ def test_the_deepest_plan_has_its_place() -> None:
         Plan(num_steps=MOST_STEPS + 1)
     metrics.step(Costs(), [Step(drafted=MOST_STEPS, depth=MOST_STEPS, accepted=MOST_STEPS, committed=MOST_STEPS + 1)])
     assert sum(values(scrape(metrics), "specsplit_accepted_depth_total").values()) == MOST_STEPS
+
+
+def test_clients_that_are_named_have_series_of_their_own_and_all_others_share_one() -> None:
+    metrics = CoordinatorMetrics(on=True, clients=("alice", "bob"))
+    for client in ("alice", "mallory", "", "other", "alice"):
+        metrics.used(client, 1, 10)
+    samples = scrape(metrics)
+    assert values(samples, "specsplit_client_requests_total") == {("alice",): 2, ("bob",): 0, ("other",): 3}
+    assert values(samples, "specsplit_client_tokens_total") == {("alice",): 20, ("bob",): 0, ("other",): 30}

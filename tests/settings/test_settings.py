@@ -237,3 +237,10 @@ def test_goodput_decides_unless_somebody_is_named_or_a_size_is_set() -> None:
     assert VerifierSettings(model=TARGET, wait_budget_us=5).controller is Adaptive.GOODPUT
     assert VerifierSettings(model=TARGET, num_draft_tokens=8).controller is Adaptive.STATIC
     assert VerifierSettings(model=TARGET, num_steps=3, adaptive=Adaptive.EMA).controller is Adaptive.EMA
+
+
+def test_metrics_name_no_more_clients_than_a_few() -> None:
+    names = ",".join(f" client-{number}" for number in range(32))
+    assert len(CoordinatorSettings(model=TARGET, metrics_clients=names).named_clients) == 32
+    assert CoordinatorSettings(model=TARGET).named_clients == ()
+    assert refusal(CoordinatorSettings, model=TARGET, metrics_clients=f"{names},one").field == "metrics_clients"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from specsplit.observe.instruments import Instruments
 from specsplit.observe.metric import Service
@@ -11,7 +11,7 @@ from specsplit.observe.metric import Service
 class Metrics:
     """The instruments of one process, and who brings them up to date before they are read."""
 
-    def __init__(self, service: Service, *, on: bool, fixed: dict[str, str] | None = None) -> None:
+    def __init__(self, service: Service, *, on: bool, fixed: Mapping[str, Sequence[str]] | None = None) -> None:
         self.on = on
         """False: nobody will read them."""
         self.instruments = Instruments(service, fixed)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from specsplit.membership import Cluster
 from specsplit.observe import metric_table as table
-from specsplit.observe.metric import Service
+from specsplit.observe.instruments import Counter
+from specsplit.observe.metric import Metric, Service
 from specsplit.observe.metrics.base import Metrics
 from specsplit.values import FailoverCause, FinishReason, ModelInfo
 
@@ -14,8 +15,10 @@ from specsplit.values import FailoverCause, FinishReason, ModelInfo
 class CoordinatorMetrics(Metrics):
     """Counts requests and members."""
 
-    def __init__(self, *, on: bool) -> None:
-        super().__init__(Service.COORDINATOR, on=on)
+    def __init__(self, *, on: bool, clients: Sequence[str] = ()) -> None:
+        """`clients`: those that have series of their own."""
+        named = (*dict.fromkeys((*clients, *table.CLIENT.values)),)
+        super().__init__(Service.COORDINATOR, on=on, fixed={table.CLIENT.name: named})
         made = self.instruments
         self._finished = {reason: made.counter(table.REQUESTS_FINISHED, reason.value) for reason in FinishReason}
         self._failed = {code: made.counter(table.REQUESTS_FAILED, code) for code in table.CODE.values}
@@ -26,6 +29,18 @@ class CoordinatorMetrics(Metrics):
         self._between_tokens = made.histogram(table.INTER_TOKEN_LATENCY)
         self._duration = made.histogram(table.REQUEST_DURATION)
         self._queue_time = made.histogram(table.QUEUE_TIME)
+
+    def used(self, client: str, requests: int, tokens: int) -> None:
+        """So many requests of a client have ended, with so many tokens of prompts and answers."""
+        self._of_client(table.CLIENT_REQUESTS, client).add(requests)
+        self._of_client(table.CLIENT_TOKENS, client).add(tokens)
+
+    def _of_client(self, metric: Metric, client: str) -> Counter:
+        """The client's own series, or that of all who have none."""
+        try:
+            return self.instruments.counter(metric, client)
+        except KeyError:
+            return self.instruments.counter(metric, *table.CLIENT.values)
 
     def member_lost(self, role: object) -> None:
         """A member with this `ModelInfo` or `DrafterInfo` went without draining."""

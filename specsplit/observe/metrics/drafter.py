@@ -16,7 +16,7 @@ class DrafterMetrics(Metrics):
     """Counts expansions and sessions of one drafter of one kind."""
 
     def __init__(self, kind: DrafterKind, *, on: bool) -> None:
-        super().__init__(Service.DRAFTER, on=on, fixed={table.KIND.name: kind.value})
+        super().__init__(Service.DRAFTER, on=on, fixed={table.KIND.name: (kind.value,)})
         self._kind = kind.value
         self._draft_time = self.instruments.histogram(table.DRAFT_TIME, self._kind)
         self._turns = Turns(self.instruments)
