@@ -26,7 +26,7 @@ class Waves:
     """True if that wave is known to be over."""
     wanted: bool = False
     """True if the next one is to be started as soon as it may be."""
-    missing: bool = False
+    broken: bool = False
     """True if a rank is gone, or has not come for long: in a wave the others learn whether it is lost, or only its stream is."""
 
     def heard(self, report: WaveReport) -> Waves:
@@ -34,8 +34,8 @@ class Waves:
         if report.number < self.number:
             return self
         if report.number > self.number:
-            return Waves(report.number, report.parked, report.wanted, self.missing)
-        return Waves(self.number, self.parked or report.parked, self.wanted or report.wanted, self.missing)
+            return Waves(report.number, report.parked, report.wanted, self.broken)
+        return Waves(self.number, self.parked or report.parked, self.wanted or report.wanted, self.broken)
 
     def placed(self) -> Waves:
         """A session was placed on one of the ranks. If the wave is not known to be over, the rank says what it wants when it is."""
@@ -46,16 +46,16 @@ class Waves:
 
         If the group is `leaving`, those without work may go too, and nobody wakes them.
         """
-        return replace(self, missing=True, wanted=self.wanted or not leaving)
+        return replace(self, broken=True, wanted=self.wanted or not leaving)
 
     def started(self, *, whole: bool) -> Waves:
-        """Start the next wave, if it is wanted and the group is `whole`, or a rank is `missing`: no rank may begin one of which another
-        never hears. One that is back is told of it; one that is lost ends the wave, and the group.
+        """Start the next wave, if it is wanted and the group is `whole`, or is `broken`: else no rank may begin one of which another never
+        hears. One that is back is told of it; one that is lost ends the wave, and the group.
         """
-        missing = self.missing and not whole
-        if self.wanted and self.parked and (whole or missing):
-            return Waves(self.number + 1, parked=False, missing=missing)
-        return self if missing == self.missing else replace(self, missing=missing)
+        broken = self.broken and not whole
+        if self.wanted and self.parked and (whole or broken):
+            return Waves(self.number + 1, parked=False, broken=broken)
+        return self if broken == self.broken else replace(self, broken=broken)
 
 
 class Group:
@@ -73,12 +73,12 @@ class Group:
         self._watchers: list[Callable[[], None]] = []
 
     @property
-    def unusable(self) -> str:
+    def closed_because(self) -> str:
         """Why no session may be placed on its ranks; empty: all of them are there, and none drains."""
         if self.leaving:
             return f"a group of {self._size} ranks is draining"
-        missing = [str(rank) for rank in range(self._size) if rank not in self._ranks]
-        return f"a group of {self._size} ranks lacks rank {' and '.join(missing)}" if missing else ""
+        lacking = [str(rank) for rank in range(self._size) if rank not in self._ranks]
+        return f"a group of {self._size} ranks lacks rank {' and '.join(lacking)}" if lacking else ""
 
     @property
     def empty(self) -> bool:
@@ -108,7 +108,7 @@ class Group:
         self._ranks[who.rank] = None
         self._become(self._waves)
 
-    def leave(self, rank: int) -> None:
+    def lose(self, rank: int) -> None:
         """A rank is lost, or has left: the others can do nothing without it, and what they have is to end."""
         waves = self._waves.lost(leaving=self.leaving) if self._whole else self._waves
         del self._ranks[rank]

@@ -160,7 +160,7 @@ def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
         lockstep = Lockstep(mesh, clock, drawn=secrets.randbits(62))
         return ModelProposer(model, settings.children, turns=Turns(model, lockstep, clock))
     except SpecsplitError as error:
-        mesh.leave(str(error))
+        mesh.abort(str(error))
         raise
 
 

@@ -159,9 +159,9 @@ def test_what_a_rank_said_before_it_was_taken_for_lost_does_not_bring_it_back(re
     here, lost = (registry.register(replace(verifier(f"v{rank}"), group=GroupRank("g", rank, 2))) for rank in range(2))
     registry.remove(lost, "it was silent for 9.0 s")
     registry.hear_wave(lost, WaveReport(1))
-    assert here.closed == "a group of 2 ranks lacks rank 1"
+    assert here.closed_because == "a group of 2 ranks lacks rank 1"
     registry.register(lost.who)
-    assert not here.closed
+    assert not here.closed_because
 
 
 def ranks(registry: Registry, *numbers: int, size: int = 2) -> list[Seat]:
@@ -190,7 +190,7 @@ def test_a_rank_that_says_late_that_it_drains_does_not_take_its_group_with_it(re
     registry.remove(lost, "it was silent for 9.0 s")
     registry.drain(lost)
     back = registry.register(lost.who)
-    assert not back.closed and not group_of(back).leaving
+    assert not back.closed_because and not group_of(back).leaving
 
 
 def test_ranks_of_a_group_that_was_never_whole_are_woken_after_a_while_and_again(

@@ -53,7 +53,7 @@ def load_target(settings: VerifierSettings, clock: Clock, rank: int = 0) -> Targ
     try:
         return _loaded(settings, clock, mesh)
     except SpecsplitError as error:
-        mesh.leave(str(error))
+        mesh.abort(str(error))
         raise
 
 
