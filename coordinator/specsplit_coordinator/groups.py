@@ -13,7 +13,9 @@ from specsplit.errors import InvalidRequest
 from specsplit.membership import GroupRank, WaveReport
 
 PATIENCE = 10
-"""Times as long as a member may be silent: so long a group is waited for that is not whole, or of which no rank is there."""
+"""Times as long as a member may be silent: so long a group is waited for that is not whole any more, or of which no rank is there."""
+FIRST_PATIENCE = 30
+"""Times as long as that: so long one is waited for that has yet to be whole: its ranks have met, and come here one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Group:
         self._ranks: dict[int, WaveReport | None] = {}
         """Those that are there, and what each of them said last."""
         self._waves = Waves()
+        self._was_whole = False
         self.leaving = False
         """True if a rank drains: the others can do nothing without it, and leave too."""
         self._watchers: list[Callable[[], None]] = []
@@ -106,6 +109,7 @@ class Group:
         if who.rank in self._ranks:
             raise InvalidRequest("register.group.rank", f"is {who.rank}, which is in the cluster already")
         self._ranks[who.rank] = None
+        self._was_whole |= self._whole
         self._become(self._waves)
 
     def lose(self, rank: int) -> None:
@@ -115,7 +119,12 @@ class Group:
         self._become(waves)
 
     def look(self, now: float, patience_s: float) -> None:
-        """Wake the ranks of a group that has not been whole for so long: they meet, and learn that one of them is lost."""
+        """Wake the ranks of a group that has not been whole for so long: they meet, and learn that one of them is lost.
+
+        One that has yet to be whole has more time. One that has been in a wave was whole, if only for an earlier coordinator.
+        """
+        if not (self._was_whole or self.wave):
+            patience_s *= FIRST_PATIENCE
         if self._whole:
             self.since = now
         elif not self.empty and now - self.since > patience_s:
