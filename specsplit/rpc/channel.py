@@ -62,6 +62,12 @@ def check_reachable(field: str, address: str, settings: TransportSettings) -> No
         )
 
 
+def check_shown(settings: TransportSettings) -> None:
+    """Raise InvalidRequest if what is shown to peers, or what they are checked against, cannot be read."""
+    channel_credentials(settings)
+    _token(settings)
+
+
 def _reading(channel: _Channel, token: Reloaded[str] | None) -> _Channel:
     """The channel, whose calls show the token.
 

@@ -16,7 +16,7 @@ from specsplit.observe import announce, set_up
 from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import Metrics
 from specsplit.ranks.place import ALONE, Place
-from specsplit.rpc.channel import check_reachable, dial
+from specsplit.rpc.channel import check_reachable, check_shown, dial
 from specsplit.rpc.member import Membership, member_id_of
 from specsplit.rpc.server import Server
 from specsplit.settings import MemberSettings, ServiceSettings
@@ -84,7 +84,7 @@ class Service(Generic[B]):
 
         Raises InvalidRequest for an address that cannot be bound, and what loading raises. `signals` as in `Server.start`.
         """
-        await self._try_dialling()
+        self._check_dialling()
         address = await self.server.start(signals=signals)
         try:
             await self._expose()
@@ -96,12 +96,12 @@ class Service(Generic[B]):
         self.server.ready()
         return address
 
-    async def _try_dialling(self) -> None:
-        """Raise InvalidRequest now for what would keep this member from its coordinator for ever."""
+    def _check_dialling(self) -> None:
+        """Raise InvalidRequest now for what would keep it from every peer for ever."""
         settings = self._settings
+        check_shown(settings)
         if isinstance(settings, MemberSettings) and settings.coordinator:
             check_reachable("coordinator", settings.coordinator, settings)
-            await dial(settings.coordinator, settings).close()
 
     async def serve(self, *, signals: bool = True) -> int:
         """After `start`: serve until SIGTERM or `leave`, then drain. Returns the exit status: 1 if the backend failed, else its place's."""

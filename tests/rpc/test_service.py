@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specsplit.errors import LoadError
+from specsplit.errors import InvalidRequest, LoadError
 from specsplit.observe.metrics import CoordinatorMetrics
 from specsplit.rpc import Phase, Server, Service, dial, wait_until_serving
 from specsplit.settings import CoordinatorSettings
@@ -63,6 +63,17 @@ async def test_a_backend_that_fails_ends_it_with_status_1() -> None:
     backend.failed.set()
     assert await asyncio.wait_for(service.serve(signals=False), 10) == 1
     assert backend.told == ["drained", "closed"]
+
+
+@pytest.mark.parametrize("shown", ["tls_ca", "token_file"])
+async def test_what_it_could_never_show_its_peers_is_said_at_start(shown: str, tmp_path: Path) -> None:
+    async def loaded() -> Backend:
+        return Backend()
+
+    settings = CoordinatorSettings(model=Path("unused"), listen="127.0.0.1:0", **{shown: tmp_path / "absent"})
+    service = Service(settings, Server(settings, "coordinator", services=[]), CoordinatorMetrics(on=False), loaded)
+    with pytest.raises(InvalidRequest, match=f"{shown}: cannot read"):
+        await service.start()
 
 
 async def test_what_cannot_be_loaded_leaves_nothing_open() -> None:
