@@ -86,10 +86,11 @@ def token_of(text: str) -> str:
 
 
 def _roles(field: str, name: str, given: object) -> frozenset[CallerRole]:
-    try:
-        roles = frozenset(CallerRole(each) for each in cast("list[str]", given)) if isinstance(given, list) else None
-    except ValueError:
-        roles = None
+    listed = cast("list[object]", given) if isinstance(given, list) else []
+    known = {role.value: role for role in CallerRole}
+    roles = frozenset(known[each] for each in listed if isinstance(each, str) and each in known)
+    if len(roles) < len(listed):
+        roles = frozenset[CallerRole]()
     if not roles or not name:
         raise InvalidRequest(field, f"{quoted(name)} has {quoted(str(given))}, expected {_EXPECTED_ROLES}")
     return roles

@@ -65,4 +65,4 @@ def with_transport(command: Callable[..., None]) -> Callable[..., None]:
 
 def transport(**given: object) -> TransportSettings:
     """Make the settings of a client that was given these options. Raises InvalidRequest."""
-    return ClientSettings.load(**{name: value for name, value in given.items() if value is not None})
+    return ClientSettings.load(None, **{name: value for name, value in given.items() if value is not None})

@@ -56,6 +56,26 @@ class Open(Toy):
         return coordinator_pb2.GetClusterResponse()
 
 
+class _Verifier(verifier_pb2_grpc.VerifierServiceServicer):
+    """Has nothing behind its methods."""
+
+    Decode = verifier_pb2_grpc.VerifierServiceServicer.Decode
+    Watch = verifier_pb2_grpc.VerifierServiceServicer.Watch
+
+
+class _Drafter(drafter_pb2_grpc.DrafterServiceServicer):
+    """Has nothing behind its methods."""
+
+    Draft = drafter_pb2_grpc.DrafterServiceServicer.Draft
+    GetDrafterInfo = drafter_pb2_grpc.DrafterServiceServicer.GetDrafterInfo
+
+
+class _Cluster(cluster_pb2_grpc.ClusterServiceServicer):
+    """Has nothing behind its method."""
+
+    Join = cluster_pb2_grpc.ClusterServiceServicer.Join
+
+
 @asynccontextmanager
 async def served(members_listen: str = "", **settings: Any) -> AsyncIterator[tuple[Server, Open]]:
     """A server with every service there is, most of them empty."""
@@ -66,9 +86,9 @@ async def served(members_listen: str = "", **settings: Any) -> AsyncIterator[tup
     toy = Open()
     for port in dict.fromkeys((server.grpc, server.members)):
         coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(toy, port)
-        verifier_pb2_grpc.add_VerifierServiceServicer_to_server(verifier_pb2_grpc.VerifierServiceServicer(), port)
-        drafter_pb2_grpc.add_DrafterServiceServicer_to_server(drafter_pb2_grpc.DrafterServiceServicer(), port)
-    cluster_pb2_grpc.add_ClusterServiceServicer_to_server(cluster_pb2_grpc.ClusterServiceServicer(), server.members)
+        verifier_pb2_grpc.add_VerifierServiceServicer_to_server(_Verifier(), port)
+        drafter_pb2_grpc.add_DrafterServiceServicer_to_server(_Drafter(), port)
+    cluster_pb2_grpc.add_ClusterServiceServicer_to_server(_Cluster(), server.members)
     await server.start()
     server.ready()
     try:
@@ -80,7 +100,7 @@ async def served(members_listen: str = "", **settings: Any) -> AsyncIterator[tup
 async def outcome(address: str, method: str, **transport: Any) -> SpecsplitError | None:
     """What one call of a method ends with, whose message is none."""
     async with dial(address, TransportSettings(**transport)) as channel:
-        sent = channel.stream_stream(method)([b"\xff"])
+        sent = channel.stream_stream(method)(iter([b"\xff"]))
         try:
             async for _ in sent:
                 pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ class Certificate:
     key: Path
 
     @property
-    def shown(self) -> dict[str, Path]:
+    def shown(self) -> dict[str, Any]:
         """As settings have it."""
         return {"tls_cert": self.chain, "tls_key": self.key}
 
