@@ -85,7 +85,7 @@ def token_of(text: str) -> str:
     return token
 
 
-def _roles(field: str, name: str, given: object) -> frozenset[CallerRole]:
+def _roles(field: str, name: str, given: Any) -> frozenset[CallerRole]:
     listed = cast("list[object]", given) if isinstance(given, list) else []
     known = {role.value: role for role in CallerRole}
     roles = frozenset(known[each] for each in listed if isinstance(each, str) and each in known)

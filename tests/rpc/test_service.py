@@ -70,7 +70,7 @@ async def test_what_it_could_never_show_its_peers_is_said_at_start(shown: str, t
     async def loaded() -> Backend:
         return Backend()
 
-    settings = CoordinatorSettings(model=Path("unused"), listen="127.0.0.1:0", **{shown: tmp_path / "absent"})
+    settings = CoordinatorSettings.load(None, model="unused", listen="127.0.0.1:0", **{shown: tmp_path / "absent"})
     service = Service(settings, Server(settings, "coordinator", services=[]), CoordinatorMetrics(on=False), loaded)
     with pytest.raises(InvalidRequest, match=f"{shown}: cannot read"):
         await service.start()
