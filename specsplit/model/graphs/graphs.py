@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby, product
 from typing import Final, Protocol
 
 import torch
@@ -15,7 +16,7 @@ from specsplit.model.attention import ForwardBatch
 from specsplit.model.batch import Row
 from specsplit.model.graphs.buckets import Bucket, Buckets
 from specsplit.model.graphs.capturer import Captured, Capturer, Results
-from specsplit.model.graphs.static import Form, Inputs, StaticAttention, StaticInputs, StaticOutputs
+from specsplit.model.graphs.static import Form, Inputs, Layout, StaticAttention, StaticInputs, StaticOutputs
 from specsplit.model.graphs.upload import Turns
 
 _log = logging.getLogger(__name__)
@@ -92,18 +93,14 @@ class Graphs:
             dict(self._eager),
         )
 
-    def capture(
-        self, layers: Layers = frozenset(), told: Callable[[int, int], object] = lambda done, all_: None
-    ) -> None:
-        """Capture all buckets in all forms, largest first, with the hidden states of `layers`. Raises whatever cannot be captured.
-
-        `told` is called with how many are done, and how many there are.
-        """
-        self._layers |= layers
-        todo = [(bucket, form) for bucket in self._buckets for form in self._attention.forms]
-        for done, (bucket, form) in enumerate(todo, start=1):
-            self._capture(bucket, form)
-            told(done, len(todo))
+    def capture(self) -> None:
+        """Capture all buckets in all forms, largest first. Raises whatever cannot be captured."""
+        total = len(self._buckets) * len(self._attention.forms)
+        for tokens, buckets in groupby(self._buckets, lambda bucket: bucket.tokens):
+            for bucket, form in product(buckets, self._attention.forms):
+                self._capture(bucket, form)
+            done, nbytes = len(self._graphs), self._capturer.nbytes
+            _log.info("captured forwards of %d tokens: %d of %d graphs, %.0f MiB", tokens, done, total, nbytes / 2**20)
 
     @torch.inference_mode()
     def run(self, rows: Sequence[Row], layers: Layers = frozenset()) -> Results | None:
@@ -116,13 +113,13 @@ class Graphs:
         if bucket is None:
             return self._refuse(Eager.SIZE)
         padded = self._inputs.padded(rows, bucket)
-        form = self._attention.form(padded)
-        if form is None:
+        layout = self._attention.layout(padded)
+        if layout is None:
             return self._refuse(Eager.LAYOUT)
-        graph = self._with(layers, bucket, form)
+        graph = self._with(layers, bucket, layout.form)
         if graph is None:
             return self._refuse(Eager.FAILED)
-        self._load(padded, bucket, form)
+        self._load(padded, layout, bucket)
         graph.captured.replay()
         self._replayed += 1
         return graph.captured.results
@@ -137,7 +134,7 @@ class Graphs:
             self._layers |= layers
             try:
                 graph = self._capture(bucket, form)
-            except Exception:
+            except RuntimeError:
                 _log.exception("forwards of %s are run eagerly from now on: no graph takes hidden states", bucket)
                 graph = self._graphs[bucket, form] = None
         return graph
@@ -146,14 +143,17 @@ class Graphs:
     def _capture(self, bucket: Bucket, form: Form) -> _Graph:
         inputs, layers = self._inputs.of(bucket), self._layers
         forward_batch = self._attention.forward(bucket, form, inputs.write_slots)
-        for _ in range(2):  # both halves
-            self._load(self._inputs.padded((), bucket), bucket, form)
+        padding = self._inputs.padded((), bucket)
+        layout = self._attention.layout(padding, form)
+        assert layout is not None, "padding is less than any layout that is to fit"
+        for _ in range(2):  # once for each half
+            self._load(padding, layout, bucket)
         captured = self._capturer.capture(lambda: self._outputs.keep(self._program(inputs, forward_batch, layers)))
         graph = self._graphs[bucket, form] = _Graph(captured, layers)
         return graph
 
-    def _load(self, padded: Sequence[Row], bucket: Bucket, form: Form) -> None:
+    def _load(self, padded: Sequence[Row], layout: Layout, bucket: Bucket) -> None:
         half = self._turns.take()
         self._inputs.load(padded, bucket, half)
-        self._attention.plan(padded, bucket, form, half)
+        self._attention.plan(layout, bucket, half)
         self._turns.sent()

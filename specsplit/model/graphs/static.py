@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -98,6 +98,15 @@ Form = Hashable
 """One of the ways in which a backend attends; each is captured by itself, since its kernels are others."""
 
 
+class Layout(Protocol):
+    """Where the KV of some rows lies, and what they see of it; not on the device yet."""
+
+    @property
+    def form(self) -> Form:
+        """How they are attended to."""
+        ...
+
+
 class StaticAttention(Protocol):
     """How the captured forwards of one runner attend: their layouts lie in memory that stays where it is."""
 
@@ -106,14 +115,14 @@ class StaticAttention(Protocol):
         """All that are captured for each bucket."""
         ...
 
-    def form(self, rows: Sequence[Row]) -> Form | None:
-        """How these rows, padding included, are attended to. None: their layout is larger than the memory for it."""
-        ...
-
-    def forward(self, bucket: Bucket, form: Form, write_slots: Tensor) -> ForwardBatch:
+    def forward(self, bucket: Bucket, form: Any, write_slots: Tensor) -> ForwardBatch:
         """What a captured forward hands to its attention layers; it attends as was planned last for this bucket and form."""
         ...
 
-    def plan(self, rows: Sequence[Row], bucket: Bucket, form: Form, half: int) -> None:
-        """Lay out rows that fill the bucket, and copy that to the device. `half`: which of two host memories is free (`Turns`)."""
+    def layout(self, rows: Sequence[Row], form: Any = None) -> Layout | None:
+        """Lay rows out, in a form or in the one that costs the least. None: the layout is larger than the memory for it."""
+        ...
+
+    def plan(self, layout: Any, bucket: Bucket, half: int) -> None:
+        """Plan the layout of rows that fill the bucket, and copy it to the device. `half`: which of two host memories is free (`Turns`)."""
         ...

@@ -12,7 +12,7 @@ from torch import Tensor
 class Upload:
     """An array on the device, and two on the host that it is copied from in turns.
 
-    So what belongs to the next step can be written while the copy of this one may still be under way; `Turns` says which of the two is free.
+    So what belongs to the next step can be written while the copy of this one may still be under way. `Turns` says which of them is free.
     """
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
