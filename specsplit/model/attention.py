@@ -98,4 +98,9 @@ def _attention(
     return (out if missing <= 0 else out[..., :width]).unsqueeze(0), None
 
 
+def keep_from_compiler() -> None:
+    """Have torch.compile leave attention as it is: what a layer attends to is another object in every forward."""
+    AttentionInterface.register(NAME, torch.compiler.disable(_attention))
+
+
 AttentionInterface.register(NAME, _attention)

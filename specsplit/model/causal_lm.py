@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specsplit.errors import LoadError
 from specsplit.model.attention import ForwardBatch, TrialForward
 from specsplit.model.backends import check_backend
 from specsplit.model.batch import Row
-from specsplit.model.capture import Capture, Hidden
+from specsplit.model.capture import Capture, Hidden, decoder_layers
 from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, StaticAttention
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.load import load_model
 from specsplit.model.probe import probe
+from specsplit.model.regional import Backend, compile_layers
 from specsplit.model.runner import ModelRunner
 from specsplit.model.sharded import ShardedBlocks, TensorMesh, no_rows
 from specsplit.model.support import check_class, check_config, measure, refusing
@@ -77,6 +79,14 @@ class CausalLM(ModelRunner):
         model, info, blocks = load_model(folder, dtype=dtype, device=device, inflate_layers=inflate_layers, mesh=mesh)
         with refusing(f"model folder {folder} cannot be served"):
             return cls(model, info, num_pages=num_pages, page_size=page_size, backend=backend, blocks=blocks)
+
+    def compile_layers(self, backend: Backend = "inductor") -> None:
+        """Have its decoder layers compiled when they are first run: see `specsplit.model.regional`. Raises LoadError if it has no list."""
+        layers = decoder_layers(self.model)
+        if layers is None:
+            name = type(self.model).__name__
+            raise LoadError(f"{name} has no list of decoder layers that could be compiled; set compile = off")
+        compile_layers(layers, backend)
 
     def capture_graphs(
         self, buckets: Buckets, *, capturer: Capturer | None = None, attention: StaticAttention | None = None

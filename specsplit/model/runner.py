@@ -16,6 +16,7 @@ from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import Geometry, KVCache
 from specsplit.model.page_tables import Slots
 from specsplit.model.pages import PagePool
+from specsplit.records import GraphStatistics
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +49,11 @@ class ModelRunner:
         """Where it runs."""
         return self.kv.data.device
 
+    @property
+    def graph_statistics(self) -> GraphStatistics:
+        """What has become of its forwards since they were captured. Any thread may ask."""
+        return GraphStatistics() if self.graphs is None else self.graphs.statistics
+
     def inputs(self, rows: Sequence[Row]) -> InputBatch:
         """Rows (at least one) as a forward takes them."""
         return InputBatch(rows, self.pool.tables, self.device)
@@ -66,7 +72,7 @@ class ModelRunner:
         """
         attention = attention or self.backend.static(self.pool.tables, buckets)
         if attention is None:
-            _log.info("no forward is captured: attention = %s runs eagerly", self.attention)
+            _log.debug("no forward is captured: attention = %s runs eagerly", self.attention)
             return
         inputs = StaticInputs(self.pool.tables, self.spare_page, buckets.most_tokens, self.device)
         try:

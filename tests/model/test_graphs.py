@@ -17,7 +17,8 @@ from specsplit.errors import Incompatible
 from specsplit.features import LAST
 from specsplit.model import CausalLM, PageTable, Row, RowPages
 from specsplit.model.flashinfer_attention import FlashInferAttention
-from specsplit.model.graphs import Bucket, Buckets, Eager, StaticAttention, StaticInputs, Turns, Upload
+from specsplit.model.graphs import Bucket, Buckets, StaticAttention, StaticInputs, Turns, Upload
+from specsplit.records import Eager, GraphStatistics
 from tests.model import documented
 from tests.model.ragged import ragged
 from tests.support.graphs import FailingCapturer, RecordingCapturer, TorchStatic
@@ -151,10 +152,14 @@ def test_what_cannot_be_captured_is_run_eagerly_and_said(
 
 
 def test_the_torch_backend_is_not_captured(folders: dict[str, Path], caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     lm = CausalLM.load(folders["llama"], num_pages=64, page_size=PAGE_SIZE)
     lm.capture_graphs(BUCKETS)
-    assert lm.graphs is None and "attention = torch runs eagerly" in caplog.text
+    assert (
+        lm.graphs is None
+        and lm.graph_statistics == GraphStatistics()
+        and "attention = torch runs eagerly" in caplog.text
+    )
 
 
 def test_capturing_tells_how_far_it_is(lm: CausalLM, caplog: pytest.LogCaptureFixture) -> None:

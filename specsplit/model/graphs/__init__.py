@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from specsplit.model.graphs.buckets import Bucket, Buckets
 from specsplit.model.graphs.capturer import Captured, Capturer, CudaCapturer, Results
-from specsplit.model.graphs.graphs import Eager, Graphs, GraphStatistics, Program
+from specsplit.model.graphs.graphs import Graphs, Program
 from specsplit.model.graphs.static import Inputs, Layout, StaticAttention, StaticInputs, StaticOutputs
 from specsplit.model.graphs.upload import Turns, Upload
 
@@ -19,8 +19,6 @@ __all__ = [
     "Captured",
     "Capturer",
     "CudaCapturer",
-    "Eager",
-    "GraphStatistics",
     "Graphs",
     "Inputs",
     "Layout",

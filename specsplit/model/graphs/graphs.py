@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import groupby, product
 from typing import Final, Protocol
 
@@ -18,6 +17,7 @@ from specsplit.model.graphs.buckets import Bucket, Buckets
 from specsplit.model.graphs.capturer import Captured, Capturer, Results
 from specsplit.model.graphs.static import Form, Inputs, Layout, StaticAttention, StaticInputs, StaticOutputs
 from specsplit.model.graphs.upload import Turns
+from specsplit.records import Eager, GraphStatistics
 
 _log = logging.getLogger(__name__)
 Layers = frozenset[int]
@@ -29,31 +29,6 @@ class Program(Protocol):
     def __call__(self, inputs: Inputs, forward_batch: ForwardBatch, layers: Layers) -> Results:
         """Results by name, each with up to T rows; of `layers` the hidden states too, by number. Other memory that it reads stays put."""
         ...
-
-
-class Eager(StrEnum):
-    """Why a forward has no graph."""
-
-    SIZE = "size"
-    """More tokens or rows than the largest bucket has."""
-    LAYOUT = "layout"
-    """Its pages or masks are more than the memory for them holds."""
-    FAILED = "failed"
-    """Capturing it anew, for hidden states of other layers, has failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphStatistics:
-    """What has become of forwards so far."""
-
-    captured: int
-    """Graphs that there are."""
-    nbytes: int
-    """Memory of the device that they take."""
-    replayed: int
-    """Forwards that were a graph."""
-    eager: Mapping[Eager, int]
-    """Forwards that were none, by reason."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
