@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +19,11 @@ from specsplit.model.graphs import Bucket, Buckets, StaticAttention, StaticInput
 from specsplit.records import Eager, GraphStatistics
 from tests.model import documented
 from tests.model.ragged import ragged
-from tests.support.graphs import FailingCapturer, RecordingCapturer, TorchStatic
+from tests.support.graphs import LAYERS, FailingCapturer, RecordingCapturer, TorchStatic, asking, is_as_eager
 
 CPU = torch.device("cpu")
 BUCKETS = Buckets(32, 4)
 PAGE_SIZE = 4
-close = partial(torch.testing.assert_close, atol=2e-5, rtol=2e-5)
 
 
 def by_torch(lm: CausalLM) -> StaticAttention:
@@ -61,27 +58,8 @@ def test_it_is_an_eager_forward_that_leaves_no_trace_of_its_padding(captured: Ca
     @settings(max_examples=40)
     @given(st.data())
     def law(data: st.DataObject) -> None:
-        drawn = data.draw(ragged(PAGE_SIZE, 4, 40, lm.pool)).rows
-        asked = [data.draw(st.lists(st.integers(0, row.num_tokens - 1), max_size=row.num_tokens)) for row in drawn]
-        rows = [replace(row, logits_at=at) for row, at in zip(drawn, asked, strict=True)]
-        layers = data.draw(st.sets(st.sampled_from([0, 1, 3, LAST])))
-        lm.kv.data.normal_()
-        lm.kv.data[:, :, -PAGE_SIZE:] = 0  # nothing but padding is ever written there
-        before = lm.kv.data.clone()
-        found, hidden = lm.forward_capturing(rows, layers)
-        found, kv = found.clone(), lm.kv.data.clone()
-        hidden = {layer: states.clone() for layer, states in hidden.items()}
-        lm.kv.data.copy_(before)
-        lm.graphs = None
-        expected, states = lm.forward_capturing(rows, layers)
-        lm.graphs = graphs
-        close(found, expected)
-        assert hidden.keys() == states.keys() == layers
-        close(hidden, states)
-        close(kv[:, :, :-PAGE_SIZE], lm.kv.data[:, :, :-PAGE_SIZE])
-        written = torch.from_numpy(np.concatenate([lm.pool.tables.last_slots(r.pages, r.num_tokens) for r in rows]))
-        untouched = torch.ones(lm.kv.num_slots - PAGE_SIZE, dtype=torch.bool).index_fill_(0, written, False)
-        assert torch.equal(kv[:, :, :-PAGE_SIZE][:, :, untouched], before[:, :, :-PAGE_SIZE][:, :, untouched])
+        rows = asking(data, data.draw(ragged(PAGE_SIZE, 4, 40, lm.pool)).rows)
+        is_as_eager(lm, rows, data.draw(LAYERS), 2e-5)
 
     law()
     assert graphs.statistics.replayed >= 20

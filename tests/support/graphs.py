@@ -1,15 +1,18 @@
-"""Captured forwards without a GPU: what is captured is called again, on the same static memory."""
+"""Captured forwards: how they are without a GPU, where what is captured is called again on the same memory, and what holds for all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
-from specsplit.model import Row
+from specsplit.features import LAST
+from specsplit.model import CausalLM, Row
 from specsplit.model.graphs import Bucket, Captured, Results
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.runner import ModelRunner
@@ -95,3 +98,46 @@ class _Replanned:
         planned = self.static.plans[self.bucket]
         assert torch.equal(planned.write_slots, self.write_slots)
         return planned.attend(layer, query, key, value, scaling, extras)
+
+
+def asking(data: st.DataObject, rows: Sequence[Row]) -> list[Row]:
+    """The rows, with logits wanted anywhere."""
+    asked = [data.draw(st.lists(st.integers(0, row.num_tokens - 1), max_size=row.num_tokens)) for row in rows]
+    return [replace(row, logits_at=at) for row, at in zip(rows, asked, strict=True)]
+
+
+LAYERS = st.sets(st.sampled_from([0, 1, 3, LAST]))
+
+
+def is_as_eager(lm: CausalLM, rows: Sequence[Row], layers: Collection[int], share: float) -> None:
+    """Run rows with the model's graphs and without, over the same random KV: logits, hidden states and KV are equal but for rounding.
+
+    `share`: of the largest. Nothing but the KV of the rows and that of the spare page is touched.
+    """
+    lm.kv.data.normal_()
+    lm.kv.data[:, :, -lm.pool.page_size :] = 0  # nothing but padding is ever written there
+    before, graphs = lm.kv.data.clone(), lm.graphs
+    logits, hidden = lm.forward_capturing(rows, layers)
+    logits, hidden = logits.clone(), {layer: states.clone() for layer, states in hidden.items()}
+    kv = lm.kv.data.clone()
+    lm.kv.data.copy_(before)
+    lm.graphs = None
+    expected, states = lm.forward_capturing(rows, layers)
+    lm.graphs = graphs
+    near(logits, expected, share)
+    assert hidden.keys() == states.keys() == set(layers)
+    for layer in layers:
+        near(hidden[layer], states[layer], share)
+    written = torch.from_numpy(np.concatenate([lm.pool.tables.last_slots(r.pages, r.num_tokens) for r in rows]))
+    near(kv[:, :, written], lm.kv.data[:, :, written], share)
+    kept = torch.ones(lm.kv.num_slots, dtype=torch.bool)
+    kept[written] = kept[-lm.pool.page_size :] = False
+    assert torch.equal(kv[:, :, kept], before[:, :, kept])
+
+
+def near(found: Tensor, expected: Tensor, share: float) -> None:
+    """Equal but for a share of the largest."""
+    assert found.shape == expected.shape and found.dtype == expected.dtype
+    assert found.isfinite().all()
+    if expected.numel():
+        assert (found - expected).abs().max() <= share * expected.abs().max()
