@@ -92,7 +92,7 @@ class CausalLM(ModelRunner):
         self, buckets: Buckets, *, capturer: Capturer | None = None, attention: StaticAttention | None = None
     ) -> None:
         """Capture forwards of all buckets, as `capture_program` does, to be run from then on."""
-        if self.blocks:
+        if len(self.blocks):
             _log.warning(
                 "no forward is captured: a rank that is lost is not noticed in a collective within a CUDA graph"
             )
