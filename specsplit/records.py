@@ -127,31 +127,6 @@ class LinkStatistics:
     """Bytes of the features that were sent, framing not counted."""
 
 
-@dataclass(frozen=True)
-class DrafterStatistics:
-    """What a drafter has done and holds."""
-
-    sessions: int
-    """Open now."""
-    streams: int
-    """Open now."""
-    expansions: int
-    """Since start."""
-    expanded_nodes: int
-    """Since start, roots included."""
-    pushed_nodes: int
-    """Since start."""
-    commits: int
-    """Applied since start."""
-    committed_nodes: int
-    """Nodes that these accepted."""
-    used_pages: int
-    total_pages: int
-    """0: the kind keeps no KV."""
-    expansion_ms: float
-    """Exponentially weighted mean duration of one."""
-
-
 class Eager(StrEnum):
     """Why a forward was no CUDA graph, where others are."""
 
@@ -175,3 +150,38 @@ class GraphStatistics:
     """Forwards that were a graph."""
     eager: Mapping[Eager, int] = field(default_factory=dict[Eager, int])
     """Forwards that were none, by reason."""
+
+    def beside(self, other: GraphStatistics) -> GraphStatistics:
+        """Both together."""
+        return GraphStatistics(
+            self.captured + other.captured,
+            self.nbytes + other.nbytes,
+            self.replayed + other.replayed,
+            {reason: self.eager.get(reason, 0) + other.eager.get(reason, 0) for reason in Eager},
+        )
+
+
+@dataclass(frozen=True)
+class DrafterStatistics:
+    """What a drafter has done and holds."""
+
+    sessions: int
+    """Open now."""
+    streams: int
+    """Open now."""
+    expansions: int
+    """Since start."""
+    expanded_nodes: int
+    """Since start, roots included."""
+    pushed_nodes: int
+    """Since start."""
+    commits: int
+    """Applied since start."""
+    committed_nodes: int
+    """Nodes that these accepted."""
+    used_pages: int
+    total_pages: int
+    """0: the kind keeps no KV."""
+    expansion_ms: float
+    """Exponentially weighted mean duration of one."""
+    graphs: GraphStatistics = GraphStatistics()

@@ -223,6 +223,12 @@ def _drafters() -> Row:
             stacked=True,
         ),
         lines(
+            "Graphs",
+            "Forward passes that a member has captured as CUDA graphs at start. 0: every one runs eagerly, and its log says why.",
+            "none",
+            [Query(CHOICE.level(table.GRAPHS, "job, instance"), "{{job}} {{instance}}")],
+        ),
+        lines(
             "Memory of graphs",
             "Memory of the device that a member's CUDA graphs take.",
             "bytes",

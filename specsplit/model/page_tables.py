@@ -124,7 +124,8 @@ class PageTables:
         if row.own is None:
             return self.slots[row.table, first : row.length]
         within = first % size
-        return self.slots_of(self.listed(row)[first // size :])[within : within + count]
+        pages = self.listed(row)[first // size :].astype(np.int64)
+        return self.slots_of(pages)[within : within + count]
 
     def slots_of(self, pages: Slots) -> Slots:
         """All slots of pages [n], int64 [n * page_size]."""
