@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
@@ -26,7 +25,6 @@ from specsplit.model.sharded import ShardedBlocks, TensorMesh, no_rows
 from specsplit.model.support import check_class, check_config, measure, refusing
 from specsplit.values import ModelInfo
 
-_log = logging.getLogger(__name__)
 _LOGITS: Final = "logits"
 
 
@@ -92,12 +90,8 @@ class CausalLM(ModelRunner):
         self, buckets: Buckets, *, capturer: Capturer | None = None, attention: StaticAttention | None = None
     ) -> None:
         """Capture forwards of all buckets, as `capture_program` does, to be run from then on."""
-        if len(self.blocks):
-            _log.warning(
-                "no forward is captured: a rank that is lost is not noticed in a collective within a CUDA graph"
-            )
-            return
-        self.capture_program(self._captured, buckets, capturer=capturer, attention=attention)
+        shared = len(self.blocks) > 0
+        self.capture_program(self._captured, buckets, shared=shared, capturer=capturer, attention=attention)
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """Run rows through the model and store their KV -> logits [n, V], in the model's dtype and the order the rows ask for them.

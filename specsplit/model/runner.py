@@ -63,16 +63,21 @@ class ModelRunner:
         program: Program,
         buckets: Buckets,
         *,
+        shared: bool = False,
         capturer: Capturer | None = None,
         attention: StaticAttention | None = None,
     ) -> None:
         """Capture a forward for every bucket, if the attention backend can be captured; else, or if it fails, none, and the log says so.
 
+        `shared`: it exchanges rows with the other ranks of a group, which is not captured: whether one is lost shows when the host waits.
         `capturer` and `attention` stand for those of the device and of the backend.
         """
         attention = attention or self.backend.static(self.pool.tables, buckets)
         if attention is None:
             _log.debug("no forward is captured: attention = %s runs eagerly", self.attention)
+            return
+        if shared:
+            _log.warning("every forward is run eagerly: a rank that is lost would not be noticed within a CUDA graph")
             return
         inputs = StaticInputs(self.pool.tables, self.spare_page, buckets.most_tokens, self.device)
         try:
@@ -80,7 +85,9 @@ class ModelRunner:
             graphs.capture()
         except RuntimeError as error:
             _log.warning(
-                "every forward is run eagerly, which is slower: it cannot be captured as a CUDA graph: %s", error
+                "every forward is run eagerly, which is slower: CUDA graphs cannot be captured (if for want of memory, set "
+                "cuda_graph_tokens or cuda_graph_rows lower; cuda_graphs = off does without them): %s",
+                error,
             )
         else:
             self.graphs = graphs

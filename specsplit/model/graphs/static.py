@@ -41,6 +41,8 @@ class StaticInputs:
         self._tables: Final = tables
         self._spare_page: Final = spare_page
         self._upload: Final = Upload(4 * most_tokens, torch.int64, device)
+        self._paddings: dict[int, Row] = {}
+        """By number of tokens."""
 
     @property
     def device(self) -> torch.device:
@@ -54,11 +56,15 @@ class StaticInputs:
     def padded(self, rows: Sequence[Row], bucket: Bucket) -> list[Row]:
         """The rows, and one more that makes T tokens of them if they are fewer: a chunk on the spare page, over and over."""
         missing = bucket.tokens - sum(row.num_tokens for row in rows)
-        if not missing:
-            return list(rows)
-        nothing = np.zeros(missing, dtype=np.int64)
-        pages = np.full(-(-missing // self._tables.page_size), self._spare_page, dtype=np.int64)
-        return [*rows, Row(nothing, nothing, RowPages.alone(pages, missing), causal_mask(missing))]
+        return [*rows, self._padding(missing)] if missing else list(rows)
+
+    def _padding(self, count: int) -> Row:
+        row = self._paddings.get(count)
+        if row is None:
+            nothing = np.zeros(count, dtype=np.int64)
+            pages = np.full(-(-count // self._tables.page_size), self._spare_page, dtype=np.int64)
+            row = self._paddings[count] = Row(nothing, nothing, RowPages.alone(pages, count), causal_mask(count))
+        return row
 
     def load(self, rows: Sequence[Row], bucket: Bucket, half: int) -> None:
         """Copy what `padded` has made of the rows to the device."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -16,7 +15,6 @@ from specsplit.model.heads.head import Head
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.runner import ModelRunner
 
-_log = logging.getLogger(__name__)
 _HIDDEN: Final = "hidden"
 _LEFT: Final = "left"
 
@@ -62,16 +60,12 @@ class HeadRunner(ModelRunner):
         attention: StaticAttention | None = None,
     ) -> None:
         """Capture forwards that store states in `into`, as `capture_program` does, to be run from then on by whoever stores them there."""
-        if self.head.blocks:
-            _log.warning(
-                "no forward is captured: a rank that is lost is not noticed in a collective within a CUDA graph"
-            )
-            return
         self._states = torch.zeros(
             buckets.most_tokens, self.head.shape.state_width, dtype=self.head.dtype, device=self.head.device
         )
         self._into = into
-        self.capture_program(self._captured, buckets, capturer=capturer, attention=attention)
+        shared = bool(self.head.blocks)
+        self.capture_program(self._captured, buckets, shared=shared, capturer=capturer, attention=attention)
 
     @torch.inference_mode()
     def _replayed(self, rows: Sequence[Row], states: Tensor, into: Tensor | None) -> tuple[Tensor, Tensor] | None:
