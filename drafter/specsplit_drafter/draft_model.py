@@ -18,6 +18,7 @@ from specsplit.model.batch import Ints, Row
 from specsplit.model.page_tables import Slots
 from specsplit.model.pages import PagePool
 from specsplit.model.sharded import ShardedBlocks
+from specsplit.records import GraphStatistics
 from specsplit.values import DrafterInfo
 
 _NONE: Final[Ints] = np.empty(0, dtype=np.int64)
@@ -102,6 +103,11 @@ class DraftModel(Protocol):
     @property
     def blocks(self) -> Sequence[ShardedBlocks]:
         """By step, what ranks of a group share of it; never asked for where there is no group."""
+        ...
+
+    @property
+    def graph_statistics(self) -> GraphStatistics:
+        """What has become of the forwards of all steps. Any thread may ask."""
         ...
 
     @property

@@ -130,6 +130,7 @@ class Engine:
             used_pages=pages.used,
             total_pages=pages.total,
             expansion_ms=self._durations.mean_ms,
+            graphs=self._table.proposer.graphs,
         )
 
     def load(self) -> Load:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, Features
+from specsplit.records import GraphStatistics
 from specsplit.tree import Flags, Ints, TokenTree
 from specsplit.values import DrafterInfo, Sampling
 from specsplit_drafter.draft_model import DraftModel, StepInput
@@ -89,6 +90,11 @@ class ModelProposer:
         """Slots in use, of all steps together."""
         total = sum(pool.total_pages for pool in self._model.pools)
         return ProposerPages(total - sum(pool.free_pages for pool in self._model.pools), total)
+
+    @property
+    def graphs(self) -> GraphStatistics:
+        """What has become of the forwards of all steps."""
+        return self._model.graph_statistics
 
     @property
     def room(self) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, Features
+from specsplit.records import GraphStatistics
 from specsplit.tree import ROOT, Ints, Scores, TokenTree
 from specsplit.values import DrafterInfo, Sampling
 
@@ -106,6 +107,11 @@ class Proposer(Protocol):
         ...
 
     @property
+    def graphs(self) -> GraphStatistics:
+        """What has become of its model's forwards. Any thread may ask."""
+        ...
+
+    @property
     def room(self) -> int:
         """Nodes, roots not counted, that can be expanded now."""
         ...
@@ -172,6 +178,7 @@ class NoFeatures:
     """What kinds that read no features, and have no model that ranks could share, have to say of these."""
 
     turns: None = None
+    graphs: GraphStatistics = GraphStatistics()
     max_depth: int = UNBOUNDED
     redraws: bool = False
     shares_root: bool = False

@@ -148,6 +148,7 @@ def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
 
 def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None) -> DraftModel:
     from specsplit.model import CausalLM  # noqa: PLC0415
+    from specsplit.model.graphs import Buckets  # noqa: PLC0415
     from specsplit_drafter.standalone import StandaloneModel  # noqa: PLC0415
 
     model = CausalLM.load(
@@ -159,11 +160,17 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
         backend=settings.attention,
         mesh=mesh,
     )
+    if settings.compile == "regional":
+        model.compile_layers()
+    if settings.cuda_graphs == "auto":
+        model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
     return StandaloneModel(model)
 
 
 def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None) -> DraftModel:
+    from specsplit.model.graphs import Buckets  # noqa: PLC0415
     from specsplit.model.heads import load_head, projected  # noqa: PLC0415
+    from specsplit.model.regional import compile_layers  # noqa: PLC0415
     from specsplit_drafter.heads import HeadModel  # noqa: PLC0415
 
     if settings.target is None:
@@ -174,7 +181,12 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None)
     need = replace(head.shape.need, format=settings.feature_format)
     if settings.feature_projection:
         need = projected(need, folder)
-    return HeadModel(head, settings.kv_tokens, need, settings.attention)
+    model = HeadModel(head, settings.kv_tokens, need, settings.attention)
+    if settings.compile == "regional":
+        compile_layers(head.layers)
+    if settings.cuda_graphs == "auto":
+        model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
+    return model
 
 
 def _pace(settings: DrafterSettings) -> Pace:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.pages import PagePool
+from specsplit.records import GraphStatistics
 from specsplit.values import DrafterInfo, DrafterKind
 from specsplit_drafter.draft_model import StepInput
 
@@ -29,6 +30,11 @@ class StandaloneModel:
         self.pools: Final[Sequence[PagePool]] = (model.pool,)
         self.blocks: Final = (model.blocks,)
         self._model = model
+
+    @property
+    def graph_statistics(self) -> GraphStatistics:
+        """What has become of its forwards."""
+        return self._model.graph_statistics
 
     def run(self, step: int, work: StepInput) -> Tensor:
         """Run one forward: rows ask for their logits themselves."""

@@ -118,6 +118,15 @@ class PageTables:
         held = self._matrix[row.table, : count - len(row.own)]
         return np.concatenate((held, row.own), dtype=np.int32, casting="same_kind")
 
+    def last_slots(self, row: RowPages, count: int) -> Slots:
+        """Slots [count] of the last tokens that a row sees: its new ones."""
+        first, size = row.length - count, self.page_size
+        if row.own is None:
+            return self.slots[row.table, first : row.length]
+        within = first % size
+        pages = self.listed(row)[first // size :].astype(np.int64)
+        return self.slots_of(pages)[within : within + count]
+
     def slots_of(self, pages: Slots) -> Slots:
         """All slots of pages [n], int64 [n * page_size]."""
         return np.add.outer(pages * self.page_size, np.arange(self.page_size)).reshape(-1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,7 +21,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from specsplit.model.batch import Ints, Row
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import KVCache
+from specsplit.model.page_tables import PageTables
 from specsplit.model.transfer import on_device
+
+if TYPE_CHECKING:
+    from specsplit.model.graphs import Buckets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +91,9 @@ class TorchAttention:
             offset += queries.size
             buckets.append(self._bucket(batch, indices, queries))
         return TorchForward(self._kv, batch.write_slots, tuple(buckets), self._tensor(restore))
+
+    def static(self, tables: PageTables, buckets: Buckets) -> None:
+        """Every batch has other kernels, and allocates."""
 
     def _single(self, row: Row, batch: InputBatch) -> _Bucket:
         """A row by itself: nothing is padded, and where its pages are a run its KV is read in place."""

@@ -13,7 +13,9 @@ from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, Specspl
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.model import OutOfPages
 from specsplit.model.feature_codec import encode
+from specsplit.model.graphs import Buckets
 from specsplit.model.heads import Head
+from specsplit.records import Eager
 from specsplit.speculation import Commit, Grow
 from specsplit.tree import Ints, Scores, TokenTree
 from specsplit.values import Plan, Sampling
@@ -34,6 +36,7 @@ from tests.drafter.head_toys import (
     reference_of,
 )
 from tests.drafter.toys import Handled, deliver, open_event, run_until_all_rest, table_of
+from tests.support.graphs import RecordingCapturer, TorchStatic
 from tests.support.sampling import expected as perturbed
 
 CHILDREN = 6
@@ -156,6 +159,19 @@ def test_children_are_those_of_the_reference_on_every_path_after_hits_and_misses
     assert max(len(verifier.committed) for verifier in verifiers) > 20
     assert proposer.compared > 100
     assert proposer.pages.used == 0
+
+
+@pytest.mark.parametrize(("name", "most_tokens"), [("eagle3", 12), ("mimo", 8)])
+def test_captured_forwards_propose_the_same(name: str, most_tokens: int) -> None:
+    proposer, head, buckets = Checked(name), head_of(name), Buckets(most_tokens, 4)
+    for step, runner in enumerate(proposer.model.runners):
+        how = {"capturer": RecordingCapturer(), "attention": TorchStatic(runner)}
+        runner.capture_graphs(buckets, proposer.model.kept(step), **how)
+    run(proposer, head)
+    assert proposer.compared > 100
+    found = proposer.graphs
+    assert found.captured == len(proposer.model.runners) * len(buckets)
+    assert found.replayed > 20 and found.eager.get(Eager.SIZE), "the context of some is too long for a bucket"
 
 
 def begin(proposer: ModelProposer, head: Head, tokens: Sequence[int] = PROMPT, key: SessionKey = KEY) -> Handled:
