@@ -26,6 +26,8 @@ from specsplit.splitmix import draw
 from specsplit.values import Sampling
 
 Ints: TypeAlias = NDArray[np.int64]
+_ALL: Final = 2**62
+"""More than any vocabulary has."""
 _GREEDY: Final = Sampling()
 """What rows are picked by that nobody reads."""
 
@@ -45,7 +47,7 @@ class DeviceBatch:
         all_of = [*samplings, _GREEDY]
         self._numbers = np.array([_numbers(sampling) for sampling in all_of], dtype=np.float32)
         self._streams = np.array([signed(draw(sampling.seed)) for sampling in all_of])
-        self._counts = np.array([sampling.top_k or vocab_size for sampling in all_of])
+        self._counts = np.array([sampling.top_k or _ALL for sampling in all_of])
         self._filtered = np.array([_filtered(sampling) for sampling in all_of])
         self._processed = np.array([_processed(sampling) for sampling in all_of])
         # A matrix of float32 is made of processed rows alone, so they are picked by themselves.

@@ -34,7 +34,7 @@ pytestmark = interpreted
 FILTERED = [Sampling(1.0, top_k=7), Sampling(0.6, top_p=0.8), Sampling(1.3, min_p=0.05)]
 
 
-@given(rows(40) | rows(1) | rows(1500))
+@given(rows(40) | rows(2) | rows(1500))
 @settings(max_examples=20)
 def test_picks_are_those_of_torch_whatever_the_sampling(given_rows: Rows) -> None:
     check_picks(given_rows, CPU)

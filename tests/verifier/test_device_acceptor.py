@@ -36,7 +36,7 @@ def run(target: CausalLM, acceptor: Acceptor, step: StepInput) -> tuple[StepOutp
 
 
 @given(st.data())
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_a_step_comes_out_as_on_the_host(target: CausalLM, data: st.DataObject) -> None:
     tables: list[PageTable] = []
     step = data.draw(steps(target, tables))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol, TypeAlias
@@ -10,11 +11,14 @@ from torch import Tensor
 
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
-from specsplit.sampling.kernels import runs_on
+from specsplit.model.support import refusing
+from specsplit.sampling.kernels import obstacle
 from specsplit_verifier.extraction import Extractor, Made, Wanted
 from specsplit_verifier.logprobs import with_logprobs
 from specsplit_verifier.sampler import Sampler
 from specsplit_verifier.step import Accepted, StepInput, TreeInput
+
+_log = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
@@ -42,12 +46,16 @@ class Acceptor(Protocol):
 
 
 def acceptor_for(target: CausalLM, extractor: Extractor) -> Acceptor:
-    """Choose the one for the target's device: kernels where they run."""
-    if not runs_on(target.device):
-        return HostAcceptor(target, extractor)
-    from specsplit_verifier.device_acceptor import DeviceAcceptor  # noqa: PLC0415 (imports triton)
+    """Choose the one for the target's device: kernels where they run. Raises LoadError if they should, and do not."""
+    problem = obstacle(target.device)
+    if problem is None:
+        from specsplit_verifier.device_acceptor import DeviceAcceptor  # noqa: PLC0415 (imports triton)
 
-    return DeviceAcceptor(target, extractor)
+        with refusing(f"the kernels that pick tokens do not run on {target.device}"):
+            return DeviceAcceptor(target, extractor)
+    if target.device.type != "cpu":
+        _log.warning("tokens are picked and trees walked on the host, which is slower than by kernels: %s", problem)
+    return HostAcceptor(target, extractor)
 
 
 class HostAcceptor:

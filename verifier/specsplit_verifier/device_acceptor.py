@@ -23,6 +23,7 @@ from specsplit.model.kernels.compaction import compact
 from specsplit.model.transfer import all_on_device, on_host
 from specsplit.sampling.device import DeviceBatch, DeviceRows
 from specsplit.sampling.kernels.walking import Walked, walk
+from specsplit.values import Sampling
 from specsplit_verifier.acceptor import Accept, Outcome, wanted_of_chunks
 from specsplit_verifier.extraction import Bytes, Extractor, Made, Wanted, by_recipe, cut
 from specsplit_verifier.feed import Recipe
@@ -38,6 +39,21 @@ class DeviceAcceptor:
         self._target = target
         self._extractor = extractor
         self._rows: TreeRows[DeviceRows] = TreeRows(DeviceBatch, target.info.vocabulary.size, target.device)
+        self._trial()
+
+    @torch.inference_mode()
+    def _trial(self) -> None:
+        """Run every kernel once, for a root alone: what has to be compiled is not compiled within a step."""
+        info, device = self._target.model.config, self._target.device
+        zero = torch.zeros(1, dtype=torch.int64, device=device)
+        logits = torch.zeros(1, info.vocab_size, dtype=self._target.model.dtype, device=device)
+        rows = DeviceBatch([Sampling(1.0, top_k=1, top_p=0.5)], info.vocab_size, device).rows([0])
+        picked = rows.pick(logits, zero)
+        (starts,) = all_on_device([np.array([0, 1])], device)
+        trees = DeviceTrees(zero, zero - 1, zero, starts, zero, zero, [1], 1)
+        walked = trees.walk(picked)
+        self._compact(trees, walked)
+        on_host(walked)
 
     def prepare(self, step: StepInput) -> Accept:
         """Upload what is known of the trees. This and what it returns wait for nothing but the one copy."""
