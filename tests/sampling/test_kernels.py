@@ -83,7 +83,7 @@ def test_noise_in_a_kernel_is_the_shared_noise() -> None:
     seeds, positions = [0, 1, 2**63, 2**64 - 1], [0, 7, 2**40, 5]
     streams = torch.tensor([signed(draw(seed)) for seed in seeds])
     found = torch.empty(4, 2**15)
-    _noise[(4,)](streams, torch.tensor(positions), found, BLOCK=2**15)
+    _noise[(4,)](streams, torch.tensor(positions), found, BLOCK=2**15)  # pyright: ignore[reportArgumentType]
     expected = gumbel(seeds, positions, 2**15, CPU)
     torch.testing.assert_close(found, expected, rtol=2e-7, atol=1e-14)
     assert (
