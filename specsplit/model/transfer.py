@@ -24,7 +24,7 @@ _NUMPY: Final = {
 def pinned(array: NDArray[Any], device: torch.device) -> Tensor:
     """On the host, in memory that a GPU copies from by itself; the array's own memory if the device is no GPU."""
     tensor = torch.from_numpy(array)
-    return tensor.pin_memory() if device.type == "cuda" else tensor
+    return tensor.pin_memory() if device.type == "cuda" and array.size else tensor
 
 
 def on_device(array: NDArray[Any], device: torch.device) -> Tensor:

@@ -11,7 +11,7 @@ import triton.language as tl
 from hypothesis import given, settings
 
 from specsplit.sampling import gumbel
-from specsplit.sampling.kernels import noise
+from specsplit.sampling.kernels import noise, obstacle
 from specsplit.sampling.noise import signed
 from specsplit.speculation import Draft
 from specsplit.splitmix import draw
@@ -19,6 +19,7 @@ from specsplit.values import Sampling
 from tests.support.kernels import (
     CPU,
     DTYPES,
+    GPU,
     ODD,
     Rows,
     Walks,
@@ -89,6 +90,15 @@ def test_noise_in_a_kernel_is_the_shared_noise() -> None:
     assert (
         found != expected
     ).sum() < 4  # logarithms may differ in the last bit of float64, which rounding shows once in 2^28
+
+
+def test_kernels_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert obstacle(CPU) == "they need a GPU, and the device is cpu"
+    monkeypatch.setenv("CC", "cc")
+    assert obstacle(GPU) is None
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", "")
+    assert obstacle(GPU) == "triton finds no C compiler; install gcc, or let CC name one"
 
 
 @given(walks())

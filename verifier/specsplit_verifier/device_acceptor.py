@@ -22,6 +22,7 @@ from specsplit.model.causal_lm import CausalLM
 from specsplit.model.kernels.compaction import compact
 from specsplit.model.transfer import all_on_device, on_host
 from specsplit.sampling.device import DeviceBatch, DeviceRows
+from specsplit.sampling.kernels import launching_on
 from specsplit.sampling.kernels.walking import Walked, walk
 from specsplit.values import Sampling
 from specsplit_verifier.acceptor import Accept, Outcome, wanted_of_chunks
@@ -44,15 +45,15 @@ class DeviceAcceptor:
     @torch.inference_mode()
     def _trial(self) -> None:
         """Run every kernel once, for a root alone: what has to be compiled is not compiled within a step."""
-        info, device = self._target.model.config, self._target.device
+        vocab_size, device = self._target.model.config.vocab_size, self._target.device
         zero = torch.zeros(1, dtype=torch.int64, device=device)
-        logits = torch.zeros(1, info.vocab_size, dtype=self._target.model.dtype, device=device)
-        rows = DeviceBatch([Sampling(1.0, top_k=1, top_p=0.5)], info.vocab_size, device).rows([0])
-        picked = rows.pick(logits, zero)
+        logits = torch.zeros(1, vocab_size, dtype=self._target.model.dtype, device=device)
+        rows = DeviceBatch([Sampling(1.0, top_k=1, top_p=0.5)], vocab_size, device).rows([0])
         (starts,) = all_on_device([np.array([0, 1])], device)
         trees = DeviceTrees(zero, zero - 1, zero, starts, zero, zero, [1], 1)
-        walked = trees.walk(picked)
-        self._compact(trees, walked)
+        with launching_on(device):
+            walked = trees.walk(rows.pick(logits, zero))
+            self._compact(trees, walked)
         on_host(walked)
 
     def prepare(self, step: StepInput) -> Accept:
@@ -64,9 +65,10 @@ class DeviceAcceptor:
 
         @torch.inference_mode()
         def accept(logits: Tensor, hidden: Hidden) -> Outcome:
-            picked = rows.pick(logits, trees.positions, paths)
-            walked = trees.walk(picked)
-            self._compact(trees, walked)
+            with launching_on(self._target.device):
+                picked = rows.pick(logits, trees.positions, paths)
+                walked = trees.walk(picked)
+                self._compact(trees, walked)
             nodes = trees.nodes(walked)
             logprobs, features = asked.measure(logits, picked, nodes), wanted.gather(self._extractor, hidden, nodes)
             path, length, bonus, *rest = on_host((*walked, *logprobs, *features))

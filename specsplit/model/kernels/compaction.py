@@ -8,7 +8,7 @@ Imports triton: see `specsplit.sampling.kernels`.
 # pyright: reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportArgumentType=false
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import triton
 import triton.language as tl
@@ -17,6 +17,8 @@ from torch import Tensor
 from specsplit.model.kv import KVCache
 
 _BLOCK: Final = 1024
+_UNFUSED: Final[dict[str, Any]] = {"enable_fp_fusion": False}
+"""There is no arithmetic here; triton warns where nothing is said."""
 
 
 def compact(
@@ -44,6 +46,7 @@ def compact(
         slots,
         width,
         BLOCK=min(_BLOCK, triton.next_power_of_2(width)),
+        **_UNFUSED,
     )
 
 

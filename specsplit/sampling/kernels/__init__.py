@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 
 import torch
@@ -21,3 +22,8 @@ def obstacle(device: torch.device) -> str | None:
     if not os.environ.get("CC") and not shutil.which("gcc") and not shutil.which("clang"):
         return "triton finds no C compiler; install gcc, or let CC name one"
     return None
+
+
+def launching_on(device: torch.device) -> AbstractContextManager[object]:
+    """Kernels launched inside run on this device: triton goes by the thread's current one, and not by where the tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
