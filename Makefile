@@ -3,6 +3,7 @@ PYTHON ?= python3
 # Half of the tests' time is waiting for processes, so there is one worker more than there are cores.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 3) + 1)')
 
+TRITON := 3.9.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -23,6 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[engine,dev]"
 	@# Without a GPU its signatures are what the tests need of it (18 MB), and not what it requires (gigabytes of CUDA).
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps flashinfer-python apache-tvm-ffi nvidia-ml-py
+	@# Kernels are tested by triton's interpreter. A build of torch for CUDA has brought the triton that it goes with.
+	@test "$$(uname -s)" != Linux || $(BIN)/python -c 'import importlib.util as u; exit(not u.find_spec("triton"))' || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps triton==$(TRITON)
 	@touch $@
 	@echo "setup: done"
 

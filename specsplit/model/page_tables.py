@@ -62,7 +62,7 @@ class TablesCopy:
     def updated(self, matrix: Pages) -> Tensor:
         """int32, equal to the host's `matrix`: by one copy of what was written, or of all if the matrix has grown."""
         if self._tensor is None or self._tensor.shape != matrix.shape:
-            self._tensor = torch.from_numpy(matrix.copy()).to(self._device)
+            self._tensor = on_device(matrix.copy(), self._device)
         elif self._changed:
             width = matrix.shape[1]
             at = np.concatenate([np.arange(t * width + start, t * width + stop) for t, start, stop in self._changed])
