@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
@@ -13,6 +14,7 @@ from benchmarks.gpu.job import Job
 from specsplit.model.flashinfer_attention import obstacle
 
 PACKAGES = ("triton", "flashinfer-python")
+WARM_UP = 3
 
 
 def problem(device: str) -> str | None:
@@ -33,14 +35,23 @@ def bandwidths(device: str, size: int, repeats: int) -> list[float]:
     """Bytes per second of copies of `size` bytes from the device to itself: every byte counts twice, read and written."""
     source = torch.empty(size, dtype=torch.uint8, device=device).random_()
     target = torch.empty_like(source)
-    found: list[float] = []
-    for _ in range(repeats + 3):
-        wait(device)
-        started = time.perf_counter()
-        target.copy_(source)
-        wait(device)
-        found.append(2 * size / (time.perf_counter() - started))
-    return found[3:]
+    seconds = _seconds_on_cuda if device.startswith("cuda") else _seconds
+    return [2 * size / seconds(lambda: target.copy_(source)) for _ in range(repeats + WARM_UP)][WARM_UP:]
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _seconds_on_cuda(work: Callable[[], object]) -> float:
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    work()
+    after.record()
+    after.synchronize()
+    return before.elapsed_time(after) / 1e3
 
 
 def copying(job: Job) -> None:

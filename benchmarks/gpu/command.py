@@ -20,12 +20,13 @@ from benchmarks.gpu.child import Order, run
 from benchmarks.gpu.findings import Figure, Findings, Skipped
 from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.table import NO_GPU, report
+from benchmarks.gpu.wide import widen
 from benchmarks.machine import describe
 
 SECONDS = 500.0
 RESULTS, QUICK_RESULTS = Path("docs/results"), Path("build/results")
 WORK = Path("build/gpu/run")
-"""Logs and findings of the parts of the latest run."""
+"""Models, logs and findings of the latest run."""
 
 
 def main(words: Sequence[str]) -> None:
@@ -71,17 +72,17 @@ class Run:
             self.console.print(NO_GPU, highlight=False)
         shutil.rmtree(WORK, ignore_errors=True)
         WORK.mkdir(parents=True)
-        whole = Findings()
+        models, whole = widen(self.options.models, WORK / "models"), Findings()
         for part in PARTS:
             if wanted and part.name not in wanted:
                 continue
             if cpu and not part.cpu:
                 whole.skips.append(self._skip(part, "it needs a GPU"))
             elif cpu or part.gpu:
-                self._add(whole, part)
+                self._add(whole, part, models)
         return whole
 
-    def _add(self, whole: Findings, part: Part) -> None:
+    def _add(self, whole: Findings, part: Part, models: Path) -> None:
         left_s = self.until - time.monotonic()
         if left_s < part.least_s:
             whole.skips.append(self._skip(part, f"of {self.options.seconds:.0f} s there are {left_s:.0f} s left"))
@@ -90,7 +91,7 @@ class Run:
         began, options = time.monotonic(), self.options
         path = WORK / f"{part.name.replace(' ', '-')}.jsonl"
         until = began + min(part.most_s, left_s)
-        found = run(Order(part.name, options.device, options.quick, str(options.models), until, str(path)))
+        found = run(Order(part.name, options.device, options.quick, str(models), until, str(path)))
         for each in found.figures:
             self.console.print(f"  {_told(each)}", highlight=False)
         for each in found.skips:

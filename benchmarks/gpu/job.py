@@ -65,7 +65,7 @@ class Job:
     device: str
     scale: Scale
     models: Path
-    """Folder with the pocket models."""
+    """Folder with the pocket models, their heads as wide as kernels want them."""
     until: float
     """When it has to be done, in seconds of time.monotonic()."""
     findings: Findings

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 4
 NEEDED = ("pytest", "pytest_asyncio", "pytest_timeout", "hypothesis")
 _OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED)\b.*\[\s*\d+%\]|\[\s*\d+%\]\s+(PASSED|FAILED|ERROR|SKIPPED)\b")
+_SKIPPED = re.compile(r"SKIPPED \[(\d+)\] (\S+): (.*)")
 
 
 def parity(job: Job) -> None:
@@ -27,6 +28,9 @@ def parity(job: Job) -> None:
         return
     lines, finished = _output(_command(gpu_tests()), job.until)
     outcomes = counted(lines)
+    for tests, why in skipped(lines):
+        job.findings.skipped(tests, why)
+    job.findings.fact("failed tests", failed(lines) or "none")
     for outcome in ("PASSED", "FAILED", "ERROR", "SKIPPED"):
         if outcomes[outcome] or outcome in ("PASSED", "FAILED"):
             job.findings.figure("pytest -m gpu", outcome.lower(), outcomes[outcome])
@@ -46,6 +50,17 @@ def counted(lines: list[str]) -> Counter[str]:
     """How many tests ended how, by pytest's verbose lines."""
     found = (_OUTCOME.search(line) for line in lines)
     return Counter(each[1] or each[2] for each in found if each is not None)
+
+
+def skipped(lines: list[str]) -> list[tuple[str, str]]:
+    """Tests that were skipped, by where they say so, and why; out of pytest's summary."""
+    found = (_SKIPPED.match(line) for line in lines)
+    return [(f"{each[1]} tests at {each[2]}", each[3]) for each in found if each is not None]
+
+
+def failed(lines: list[str]) -> list[str]:
+    """Tests that failed, out of pytest's summary."""
+    return [line.partition(" ")[2] for line in lines if line.startswith(("FAILED ", "ERROR "))]
 
 
 def _command(files: list[str]) -> list[str]:

@@ -42,7 +42,8 @@ NOTES = [
     "Host gap: on the verifier's clock, from the end of one step's forward to the beginning of the next one's, of one session. Waiting: "
     "the verifier waited for its drafter in it.",
     "1B and 8B: random weights in the shapes of Llama 3.2 1B and Llama 3.1 8B. Their text means nothing, so there is no acceptance: "
-    "pair and rates are of the pocket target inflated to 32 layers.",
+    "pair and rates are of the pocket target inflated to 32 layers. Pocket models have heads of 64 here, filled up with zeros: FlashInfer "
+    "takes no heads of 32.",
     "Device at work: the union of all kernels and copies of the verifier's process in the profiler, which slows the host down.",
     "rates: from request to last token, prompt included; client, coordinator, verifier and drafters are processes of their own on the one "
     "card, and generate is one process.",

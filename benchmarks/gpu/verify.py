@@ -29,7 +29,7 @@ from specsplit_verifier.service import load_target
 from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
 from specsplit_verifier.target_runner import TargetRunner
 
-WARM_UP = 5
+WARM_UP = 10
 TOPK = 2
 """Children of a node in the trees that are verified."""
 KV_TOKENS = 4096

@@ -19,16 +19,20 @@ from benchmarks.gpu.child import GRACE_S, Order, run
 from benchmarks.gpu.findings import Figure, Findings, Skipped
 from benchmarks.gpu.job import QUICK, Job
 from benchmarks.gpu.pair import ALONE, HIT, HIT_WAITED, MISS, busy, device_spans, gaps_of, pair
-from benchmarks.gpu.parity import counted, gpu_tests
+from benchmarks.gpu.parity import counted, failed, gpu_tests, skipped
 from benchmarks.gpu.parts import PARTS, part
 from benchmarks.gpu.rates import rates
 from benchmarks.gpu.table import NO_GPU, report
 from benchmarks.gpu.targets import CONFIGS, write_config
 from benchmarks.gpu.verify import Bytes, verify
-from specsplit.model import CausalLM
+from benchmarks.gpu.wide import widen
+from specsplit.cli.folders import drafts_beside
+from specsplit.model import CausalLM, PageTable, Row
 from specsplit.records import StepCosts
+from specsplit.settings import DrafterSettings
 from specsplit.speculation import Draft
 from specsplit.values import DrafterKind, Plan
+from specsplit_drafter.service import load_proposer
 from specsplit_verifier.step import Reroot, SessionResult, StepResult
 
 MODELS = Path(__file__).parents[2] / "models" / "pocket"
@@ -84,8 +88,11 @@ def test_the_outcomes_of_tests_are_counted_with_workers_and_without_and_not_agai
         "tests/gpu/test_a.py::test_c FAILED                             [100%]",
         "[gw0] [  7%] PASSED tests/gpu/test_a.py::test_b ",
         "[gw1] [ 14%] SKIPPED tests/gpu/test_a.py::test_d ",
+        "SKIPPED [1] tests/gpu/test_a.py:29: there is no such card",
         "FAILED tests/gpu/test_a.py::test_c - AssertionError",
     ]
+    assert skipped(lines) == [("1 tests at tests/gpu/test_a.py:29", "there is no such card")]
+    assert failed(lines) == ["tests/gpu/test_a.py::test_c - AssertionError"]
     assert counted(lines) == {"PASSED": 2, "FAILED": 1, "SKIPPED": 1}
     assert "tests/gpu/test_flashinfer.py" in gpu_tests()
 
@@ -149,6 +156,26 @@ def test_a_step_reads_all_weights_once_but_for_embeddings_that_are_only_looked_u
     target = CausalLM.load(folder, num_pages=4, page_size=16, random_weights=True)
     attention, mlp, norms = 64 * (4 + 2 + 2) * 16 + 64 * 64, 3 * 64 * 128, 2 * 64
     assert Bytes.of(target) == Bytes(4 * (2 * (attention + mlp + norms) + 64 + 256 * 64), 4 * 2 * 2 * 2 * 16)
+
+
+def test_models_with_wider_heads_compute_the_same(tmp_path: Path) -> None:
+    wide = widen(MODELS, tmp_path / "wide")
+    for name in ("target", "draft"):
+        lm, wider = (CausalLM.load(folder / name, num_pages=8, page_size=16) for folder in (MODELS, wide))
+        tokens, parents = [5, 700, 3, 44, 8, 1000, 12], [-1, 0, 1, 1, 0, 4, 2]
+        found: list[torch.Tensor] = []
+        for each in (lm, wider):
+            table = PageTable(each.pool)
+            table.reserve(47)
+            each.forward([Row.chunk(range(100, 140), table.upto(40))])
+            found.append(each.forward([Row.tree(tokens, parents, table.upto(47))]))
+        assert wider.kv.data.shape[-1] == 64
+        torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-4)
+    drafts = drafts_beside(wide / "target")
+    assert {*drafts} == {*drafts_beside(MODELS / "target")}
+    for kind, folder in drafts.items():
+        target = wide / "target" if kind.is_head else None
+        load_proposer(DrafterSettings(kind=kind, model=folder, target=target, kv_tokens=256))
 
 
 def test_a_verifier_and_a_drafter_are_looked_at_step_by_step() -> None:
