@@ -90,7 +90,7 @@ def _load_weights(folder: Path, config: PretrainedConfig, dtype: torch.dtype | s
 
 
 def _random(config: PretrainedConfig, dtype: torch.dtype | str, device: torch.device) -> PreTrainedModel:
-    """Draw the weights that the architecture begins with, always the same, on the device itself; nothing but config.json is read."""
+    """A model with the weights that its architecture begins with, drawn on the device itself; every time the same."""
     typed = {} if dtype == "auto" else {"dtype": dtype}  # by itself it takes that of config.json
     with _ALONE, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
         torch.manual_seed(0)
