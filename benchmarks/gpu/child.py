@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.gpu.findings import Findings
@@ -36,11 +36,12 @@ class Order:
     """When it has to be done, in seconds of time.monotonic(), which all processes of a machine share."""
     findings: str
     """The file that they are written to."""
+    settings: dict[str, str] = field(default_factory=dict[str, str])
 
     def job(self) -> Job:
         """Make the part's work of it."""
         findings = Findings.writing_to(Path(self.findings), self.part)
-        return Job(self.device, QUICK if self.quick else FULL, Path(self.models), self.until, findings)
+        return Job(self.device, QUICK if self.quick else FULL, Path(self.models), self.until, findings, self.settings)
 
 
 def run(order: Order, command: list[str] | None = None) -> Findings:

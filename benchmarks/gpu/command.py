@@ -42,7 +42,7 @@ def main(words: Sequence[str]) -> None:
     machine = describe(["python -m benchmarks gpu", *words])
     if options.commit:
         machine["commit"] = options.commit
-    settings = {"dtype": "float32" if cpu else "bfloat16", "batch": 1, "quick": options.quick}
+    settings = {"dtype": "float32" if cpu else "bfloat16", "batch": 1, "quick": options.quick, **dict(options.set)}
     findings = Run(options, console, time.monotonic() + options.seconds).all(options.part)
     made = report(findings, machine, settings, cpu=cpu)
     made.show(console)
@@ -91,7 +91,7 @@ class Run:
         began, options = time.monotonic(), self.options
         path = WORK / f"{part.name.replace(' ', '-')}.jsonl"
         until = began + min(part.most_s, left_s)
-        found = run(Order(part.name, options.device, options.quick, str(models), until, str(path)))
+        found = run(Order(part.name, options.device, options.quick, str(models), until, str(path), dict(options.set)))
         for each in found.figures:
             self.console.print(f"  {_told(each)}", highlight=False)
         for each in found.skips:
@@ -121,5 +121,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--part", action="append", choices=[part.name for part in PARTS], help="this one alone; may be said again"
     )
+    parser.add_argument(
+        "--set",
+        action="append",
+        type=_setting,
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of all services with a model, attention=torch for instance; may be said again",
+    )
     parser.add_argument("--commit", help="what is measured, where there is no git to ask")
     return parser
+
+
+def _setting(word: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{word!r} is not NAME=VALUE")
+    return name, value

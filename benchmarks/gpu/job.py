@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.gpu.findings import Findings
@@ -69,6 +69,8 @@ class Job:
     until: float
     """When it has to be done, in seconds of time.monotonic()."""
     findings: Findings
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What verifiers and drafters with a model are told besides, by name."""
 
     @property
     def target(self) -> Path:
@@ -88,14 +90,14 @@ class Job:
     @property
     def placed(self) -> Mapping[str, object]:
         """Settings of every service that runs a model here."""
-        return {"device": self.device, "dtype": self.dtype}
+        return {"device": self.device, "dtype": self.dtype, **self.settings}
 
     def verifier(self, model: Path, **settings: object) -> VerifierSettings:
         """Settings of a verifier in this process."""
-        return VerifierSettings.model_validate({"model": model, **self.placed, **settings})
+        return VerifierSettings(**{"model": model, **self.placed, **settings})
 
     def drafter(self, kind: DrafterKind, model: Path | None) -> DrafterSettings:
         """Settings of a drafter for the pocket target."""
         target = self.target if kind.is_head else None
         placed = self.placed if kind.needs_model else {}
-        return DrafterSettings.model_validate({"kind": kind, "model": model, "target": target, **placed})
+        return DrafterSettings(**{"kind": kind, "model": model, "target": target, **placed})

@@ -223,15 +223,15 @@ def test_a_run_on_a_cpu_says_that_it_is_no_gpu_figure_and_leaves_the_docs_alone(
 ) -> None:
     for name in ("RESULTS", "QUICK_RESULTS", "WORK"):
         monkeypatch.setattr(command, name, tmp_path / name)
-    monkeypatch.setattr(command, "PARTS", (part("parity"), part("copy"), replace(part("rates"), least_s=1e6)))
+    monkeypatch.setattr(command, "PARTS", (part("parity"), part("verify tiny"), replace(part("rates"), least_s=1e6)))
     with pytest.raises(SystemExit) as ended:
-        command.main(["--device", "cpu", "--quick", "--models", str(MODELS)])
+        command.main(["--device", "cpu", "--quick", "--models", str(MODELS), "--set", "attention=torch"])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert printed.startswith("NO GPU FIGURES")
     assert "parity: skipped: it needs a GPU" in printed and "rates: skipped: of 500 s there are" in printed
     written = (tmp_path / "QUICK_RESULTS" / "gpu_on_cpu.md").read_text()
-    assert NO_GPU in written and "copy, read and written" in written
+    assert NO_GPU in written and "step of 16 tokens" in written and "attention torch" in written
     assert not (tmp_path / "RESULTS").exists()
 
 
