@@ -22,8 +22,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "build" / "gpu" / "site"
-LIMIT_S = 530.0
-"""For everything, from the first line of this module on."""
+LIMIT_S = 510.0
+"""For packages and parts together; imports and the last part's end are not counted, and nine minutes are the bound."""
 PATHS = (SITE, ROOT, ROOT / "drafter", ROOT / "verifier", ROOT / "coordinator")
 
 

@@ -1,9 +1,9 @@
 """A verifier and a drafter, two processes on the one device over loopback gRPC, looked at step by step.
 
-The *host gap* between two steps of a session is on the verifier's clock, from the end of the forward of the one to the beginning of the
-forward of the other (`StepCosts.started + forward_us` to `StepCosts.started`): picks, the walk, moved KV, the commit, messages, events,
-the choice of the next step and, where it waits for its drafter, the wait. Steps that read prompt are left out. After a *hit* nothing has
-to come over the wire first; whether the verifier waited all the same stands in a figure of its own.
+The *host gap* between two steps of a session is the time from the beginning of the one to the beginning of the other
+(`StepCosts.started`), less the forward of the one (`StepCosts.forward_us`): picks, the walk, moved KV, the commit, messages, events, the
+choice of the next step and, where the verifier waits for its drafter, the wait. Steps that read prompt are left out. After a *hit* nothing
+has to come over the wire first; gaps in which the verifier waited all the same stand in a figure of their own.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def gaps_of(made: Sequence[StepResult]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for before, after in pairwise(made):
         if before.sessions and after.sessions and not (before.costs.prefill_tokens or after.costs.prefill_tokens):
-            ended = before.costs.started + before.costs.forward_us / 1e6
-            found.setdefault(_kind(before, after), []).append((after.costs.started - ended) * 1e6)
+            whole_us = (after.costs.started - before.costs.started) * 1e6
+            found.setdefault(_kind(before, after), []).append(whole_us - before.costs.forward_us)
     return found
 
 

@@ -39,8 +39,8 @@ NOTES = [
     "A step: `TargetRunner.run` on the host's clock, from rows to accepted tokens on the host. A forward: what the engine says of it "
     "(`StepCosts.forward_us`). Memory floor: bytes of weights (embeddings that are only looked up in left out) and KV that a step of 1 "
     "token reads, over the bandwidth of a large copy on the same device, read and written bytes counted.",
-    "Host gap: on the verifier's clock, from the end of one step's forward to the beginning of the next one's, of one session. Waiting: "
-    "the verifier waited for its drafter in it.",
+    "Host gap: from the beginning of one step of a session to the beginning of its next, less the forward. Waiting: the verifier waited "
+    "for its drafter in it.",
     "1B and 8B: random weights in the shapes of Llama 3.2 1B and Llama 3.1 8B. Their text means nothing, so there is no acceptance: "
     "pair and rates are of the pocket target inflated to 32 layers. Pocket models have heads of 64 here, filled up with zeros: FlashInfer "
     "takes no heads of 32.",

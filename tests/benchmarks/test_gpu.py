@@ -55,7 +55,7 @@ def step(started: float, forward_ms: float, *, hit: bool | None = None, waited_u
     return StepResult((session,), (), {}, costs)
 
 
-def test_a_host_gap_is_from_the_end_of_a_forward_to_the_beginning_of_the_next_by_what_came_before_it() -> None:
+def test_a_host_gap_is_from_one_step_to_the_next_less_the_forward_by_what_came_before_it() -> None:
     made = [
         step(1.0, 10.0, prompt=5),  # a gap behind a prompt is not counted
         step(2.0, 10.0, hit=True),
