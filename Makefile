@@ -10,10 +10,10 @@ STAMP := $(VENV)/.installed
 SOURCES := specsplit drafter verifier coordinator scripts benchmarks tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types floors drift unit format bench lab chat protos clean
+.PHONY: help setup demo test lint types floors drift unit format bench lab gpu gpu-wheels chat protos clean
 
 help: ## what there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## .venv with everything in it
 
@@ -68,6 +68,12 @@ bench: $(STAMP) ## the benchmarks: a table, a JSON file and a plot each
 lab: $(STAMP) ## policies in virtual time: the same digits every time, in a few minutes
 	@$(BIN)/python -m benchmarks lab
 
+gpu: ## with CUDA: tests and benchmarks in 9 minutes, by PYTHON as it stands and, with WHEELS=path, the packages that it lacks
+	@$(PYTHON) -m scripts.gpu_site $(if $(WHEELS),--wheels "$(WHEELS)") $(if $(COMMIT),--commit "$(COMMIT)")
+
+gpu-wheels: $(STAMP) ## the packages that a machine with a GPU may lack, for make gpu, into build/wheels
+	@$(BIN)/python -m scripts.gpu_wheels
+
 chat: $(STAMP) ## a small chat model (fetched once, 92 MB) on this machine; ask it with: specsplit generate --chat -p "..."
 	@$(BIN)/python -m scripts.chat_model
 	@$(BIN)/specsplit up --model build/chat/target
@@ -76,4 +82,4 @@ protos: $(STAMP) ## write specsplit/v1 from protos/specsplit/v1
 	@$(BIN)/python scripts/generate_protos.py
 
 clean: ## remove what the other targets made, models and .venv excepted
-	@rm -rf dist build/protos-venv build/wheel .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf dist build/protos-venv build/wheel build/wheels build/gpu .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -66,6 +66,7 @@ class CausalLM(ModelRunner):
         dtype: str = "float32",
         device: str = "cpu",
         inflate_layers: int = 0,
+        random_weights: bool = False,
         backend: str = "auto",
         mesh: TensorMesh | None = None,
     ) -> CausalLM:
@@ -74,7 +75,14 @@ class CausalLM(ModelRunner):
         Raises LoadError, saying why, if it cannot be, and RankLost.
         """
         check_backend(backend, torch.device(device))  # before a model is loaded for nothing
-        model, info, blocks = load_model(folder, dtype=dtype, device=device, inflate_layers=inflate_layers, mesh=mesh)
+        model, info, blocks = load_model(
+            folder,
+            dtype=dtype,
+            device=device,
+            inflate_layers=inflate_layers,
+            random_weights=random_weights,
+            mesh=mesh,
+        )
         with refusing(f"model folder {folder} cannot be served"):
             return cls(model, info, num_pages=num_pages, page_size=page_size, backend=backend, blocks=blocks)
 

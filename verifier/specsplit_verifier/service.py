@@ -65,6 +65,7 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
         dtype=settings.dtype,
         device=settings.device,
         inflate_layers=settings.inflate_layers,
+        random_weights=settings.random_weights,
         backend=settings.attention,
         mesh=mesh,
     )
