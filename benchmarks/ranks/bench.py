@@ -77,9 +77,12 @@ def visit(way: Way, drafter: str, prompts: Sequence[Sequence[int]], new: int, in
 def wait_parked(way: Way) -> None:
     """Return once the group says that it is parked; at once if there is none. Raises DeadlineExceeded."""
     deadline = time.monotonic() + PARK_S
-    while not is_parked(way.client.cluster(timeout_s=PARK_S).members):
+    while not is_parked(members := way.client.cluster(timeout_s=PARK_S).members):
         if time.monotonic() > deadline:
-            raise DeadlineExceeded(f"{way.name} has not parked {PARK_S:g} s after its last request")
+            said = "; ".join(
+                f"{each.member_id} has {each.load.sessions} sessions and says {each.wave}" for each in members
+            )
+            raise DeadlineExceeded(f"{way.name} has not parked {PARK_S:g} s after its last request: {said}")
         time.sleep(0.02)
 
 

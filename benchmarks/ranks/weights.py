@@ -30,15 +30,15 @@ class _Part(LocalMesh):
         self.size = size
 
     def assemble(self) -> None:
-        raise self.leave("")
+        raise self.abort("")
 
     def gather(self, rows: Tensor) -> Tensor:
-        raise self.leave("")
+        raise self.abort("")
 
     def reduce_scatter(self, partial: Tensor) -> Tensor:
-        raise self.leave("")
+        raise self.abort("")
 
-    def leave(self, why: str) -> RankLost:
+    def abort(self, why: str) -> RankLost:
         return RankLost(f"rank {self.rank} of {self.size} has no others: {why or 'its part is only looked at'}")
 
 

@@ -28,7 +28,7 @@ from specsplit_coordinator.placement import DrafterPlacement, check_wish, choose
 from specsplit_coordinator.prompt import PromptReader
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import LoggedChoice, LoggedRequest, Particulars, Remaining, RequestLog
-from specsplit_coordinator.run import Decoder, Means, Run
+from specsplit_coordinator.run import ClusterAccess, Decoder, Run
 
 SHORT_ANSWER: Final = 256
 """Tokens of an answer to resume that are made text again on the event loop: some milliseconds."""
@@ -60,7 +60,7 @@ class Generator:
     ) -> None:
         self._tokenizer = tokenizer
         self._reader = PromptReader(tokenizer)
-        self._means = Means(registry, admission, decoder, placement, tokenizer.vocabulary)
+        self._cluster = ClusterAccess(registry, admission, decoder, placement, tokenizer.vocabulary)
         self._draws = draws
         self._requests = requests
         self._caps = caps
@@ -100,7 +100,7 @@ class Generator:
     ) -> AsyncGenerator[GenerateEvent, None]:
         answer = await self._answer(prepared)
         logged.resumed(len(answer.tokens))
-        async with aclosing(Run(self._means, prepared, answer, remaining_s, logged).events()) as events:
+        async with aclosing(Run(self._cluster, prepared, answer, remaining_s, logged).events()) as events:
             async for event in events:
                 yield event
 
@@ -120,13 +120,13 @@ class Generator:
         check_tokens("stopping.stop_token_ids", request.stopping.stop_token_ids, vocabulary.size)
         check_tokens("resume_from", request.resume_from, vocabulary.size)
         check_bias("sampling.logit_bias", request.sampling, vocabulary.size)
-        target = self._means.registry.model()
-        choose_drafter(self._means.registry.drafters, request.drafter, vocabulary)
+        target = self._cluster.registry.model()
+        choose_drafter(self._cluster.registry.drafters, request.drafter, vocabulary)
         return target
 
     def _ticket(self, logged: LoggedRequest) -> AbstractContextManager[None]:
         try:
-            return self._means.admission.ticket(logged.asked.n)
+            return self._cluster.admission.ticket(logged.asked.n)
         except SpecsplitError:
             with logged.trace.stage("queue"):  # that is where it ended
                 raise

@@ -13,7 +13,9 @@ from specsplit.errors import InvalidRequest
 from specsplit.membership import GroupRank, WaveReport
 
 PATIENCE = 10
-"""Times as long as a member may be silent: so long a group is waited for that is not whole, or of which no rank is there."""
+"""Times as long as a member may be silent: so long a group is waited for that is not whole any more, or of which no rank is there."""
+FIRST_PATIENCE = 30
+"""Times as long as that: so long one is waited for that has yet to be whole: its ranks have met, and come here one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Waves:
     """True if that wave is known to be over."""
     wanted: bool = False
     """True if the next one is to be started as soon as it may be."""
-    missing: bool = False
+    broken: bool = False
     """True if a rank is gone, or has not come for long: in a wave the others learn whether it is lost, or only its stream is."""
 
     def heard(self, report: WaveReport) -> Waves:
@@ -34,8 +36,8 @@ class Waves:
         if report.number < self.number:
             return self
         if report.number > self.number:
-            return Waves(report.number, report.parked, report.wanted, self.missing)
-        return Waves(self.number, self.parked or report.parked, self.wanted or report.wanted, self.missing)
+            return Waves(report.number, report.parked, report.wanted, self.broken)
+        return Waves(self.number, self.parked or report.parked, self.wanted or report.wanted, self.broken)
 
     def placed(self) -> Waves:
         """A session was placed on one of the ranks. If the wave is not known to be over, the rank says what it wants when it is."""
@@ -46,16 +48,16 @@ class Waves:
 
         If the group is `leaving`, those without work may go too, and nobody wakes them.
         """
-        return replace(self, missing=True, wanted=self.wanted or not leaving)
+        return replace(self, broken=True, wanted=self.wanted or not leaving)
 
     def started(self, *, whole: bool) -> Waves:
-        """Start the next wave, if it is wanted and the group is `whole`, or a rank is `missing`: no rank may begin one of which another
-        never hears. One that is back is told of it; one that is lost ends the wave, and the group.
+        """Start the next wave, if it is wanted and the group is `whole`, or is `broken`: else no rank may begin one of which another never
+        hears. One that is back is told of it; one that is lost ends the wave, and the group.
         """
-        missing = self.missing and not whole
-        if self.wanted and self.parked and (whole or missing):
-            return Waves(self.number + 1, parked=False, missing=missing)
-        return self if missing == self.missing else replace(self, missing=missing)
+        broken = self.broken and not whole
+        if self.wanted and self.parked and (whole or broken):
+            return Waves(self.number + 1, parked=False, broken=broken)
+        return self if broken == self.broken else replace(self, broken=broken)
 
 
 class Group:
@@ -68,17 +70,18 @@ class Group:
         self._ranks: dict[int, WaveReport | None] = {}
         """Those that are there, and what each of them said last."""
         self._waves = Waves()
+        self._was_whole = False
         self.leaving = False
         """True if a rank drains: the others can do nothing without it, and leave too."""
         self._watchers: list[Callable[[], None]] = []
 
     @property
-    def unusable(self) -> str:
+    def closed_because(self) -> str:
         """Why no session may be placed on its ranks; empty: all of them are there, and none drains."""
         if self.leaving:
             return f"a group of {self._size} ranks is draining"
-        missing = [str(rank) for rank in range(self._size) if rank not in self._ranks]
-        return f"a group of {self._size} ranks lacks rank {' and '.join(missing)}" if missing else ""
+        lacking = [str(rank) for rank in range(self._size) if rank not in self._ranks]
+        return f"a group of {self._size} ranks lacks rank {' and '.join(lacking)}" if lacking else ""
 
     @property
     def empty(self) -> bool:
@@ -106,16 +109,22 @@ class Group:
         if who.rank in self._ranks:
             raise InvalidRequest("register.group.rank", f"is {who.rank}, which is in the cluster already")
         self._ranks[who.rank] = None
+        self._was_whole |= self._whole
         self._become(self._waves)
 
-    def leave(self, rank: int) -> None:
+    def lose(self, rank: int) -> None:
         """A rank is lost, or has left: the others can do nothing without it, and what they have is to end."""
         waves = self._waves.lost(leaving=self.leaving) if self._whole else self._waves
         del self._ranks[rank]
         self._become(waves)
 
     def look(self, now: float, patience_s: float) -> None:
-        """Wake the ranks of a group that has not been whole for so long: they meet, and learn that one of them is lost."""
+        """Wake the ranks of a group that has not been whole for so long: they meet, and learn that one of them is lost.
+
+        One that has yet to be whole has more time. One that has been in a wave was whole, if only for an earlier coordinator.
+        """
+        if not (self._was_whole or self.wave):
+            patience_s *= FIRST_PATIENCE
         if self._whole:
             self.since = now
         elif not self.empty and now - self.since > patience_s:

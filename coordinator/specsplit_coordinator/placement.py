@@ -37,9 +37,11 @@ def candidates(verifiers: Sequence[Seat]) -> list[Seat]:
     """
     if not verifiers:
         raise Unavailable("no verifier has joined the cluster; start one, or try again when it has loaded its model")
-    taking = [seat for seat in verifiers if not seat.closed]
+    taking = [seat for seat in verifiers if not seat.closed_because]
     if not taking:
-        why = ", ".join(dict.fromkeys(seat.closed for seat in verifiers))  # a group says the same of each of its ranks
+        why = ", ".join(
+            dict.fromkeys(seat.closed_because for seat in verifiers)
+        )  # a group says the same of each of its ranks
         raise Unavailable(f"no verifier takes sessions: {why}; try again when one does")
     return [seat for seat in taking if seat.breaker.admits] or taking
 
@@ -55,7 +57,7 @@ def choose_verifier(
     first that have not failed since they answered. Raises Unavailable if there is no other.
     """
     wanted = need or Need()
-    able = [seat for seat in verifiers if not seat.closed and not _never_fits(seat, wanted)]
+    able = [seat for seat in verifiers if not seat.closed_because and not _never_fits(seat, wanted)]
     among = candidates(able or verifiers)
     if sound_s is not None:
         failing = {seat.group for seat in verifiers if seat.group is not None and seat.breaker.failed_s < sound_s}
@@ -76,7 +78,9 @@ def choose_verifier(
 
 def better_verifier(verifiers: Sequence[Seat], preempted_by: Seat, need: Need) -> Seat | None:
     """One that has the pages for a session which another had to preempt, and nobody waiting; None if there is none."""
-    others = [seat for seat in verifiers if seat is not preempted_by and not seat.closed and seat.breaker.admits]
+    others = [
+        seat for seat in verifiers if seat is not preempted_by and not seat.closed_because and seat.breaker.admits
+    ]
     told = [seat for seat in others if seat.load.page_size and not seat.load.waiting]
     fit = [seat for seat in told if not pages_lacking(seat, need) and _holds(seat, need, preempted_by.load.total_pages)]
     return choose_verifier(fit, need) if fit else None
@@ -108,7 +112,7 @@ def _never_fits(seat: Seat, need: Need) -> bool:
 
 def has_other(verifiers: Sequence[Seat], failed: Seat) -> bool:
     """True if a session that `failed` has let down may be given to another verifier, at once or later."""
-    return any(seat is not failed and not seat.closed and seat.breaker.admits for seat in verifiers)
+    return any(seat is not failed and not seat.closed_because and seat.breaker.admits for seat in verifiers)
 
 
 def choose_drafter(
@@ -128,7 +132,7 @@ def choose_drafter(
         return None
     kinds = KIND_ORDER if wish is None else (DrafterKind(wish),)
     found = [seat for seat in drafters if (info := fitting_info(seat, target)) and info.kind in kinds]
-    taking = [seat for seat in found if not seat.closed]
+    taking = [seat for seat in found if not seat.closed_because]
     if taking or wish is None:
         return min(
             taking, key=lambda seat: (seat.member_id in cooling_down, not seat.has_room, -score(seat)), default=None
@@ -168,6 +172,6 @@ def _what_is_there(drafters: Sequence[Seat], target: Vocabulary) -> str:
         info = seat.who.role
         if isinstance(info, DrafterInfo):
             other = "" if fitting_info(seat, target) else "another vocabulary"
-            state = "draining" if seat.draining else seat.closed or other
+            state = "draining" if seat.draining else seat.closed_because or other
             counts[f"{info.kind.value} ({state})" if state else info.kind.value] += 1
     return "the cluster has " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

@@ -131,16 +131,16 @@ class Seat:
         return self.draining or (self.group is not None and self.group.leaving)
 
     @property
-    def closed(self) -> str:
+    def closed_because(self) -> str:
         """Why it takes no sessions; empty: it takes some."""
         if self.group is not None:
-            return self.group.unusable
+            return self.group.closed_because
         return f"{self.member_id} is draining" if self.draining else ""
 
     @property
     def free_places(self) -> int:
         """Sessions that may still be placed on it."""
-        return 0 if self.closed else max(0, self.who.max_sessions - self.running)
+        return 0 if self.closed_because else max(0, self.who.max_sessions - self.running)
 
     @property
     def has_room(self) -> bool:
@@ -223,7 +223,7 @@ class Registry:
         seat.lost_because = why
         del self._seats[seat.member_id]
         if seat.group is not None and seat.who.group is not None:
-            seat.group.leave(seat.who.group.rank)
+            seat.group.lose(seat.who.group.rank)
             if seat.group.empty:
                 seat.group.since = self._clock.now()
         for callback in [*seat.on_lost]:
@@ -318,7 +318,7 @@ class Registry:
     @property
     def usable_drafters(self) -> tuple[Seat, ...]:
         """The drafters that verifiers may use, in order of joining."""
-        return tuple(seat for seat in self.drafters if fitting_info(seat, self._vocabulary) and not seat.closed)
+        return tuple(seat for seat in self.drafters if fitting_info(seat, self._vocabulary) and not seat.closed_because)
 
     def _require_same_vocabulary(self, member_id: str, model: ModelInfo) -> None:
         mine = f"verifier {member_id} serves {model.model} with {model.vocabulary}"

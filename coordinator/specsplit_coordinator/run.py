@@ -44,8 +44,8 @@ class Decoder(Protocol):
 
 
 @dataclass(frozen=True)
-class Means:
-    """What runs are made with."""
+class ClusterAccess:
+    """How runs reach the cluster: its members, their places, and the sessions on them."""
 
     registry: Registry
     admission: Admission
@@ -58,9 +58,14 @@ class Run:
     """One choice, from its first place on a verifier to its last message."""
 
     def __init__(
-        self, means: Means, prepared: EngineRequest, answer: Answer, remaining_s: Remaining, logged: LoggedChoice
+        self,
+        cluster: ClusterAccess,
+        prepared: EngineRequest,
+        answer: Answer,
+        remaining_s: Remaining,
+        logged: LoggedChoice,
     ) -> None:
-        self._means = means
+        self._cluster = cluster
         self._prepared = prepared
         self._answer = answer
         self._remaining_s = remaining_s
@@ -117,7 +122,7 @@ class Run:
         with self._logged.request.trace.stage("queue") as note:
             try:
                 need = self._prepared.need(self._answer)
-                lease = await self._means.admission.enter(need, again=failure is not None)
+                lease = await self._cluster.admission.enter(need, again=failure is not None)
             except Unavailable as error:
                 if failure is None:
                     raise
@@ -129,9 +134,9 @@ class Run:
         """Choose a drafter. Who has some of the answer does without one of the wished kind; for others, raises Unavailable and gives the
         place back: that is no fault of the verifier.
         """
-        means, wish, sampled = self._means, self._prepared.request.drafter, not self._prepared.sampling.greedy
+        cluster, wish, sampled = self._cluster, self._prepared.request.drafter, not self._prepared.sampling.greedy
         try:
-            drafter = means.drafters.choose(means.registry, lease.verifier, wish, means.target, sampled=sampled)
+            drafter = cluster.drafters.choose(cluster.registry, lease.verifier, wish, cluster.target, sampled=sampled)
         except Unavailable as error:
             if not self._answer.tokens:
                 lease.release()
@@ -145,7 +150,7 @@ class Run:
         """What the verifier of `lease` adds to the answer, to its end or until it moves. Raises SpecsplitError if that stops short."""
         begun, drafter = len(self._answer.tokens), None if lease.drafter is None else endpoint_of(lease.drafter)
         session, trace = self._prepared.session(self._answer, drafter), self._logged.request.trace.context
-        events = self._means.decoder.decode(lease.verifier, session, self._remaining_s(), trace)
+        events = self._cluster.decoder.decode(lease.verifier, session, self._remaining_s(), trace)
         async with aclosing(_speaking_well(events, lease)) as events:
             async for event in events:
                 if isinstance(event, Preempted):
@@ -164,7 +169,7 @@ class Run:
         self._logged.preempted()
         if self._answer.full or len(self._answer.tokens) == begun:
             return
-        self._reserved = self._means.admission.better(verifier, self._prepared.need(self._answer))
+        self._reserved = self._cluster.admission.better(verifier, self._prepared.need(self._answer))
         if self._reserved is not None:
             self._goes_on(FailoverCause.PREEMPTED)
 
@@ -172,7 +177,7 @@ class Run:
         """A verifier failed it, or is gone: it cools down, and the choice goes on elsewhere. Raises the error if it ends here."""
         verifier.breaker.failed()
         received = len(self._answer.tokens)
-        goes_on = self._answer.full or self._stalls.goes_on(received, verifier, self._means.registry.verifiers)
+        goes_on = self._answer.full or self._stalls.goes_on(received, verifier, self._cluster.registry.verifiers)
         told = fields(
             request=self._logged.request.request_id,
             member_id=verifier.member_id,

@@ -1,9 +1,9 @@
 """The thread on which everything happens: it takes what streams bring, expands, and hands out what is to be sent.
 
-One turn: take every event that has arrived (and wait for one if all sessions rest or are stalled), tell of sessions that rest, expand once,
-or a few times where that takes next to no time and nothing has arrived, tell of what grew. So a commit is followed by an expansion of the
-new root within one expansion's time, and a verifier gets one message per turn, whatever the number of its sessions. What the turn has
-cost leaves with what it has to say.
+One cycle: take every event that has arrived (and wait for one if all sessions rest or are stalled), tell of sessions that rest, expand
+once, or a few times where that takes next to no time and nothing has arrived, tell of what grew. So a commit is followed by an expansion
+of the new root within one expansion's time, and a verifier gets one message per cycle, whatever the number of its sessions. What the
+cycle has cost leaves with what it has to say.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from specsplit.ranks.rank import Rank
 from specsplit.records import DrafterStatistics
 from specsplit.values import DrafterInfo, Load
 from specsplit_drafter.events import BeginWave, Drain, HandBack, Inbound, Received, Stop, StreamClosed, StreamOpened
-from specsplit_drafter.record import Expansion, Turn
+from specsplit_drafter.record import Cycle, Expansion
 from specsplit_drafter.session_table import Outgoing, SessionEvent, SessionTable
 
 _log = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ _NEWEST_WEIGHT = 0.05
 class Outbox(Protocol):
     """Where the engine's thread puts what it has to say."""
 
-    def deliver(self, outgoing: Outgoing, turn: Turn | None) -> None:
-        """Take the answers to every stream, and what is to be told of a turn that is over. Must not block."""
+    def deliver(self, outgoing: Outgoing, cycle: Cycle | None) -> None:
+        """Take the answers to every stream, and what is to be told of a cycle that is over. Must not block."""
         ...
 
 
@@ -149,7 +149,7 @@ class Engine:
             rest_s = None
             while not self._stopping:
                 self._take(rest_s)
-                rest_s = self._turn()
+                rest_s = self._cycle()
                 self._tell_if_idle()
             if self._turns is not None:
                 self._turns.rank.end()
@@ -176,7 +176,7 @@ class Engine:
         except Empty:
             return
 
-    def _turn(self) -> float | None:
+    def _cycle(self) -> float | None:
         """Expand, if there is something to expand -> for how many seconds to rest then; None: until something happens."""
         table = self._table
         self._tell(table.outgoing())  # a commit may have made more of what is there already: do not keep it for later
@@ -206,14 +206,14 @@ class Engine:
         self._table.expansions.took(ended - began)
         return began, ended
 
-    def _told_of(self, expansion: Expansion | None) -> Turn | None:
+    def _told_of(self, expansion: Expansion | None) -> Cycle | None:
         rounds = self._table.rounds.take_over()
         turns = () if self._turns is None else self._turns.take_over()
-        return Turn(expansion, rounds, turns) if expansion or rounds or turns else None
+        return Cycle(expansion, rounds, turns) if expansion or rounds or turns else None
 
-    def _tell(self, outgoing: Outgoing, turn: Turn | None = None) -> None:
-        if outgoing or turn:
-            self._outbox.deliver(outgoing, turn)
+    def _tell(self, outgoing: Outgoing, cycle: Cycle | None = None) -> None:
+        if outgoing or cycle:
+            self._outbox.deliver(outgoing, cycle)
 
     def _end_rounds(self, why: str) -> None:
         rounds = self._table.rounds

@@ -78,8 +78,8 @@ class RankTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One turn of the engine in which there was anything to tell. The rounds were over before the expansion began."""
+class Cycle:
+    """One cycle of the engine in which there was anything to tell. The rounds were over before the expansion began."""
 
     expansion: Expansion | None
     rounds: tuple[Round, ...]

@@ -16,7 +16,7 @@ from specsplit.clock import SystemClock
 from specsplit.errors import LoadError, SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.ranks.lockstep import Lockstep
-from specsplit.ranks.place import Place
+from specsplit.ranks.place import ALONE, Place
 from specsplit.rpc import DRAFTER_SERVICE, Membership, Server, Service, registration, run_service
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
@@ -36,10 +36,10 @@ def main(settings: DrafterSettings) -> int:
     """Run one drafter in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
     switch_often()  # two threads hand each other small things all the time
     place = Place.of(settings, os.environ)
-    return run_service("drafter", place.settings(settings), partial(service_of, rank=place.number))
+    return run_service("drafter", place.settings(settings), partial(service_of, place=place))
 
 
-def service_of(settings: DrafterSettings, rank: int = 0) -> Service[Drafter]:
+def service_of(settings: DrafterSettings, place: Place = ALONE) -> Service[Drafter]:
     """The drafter's process, put together."""
     server = Server(settings, "drafter", services=[DRAFTER_SERVICE], session_methods=["Draft"])
     telemetry = Telemetry(settings, server.tracing)
@@ -47,37 +47,27 @@ def service_of(settings: DrafterSettings, rank: int = 0) -> Service[Drafter]:
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
 
     async def load() -> Drafter:
-        table = await asyncio.to_thread(load_table, settings, rank)
+        table = await asyncio.to_thread(load_table, settings, place.number)
         table.rounds = telemetry.rounds()
         drafter = Drafter(table, servicer)
         servicer.engine = drafter.engine
         telemetry.watch(drafter.engine.statistics)
         return drafter
 
-    return Service(settings, server, telemetry.metrics, load, partial(_member, settings, server))
+    return Service(settings, server, telemetry.metrics, load, partial(_member, settings, server), place)
 
 
 def _member(settings: DrafterSettings, server: Server, drafter: Drafter, channel: grpc.aio.Channel) -> Membership:
     """The drafter's place in a cluster."""
-    register, rank = registration(settings, "drafter", server, drafter.engine.info), drafter.engine.rank
-
-    def dismissed() -> None:
-        drafter.dismissed = True
-        server.drain()
-
-    membership = Membership(
+    return Membership(
         channel,
-        register if rank is None else replace(register, group=rank.group),
+        registration(settings, "drafter", server, drafter.engine.info),
         drafter.engine.load,
-        wave=None if rank is None else lambda: rank.report,
-        on_start_wave=drafter.begin_wave,
+        rank=drafter.engine.rank,
+        on_start_wave=drafter.engine.begin_wave,
         on_tracing=server.tracing.apply,
-        on_drain=dismissed,
+        on_drain=server.drain,
     )
-    if rank is not None:
-        rank.excused = lambda: drafter.dismissed or not membership.joined
-        rank.on_report = partial(asyncio.get_running_loop().call_soon_threadsafe, membership.report_wave)
-    return membership
 
 
 class Drafter:
@@ -87,17 +77,9 @@ class Drafter:
         """Starts the thread."""
         self.failed = asyncio.Event()
         """Set if the engine thread died: a drafter without one must not go on saying SERVING."""
-        self.dismissed = False
-        """True once the coordinator has told it to leave, as it does all ranks of a group of which one drains."""
         self._loop = asyncio.get_running_loop()
         self.engine = Engine(table, SystemClock(), outbox, lambda: self._set(self.failed))
         self.engine.start()
-
-    def begin_wave(self, number: int) -> None:
-        """Have this rank begin a wave of its group."""
-        if (rank := self.engine.rank) is not None:
-            rank.hears(number)
-        self.engine.begin_wave(number)
 
     async def drained(self) -> None:
         """Take no new sessions, and wait for those that run, on other ranks too. What is left when the time is up is handed back."""
@@ -166,7 +148,7 @@ def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
         lockstep = Lockstep(mesh, clock, drawn=secrets.randbits(62))
         return ModelProposer(model, settings.children, turns=Turns(model, lockstep, clock))
     except SpecsplitError as error:
-        mesh.leave(str(error))
+        mesh.abort(str(error))
         raise
 
 

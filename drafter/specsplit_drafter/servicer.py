@@ -15,7 +15,7 @@ from specsplit.v1 import drafter_pb2_grpc as rpc
 from specsplit.wire import drafter as wire
 from specsplit.wire.packing import packed
 from specsplit_drafter.engine import Engine
-from specsplit_drafter.record import Turn
+from specsplit_drafter.record import Cycle
 from specsplit_drafter.session_table import Answer, Outgoing
 from specsplit_drafter.telemetry import Telemetry
 
@@ -64,9 +64,9 @@ class DrafterServicer(rpc.DrafterServiceServicer):
             del self._queues[stream]
             self.engine.close_stream(stream)
 
-    def deliver(self, outgoing: Outgoing, turn: Turn | None) -> None:
+    def deliver(self, outgoing: Outgoing, cycle: Cycle | None) -> None:
         """Hand over to the event loop, in one hop whatever the number of streams."""
-        self._loop.call_soon_threadsafe(self._hand_out, outgoing, turn)
+        self._loop.call_soon_threadsafe(self._hand_out, outgoing, cycle)
 
     async def _read(self, stream: int, requests: AsyncIterator[pb.DraftRequest], answers: _Queue) -> None:
         try:
@@ -75,13 +75,13 @@ class DrafterServicer(rpc.DrafterServiceServicer):
         finally:
             answers.put_nowait(None)
 
-    def _hand_out(self, outgoing: Outgoing, turn: Turn | None) -> None:
+    def _hand_out(self, outgoing: Outgoing, cycle: Cycle | None) -> None:
         for stream, events in outgoing.items():  # first: it is what a verifier may wait for
             answers = self._queues.get(stream)
             if answers is not None:
                 answers.put_nowait(events)
-        if turn is not None:
-            self._telemetry.tell(turn)
+        if cycle is not None:
+            self._telemetry.tell(cycle)
 
     def _as_event(self, answer: Answer) -> wire.ToVerifier:
         if not isinstance(answer, SpecsplitError):

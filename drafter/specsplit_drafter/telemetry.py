@@ -11,7 +11,7 @@ from specsplit.records import DrafterStatistics
 from specsplit.rpc import code_of
 from specsplit.settings import DrafterSettings
 from specsplit_drafter.proposer import SessionKey
-from specsplit_drafter.record import Expansion, Round, Share, Turn
+from specsplit_drafter.record import Cycle, Expansion, Round, Share
 from specsplit_drafter.rounds import Rounds
 
 
@@ -37,16 +37,16 @@ class Telemetry:
         """Count a session that was ended on this side."""
         self.metrics.refused(code_of(error).name)
 
-    def tell(self, turn: Turn) -> None:
-        """Make metrics and spans of a turn of the engine that is over."""
-        for round_ in turn.rounds:
+    def tell(self, cycle: Cycle) -> None:
+        """Make metrics and spans of a cycle of the engine that is over."""
+        for round_ in cycle.rounds:
             self._round(round_)
-        for each in turn.turns:
+        for each in cycle.turns:
             self.metrics.turn(each.costs, idle=each.idle)
-        if turn.expansion is not None:
-            self.metrics.expansion(turn.expansion.ended - turn.expansion.began)
-            if turn.expansion.shares:
-                self._expansion(turn.expansion)
+        if cycle.expansion is not None:
+            self.metrics.expansion(cycle.expansion.ended - cycle.expansion.began)
+            if cycle.expansion.shares:
+                self._expansion(cycle.expansion)
 
     def _round(self, round_: Round) -> None:
         self._tracing.span(

@@ -22,9 +22,8 @@ from specsplit_drafter.record import RankTurn
 class Turns:
     """The forwards of a model whose MLPs or experts are shared out over ranks. Belongs to the engine's thread."""
 
-    def __init__(self, model: DraftModel, lockstep: Lockstep, clock: Clock, *, parks: bool = True) -> None:
-        """`parks`: there is a coordinator, which starts waves."""
-        self.rank = Rank(lockstep, clock, parks=parks)
+    def __init__(self, model: DraftModel, lockstep: Lockstep, clock: Clock) -> None:
+        self.rank = Rank(lockstep, clock)
         self._model = model
         self._lockstep = lockstep
         self._clock = clock

@@ -63,15 +63,30 @@ class Group:
         return "stopped: the ranks left in time"
 
     def in_pods(self, pods: Pods) -> str:
-        """Each rank is a pod, and one of them is lost and replaced: not the first, in which the others' torchrun keep what they know."""
+        """Each rank is a pod, and one of them is replaced, first when it is lost, then when it was told to leave and did.
+
+        It is not the first, in which the others' torchrun keep what they know.
+        """
         for pod in pods.names:
             pods.start(pod)
-        first, lost = self._serve(), pods.names[-1]
+        first, replaced = self._serve(), pods.names[-1]
+        lost_s, second = self._replace(pods, replaced, first)
         began = time.monotonic()
-        pods.remove([lost])
-        pods.start(lost)
-        self._serve(first)
-        return f"{RANKS} pods of a rank each: a request to each has the target's own text; {lost} replaced: so again after {_since(began)}"
+        pods.stop(replaced)
+        left = _since(began)
+        left_s, _ = self._replace(pods, replaced, second)
+        return (
+            f"{RANKS} pods of a rank each: a request to each has the target's own text; {replaced} lost and replaced: so again after "
+            f"{lost_s}; told to leave, which took {left}, and replaced: so again after {left_s}"
+        )
+
+    def _replace(self, pods: Pods, pod: str, group: str) -> tuple[str, str]:
+        """A new pod in the place of one of a group -> how long until each rank had written a text again, and the id of the new group."""
+        began = time.monotonic()
+        pods.remove([pod])
+        pods.start(pod)
+        another = self._serve(group)
+        return _since(began), another
 
     def _serve(self, lost: str = "") -> str:
         """Wait for a group other than `lost`, and have each of its ranks write a text; its id."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -10,11 +11,13 @@ from typing import Any, Self
 
 import yaml
 
-from scripts.containers.shell import Failed
+from scripts.containers.shell import Failed, expect
 from scripts.containers.stack import ROOT, Stack
 
 _FOLDER = ROOT / "deploy" / "kubernetes"
 _IMAGE = "specsplit-verifier"
+LEAVE_S = 60
+"""A pod without sessions leaves long before that."""
 
 
 class StatefulSet:
@@ -63,6 +66,12 @@ class Pods:
             _IMAGE,
             *arguments,
         )
+
+    def stop(self, pod: str) -> None:
+        """Tell one to leave, as Kubernetes does before it replaces a pod, and give it time. Raises Failed if it takes all of that."""
+        began = time.monotonic()
+        self._docker("stop", f"--time={LEAVE_S}", self._name(pod))
+        expect(time.monotonic() - began < LEAVE_S, f"{pod} had not left {LEAVE_S} s after it was told to")
 
     def remove(self, pods: Sequence[str]) -> None:
         """With no time to leave."""

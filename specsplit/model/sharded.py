@@ -166,7 +166,7 @@ class ShardedBlocks:
             raise
         except Exception as error:
             assert self._mesh is not None, "there is a block, so there is a group"
-            raise self._mesh.leave(f"{type(error).__name__}: {error}") from error
+            raise self._mesh.abort(f"{type(error).__name__}: {error}") from error
 
     @torch.inference_mode()
     def _catch_up(self) -> None:

@@ -90,7 +90,7 @@ class TorchMesh:
             dist.all_to_all_single(parts, partial.contiguous(), group=self._group)
             return torch.sum(parts.view(self.size, *own.shape), 0, out=own)
 
-    def leave(self, why: str) -> RankLost:
+    def abort(self, why: str) -> RankLost:
         """End the group, since this rank cannot go on; the others read why. Returns the error to raise. Any thread may call it."""
         if not self._why:
             self._why = f"rank {self.rank} of {self.size} cannot go on, which ends its group: {why}"
@@ -99,7 +99,7 @@ class TorchMesh:
         return RankLost(self._why)
 
     def close(self) -> None:
-        """Part from the others in peace: none of them waits for this rank, or will. After `leave` nothing is left to do."""
+        """Part from the others in peace: none of them waits for this rank, or will. After `abort` nothing is left to do."""
         self._group = None  # whoever holds a group holds its connections too
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -143,9 +143,9 @@ class Lockstep:
         """Of the turn that was agreed upon last, by rank; none of one that is alone."""
         return () if self.agreed is None else self.agreed.rows
 
-    def leave(self, why: str) -> RankLost:
+    def abort(self, why: str) -> RankLost:
         """End the group, since this rank cannot go on; the others read why. Returns the error that says so. Any thread may call it."""
-        return self._mesh.leave(why)
+        return self._mesh.abort(why)
 
     def close(self) -> None:
         """Part from the others in peace: no turn is on its way, and none will be."""

@@ -30,12 +30,12 @@ class Mesh(Protocol):
         """Tell every rank these numbers -> everybody's, by rank. All tell equally many. Raises RankLost."""
         ...
 
-    def leave(self, why: str) -> RankLost:
+    def abort(self, why: str) -> RankLost:
         """End the group, since this rank cannot go on; the others read why. Returns the error to raise. Any thread may call it."""
         ...
 
     def close(self) -> None:
-        """Part from the others in peace: none of them waits for this rank, or will. After `leave` nothing is left to do."""
+        """Part from the others in peace: none of them waits for this rank, or will. After `abort` nothing is left to do."""
         ...
 
 
@@ -49,7 +49,7 @@ class LocalMesh:
         """Its own."""
         return (tuple(numbers),)
 
-    def leave(self, why: str) -> RankLost:
+    def abort(self, why: str) -> RankLost:
         """Nobody else reads why."""
         return RankLost(why)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings.engine import EngineSettings
@@ -21,13 +21,28 @@ class Place:
     number: int
     local: int
     """Its number among the ranks on this machine."""
+    size: int = 1
+    """Ranks of its group; 1: it is alone."""
+    agents: int = 1
+    """torchrun processes that started them: of several pods each has one."""
 
     @classmethod
     def of(cls, settings: EngineSettings, environ: Mapping[str, str]) -> Self:
         """Raises InvalidRequest unless settings and environment fit together."""
         _check(settings, environ)
         number = _number(environ, "RANK", 0)
-        return cls(number, _number(environ, "LOCAL_RANK", number))
+        local, agents = _number(environ, "LOCAL_RANK", number), _number(environ, "GROUP_WORLD_SIZE", 1)
+        return cls(number, local, settings.dp_size, agents)
+
+    def status(self, *, dismissed: bool) -> int:
+        """Exit status of one that leaves in good order; `dismissed`: the coordinator told it to, and so tells all ranks of its group.
+
+        Of a group 0 means that all ranks leave for good. Its agent starts one that leaves with 1 again, and the others with it.
+        That has to be so if nobody has told the others, and if there are several agents: of these only those that were told to stop
+        do so by themselves, and each of the others would wait for them, for 300 s, and then forbid the group to meet again
+        (`_exit_barrier` and `launch_agent` in torch.distributed). An agent that was told to stop heeds no status.
+        """
+        return 0 if self.size == 1 or (dismissed and self.agents == 1) else 1
 
     def settings(self, shared: S) -> S:
         """The settings of this rank, of those that the whole group is given."""
@@ -45,6 +60,9 @@ class Place:
         return address if port in ("", "0") else f"{host}:{int(port) + self.local}"
 
 
+ALONE: Final = Place(0, 0)
+
+
 def _check(settings: EngineSettings, environ: Mapping[str, str]) -> None:
     size, world = settings.dp_size, environ.get("WORLD_SIZE", "")
     missing = [name for name in _VARIABLES if not environ.get(name)]
@@ -57,7 +75,7 @@ def _check(settings: EngineSettings, environ: Mapping[str, str]) -> None:
         raise InvalidRequest("dp_size", f"is {size}, but WORLD_SIZE in the environment is {world}; make them equal")
     if size > 1 and not settings.coordinator:
         raise InvalidRequest("dp_size", f"is {size}, but no coordinator is set, which requests of a group go through")
-    if environ.get("GROUP_WORLD_SIZE", "1") != "1" and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if _number(environ, "GROUP_WORLD_SIZE", 1) > 1 and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         raise InvalidRequest(
             "dp_size",
             f"is {size}, over several torchrun, of which one that is started anew would not meet the others in the store that they keep; "
@@ -68,5 +86,5 @@ def _check(settings: EngineSettings, environ: Mapping[str, str]) -> None:
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name, "") or str(default)
     if not text.isdecimal():
-        raise InvalidRequest(name, f"in the environment is {text!r}, expected the number of a rank")
+        raise InvalidRequest(name, f"in the environment is {text!r}, expected a number")
     return int(text)

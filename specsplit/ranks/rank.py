@@ -23,8 +23,7 @@ SETTLED: Final = 30
 class Rank:
     """Belongs to the engine thread, but for `report`. One that is alone takes no turns, and is never parked."""
 
-    def __init__(self, lockstep: Lockstep, clock: Clock, *, parks: bool) -> None:
-        """`parks`: there is a coordinator, which starts its waves."""
+    def __init__(self, lockstep: Lockstep, clock: Clock) -> None:
         self.alone = lockstep.alone
         self.group = lockstep.group
         self.on_report: Callable[[], object] = _ignore
@@ -37,7 +36,7 @@ class Rank:
         """The highest wave that the coordinator has told of; the engine thread comes to it later."""
         self._lockstep = lockstep
         self._clock = clock
-        self._wave = Wave() if parks and not self.alone else ENDLESS
+        self._wave = ENDLESS if self.alone else Wave()
         self._asleep_since: float | None = None
         """When there was work for it while it was parked; None: a step has been made of it."""
 
@@ -90,14 +89,14 @@ class Rank:
 
     def fail(self, why: str) -> str:
         """This rank cannot go on, and so cannot the group -> a sentence that says so; empty if it is alone. Any thread may call it."""
-        return "" if self.alone else str(self._lockstep.leave(why))
+        return "" if self.alone else str(self._lockstep.abort(why))
 
     def end(self) -> None:
         """Take no more turns. Of a group that is parked nobody waits for this rank; else the others read that it has gone."""
         if self.parked:
             self._lockstep.close()
         else:
-            self._lockstep.leave("it was told to leave, and its time to wait for the others was over")
+            self._lockstep.abort("it was told to leave, and its time to wait for the others was over")
 
     def _tell(self, *, wanted: bool) -> None:
         report = WaveReport(self._wave.number, self._wave.parked, wanted)

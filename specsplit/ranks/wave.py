@@ -48,4 +48,4 @@ class Wave:
 
 
 ENDLESS: Final = Wave(number=1, parked=False, park_after=None)
-"""Of a rank that nobody could wake: it is alone, or has no coordinator."""
+"""Of a verifier or drafter that is alone: nobody wakes it, and it is never parked."""

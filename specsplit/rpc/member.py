@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -27,6 +28,7 @@ from specsplit.membership import (
     WaveReport,
 )
 from specsplit.observe import fields
+from specsplit.ranks.rank import Rank
 from specsplit.rpc.catalogue import from_rpc_error
 from specsplit.settings import MemberSettings
 from specsplit.v1 import cluster_pb2_grpc
@@ -85,7 +87,7 @@ class _Sources:
     load: Callable[[], Load]
     plan: Callable[[], Plan] | None
     speculation: Callable[[], SpeculationReport] | None
-    wave: Callable[[], WaveReport] | None
+    rank: Rank | None
     prefixes: Callable[[], tuple[int, ...]]
 
     def heartbeat(self, lost: Sequence[str]) -> Heartbeat:
@@ -96,15 +98,16 @@ class _Sources:
 
     def standing(self) -> WaveReport | None:
         """Where it stands as a rank of a group."""
-        return None if self.wave is None else self.wave()
+        return None if self.rank is None else self.rank.report
 
 
 class Membership:
     """Keeps one member in the cluster for as long as `run` runs.
 
-    `load` and `prefixes`, and `plan`, `speculation` and `wave` if they are given, are asked before every report. The others are called on
-    the event loop as directives arrive.
+    `load` and `prefixes`, and `plan` and `speculation` if they are given, are asked before every report. The others are called on the event
+    loop as directives arrive.
     `on_plan` and `on_tracing` get all that now differs from the member's own settings, at every join too.
+    A `rank` of a group says here where it stands, hears of waves, and learns when the coordinator knows that it leaves.
     """
 
     def __init__(
@@ -115,8 +118,8 @@ class Membership:
         *,
         plan: Callable[[], Plan] | None = None,
         speculation: Callable[[], SpeculationReport] | None = None,
-        wave: Callable[[], WaveReport] | None = None,
         prefixes: Callable[[], tuple[int, ...]] = tuple,
+        rank: Rank | None = None,
         on_roster: Callable[[Roster], None] | None = None,
         on_plan: Callable[[PlanOrder], None] | None = None,
         on_tracing: Callable[[TraceChanges], None] | None = None,
@@ -124,11 +127,14 @@ class Membership:
         on_start_wave: Callable[[int], None] | None = None,
         on_drain: Callable[[], None] | None = None,
     ) -> None:
-        """The channel leads to the coordinator and stays the caller's."""
+        """The channel leads to the coordinator and stays the caller's. To be made on the event loop."""
+        grouped = None if rank is None or rank.alone else rank
         self._stub = cluster_pb2_grpc.ClusterServiceStub(channel)
-        self._register = register
-        self._sources = _Sources(load, plan, speculation, wave, prefixes)
+        self._register = register if grouped is None else replace(register, group=grouped.group)
+        self._sources = _Sources(load, plan, speculation, grouped, prefixes)
         self._orders = _Orders(on_roster, on_plan, on_tracing, on_hand_over, on_start_wave, on_drain)
+        self.dismissed = False
+        """True once the coordinator has told it to leave, as it does all ranks of a group of which one drains."""
         self._joined = asyncio.Event()
         self._news = asyncio.Event()
         self._lost: list[str] = []
@@ -136,6 +142,9 @@ class Membership:
         self._complaint = ""
         self._failure: Exception | None = None
         """What kept the present call from making a report."""
+        if grouped is not None:
+            grouped.excused = lambda: self.dismissed or not self.joined
+            grouped.on_report = partial(asyncio.get_running_loop().call_soon_threadsafe, self._news.set)
 
     @property
     def joined(self) -> bool:
@@ -155,10 +164,6 @@ class Membership:
     def report_draining(self) -> None:
         """Tell the coordinator, at once, that no new sessions are taken; reports go on until `run` is cancelled."""
         self._draining = True
-        self._news.set()
-
-    def report_wave(self) -> None:
-        """Tell the coordinator, at once, where this rank stands, if that is new."""
         self._news.set()
 
     async def run(self) -> None:
@@ -230,7 +235,18 @@ class Membership:
         if isinstance(directive, Registered):
             self._enter(directive.heartbeat_interval_ms / 1000, registered)
         else:
+            self._heed(directive)
             self._orders.carry_out(directive)
+
+    def _heed(self, directive: Directive) -> None:
+        """Take in what a rank of a group has to know before its engine does."""
+        match directive:
+            case StartWave() if self._sources.rank is not None:
+                self._sources.rank.hears(directive.number)
+            case Drain():
+                self.dismissed = True
+            case _:
+                pass
 
     def _enter(self, interval_s: float, registered: asyncio.Future[float]) -> None:
         if registered.done():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Generic, Protocol, TypeVar
@@ -13,11 +14,14 @@ from specsplit.membership import Register, Role
 from specsplit.observe import announce, set_up
 from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import Metrics
+from specsplit.ranks.place import ALONE, Place
 from specsplit.rpc.channel import dial
 from specsplit.rpc.member import Membership, member_id_of
 from specsplit.rpc.server import Server
 from specsplit.settings import MemberSettings, ServiceSettings
 from specsplit.values import Adaptive, ModelInfo
+
+_log = logging.getLogger(__name__)
 
 
 class Backend(Protocol):
@@ -49,8 +53,12 @@ class Service(Generic[B]):
         metrics: Metrics,
         load: Callable[[], Awaitable[B]],
         join: Callable[[B, grpc.aio.Channel], Membership] | None = None,
+        place: Place = ALONE,
     ) -> None:
-        """`load` makes the backend while calls are answered UNAVAILABLE; `join` makes the member that it is of a cluster."""
+        """`load` makes the backend while calls are answered UNAVAILABLE; `join` makes the member that it is of a cluster.
+
+        `place`: which rank of a group it is.
+        """
         self.server = server
         self.metrics_address = ""
         """host:port of the metrics as bound; empty if nobody can scrape them."""
@@ -58,6 +66,7 @@ class Service(Generic[B]):
         self._metrics = metrics
         self._load = load
         self._join = join
+        self._place = place
         self._backend: B
         self._open = AsyncExitStack()
         """What has to be closed at the end."""
@@ -84,7 +93,7 @@ class Service(Generic[B]):
         return address
 
     async def serve(self, *, signals: bool = True) -> int:
-        """After `start`: serve until SIGTERM or `leave`, then drain. Returns the exit status: 1 if the backend failed, else 0."""
+        """After `start`: serve until SIGTERM or `leave`, then drain. Returns the exit status: 1 if the backend failed, else its place's."""
         leaving = asyncio.create_task(self._leave_if_failed())
         try:
             async with self._membership() as membership:
@@ -95,7 +104,7 @@ class Service(Generic[B]):
         finally:
             leaving.cancel()
             await self._open.aclose()
-        return 1 if self._backend.failed.is_set() else 0
+        return 1 if self._backend.failed.is_set() else self._status(membership)
 
     def leave(self) -> None:
         """Begin to drain, as SIGTERM does; asked a second time, stop without waiting."""
@@ -131,6 +140,13 @@ class Service(Generic[B]):
         if membership is not None:
             membership.report_draining()
         await self._backend.drained()
+
+    def _status(self, membership: Membership | None) -> int:
+        """The exit status of one that has not failed."""
+        status = self._place.status(dismissed=membership is not None and membership.dismissed)
+        if status:
+            _log.info("leaving with status %d, so that torchrun starts this rank and its group again", status)
+        return status
 
     async def _leave_if_failed(self) -> None:
         await self._backend.failed.wait()

@@ -84,7 +84,7 @@ async def test_a_parked_group_that_loses_a_rank_is_woken_so_that_the_others_noti
 async def test_a_group_that_leaves_is_woken_only_for_one_that_still_has_work(cluster: Cluster, ranks: Ranks) -> None:
     members = [await ranks.join(rank, size=3) for rank in range(3)]
     members[2].say(Draining())
-    await eventually(lambda: all(seat.closed for seat in cluster.coordinator.registry.verifiers))
+    await eventually(lambda: all(seat.closed_because for seat in cluster.coordinator.registry.verifiers))
     await members[2].hang_up()
     await eventually(lambda: len(cluster.coordinator.registry.verifiers) == 2)
     group = cluster.coordinator.registry.verifiers[0].group

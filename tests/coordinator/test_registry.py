@@ -12,7 +12,7 @@ from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import GroupRank, Heartbeat, Register, WaveReport
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
 from specsplit_coordinator.balance import Balance
-from specsplit_coordinator.groups import PATIENCE, Group
+from specsplit_coordinator.groups import FIRST_PATIENCE, PATIENCE, Group
 from specsplit_coordinator.registry import KIND_ORDER, Registry, Seat
 from specsplit_coordinator.rosters import Rosters
 
@@ -159,9 +159,9 @@ def test_what_a_rank_said_before_it_was_taken_for_lost_does_not_bring_it_back(re
     here, lost = (registry.register(replace(verifier(f"v{rank}"), group=GroupRank("g", rank, 2))) for rank in range(2))
     registry.remove(lost, "it was silent for 9.0 s")
     registry.hear_wave(lost, WaveReport(1))
-    assert here.closed == "a group of 2 ranks lacks rank 1"
+    assert here.closed_because == "a group of 2 ranks lacks rank 1"
     registry.register(lost.who)
-    assert not here.closed
+    assert not here.closed_because
 
 
 def ranks(registry: Registry, *numbers: int, size: int = 2) -> list[Seat]:
@@ -190,10 +190,30 @@ def test_a_rank_that_says_late_that_it_drains_does_not_take_its_group_with_it(re
     registry.remove(lost, "it was silent for 9.0 s")
     registry.drain(lost)
     back = registry.register(lost.who)
-    assert not back.closed and not group_of(back).leaving
+    assert not back.closed_because and not group_of(back).leaving
 
 
-def test_ranks_of_a_group_that_was_never_whole_are_woken_after_a_while_and_again(
+def test_a_group_that_has_yet_to_be_whole_is_waited_for_longer_than_one_that_was(
+    registry: Registry, clock: ManualClock
+) -> None:
+    (first,) = ranks(registry, 0)
+    pass_time(registry, clock, FIRST_PATIENCE * LONG_S)
+    assert group_of(first).wave == 0, "its second rank may come late"
+    ranks(registry, 1)
+    pass_time(registry, clock, FIRST_PATIENCE * LONG_S)
+    assert group_of(first).wave == 0
+
+
+def test_a_group_that_does_not_become_whole_is_woken_in_the_end(registry: Registry, clock: ManualClock) -> None:
+    (first,) = ranks(registry, 0)
+    pass_time(registry, clock, FIRST_PATIENCE * LONG_S + 1)
+    assert group_of(first).wave == 1
+    registry.hear_wave(first, WaveReport(1, parked=True))
+    pass_time(registry, clock, LONG_S + 1)
+    assert group_of(first).wave == 2
+
+
+def test_ranks_of_a_group_that_an_earlier_coordinator_saw_whole_are_woken_after_a_while_and_again(
     registry: Registry, clock: ManualClock
 ) -> None:
     (here,) = ranks(registry, 0)

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import pytest
+
 from specsplit.client import make_request
 from specsplit.clock import SystemClock
+from specsplit.errors import Unavailable
 from specsplit.membership import Heartbeat, Register
 from specsplit.observe import TraceContext, Tracing
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
@@ -23,6 +26,9 @@ from specsplit_coordinator.request_log import RequestLog
 
 from .conftest import POCKET
 
+TOKENIZER = Tokenizer.load(POCKET)
+VOCABULARY = TOKENIZER.vocabulary
+
 
 class Preempting:
     """Preempts a session behind its first token, and takes its time to let go of it."""
@@ -37,14 +43,20 @@ class Preempting:
             await asyncio.Event().wait()
 
 
-async def test_a_caller_that_goes_away_while_its_session_moves_leaves_no_place_taken() -> None:
-    clock, tokenizer = SystemClock(), Tokenizer.load(POCKET)
-    registry = Registry(tokenizer.vocabulary, clock, 9.0)
+def a_coordinator() -> tuple[Generator, Registry, Admission]:
+    """One whose verifiers preempt."""
+    clock = SystemClock()
+    registry = Registry(VOCABULARY, clock, 9.0)
     admission, log = Admission(registry, 9, 1.0), RequestLog(clock, Tracing("coordinator", TraceScope()))
     draws, placement = Draws(lambda: 1, lambda: "drawn"), DrafterPlacement(Balance(registry, clock))
-    generator = Generator(tokenizer, registry, admission, Preempting(), draws, log, Caps(), placement)
+    generator = Generator(TOKENIZER, registry, admission, Preempting(), draws, log, Caps(), placement)
+    return generator, registry, admission
+
+
+async def test_a_caller_that_goes_away_while_its_session_moves_leaves_no_place_taken() -> None:
+    generator, registry, admission = a_coordinator()
     for name, most in (("full", 64), ("roomy", 1)):
-        seat = registry.register(Register(name, "a:1", ModelInfo("toy", tokenizer.vocabulary, 512), most))
+        seat = registry.register(Register(name, "a:1", ModelInfo("toy", VOCABULARY, 512), most))
         registry.hear(seat, Heartbeat(Load(free_pages=0 if name == "full" else 99, total_pages=99, page_size=16)))
     registry.drain(roomy := registry.verifiers[1])
 
@@ -60,3 +72,24 @@ async def test_a_caller_that_goes_away_while_its_session_moves_leaves_no_place_t
     asked.cancel()
     await asyncio.wait({asked})
     assert (admission.running, roomy.running) == (0, 0)
+
+
+async def test_one_that_waits_for_a_first_place_when_nobody_has_any_more_ends_with_that_error_as_it_is() -> None:
+    generator, registry, admission = a_coordinator()
+    seat = registry.register(Register("one", "a:1", ModelInfo("toy", VOCABULARY, 512), 1))
+    lease = await admission.enter()
+
+    async def ask() -> None:
+        async with aclosing(generator.generate(make_request("x"), lambda: None)) as events:
+            async for _ in events:
+                pass
+
+    asked = asyncio.create_task(ask())
+    async with asyncio.timeout(10):
+        while not admission.queued:
+            await asyncio.sleep(0.01)
+        registry.drain(seat)
+        with pytest.raises(Unavailable, match="one is draining") as caught:
+            await asked
+    assert caught.value.__cause__ is not caught.value, "no error is its own cause"
+    lease.release()

@@ -19,7 +19,7 @@ from specsplit_drafter.engine import Engine
 from specsplit_drafter.heads import HeadModel
 from specsplit_drafter.model_proposer import ModelProposer
 from specsplit_drafter.proposer import Children, Frontier, Proposer
-from specsplit_drafter.record import Turn
+from specsplit_drafter.record import Cycle
 from specsplit_drafter.session_table import Answer, Outgoing
 from tests.drafter.head_toys import VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import TableProposer, open_event, table_of
@@ -30,7 +30,7 @@ WAIT_S = 20.0
 class Messages(SimpleQueue[Sequence[tuple[int, Answer]]]):
     """An outbox for one stream."""
 
-    def deliver(self, outgoing: Outgoing, turn: Turn | None) -> None:
+    def deliver(self, outgoing: Outgoing, cycle: Cycle | None) -> None:
         for message in outgoing.values():
             self.put(message)
 

@@ -24,7 +24,7 @@ from specsplit.values import Plan
 from specsplit_coordinator.groups import Group
 from specsplit_drafter.engine import Engine
 from specsplit_drafter.model_proposer import ModelProposer
-from specsplit_drafter.record import Turn
+from specsplit_drafter.record import Cycle
 from specsplit_drafter.session_table import Outgoing
 from specsplit_drafter.turns import Turns
 from tests.drafter.group_toys import model_of
@@ -42,9 +42,9 @@ class Outbox:
 
     grows: queue.SimpleQueue[Grow] = field(default_factory=queue.SimpleQueue[Grow])
     refusals: queue.SimpleQueue[SpecsplitError] = field(default_factory=queue.SimpleQueue[SpecsplitError])
-    turns: list[Turn] = field(default_factory=list[Turn])
+    cycles: list[Cycle] = field(default_factory=list[Cycle])
 
-    def deliver(self, outgoing: Outgoing, turn: Turn | None) -> None:
+    def deliver(self, outgoing: Outgoing, cycle: Cycle | None) -> None:
         for events in outgoing.values():
             for _, event in events:
                 match event:
@@ -54,8 +54,8 @@ class Outbox:
                         self.refusals.put(event)
                     case _:
                         raise AssertionError(event)
-        if turn is not None:
-            self.turns.append(turn)
+        if cycle is not None:
+            self.cycles.append(cycle)
 
 
 class Rank:
@@ -171,7 +171,7 @@ def test_sessions_on_any_rank_are_drafted_for_while_others_idle_and_the_group_pa
         time.sleep(0.2)
         assert [mesh.exchanges for mesh in ranks.meshes] == before, "a parked group exchanges nothing"
         assert len(set(before)) == 1 and before[0] > 3 * PARK_AFTER
-        ran = [turn for rank in ranks.ranks for told in rank.outbox.turns for turn in told.turns]
+        ran = [turn for rank in ranks.ranks for told in rank.outbox.cycles for turn in told.turns]
         assert {turn.costs.wave for turn in ran} == {1, 2, 3}
         assert sum(turn.idle for turn in ran) == 2 * sum(not turn.idle for turn in ran), "one is busy, two are idle"
         assert sum(turn.costs.woke_s is not None for turn in ran) == 3

@@ -26,7 +26,7 @@ from specsplit.v1 import cluster_pb2_grpc
 from specsplit.values import DrafterKind, Plan, TraceChanges
 from specsplit_drafter.engine import Engine
 from specsplit_drafter.proposer import Children, Frontier
-from specsplit_drafter.record import Turn
+from specsplit_drafter.record import Cycle
 from specsplit_drafter.rounds import Rounds
 from specsplit_drafter.session_table import Outgoing
 from tests.drafter.head_toys import VOCABULARY, event_of, layout_of, saveable
@@ -344,20 +344,20 @@ class CountingClock(ManualClock):
 
 
 @dataclass
-class Turns:
-    """An outbox that keeps what is told of turns."""
+class Cycles:
+    """An outbox that keeps what is told of cycles."""
 
-    told: list[Turn] = field(default_factory=list[Turn])
+    told: list[Cycle] = field(default_factory=list[Cycle])
 
-    def deliver(self, outgoing: Outgoing, turn: Turn | None) -> None:
-        if turn is not None:
-            self.told.append(turn)
+    def deliver(self, outgoing: Outgoing, cycle: Cycle | None) -> None:
+        if cycle is not None:
+            self.told.append(cycle)
 
 
-def engine_over(proposer: TableProposer, rounds: Rounds, clock: Clock | None = None) -> tuple[Engine, list[Turn]]:
-    table, turns = table_of(proposer, survival=0.2, max_sessions=64), Turns()
+def engine_over(proposer: TableProposer, rounds: Rounds, clock: Clock | None = None) -> tuple[Engine, list[Cycle]]:
+    table, cycles = table_of(proposer, survival=0.2, max_sessions=64), Cycles()
     table.rounds = rounds
-    return Engine(table, clock or ManualClock(), turns, lambda: None), turns.told
+    return Engine(table, clock or ManualClock(), cycles, lambda: None), cycles.told
 
 
 def work(engine: Engine, sessions: int) -> None:
@@ -374,24 +374,24 @@ def all_of_it(level: int, parent: TraceContext | None) -> bool:
 
 
 def test_without_tracing_nothing_is_made_for_a_session() -> None:
-    engine, turns = engine_over(TableProposer(lambda _: {0: 0.5}), Rounds(), CountingClock())
+    engine, cycles = engine_over(TableProposer(lambda _: {0: 0.5}), Rounds(), CountingClock())
     work(engine, sessions=3)
-    assert turns
-    for turn in turns:
-        assert turn.rounds == ()
-        assert turn.expansion is not None
-        assert (turn.expansion.num_sessions, turn.expansion.shares) == (3, ())
-        assert turn.expansion.ended > turn.expansion.began
+    assert cycles
+    for cycle in cycles:
+        assert cycle.rounds == ()
+        assert cycle.expansion is not None
+        assert (cycle.expansion.num_sessions, cycle.expansion.shares) == (3, ())
+        assert cycle.expansion.ended > cycle.expansion.began
 
 
 def test_tracing_reads_the_clock_as_often_for_fifty_sessions_as_for_none() -> None:
     clock = CountingClock()
-    engine, turns = engine_over(TableProposer(lambda _: {0: 0.5}), Rounds(all_of_it), clock)
+    engine, cycles = engine_over(TableProposer(lambda _: {0: 0.5}), Rounds(all_of_it), clock)
     work(engine, sessions=50)
-    expansions = [turn.expansion for turn in turns if turn.expansion]
+    expansions = [cycle.expansion for cycle in cycles if cycle.expansion]
     assert len(expansions[0].shares) == 50
-    assert clock.readings <= 2 * len(expansions) + 3  # twice a turn; once if nothing came of it; once at the end
-    ends = [(round_.commits, round_.error) for turn in turns for round_ in turn.rounds]
+    assert clock.readings <= 2 * len(expansions) + 3  # twice a cycle; once if nothing came of it; once at the end
+    ends = [(round_.commits, round_.error) for cycle in cycles for round_ in cycle.rounds]
     assert ends == [(0, None)] * 50 + [(1, "the drafter has stopped")] * 50
 
 
@@ -402,7 +402,7 @@ class Broken(TableProposer):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_that_fails_ends_the_rounds() -> None:
-    engine, turns = engine_over(Broken(lambda _: {}), Rounds(all_of_it))
+    engine, cycles = engine_over(Broken(lambda _: {}), Rounds(all_of_it))
     work(engine, sessions=1)
-    ends = [(round_.commits, round_.error) for turn in turns for round_ in turn.rounds]
+    ends = [(round_.commits, round_.error) for cycle in cycles for round_ in cycle.rounds]
     assert ends == [(0, None), (1, "the drafter's engine failed")]

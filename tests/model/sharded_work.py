@@ -109,7 +109,7 @@ def leaving(mesh: TorchMesh, folder: Path) -> str:
     mesh.exchange([mesh.rank])
     noticed = folder / str(mesh.rank)
     if mesh.rank == 1:
-        mesh.leave("it has had enough")
+        mesh.abort("it has had enough")
         until = time.monotonic() + 40
         while not (folder / "0").exists() or not (folder / "2").exists():
             if time.monotonic() > until:

@@ -6,16 +6,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
+from specsplit.clock import SystemClock
 from specsplit.errors import Unavailable
 from specsplit.membership import (
     Directive,
     Drain,
     Draining,
+    GroupRank,
     HandOver,
     Heartbeat,
     PlanOrder,
@@ -23,13 +26,18 @@ from specsplit.membership import (
     Registered,
     Report,
     Roster,
+    StartWave,
     TracingOrder,
+    WaveReport,
 )
+from specsplit.ranks.lockstep import Lockstep
+from specsplit.ranks.rank import Rank
 from specsplit.rpc import CLUSTER_SERVICE, Context, Membership, Server, dial, member_id_of
 from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
 from specsplit.values import Adaptive, Control, DrafterInfo, DrafterKind, Endpoint, Load, PlanChanges, TraceChanges
 from specsplit.wire.cluster import directive_to_wire, report_from_wire
+from tests.support.meshes import mesh_of
 
 REGISTER = Register("drafter-1", "127.0.0.1:7", DrafterInfo(DrafterKind.NGRAM, "", None, 128), 4)
 ROSTER = Roster((Endpoint("drafter-2", "127.0.0.1:8"),))
@@ -73,7 +81,7 @@ class Ear:
     """Hears what the membership passes on."""
 
     def __init__(self) -> None:
-        self.heard: asyncio.Queue[Roster | PlanOrder | TraceChanges | HandOver | None] = asyncio.Queue()
+        self.heard: asyncio.Queue[Roster | PlanOrder | TraceChanges | HandOver | int | None] = asyncio.Queue()
 
     def on_drain(self) -> None:
         self.heard.put_nowait(None)
@@ -86,7 +94,7 @@ def make_coordinator(script: Script) -> Server:
 
 
 @asynccontextmanager
-async def joined(script: Script, ear: Ear | None = None) -> AsyncIterator[Membership]:
+async def joined(script: Script, ear: Ear | None = None, rank: Rank | None = None) -> AsyncIterator[Membership]:
     ear = ear or Ear()
     server = make_coordinator(script)
     address = await server.start()
@@ -100,6 +108,8 @@ async def joined(script: Script, ear: Ear | None = None) -> AsyncIterator[Member
             on_plan=ear.heard.put_nowait,
             on_hand_over=ear.heard.put_nowait,
             on_tracing=ear.heard.put_nowait,
+            rank=rank,
+            on_start_wave=ear.heard.put_nowait,
             on_drain=ear.on_drain,
         )
         running = asyncio.create_task(member.run())
@@ -131,6 +141,31 @@ async def test_directives_reach_the_member() -> None:
             script.directives.put_nowait(directive)
         async with asyncio.timeout(10):
             assert [await ear.heard.get() for _ in range(5)] == [ROSTER, plan, tracing, move, None]
+
+
+async def test_a_rank_says_where_it_stands_and_may_leave_once_the_coordinator_knows_and_no_wave_is_to_begin() -> None:
+    script, ear, clock = Script(), Ear(), SystemClock()
+    lockstep, _ = await asyncio.gather(*(asyncio.to_thread(Lockstep, mesh, clock, 7) for mesh in mesh_of(2)))
+    rank = Rank(lockstep, clock)
+    async with joined(script, ear, rank) as member, asyncio.timeout(10):
+        assert await script.next_report() == replace(REGISTER, group=GroupRank("7", 0, 2))
+        assert await script.next_report() == WaveReport()
+        assert not rank.may_leave, "the coordinator may place sessions"
+        for directive in (StartWave(3), Drain()):
+            script.directives.put_nowait(directive)
+        assert [await ear.heard.get() for _ in range(2)] == [3, None]
+        assert member.dismissed and not rank.may_leave, "the others begin the wave"
+        await asyncio.to_thread(rank.start, 3)
+        report = await script.next_report(lambda report: isinstance(report, WaveReport))
+        assert report == WaveReport(3, parked=False)
+
+
+async def test_a_rank_that_has_no_coordinator_may_leave() -> None:
+    lockstep, _ = await asyncio.gather(*(asyncio.to_thread(Lockstep, mesh, SystemClock(), 7) for mesh in mesh_of(2)))
+    rank = Rank(lockstep, SystemClock())
+    async with dial("127.0.0.1:9") as channel:
+        member = Membership(channel, REGISTER, Load, rank=rank)
+        assert rank.may_leave and not member.dismissed
 
 
 async def test_a_member_that_has_no_use_for_an_order_passes_it_by() -> None:

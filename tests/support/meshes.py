@@ -70,7 +70,7 @@ class ThreadMesh:
         parts = self._meet(Collective("reduce_scatter", tuple(partial.shape), partial.dtype), partial)
         return torch.stack([part.chunk(self.size)[self.rank] for part in parts]).sum(0)
 
-    def leave(self, why: str) -> RankLost:
+    def abort(self, why: str) -> RankLost:
         self._shared.why = f"rank {self.rank} of {self.size} cannot go on, which ends its group: {why}"
         self.die()
         return RankLost(self._shared.why)

@@ -143,6 +143,7 @@ class Pages(RuleBasedStateMachine):
             self.kv.free_pages - pool.free_pages
         )
         assert not any(len(session.table) or session.kv_length for session in self.scheduler.waiting)
+        assert len(self.kv.prefixes) <= sum(holders) - held.total(), "what the cache does not hold is not told of"
 
     @invariant()
     def what_a_session_reads_was_computed_of_its_own_text(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specsplit.errors import InvalidRequest
-from specsplit.ranks.place import Place
+from specsplit.ranks.place import ALONE, Place
 from specsplit.settings import VerifierSettings
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
@@ -34,8 +34,8 @@ def test_free_ports_stay_free_and_who_has_no_name_gets_none() -> None:
 
 def test_a_verifier_alone_is_rank_0_and_its_settings_stay() -> None:
     shared = settings_with(dp_size=1, listen="127.0.0.1:50051", member_id="one", coordinator="")
-    assert Place.of(shared, {}) == Place(0, 0)
-    assert Place(0, 0).settings(shared) is shared
+    assert Place.of(shared, {}) == ALONE
+    assert ALONE.settings(shared) is shared
 
 
 @pytest.mark.parametrize(("agents", "kept"), [("1", "True"), ("2", "False")])
@@ -43,7 +43,7 @@ def test_ranks_may_stand_on_several_machines_if_the_store_in_which_they_meet_is_
     agents: str, kept: str
 ) -> None:
     environ = {**TORCHRUN, "GROUP_WORLD_SIZE": agents, "TORCHELASTIC_USE_AGENT_STORE": kept}
-    assert Place.of(settings_with(), environ) == Place(3, 1)
+    assert Place.of(settings_with(), environ) == Place(3, 1, size=4, agents=int(agents))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,8 @@ def test_ranks_may_stand_on_several_machines_if_the_store_in_which_they_meet_is_
             {**TORCHRUN, "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"},
             r"dp_size: is 4, over several torchrun, .*TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
         ),
-        ({}, {**TORCHRUN, "RANK": "x"}, r"RANK: in the environment is 'x'"),
+        ({}, {**TORCHRUN, "RANK": "x"}, r"RANK: in the environment is 'x', expected a number"),
+        ({}, {**TORCHRUN, "GROUP_WORLD_SIZE": "x"}, r"GROUP_WORLD_SIZE: in the environment is 'x', expected a number"),
     ],
 )
 def test_a_group_that_torchrun_has_not_started_is_refused(
@@ -66,3 +67,12 @@ def test_a_group_that_torchrun_has_not_started_is_refused(
 ) -> None:
     with pytest.raises(InvalidRequest, match=why):
         Place.of(settings_with(**values), environ)
+
+
+@pytest.mark.parametrize("dismissed", [True, False])
+@pytest.mark.parametrize(("size", "agents"), [(1, 1), (2, 1), (2, 2)])
+def test_a_rank_leaves_for_good_only_if_the_whole_group_was_told_to_and_has_one_agent(
+    size: int, agents: int, dismissed: bool
+) -> None:
+    for_good = size == 1 or (agents == 1 and dismissed)
+    assert Place(0, 0, size, agents).status(dismissed=dismissed) == (0 if for_good else 1)

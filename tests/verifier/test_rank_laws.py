@@ -9,7 +9,8 @@ import asyncio
 import itertools
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from specsplit.ranks.lockstep import Agreed, Proposal
 from specsplit.sessions import DecodeRequest
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterKind, Endpoint, Stopping
+from specsplit_verifier.verifier import Verifier
+from tests.support.drafter_groups import DrafterGroup, pocket_drafter_groups
 from tests.support.drafting import POCKET, endpoint_of, pocket_drafters
 from tests.support.rank_groups import Ranks, ShardedTargets, eventually, sharded_ranks
 from tests.support.restless import restless
@@ -41,6 +44,8 @@ WAYS: dict[str, dict[str, object]] = {
     "seeded and penalised": {"temperature": 1.1, "seed": 5, "repetition_penalty": 1.1, "frequency_penalty": 0.5},
 }
 KINDS = [None, *DrafterKind]
+PATIENT_US = 2_000_000
+"""Under a plan that drafts and verifies in turn, drafts come in time on a busy machine too."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Case:
     way: str
     text: int
 
-    def request(self, prompts: list[list[int]], drafters: dict[DrafterKind, Endpoint]) -> DecodeRequest:
+    def request(self, prompts: list[list[int]], drafters: Mapping[DrafterKind, Endpoint]) -> DecodeRequest:
         sampling = make_request("", **WAYS[self.way]).sampling  # pyright: ignore[reportArgumentType]
         endpoint = None if self.kind is None else drafters[self.kind]
         stopping = Stopping(NEW, ignore_eos=True)
@@ -93,6 +98,62 @@ def pairs() -> ShardedTargets:
 @pytest.fixture(scope="module")
 def fours() -> ShardedTargets:
     return ShardedTargets(POCKET, 4)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def drafter_groups() -> AsyncIterator[list[DrafterGroup]]:
+    """One of each kind that can be a group."""
+    async with pocket_drafter_groups() as groups:
+        yield groups
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+async def test_the_text_is_that_of_one_that_is_alone_whatever_ranks_of_drafter_groups_draft_for_it(
+    pairs: ShardedTargets,
+    fours: ShardedTargets,
+    drafter_groups: list[DrafterGroup],
+    prompts: list[list[int]],
+    alone: dict[tuple[str, int], list[int]],
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both sessions of one half of the kinds are on one rank, and the other rank drafts for nobody."""
+    restless(monkeypatch)
+    seen = [len(group.turns) for group in drafter_groups]
+    asked = [
+        (Case(group.kind, way, (row + column + size) % len(TEXTS)), {group.kind: group.endpoints[row * column % 2]})
+        for row, group in enumerate(drafter_groups)
+        for column, way in enumerate(("greedy", "seeded"))
+    ]
+    async with verifiers_of({2: pairs, 4: fours}.get(size)) as verifiers:
+        calls = [
+            decode(verifier, case.request(prompts, drafters))
+            for (case, drafters), verifier in zip(asked, itertools.cycle((verifiers[0], verifiers[-1])))
+        ]
+        async with asyncio.timeout(100):
+            written = await asyncio.gather(*calls)
+    wrong = [
+        case for (case, _), (tokens, _) in zip(asked, written, strict=True) if tokens != alone[case.way, case.text]
+    ]
+    assert wrong == []
+    assert sum(end.speculation.drafted for _, end in written) > len(asked), "there were drafts to be wrong about"
+    await eventually(lambda: all(group.parked for group in drafter_groups))
+    for group in drafter_groups:
+        first, other = group.meshes
+        assert first.told == other.told and first.collectives == other.collectives
+    turns = [agreed for group, before in zip(drafter_groups, seen, strict=True) for agreed in group.turns[before:]]
+    assert any(agreed.rows[0] and not agreed.rows[1] for agreed in turns), "a rank stood idle"
+
+
+@asynccontextmanager
+async def verifiers_of(targets: ShardedTargets | None) -> AsyncIterator[list[Verifier]]:
+    """The ranks of a group, or one that is alone."""
+    if targets is None:
+        async with verifier_over(POCKET, kv_tokens=4096, wait_budget_us=PATIENT_US) as verifier:
+            yield [verifier]
+    else:
+        async with sharded_ranks(targets, max_sessions=32, wait_budget_us=PATIENT_US) as ranks:
+            yield ranks.verifiers
 
 
 @pytest.mark.parametrize(("size", "busy", "half"), [(2, 1, 0), (2, 2, 1), (4, 2, 1), (4, 3, 0)])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from specsplit.model.pages import PagePool
 from specsplit.prefix import FIRST_PAGES, REPORTED, extend, first_marks, mark
 from specsplit.sessions import DecodeRequest
-from specsplit.values import Stopping
+from specsplit.values import Plan, Stopping
+from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.recent_prefixes import RecentPrefixes
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, verifier_over
+from tests.verifier.test_kv_cache_manager import session_of
 
 
 def digests_of(first: int, pages: int) -> list[bytes]:
@@ -29,6 +32,18 @@ def test_the_first_pages_of_the_latest_texts_are_told_and_no_more_than_a_report_
     assert mark(texts[-1][FIRST_PAGES]) not in recent.marks
     recent.forget(texts[-1])
     assert not set(map(mark, texts[-1])) & set(recent.marks)
+
+
+def test_a_page_is_told_of_once_it_is_computed_and_not_when_its_session_is_admitted() -> None:
+    kv, text = KVCacheManager(PagePool(64, 16)), list(range(100, 170))
+    session = session_of(1, text, 8, Plan(), kv)
+    assert kv.admit(session, 0)
+    assert kv.prefixes == ()
+    session.kv_length = 40
+    kv.share([session])
+    assert set(kv.prefixes) == set(first_marks(text[:33], 16))
+    kv.free(session)  # its caller has gone, and the rest of the text is never computed
+    assert set(kv.prefixes) == set(first_marks(text[:33], 16))
 
 
 async def test_a_verifier_tells_of_what_it_has_until_it_has_given_it_up(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class Engine:
     ) -> None:
         """With an `inbox` that turns the clock where it would wait, all of this runs in the clock's time."""
         self._outbox = outbox
-        self.rank = Rank(runner.lockstep, clock, parks=bool(settings.coordinator))
+        self.rank = Rank(runner.lockstep, clock)
         recipe, grouped = runner.extractor.recipe, not self.rank.alone
         self._core = core_of(runner.target.info, runner.target.pool, recipe, settings, clock, grouped=grouped)
         for profiled in runner.profile:

@@ -14,6 +14,7 @@ from typing import Final
 from specsplit.features import Features
 from specsplit.model.page_tables import RowPages
 from specsplit.model.pages import PagePool, PageTable
+from specsplit.prefix import FIRST_PAGES
 from specsplit_verifier.feed import Feed, Recipe, Rows
 from specsplit_verifier.prefix_cache import PrefixCache
 from specsplit_verifier.session import Session
@@ -81,6 +82,8 @@ class KVCacheManager:
             if prefix.shared < full:
                 self._cache.put(prefix.digests[prefix.shared : full], session.table.pages(prefix.shared, full))
                 self._keep_features(session.drafter.feed, prefix.digests, range(prefix.shared, full))
+                if prefix.shared < FIRST_PAGES:
+                    self._cache.used(prefix.digests[:full])
                 prefix.shared = full
 
     def recomputed(self, session: Session, recipe: Recipe, features: Features) -> None:
@@ -125,7 +128,7 @@ class KVCacheManager:
         session.table.adopt(self._cache.take(known))
         prefix.shared = len(known)
         session.kv_length = len(known) * self.pool.page_size
-        self._cache.recent.used(prefix.digests[:full])
+        self._cache.used(known)
         if session.cached_tokens is None:
             session.cached_tokens = min(session.kv_length, session.prompt_length)
             self.counters.cached_tokens += session.cached_tokens

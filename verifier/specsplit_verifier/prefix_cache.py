@@ -17,7 +17,7 @@ import numpy as np
 from specsplit.features import Features
 from specsplit.model.page_tables import Slots
 from specsplit.model.pages import PagePool
-from specsplit.prefix import extend
+from specsplit.prefix import FIRST_PAGES, extend
 from specsplit_verifier.feed import Recipe
 from specsplit_verifier.prefix_features import PrefixFeatures
 from specsplit_verifier.recent_prefixes import RecentPrefixes
@@ -68,6 +68,10 @@ class PrefixCache:
         }
         self._pages.update(fresh)
         self._pool.share(np.fromiter(fresh.values(), dtype=np.int64))
+
+    def used(self, digests: Sequence[bytes]) -> None:
+        """A session has a text that begins with these pages: the coordinator is told of those, from the front, that are here."""
+        self.recent.used(self.known(digests[:FIRST_PAGES]))
 
     def keep(self, digest: bytes, recipe: Recipe, features: Features) -> None:
         """Features of a page that is here were computed."""

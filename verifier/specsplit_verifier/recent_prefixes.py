@@ -9,7 +9,7 @@ from specsplit.prefix import FIRST_PAGES, REPORTED, mark
 
 
 class RecentPrefixes:
-    """The first pages of the texts that were admitted last. Belongs to the engine thread, but for `marks`."""
+    """The first pages of the latest texts, as far as they are computed. Belongs to the engine thread, but for `marks`."""
 
     def __init__(self) -> None:
         self._pages: OrderedDict[bytes, None] = OrderedDict()
@@ -17,7 +17,7 @@ class RecentPrefixes:
         """The latest used last; made anew with every change, so that any thread may read it."""
 
     def used(self, digests: Sequence[bytes]) -> None:
-        """A session was admitted whose text begins with these pages."""
+        """These pages are there, and a session has a text that begins with them."""
         for digest in reversed(digests[:FIRST_PAGES]):  # the first page of a text is forgotten last
             self._pages[digest] = None
             self._pages.move_to_end(digest)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import secrets
-from dataclasses import replace
 from functools import partial
 
 import grpc
@@ -24,7 +23,7 @@ from specsplit.model.paced import CostCurve, Paced
 from specsplit.model.torch_mesh import TorchMesh
 from specsplit.observe import fields
 from specsplit.ranks.lockstep import Lockstep
-from specsplit.ranks.place import Place
+from specsplit.ranks.place import ALONE, Place
 from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, Service, registration, run_service
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
@@ -54,7 +53,7 @@ def load_target(settings: VerifierSettings, clock: Clock, rank: int = 0) -> Targ
     try:
         return _loaded(settings, clock, mesh)
     except SpecsplitError as error:
-        mesh.leave(str(error))
+        mesh.abort(str(error))
         raise
 
 
@@ -86,10 +85,10 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
 def main(settings: VerifierSettings) -> int:
     """Run the verifier in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
     place = Place.of(settings, os.environ)
-    return run_service("verifier", place.settings(settings), partial(service_of, rank=place.number))
+    return run_service("verifier", place.settings(settings), partial(service_of, place=place))
 
 
-def service_of(settings: VerifierSettings, rank: int = 0) -> Service[Verifier]:
+def service_of(settings: VerifierSettings, place: Place = ALONE) -> Service[Verifier]:
     """The verifier's process, put together. Raises InvalidRequest for a wrong file of tiers, before anything is loaded."""
     controller_for(settings)
     clock = SystemClock()
@@ -99,7 +98,7 @@ def service_of(settings: VerifierSettings, rank: int = 0) -> Service[Verifier]:
     telemetry = Telemetry(settings, server.tracing, clock)
 
     async def load() -> Verifier:
-        runner = await asyncio.to_thread(load_target, settings, clock, rank)
+        runner = await asyncio.to_thread(load_target, settings, clock, place.number)
         verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry)
         info = verifier.info
         facts = {"model": info.model, "vocabulary": info.vocabulary, "max_context": info.max_context}
@@ -113,6 +112,7 @@ def service_of(settings: VerifierSettings, rank: int = 0) -> Service[Verifier]:
         telemetry.metrics,
         load,
         lambda verifier, channel: _Member(settings, server, verifier, channel, clock).membership,
+        place,
     )
 
 
@@ -128,28 +128,23 @@ class _Member:
         clock: Clock,
     ) -> None:
         self._verifier = verifier
-        self._server = server
-        self._dismissed = False
-        rank = verifier.engine.rank
         self._reporter = Reporter(settings.plan, verifier.engine.statistics, lambda: verifier.control, clock)
         self.membership = Membership(
             channel,
-            replace(registration(settings, "verifier", server, verifier.info), group=rank.group),
+            registration(settings, "verifier", server, verifier.info),
             verifier.load,
             plan=lambda: verifier.plan,
             speculation=self._reporter.report,
-            wave=None if rank.alone else lambda: rank.report,
             prefixes=lambda: verifier.engine.statistics().prefixes,
+            rank=verifier.engine.rank,
             on_roster=self._on_roster,
             on_plan=self._on_plan,
             on_tracing=server.tracing.apply,
             on_hand_over=self._on_hand_over,
-            on_start_wave=self._on_start_wave,
-            on_drain=self._on_drain,
+            on_start_wave=lambda number: verifier.engine.post(BeginWave(number)),
+            on_drain=server.drain,
         )
         verifier.on_lost = self._on_lost
-        rank.excused = lambda: self._dismissed or not self.membership.joined
-        rank.on_report = partial(asyncio.get_running_loop().call_soon_threadsafe, self.membership.report_wave)
 
     def _on_roster(self, roster: RosterDirective) -> None:
         self._reporter.names = {endpoint.address: endpoint.member_id for endpoint in roster.drafters}
@@ -164,15 +159,6 @@ class _Member:
             wanted = f"adaptive = {control.adaptive}, max_draft_tokens = {control.max_draft_tokens}"
             _log.warning("the order (%s) does not go with the settings here, keeping their own: %s", wanted, error)
             self._verifier.replan(order.changes)
-
-    def _on_start_wave(self, number: int) -> None:
-        self._verifier.engine.rank.hears(number)
-        self._verifier.engine.post(BeginWave(number))
-
-    def _on_drain(self) -> None:
-        """The group leaves, as the coordinator knows now: it tells the other ranks, and places no more on any."""
-        self._dismissed = True
-        self._server.drain()
 
     def _on_hand_over(self, order: HandOverDirective) -> None:
         for address, member_id in self._reporter.names.items():
