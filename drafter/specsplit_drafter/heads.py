@@ -30,6 +30,7 @@ from torch import Tensor
 
 from specsplit.features import FeatureFormat, FeatureNeed
 from specsplit.model.batch import Ints
+from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.graphs import Buckets
 from specsplit.model.heads import Head, HeadRunner
 from specsplit.records import GraphStatistics
@@ -81,6 +82,13 @@ class HeadModel:
         """Run one forward of the step's layer, and the LM head where logits are wanted."""
         hidden, _ = self.runners[step].forward(work.rows, self._inputs(step, work), self.kept(step))
         return self._head.logits(step, hidden[self._tensor(work.logits_at)])
+
+    @torch.inference_mode()
+    def run_level(self, batch: DeviceBatch, sources: Tensor) -> Tensor:
+        """Run the layer of a recurrent head over nodes that the device has chosen."""
+        states = self.states[0]
+        hidden = self.runners[0].forward_on_device(batch, states.index_select(0, sources), states)
+        return self._head.logits(0, hidden)
 
     def _inputs(self, step: int, work: StepInput) -> Tensor:
         """Gather the states [num_tokens, state_width] of the parents of the rows' tokens."""

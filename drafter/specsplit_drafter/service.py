@@ -107,8 +107,10 @@ class Drafter:
 
 def load_table(settings: DrafterSettings, rank: int = 0) -> SessionTable:
     """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError and RankLost."""
-    limits = TableLimits(settings.max_sessions, settings.expand_width, settings.node_us)
-    table = SessionTable(load_proposer(settings, rank), limits, _pace(settings))
+    pace = _pace(settings)
+    levels = settings.expand_levels if pace is unpaced else 1  # the curve of a paced device is that of one level
+    limits = TableLimits(settings.max_sessions, settings.expand_width, settings.node_us, levels)
+    table = SessionTable(load_proposer(settings, rank), limits, pace)
     freeze_heap()
     return table
 
@@ -128,6 +130,7 @@ def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
     # An ngram drafter runs without torch: these imports take seconds.
     import torch  # noqa: PLC0415
 
+    from specsplit.model.graphs import CudaCapturer  # noqa: PLC0415
     from specsplit.model.torch_mesh import TorchMesh  # noqa: PLC0415
     from specsplit_drafter.model_proposer import ModelProposer  # noqa: PLC0415
     from specsplit_drafter.turns import Turns  # noqa: PLC0415
@@ -135,7 +138,10 @@ def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
     torch.set_num_threads(settings.threads)
     load = _load_head if settings.kind.is_head else _load_standalone
     if settings.dp_size == 1:
-        return ModelProposer(load(settings, settings.model, None), settings.children)
+        proposer = ModelProposer(load(settings, settings.model, None), settings.children)
+        if settings.cuda_graphs == "auto" and settings.device.startswith("cuda"):
+            proposer.capture_descents(CudaCapturer(torch.device(settings.device)))
+        return proposer
     mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
     try:
         model, clock = load(settings, settings.model, mesh), SystemClock()

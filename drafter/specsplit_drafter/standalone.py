@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specsplit.model.causal_lm import CausalLM
+from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.pages import PagePool
 from specsplit.records import GraphStatistics
 from specsplit.values import DrafterInfo, DrafterKind
@@ -39,3 +40,7 @@ class StandaloneModel:
     def run(self, step: int, work: StepInput) -> Tensor:
         """Run one forward: rows ask for their logits themselves."""
         return self._model.forward(work.rows)
+
+    def run_level(self, batch: DeviceBatch, sources: Tensor) -> Tensor:
+        """Run one forward over nodes that the device has chosen; what their parents left lies in the KV."""
+        return self._model.forward_on_device(batch)

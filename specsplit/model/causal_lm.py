@@ -15,6 +15,7 @@ from specsplit.model.attention import ForwardBatch, TrialForward
 from specsplit.model.backends import check_backend
 from specsplit.model.batch import Row
 from specsplit.model.capture import Capture, Hidden, decoder_layers
+from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, StaticAttention
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.load import load_model
@@ -118,6 +119,17 @@ class CausalLM(ModelRunner):
             return self._replayed(rows, layers) or self._eager(rows, layers)
         logits = torch.empty(0, self.model.config.vocab_size, dtype=self.model.dtype, device=self.device)
         return logits, dict.fromkeys(layers, no_rows(self.model))
+
+    @torch.inference_mode()
+    def forward_on_device(self, batch: DeviceBatch) -> Tensor:
+        """Run a batch that only the device knows, and store its KV, without waiting for it -> logits [B * Q, V] in the model's dtype."""
+        output = self.model(
+            input_ids=batch.tokens.unsqueeze(0),
+            position_ids=batch.positions.unsqueeze(0),
+            use_cache=False,
+            forward_batch=self.plan_on_device(batch),
+        )
+        return output.logits[0]
 
     @torch.inference_mode()
     def trial(self) -> None:

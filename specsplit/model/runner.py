@@ -9,13 +9,16 @@ from typing import Final
 import numpy as np
 import torch
 
+from specsplit.model.attention import ForwardBatch
 from specsplit.model.backends import BACKENDS, choose_backend
 from specsplit.model.batch import Row
+from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.graphs import Buckets, Capturer, CudaCapturer, Graphs, Program, StaticAttention, StaticInputs
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import Geometry, KVCache
 from specsplit.model.page_tables import Slots
 from specsplit.model.pages import PagePool
+from specsplit.model.torch_attention import plan_on_device
 from specsplit.records import GraphStatistics
 
 _log = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ class ModelRunner:
         self.spare_page: Final = num_pages
         """A page of the KV that the pool never hands out: the padding of captured forwards lives there."""
         self.kv: Final = KVCache(geometry, (num_pages + 1) * page_size, dtype, device)
+        self._group: Final = geometry.group
         self.attention: Final = choose_backend(backend, self.kv)
         """Name of the backend."""
         self.backend: Final = BACKENDS[self.attention](self.kv, geometry.group, page_size)
@@ -91,6 +95,10 @@ class ModelRunner:
             )
         else:
             self.graphs = graphs
+
+    def plan_on_device(self, batch: DeviceBatch) -> ForwardBatch:
+        """Plan a batch that only the device knows. It attends by torch with every backend: other kernels are planned on the host."""
+        return plan_on_device(self.kv, self._group, batch)
 
     def compact(self, kept: Sequence[tuple[Row, Sequence[int]]]) -> None:
         """Move the KV of some of a row's new tokens, in order of their indices, to the front of them; the others' is lost."""

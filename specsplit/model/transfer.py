@@ -40,11 +40,11 @@ def all_on_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
-    """Contiguous tensors (at least one) of one device as arrays, once all that the device was given before is done.
+    """Contiguous tensors of one device as arrays, once all that the device was given before is done.
 
     From a GPU they come by one copy of all their bytes; it is the one thing here that waits. On the CPU they are the tensors' own memory.
     """
-    device = tensors[0].device
+    device = tensors[0].device if tensors else torch.device("cpu")
     if device.type != "cuda":
         return [tensor.numpy() for tensor in tensors]
     packed = torch.cat([tensor.view(-1).view(torch.uint8) for tensor in tensors])

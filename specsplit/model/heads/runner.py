@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specsplit.model.attention import ForwardBatch
 from specsplit.model.batch import Row
+from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, StaticAttention
 from specsplit.model.heads.head import Head
 from specsplit.model.input_batch import InputBatch
@@ -94,6 +95,17 @@ class HeadRunner(ModelRunner):
         if into is not None:
             into.index_copy_(0, batch.write_slots, left)
         return hidden, left
+
+    @torch.inference_mode()
+    def forward_on_device(self, batch: DeviceBatch, states: Tensor, into: Tensor) -> Tensor:
+        """Run a batch that only the device knows, without waiting for it: states [B * Q, state_width] -> hidden [B * Q, hidden_size].
+
+        Stores KV, and states in `into` [num_slots, state_width].
+        """
+        planned = self.plan_on_device(batch)
+        hidden, left = self.head(self.step, batch.tokens, states, batch.positions, forward_batch=planned)
+        into.index_copy_(0, batch.write_slots, left)
+        return hidden
 
     def _empty(self, width: int) -> Tensor:
         return torch.empty(0, width, dtype=self.head.dtype, device=self.head.device)
