@@ -3,16 +3,17 @@ PYTHON ?= python3
 # Half of the tests' time is waiting for processes, so there is one worker more than there are cores.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 3) + 1)')
 
+TRITON := 3.9.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := specsplit drafter verifier coordinator scripts benchmarks tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types floors drift unit format bench lab chat protos clean
+.PHONY: help setup demo test lint types floors drift unit format bench lab gpu gpu-wheels chat protos clean
 
 help: ## what there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## .venv with everything in it
 
@@ -23,6 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[engine,dev]"
 	@# Without a GPU its signatures are what the tests need of it (18 MB), and not what it requires (gigabytes of CUDA).
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps flashinfer-python apache-tvm-ffi nvidia-ml-py
+	@# Kernels are tested by triton's interpreter. A build of torch for CUDA has brought the triton that it goes with.
+	@test "$$(uname -s)" != Linux || $(BIN)/python -c 'import importlib.util as u; exit(not u.find_spec("triton"))' || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps triton==$(TRITON)
 	@touch $@
 	@echo "setup: done"
 
@@ -64,6 +68,12 @@ bench: $(STAMP) ## the benchmarks: a table, a JSON file and a plot each
 lab: $(STAMP) ## policies in virtual time: the same digits every time, in a few minutes
 	@$(BIN)/python -m benchmarks lab
 
+gpu: ## with CUDA: tests and benchmarks in 9 minutes, by PYTHON as it stands and, with WHEELS=path, the packages that it lacks
+	@$(PYTHON) -m scripts.gpu_site $(if $(WHEELS),--wheels "$(WHEELS)") $(if $(COMMIT),--commit "$(COMMIT)")
+
+gpu-wheels: $(STAMP) ## the packages that a machine with a GPU may lack, for make gpu, into build/wheels
+	@$(BIN)/python -m scripts.gpu_wheels
+
 chat: $(STAMP) ## a small chat model (fetched once, 92 MB) on this machine; ask it with: specsplit generate --chat -p "..."
 	@$(BIN)/python -m scripts.chat_model
 	@$(BIN)/specsplit up --model build/chat/target
@@ -72,4 +82,4 @@ protos: $(STAMP) ## write specsplit/v1 from protos/specsplit/v1
 	@$(BIN)/python scripts/generate_protos.py
 
 clean: ## remove what the other targets made, models and .venv excepted
-	@rm -rf dist build/protos-venv build/wheel .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf dist build/protos-venv build/wheel build/wheels build/gpu .pytest_cache .ruff_cache .import_linter_cache .hypothesis

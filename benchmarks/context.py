@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.report import Report, Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RESULTS = Path("docs/results")
 QUICK_RESULTS = Path("build/results")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import LlamaForCausalLM
 
 from benchmarks.account import Account, ForwardClock
@@ -17,10 +18,11 @@ Generate = Callable[[list[int], int, float, int], tuple[list[int], float, Accoun
 """(prompt, new tokens, temperature, seed) -> (tokens, seconds, where these went)."""
 
 
-def _load(folder: Path, layers: int) -> LlamaForCausalLM:
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+def _load(folder: Path, layers: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> LlamaForCausalLM:
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     if layers:
         inflate(model, layers)
+    nn.Module.to(model, torch.device(device))
     model.generation_config.eos_token_id = None  # as with ignore_eos: every way writes the same number of tokens
     return model
 
@@ -44,7 +46,7 @@ def _caller(model: LlamaForCausalLM, clocks: _Clocks, threads: int, **how: objec
             if temperature
             else {"do_sample": False}
         )
-        rows = torch.tensor([prompt])
+        rows = torch.tensor([prompt], device=model.device)
         torch.set_num_threads(threads)
         torch.manual_seed(seed)
         before = clocks.read()
@@ -52,9 +54,10 @@ def _caller(model: LlamaForCausalLM, clocks: _Clocks, threads: int, **how: objec
         out = model.generate(  # pyright: ignore[reportAttributeAccessIssue] (its protocol lags behind its classes)
             rows, attention_mask=torch.ones_like(rows), max_new_tokens=new, **sampling, **how
         )
+        tokens = out[0, len(prompt) :].tolist()  # waits for a device
         seconds = time.perf_counter() - started
         torch.set_num_threads(1)
-        return out[0, len(prompt) :].tolist(), seconds, clocks.read() - before
+        return tokens, seconds, clocks.read() - before
 
     return call
 
@@ -74,3 +77,15 @@ def generators(target: Path, draft: Path | None, layers: int) -> dict[str, Gener
 
 def _assisted(model: LlamaForCausalLM, clock: ForwardClock, draft: LlamaForCausalLM) -> Generate:
     return _caller(model, _Clocks(clock, ForwardClock(draft)), 1, assistant_model=draft)
+
+
+def generators_on(device: str, dtype: torch.dtype, target: Path, draft: Path, layers: int) -> dict[str, Generate]:
+    """The same on a device, by name. Accounts are of the host's time alone: a forward returns before the device is done."""
+    model = _load(target, layers, dtype, device)
+    clock = ForwardClock(model)
+    alone = _Clocks(clock)
+    return {
+        "generate": _caller(model, alone, 1),
+        "generate, assistant_model": _assisted(model, clock, _load(draft, 0, dtype, device)),
+        "generate, prompt lookup": _caller(model, alone, 1, prompt_lookup_num_tokens=PROMPT_LOOKUP),
+    }

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import matplotlib
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-matplotlib.use("Agg")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Row = dict[str, object]
 
@@ -69,11 +69,20 @@ class Report:
 
     def write(self, folder: Path, draw: Callable[[Figure], None]) -> list[Path]:
         """Write `<name>.json`, `.md` and `.png` into `folder`; `draw` fills the plot."""
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"{self.name}.{ending}" for ending in ("json", "md", "png")]
-        paths[0].write_text(json.dumps(asdict(self), indent=2, default=_plain) + "\n", encoding="utf-8")
-        paths[1].write_text(self.markdown(), encoding="utf-8")
+        import matplotlib  # noqa: PLC0415 (who writes tables alone does without it)
+        from matplotlib.figure import Figure  # noqa: PLC0415
+
+        matplotlib.use("Agg")
+        paths = [*self.write_tables(folder), folder / f"{self.name}.png"]
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         draw(figure)
-        figure.savefig(paths[2], dpi=110)
+        figure.savefig(paths[-1], dpi=110)
+        return paths
+
+    def write_tables(self, folder: Path) -> list[Path]:
+        """Write `<name>.json` and `.md` into `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / f"{self.name}.{ending}" for ending in ("json", "md")]
+        paths[0].write_text(json.dumps(asdict(self), indent=2, default=_plain) + "\n", encoding="utf-8")
+        paths[1].write_text(self.markdown(), encoding="utf-8")
         return paths

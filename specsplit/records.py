@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from specsplit.values import Estimate, Miss, Plan
 
@@ -126,6 +127,40 @@ class LinkStatistics:
     """Bytes of the features that were sent, framing not counted."""
 
 
+class Eager(StrEnum):
+    """Why a forward was no CUDA graph, where others are."""
+
+    SIZE = "size"
+    """More tokens or rows than the largest graph takes."""
+    LAYOUT = "layout"
+    """Its pages or masks are more than the memory for them holds."""
+    FAILED = "failed"
+    """Capturing it anew, for hidden states of other layers, has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphStatistics:
+    """What has become of the forwards of a model since some of them were captured. Without graphs all of it is 0."""
+
+    captured: int = 0
+    """Graphs that there are."""
+    nbytes: int = 0
+    """Memory of the device that they take."""
+    replayed: int = 0
+    """Forwards that were a graph."""
+    eager: Mapping[Eager, int] = field(default_factory=dict[Eager, int])
+    """Forwards that were none, by reason."""
+
+    def beside(self, other: GraphStatistics) -> GraphStatistics:
+        """Both together."""
+        return GraphStatistics(
+            self.captured + other.captured,
+            self.nbytes + other.nbytes,
+            self.replayed + other.replayed,
+            {reason: self.eager.get(reason, 0) + other.eager.get(reason, 0) for reason in Eager},
+        )
+
+
 @dataclass(frozen=True)
 class DrafterStatistics:
     """What a drafter has done and holds."""
@@ -149,3 +184,4 @@ class DrafterStatistics:
     """0: the kind keeps no KV."""
     expansion_ms: float
     """Exponentially weighted mean duration of one."""
+    graphs: GraphStatistics = GraphStatistics()

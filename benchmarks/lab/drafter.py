@@ -52,7 +52,7 @@ class Drafter:
                 self.table.handle((stream, session), event)
         self._tell()
         before = self.expansions
-        seconds = sum(self._expand() for _ in range(self.table.levels))
+        seconds = sum(self._expand() for _ in range(self.table.at_once))
         if self.expansions == before:
             self._tell()
             self._awake = False

@@ -63,7 +63,7 @@ class Laboratory:
         return self.ledger
 
     def _drafter(self, source: Source, spec: DrafterSpec) -> Drafter:
-        limits = TableLimits(MAX_SESSIONS, spec.expand_width, spec.node_us)
+        limits = TableLimits(MAX_SESSIONS, spec.expand_width, spec.node_us, spec.expand_levels)
         proposer = source.proposer(spec)
         if self._scenario.policy is Policy.DRAFTS_TOKENS:
             proposer = RightProposer(proposer, self._texts)

@@ -78,7 +78,7 @@ class ReplayProposer(NoFeatures):
         """Zero: there is no context to read."""
         return 0
 
-    def expand(self, frontier: Sequence[Frontier]) -> list[Children]:
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children]:
         """Say what was recorded of each node."""
         return [self._expand(*self._sessions[part.session], part.slots.tolist()) for part in frontier]
 

@@ -37,6 +37,8 @@ class DrafterSpec:
     expand_width: int = 256
     node_us: float = 3.0
     children: int = 16
+    expand_levels: int = 1
+    """More cost nothing here: the curve says what one level costs."""
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.cost.base_ms:g} ms"

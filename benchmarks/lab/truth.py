@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specsplit.features import FeatureLayout, Features
-from specsplit.tree import TokenTree
+from specsplit.tree import Ints, TokenTree
 from specsplit.values import DrafterInfo, Sampling
 from specsplit_drafter.proposer import Advance, Children, Expanded, Frontier, Proposer, ProposerPages, SessionKey
 
@@ -30,6 +30,7 @@ class RightProposer:
         self.turns = proposer.turns
         self.max_depth = proposer.max_depth
         self.redraws = proposer.redraws
+        self.max_levels = 1  # right tokens are put in after the fact: nothing can be drawn below them before
         self.shares_root = proposer.shares_root
 
     @property
@@ -58,13 +59,16 @@ class RightProposer:
         """As the proposer does."""
         self._proposer.commit(session, advance)
 
-    def expand(self, frontier: Sequence[Frontier]) -> list[Expanded]:
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Expanded]:
         """What the proposer says, but for wrong tokens."""
         found = self._proposer.expand(frontier)
         return [
             self._right(part, children) if isinstance(children, Children) else children
             for part, children in zip(frontier, found, strict=True)
         ]
+
+    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+        """Do nothing: nothing is drawn below a frontier."""
 
     def close(self, session: SessionKey) -> None:
         """As the proposer does."""

@@ -70,6 +70,12 @@ class Calibration:
         self._observed = self._fitted = 0
         """Nodes observed, by the wider one too, and how many of them the fit knows."""
 
+    @property
+    def shifts(self) -> FloatArray:
+        """What is added to a logit at the centre of every bin [num_bins]."""
+        self._fit()
+        return self._shift
+
     def log_probabilities(self, raw: npt.ArrayLike) -> FloatArray:
         """Calibrate raw log-probabilities [n]: each is <= 0, and their order is kept."""
         self._fit()
@@ -141,6 +147,11 @@ class DistanceCalibration:
             rows = (which == distance).nonzero()[0]
             found[rows] = self.by_distance[distance].log_probabilities(raw.take(rows, axis=0))
         return found
+
+    @property
+    def shifts(self) -> FloatArray:
+        """What every distance adds to a logit at the centre of every bin [D, num_bins]."""
+        return np.stack([calibration.shifts for calibration in self.by_distance])
 
     def observe(self, raw: npt.ArrayLike, picked: int | None, distance: int) -> None:
         """Learn as `Calibration.observe` does from a node at this distance."""

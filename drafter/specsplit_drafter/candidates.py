@@ -106,13 +106,17 @@ class CandidatePool:
         self._distances = tree.attach(np.int64, _NEVER)
         """Guessed states between the node and the last true feature, when it was expanded: one more than its parent had then."""
 
+    def distances(self, slots: Ints) -> Ints:
+        """Count the guessed states between nodes that are to be expanded and the last true feature [n]."""
+        return np.where(slots == ROOT, 0, self._distances.data.take(self._tree.parents.take(slots)) + 1)
+
     def add(self, slots: Ints, children: Children) -> Rescored:
         """Take in the children of nodes that were expanded together, in the place of those that some of them had.
 
         What is given back is for those that are nodes already.
         """
         tree = self._tree
-        distances = np.where(slots == ROOT, 0, self._distances.data.take(tree.parents.take(slots)) + 1)
+        distances = self.distances(slots)
         again = slots.compress(self._distances.data.take(slots) != _NEVER)
         self._expansions.data[slots], self._distances.data[slots] = children, distances
         self._rows.data[slots] = np.arange(len(slots))
@@ -135,6 +139,11 @@ class CandidatePool:
         new = np.where(same.any(axis=1), drawn, np.minimum(old, least.take(rows)))
         changed = new != old
         return Rescored(slots.compress(changed), new.compress(changed))
+
+    @property
+    def shifts(self) -> Scores:
+        """The calibration of edges, by distance (calibration.py)."""
+        return self._calibration.shifts
 
     def take(self, count: int, floor: float) -> Candidates:
         """Take those above a floor of log-survival, `count` at most, likeliest first. They are to become nodes."""

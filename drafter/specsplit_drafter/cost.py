@@ -8,12 +8,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from specsplit.tree import Scores
+from specsplit_drafter.level_cost import LevelCost
 from specsplit_drafter.proposer import Frontier
 
 FORGETTING: Final = 0.98
 MESSAGE_SHARE: Final = 0.05
 """Share of a step's time for which what was grown may wait to be told together."""
-MOST_LEVELS: Final = 16
+MOST_AT_ONCE: Final = 16
+"""Expansions that one message tells of."""
 
 
 class CostLine(NamedTuple):
@@ -31,25 +33,33 @@ FREE: Final = CostLine(0.0, 0.0)
 
 
 class Expansions:
-    """The latest expansion, and the line, by least squares over recent ones (older ones fade by 0.98 each)."""
+    """The latest expansion, and the line, by least squares over recent ones of one level (older ones fade by 0.98 each)."""
 
     def __init__(self) -> None:
         self.frontier: Sequence[Frontier] = ()
         """Nodes of the latest expansion, by session."""
         self.rows = 0
-        """Its rows."""
+        """Its rows, those of further levels not counted."""
+        self.levels = 1
+        """Levels that it drew."""
+        self.brought = 0
+        """How many of the further ones brought nodes."""
+        self.level_cost = LevelCost()
         self._sums = np.zeros(5)
         """Sums of weight, rows, seconds, rows squared and rows times seconds."""
 
     def took(self, seconds: float) -> None:
         """Learn how long it took."""
         rows = self.rows
+        if self.levels > 1:
+            self.level_cost.took(seconds - self.line.seconds(rows), self.brought)
+            return
         self._sums *= FORGETTING
         self._sums += (1, rows, seconds, rows * rows, rows * seconds)
 
     @property
     def mean_s(self) -> float | None:
-        """The mean time that recent ones took; None if there was none."""
+        """The mean time that recent ones of one level took; None if there was none."""
         weight, _, seconds, _, _ = self._sums.tolist()
         return seconds / weight if weight else None
 
@@ -65,14 +75,14 @@ class Expansions:
         return CostLine((seconds - row_s * rows) / weight, row_s)
 
 
-def levels_at_once(step_s: float, mean_s: float | None) -> int:
+def expansions_at_once(step_s: float, mean_s: float | None) -> int:
     """Choose how many expansions one message tells of, so that none is kept back for long: a twentieth of a step, and 16 at most.
 
-    Worked example: for steps of 20 ms an n-gram drafter, whose expansions take 0.2 ms, tells of 5 levels at once, a model of 2 ms of each.
+    Worked example: for steps of 20 ms an n-gram drafter, whose expansions take 0.2 ms, tells of 5 at once, a model of 2 ms of each.
     """
     if mean_s is None:
         return 1
-    return max(1, min(MOST_LEVELS, int(MESSAGE_SHARE * step_s / max(mean_s, 1e-6))))
+    return max(1, min(MOST_AT_ONCE, int(MESSAGE_SHARE * step_s / max(mean_s, 1e-6))))
 
 
 def best_width(survivals: Scores, line: CostLine) -> int:

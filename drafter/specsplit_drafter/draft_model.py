@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from specsplit.model.batch import Ints, Row
+from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.page_tables import Slots
 from specsplit.model.pages import PagePool
 from specsplit.model.sharded import ShardedBlocks
+from specsplit.records import GraphStatistics
 from specsplit.values import DrafterInfo
 
 _NONE: Final[Ints] = np.empty(0, dtype=np.int64)
@@ -105,6 +107,11 @@ class DraftModel(Protocol):
         ...
 
     @property
+    def graph_statistics(self) -> GraphStatistics:
+        """What has become of the forwards of all steps. Any thread may ask."""
+        ...
+
+    @property
     def recurrent(self) -> bool:
         """True if its one step predicts from nodes of any depth; otherwise step d predicts from those at depth d below the root."""
         ...
@@ -118,5 +125,12 @@ class DraftModel(Protocol):
         """Compute the rows (at least one) of a step -> logits float32 [len(wanted), V].
 
         Writes KV and states of those rows and nothing else, so it may be repeated.
+        """
+        ...
+
+    def run_level(self, batch: DeviceBatch, sources: Tensor) -> Tensor:
+        """Compute, with a recurrent model, nodes that the device has chosen, without waiting for it -> logits [B * Q, V].
+
+        sources int64 [B * Q]: slots of the parents of the tokens. Writes KV and states of the tokens and nothing else.
         """
         ...

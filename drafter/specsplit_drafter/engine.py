@@ -130,6 +130,7 @@ class Engine:
             used_pages=pages.used,
             total_pages=pages.total,
             expansion_ms=self._durations.mean_ms,
+            graphs=self._table.proposer.graphs,
         )
 
     def load(self) -> Load:
@@ -182,7 +183,7 @@ class Engine:
         if self._turns is not None and self._turns.rank.parked:
             self._turns.rank.rests(unfinished=table.num_sessions > 0)
             return None
-        more = table.levels
+        more = table.at_once
         while more:
             if (times := self._expand()) is None:
                 rest_s = None if self._turns is None else self._turns.sit_out(table.num_sessions)

@@ -34,6 +34,11 @@ class ExpandableNodes:
         self._ranked: Ints | None = None
         """What `best` gives; None if the tree has changed since it was asked for."""
 
+    @property
+    def deepest(self) -> int:
+        """Position from which on nothing is expanded."""
+        return min(self._tree.root_position + self.max_depth, self._max_context - 1)
+
     def best(self, places: int) -> Ints:
         """List the likeliest, one expansion's at most, and not more new ones than there are places for their children.
 
@@ -47,6 +52,10 @@ class ExpandableNodes:
     def new(self, slots: Ints) -> Flags:
         """Tell which of these never were taken [n]."""
         return ~self._known.data.take(slots)
+
+    def open(self, slots: Ints) -> Flags:
+        """Tell which of these may still be taken [n]."""
+        return ~self._taken.data.take(slots)
 
     def take(self, slots: Ints) -> None:
         """Do not give these again."""
@@ -72,9 +81,8 @@ class ExpandableNodes:
 
     def _rank(self) -> Ints:
         tree = self._tree
-        deepest = min(tree.root_position + self.max_depth, self._max_context - 1)
         worthwhile = tree.scores >= tree.root_score + self._floor
-        worthwhile &= tree.positions < deepest
+        worthwhile &= tree.positions < self.deepest
         ready = worthwhile & self._ready()
         if ready[ROOT]:
             ready[ROOT + 1 :] &= self._shares_root & (tree.parents[ROOT + 1 :] != ROOT)

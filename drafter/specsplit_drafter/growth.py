@@ -24,7 +24,7 @@ from specsplit_drafter.calibration import DistanceCalibration
 from specsplit_drafter.candidates import CandidatePool
 from specsplit_drafter.cost import FREE, CostLine, best_width
 from specsplit_drafter.expandable import ExpandableNodes
-from specsplit_drafter.proposer import UNBOUNDED, Advance, Children
+from specsplit_drafter.proposer import UNBOUNDED, Advance, Children, Level, Scoring
 from specsplit_drafter.unsent import UnsentGrows
 from specsplit_drafter.worth import Worth
 
@@ -80,6 +80,22 @@ class Growth:
             return _NO_SLOTS
         return self._expandable.best(self.original.room)  # each is to get a child at least
 
+    def levels_below(self, slots: Ints) -> int:
+        """Count the levels that may be expanded at once from offers on, their own counted."""
+        deep = self._expandable.deepest - int(self.original.tree.positions.take(slots).min())
+        return max(1, deep if self.plan.draft_ahead else min(deep, self.plan.num_steps - self._rounds))
+
+    def scoring(self, slots: Ints, width: int) -> Scoring:
+        """Tell how to score what hangs below offers, of which `width` nodes of every level are to be expanded."""
+        return Scoring(
+            scores=self.original.tree.log_survivals(slots),
+            distances=self._candidates.distances(slots),
+            shifts=self._candidates.shifts,
+            floor=math.log(self.worth.floor),
+            deepest=self._expandable.deepest,
+            width=width,
+        )
+
     def take(self, slots: Ints) -> None:
         """Choose some of the offers; `expanded` or `postponed` must follow."""
         self._chosen = slots
@@ -98,15 +114,38 @@ class Growth:
         self._expandable.give_back(self._chosen)
         self._chosen = _NO_SLOTS
 
-    def expanded(self, children: Children) -> None:
-        """Make candidates of the children of the nodes that were taken, and nodes of the likely ones."""
-        rescored = self._candidates.add(self._chosen, children)
+    def expanded(self, children: Children) -> list[Ints]:
+        """Make candidates of the children of the nodes that were taken, and nodes of the likely ones.
+
+        By level that was drawn below them: the slots of its nodes [n], -1 for those that are none, or have been expanded before. Levels
+        without any are left out.
+        """
+        slots, self._chosen = self._chosen, _NO_SLOTS
+        self._unsent.stir()  # if it rested, it was for want of features
+        self._take_in(slots, children)
+        kept: list[Ints] = []
+        for level in children.levels:
+            slots = self._wanted(slots, level)
+            rows = (slots >= 0).nonzero()[0]
+            if not len(rows):
+                break
+            self._expandable.take(slots.take(rows))
+            self._take_in(slots.take(rows), level.children.at(rows))
+            kept.append(slots)
+        return kept
+
+    def _take_in(self, slots: Ints, children: Children) -> None:
+        rescored = self._candidates.add(slots, children)
         if len(rescored.slots):
             self._unsent.add(self.original.rescore(*rescored))
-        self._chosen = _NO_SLOTS
         self._rounds += 1
-        self._unsent.stir()  # if it rested, it was for want of features
         self._push()
+
+    def _wanted(self, above: Ints, level: Level) -> Ints:
+        """Find the slots [n] of the nodes of a level below nodes with these slots; -1 for those that are not to be expanded."""
+        parents = above.take(level.parents)
+        slots = self.original.tree.children(parents, level.tokens)
+        return np.where((slots >= 0) & self._expandable.open(slots), slots, -1)
 
     def replan(self, plan: Plan) -> None:
         """Grow under another plan from now on. The verifier is answered, if only that this rests."""

@@ -22,6 +22,7 @@ forward are one gather.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import Final
 
 import torch
@@ -29,7 +30,10 @@ from torch import Tensor
 
 from specsplit.features import FeatureFormat, FeatureNeed
 from specsplit.model.batch import Ints
+from specsplit.model.device_batch import DeviceBatch
+from specsplit.model.graphs import Buckets
 from specsplit.model.heads import Head, HeadRunner
+from specsplit.records import GraphStatistics
 from specsplit_drafter.draft_model import StepInput
 
 
@@ -50,20 +54,41 @@ class HeadModel:
         self.blocks: Final = head.blocks
         sources = 1 if shape.recurrent else shape.num_steps - 1  # nobody reads the last step's states
         self.states: Final = [
-            torch.zeros(num_slots, shape.state_width, dtype=head.dtype, device=head.device) for _ in range(sources)
+            torch.zeros(self.runners[0].kv.num_slots, shape.state_width, dtype=head.dtype, device=head.device)
+            for _ in range(sources)
         ]
-        """By step, [num_slots, state_width]."""
+        """By step, [kv.num_slots, state_width]."""
         width = need.layout(need.hidden_size, FeatureFormat.FLOAT32).width
         self._no_features = torch.empty(0, width, dtype=head.dtype)
         self._projected = bool(need.projection)
         self._head = head
 
+    @property
+    def graph_statistics(self) -> GraphStatistics:
+        """What has become of the forwards of all steps."""
+        return reduce(GraphStatistics.beside, (runner.graph_statistics for runner in self.runners))
+
+    def kept(self, step: int) -> Tensor | None:
+        """Where the states of a step are kept by slot; None: nobody reads them."""
+        return self.states[step] if step < len(self.states) else None
+
+    def capture_graphs(self, buckets: Buckets) -> None:
+        """Capture forwards of every step, as `HeadRunner.capture_graphs` does."""
+        for step, runner in enumerate(self.runners):
+            runner.capture_graphs(buckets, self.kept(step))
+
     @torch.inference_mode()
     def run(self, step: int, work: StepInput) -> Tensor:
         """Run one forward of the step's layer, and the LM head where logits are wanted."""
-        kept = self.states[step] if step < len(self.states) else None
-        hidden, _ = self.runners[step].forward(work.rows, self._inputs(step, work), kept)
+        hidden, _ = self.runners[step].forward(work.rows, self._inputs(step, work), self.kept(step))
         return self._head.logits(step, hidden[self._tensor(work.logits_at)])
+
+    @torch.inference_mode()
+    def run_level(self, batch: DeviceBatch, sources: Tensor) -> Tensor:
+        """Run the layer of a recurrent head over nodes that the device has chosen."""
+        states = self.states[0]
+        hidden = self.runners[0].forward_on_device(batch, states.index_select(0, sources), states)
+        return self._head.logits(0, hidden)
 
     def _inputs(self, step: int, work: StepInput) -> Tensor:
         """Gather the states [num_tokens, state_width] of the parents of the rows' tokens."""

@@ -8,7 +8,7 @@ that it does not keep other sessions waiting, and with a head as its features ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -17,20 +17,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.errors import InvalidRequest, SpecsplitError
+from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureLayout, Features
+from specsplit.model.graphs import Capturer
+from specsplit.records import GraphStatistics
 from specsplit.tree import Flags, Ints, TokenTree
 from specsplit.values import DrafterInfo, Sampling
+from specsplit_drafter.descent import Descent, DescentInputs, DescentPart, Drawn, exactly
+from specsplit_drafter.descent_graphs import DescentGraphs, fitting
+from specsplit_drafter.device_ranking import Ranked
 from specsplit_drafter.draft_model import DraftModel, StepInput
 from specsplit_drafter.feature_buffer import FeatureBuffer
+from specsplit_drafter.fetched import Fetched
 from specsplit_drafter.isolation import Found, Isolation
-from specsplit_drafter.proposer import UNBOUNDED, Advance, Children, Expanded, Frontier, ProposerPages, SessionKey
-from specsplit_drafter.ranking import Ranking, no_numbers
+from specsplit_drafter.proposer import UNBOUNDED, Advance, Expanded, Frontier, ProposerPages, SessionKey
+from specsplit_drafter.ranking import Ranking
 from specsplit_drafter.token_map import TokenMap, room
 from specsplit_drafter.turns import Turns
 
 CONTEXT_BUDGET: Final = 512
 """Pending tokens in one expansion at most, all sessions together."""
+MOST_LEVELS: Final = 8
+"""Of one expansion."""
 
 
 @dataclass(slots=True)
@@ -72,6 +80,8 @@ class ModelProposer:
     ) -> None:
         self.turns: Final = turns
         """How it expands together with the other ranks of its group; None: it is alone."""
+        self._descents: DescentGraphs | None = None
+        """None: every descent is run eagerly."""
         self._model = model
         self._budget = context_budget
         self._ranking = Ranking(children, model.vocab_size, model.device)
@@ -91,6 +101,16 @@ class ModelProposer:
         return ProposerPages(total - sum(pool.free_pages for pool in self._model.pools), total)
 
     @property
+    def graphs(self) -> GraphStatistics:
+        """What has become of the forwards of all steps, and of descents."""
+        forwards = self._model.graph_statistics
+        return forwards if self._descents is None else forwards.beside(self._descents.statistics)
+
+    def capture_descents(self, capturer: Capturer) -> None:
+        """Capture descents as graphs from now on."""
+        self._descents = DescentGraphs(self._model, capturer)
+
+    @property
     def room(self) -> int:
         """Nodes that have a free slot in every step."""
         return min(room(pool, len(self._sessions)) for pool in self._model.pools)
@@ -99,6 +119,11 @@ class ModelProposer:
     def max_depth(self) -> int:
         """A recurrent model goes on and on; another one has a step for every level."""
         return UNBOUNDED if self._model.recurrent else len(self._model.pools)
+
+    @property
+    def max_levels(self) -> int:
+        """A recurrent model descends; steps of their own, and other ranks, would have to be told of every level."""
+        return MOST_LEVELS if self._model.recurrent and self.turns is None else 1
 
     @property
     def redraws(self) -> bool:
@@ -157,9 +182,18 @@ class ModelProposer:
         read, self._read = self._read, {}
         return tuple(read.items())
 
-    def expand(self, frontier: Sequence[Frontier]) -> list[Expanded]:
-        """Run one forward of each step over all nodes, and over as much pending context as the budget and the features allow."""
-        return self._isolation.expand(frontier, self._inputs(frontier), lambda parts: self._run(parts, frontier))
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Expanded]:
+        """Run one forward of each step over all nodes, and over as much pending context as the budget and the features allow.
+
+        One level for sessions whose ranking has to look at what the device has computed.
+        """
+        inputs = self._inputs(frontier)
+        below = self._below(frontier, inputs, min(levels, self.max_levels))
+        return self._isolation.expand(frontier, inputs, lambda parts: self._run(parts, frontier, below))
+
+    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+        """Leave nodes the slots that their rows were written to, and free those of what became none."""
+        self._sessions[session].maps[0].settle(slots)
 
     def close(self, session: SessionKey) -> None:
         """Free every slot."""
@@ -173,7 +207,35 @@ class ModelProposer:
         skipped, exact = int(self.redraws), not (self._model.recurrent and self.redraws)
         return [TokenMap(pool, tree, step + skipped, exact) for step, pool in enumerate(self._model.pools)]
 
-    def _run(self, parts: Sequence[Sequence[StepInput]], frontier: Sequence[Frontier]) -> Found:
+    def _below(
+        self, frontier: Sequence[Frontier], inputs: Mapping[SessionKey, Sequence[StepInput]], levels: int
+    ) -> dict[SessionKey, DescentPart]:
+        """Make the parts of the sessions that are descended for: those whose frontier is expanded now, as deep as there is room for all."""
+        if levels == 1:
+            return {}
+        scored = [
+            (part, part.scoring)
+            for part in frontier
+            if part.scoring is not None and part.session in inputs and inputs[part.session][0].wanted
+            if not self._ranking.waits(part.session)
+        ]
+        most = max((len(part.slots) for part, _ in scored), default=0) * self._ranking.children
+        width = min(most, max((scoring.width for _, scoring in scored), default=0))
+        depth = min(levels - 1, self.room // max(1, len(scored) * width))
+        return {
+            part.session: DescentPart.of(
+                part, scoring, self._sessions[part.session].maps[0], self._positions(part), depth, width
+            )
+            for part, scoring in scored
+            if depth
+        }
+
+    def _run(
+        self,
+        parts: Sequence[Sequence[StepInput]],
+        frontier: Sequence[Frontier],
+        below: Mapping[SessionKey, DescentPart],
+    ) -> Found:
         if not parts:
             return {}
         work = [StepInput.joined(of_step) for of_step in zip(*parts, strict=True)]
@@ -182,15 +244,28 @@ class ModelProposer:
         if not wanted:
             return {}
         whole = logits[0] if len(logits) == 1 else torch.cat(logits)  # they are large: no copy where none is needed
-        children, fit = self._ranking.rank(whole, *self._askers(frontier, wanted))
-        row_of = np.full(sum(len(part.slots) for part in frontier), -1)
-        row_of[wanted] = np.arange(len(wanted))
-        found: Found = {}
-        for part, start in zip(frontier, _starts(frontier), strict=True):
-            rows = row_of[start : start + len(part.slots)]
-            if rows[0] >= 0:
-                found[part.session] = self._children(part, children, fit, rows)
-        return found
+        ranked = self._ranking.rank(whole, *self._askers(frontier, wanted))
+        rows = _rows(frontier, wanted)
+        going = {session: below[session] for session in rows if session in below}
+        drawn = self._draw([*going.values()], [rows[session] for session in going], ranked)
+        fetched, numbers = Fetched(ranked, drawn), {session: number for number, session in enumerate(going)}
+        return {
+            part.session: fetched.children(rows[part.session], self._positions(part), numbers.get(part.session))
+            for part in frontier
+            if part.session in rows
+        }
+
+    def _draw(self, parts: Sequence[DescentPart], rows: Sequence[Ints], frontier: Ranked) -> list[Drawn]:
+        """Draw the levels below those nodes of each part that have these rows among all that were ranked."""
+        if not parts:
+            return []
+        padding = exactly if self._descents is None else fitting
+        inputs = DescentInputs.of(parts, rows, self._model.pools[0].tables, self._model.device, padding)
+        sessions, spans = [part.session for part in parts], [part.span for part in parts]
+        ranking = self._ranking.on_device(sessions, inputs.lent.shape[2], spans)
+        children = frontier.at(inputs.rows.view(-1))
+        descent = Descent(inputs, ranking, children, int(self.redraws))
+        return descent.draw(self._model) if self._descents is None else self._descents.draw(descent)
 
     def _forwards(self, work: Sequence[StepInput]) -> list[Tensor]:
         """Give the logits of every step that has rows."""
@@ -203,7 +278,7 @@ class ModelProposer:
     ) -> tuple[list[SessionKey], list[int], list[Sequence[int]]]:
         """Give session, position and path of each node by its number among all of the frontier's."""
         sessions = [part.session for part in frontier for _ in part.slots]
-        positions = np.concatenate([self._sessions[part.session].tree.positions.take(part.slots) for part in frontier])
+        positions = np.concatenate([self._positions(part) for part in frontier])
         paths = [path for part in frontier for path in self._paths(part)]
         return [sessions[n] for n in wanted], positions.take(wanted).tolist(), [paths[n] for n in wanted]
 
@@ -214,11 +289,8 @@ class ModelProposer:
         tree = self._sessions[part.session].tree
         return [[tree.token_of(above) for above in tree.path(slot)] for slot in part.slots.tolist()]
 
-    def _children(self, part: Frontier, of_all: Children, fit: Flags, rows: Ints) -> Children | SpecsplitError:
-        broken = part.slots.compress(~fit.take(rows))
-        if len(broken):
-            return no_numbers(int(self._sessions[part.session].tree.positions[broken[0]]))
-        return Children(of_all.tokens.take(rows, axis=0), of_all.log_probabilities.take(rows, axis=0))
+    def _positions(self, part: Frontier) -> Ints:
+        return self._sessions[part.session].tree.positions.take(part.slots)
 
     def _inputs(self, frontier: Sequence[Frontier]) -> dict[SessionKey, list[StepInput]]:
         """Make every session's part of each step.
@@ -303,6 +375,14 @@ class ModelProposer:
             return np.ones(len(nodes), dtype=np.bool_)
         positions = state.tree.positions.take(nodes)
         return (positions >= state.maps[step].first) & (positions <= state.root + step)
+
+
+def _rows(frontier: Sequence[Frontier], wanted: Sequence[int]) -> dict[SessionKey, Ints]:
+    """Tell of each session whose nodes were asked for which of the ranked rows they are."""
+    row_of = np.full(sum(len(part.slots) for part in frontier), -1)
+    row_of[wanted] = np.arange(len(wanted))
+    starts = zip(frontier, _starts(frontier), strict=True)
+    return {part.session: row_of[start : start + len(part.slots)] for part, start in starts if row_of[start] >= 0}
 
 
 def _starts(frontier: Sequence[Frontier]) -> list[int]:

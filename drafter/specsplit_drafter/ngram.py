@@ -65,7 +65,7 @@ class NgramProposer(NoFeatures):
         """Zero: tokens are indexed as they come."""
         return 0
 
-    def expand(self, frontier: Sequence[Frontier]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children | None]:
         """Propose children of each node; never None."""
         return [self._expand(self._sessions[part.session], part.slots.tolist()) for part in frontier]
 

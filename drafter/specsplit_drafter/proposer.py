@@ -5,6 +5,9 @@ session as a committed sequence whose last token is the root, and the session's 
 expanded in a later expansion than its parent, and at most once, or with a kind that redraws at most once after every commit. A root stands
 in a frontier alone, or with a kind that shares it, with nodes whose parents are not the root.
 
+A kind may *descend*: expand the best children of a frontier in the same go, and theirs, several levels deep. It is told how to score them
+(`Scoring`), and gives back what it has drawn. Which of that become nodes is growth's affair again: it says so with `settle`.
+
 A kind that drafts with a head also reads *features* of the committed tokens. They come when the verifier has them, so a session may
 be stalled: nothing can be done for it before more arrive. Every other kind takes what `NoFeatures` says.
 """
@@ -20,6 +23,7 @@ import numpy as np
 
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, Features
+from specsplit.records import GraphStatistics
 from specsplit.tree import ROOT, Ints, Scores, TokenTree
 from specsplit.values import DrafterInfo, Sampling
 
@@ -32,12 +36,32 @@ SessionKey: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Scoring:
+    """How growth scores what hangs below the nodes of a frontier, for a proposer that descends."""
+
+    scores: Scores
+    """[n] log-survivals of the nodes."""
+    distances: Ints
+    """[n] by which they are calibrated; that of a child is one more."""
+    shifts: Scores
+    """[D, 24] calibration by distance, the last one for all that are farther (calibration.py)."""
+    floor: float
+    """Log-survival below which a child is not worth it."""
+    deepest: int
+    """Position from which on nothing may be expanded."""
+    width: int
+    """Nodes of every level below, at most."""
+
+
+@dataclass(frozen=True, slots=True)
 class Frontier:
     """Nodes of one session that are to be expanded now: the root, first and as a rule alone, or nodes below it."""
 
     session: SessionKey
     slots: Ints
     """[n] in the session's tree."""
+    scoring: Scoring | None = None
+    """None: nothing is to be expanded below them in the same go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +72,12 @@ class Children:
     """[n, c], no two of a row equal."""
     log_probabilities: Scores
     """[n, c], raw (not calibrated), descending; -inf where there is no candidate."""
+    levels: Sequence[Level] = ()
+    """What was drawn below these nodes in the same go, level by level."""
+
+    def at(self, rows: Ints) -> Children:
+        """Take the children of some of the nodes [m], and nothing of what was drawn below them."""
+        return Children(self.tokens.take(rows, axis=0), self.log_probabilities.take(rows, axis=0))
 
     @staticmethod
     def of(rows: Sequence[Sequence[tuple[int, float]]]) -> Children:
@@ -56,6 +86,17 @@ class Children:
         padded = [[*row, *[(-1, -math.inf)] * (width - len(row))] for row in rows]
         found = np.array(padded, dtype=np.float64).reshape(len(rows), width, 2)
         return Children(found[:, :, 0].astype(np.int64), found[:, :, 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The best children, by score, of the nodes of the level above, and the children of these."""
+
+    parents: Ints
+    """[n] rows of the level above."""
+    tokens: Ints
+    """[n]"""
+    children: Children
 
 
 Expanded: TypeAlias = Children | SpecsplitError | None
@@ -106,6 +147,11 @@ class Proposer(Protocol):
         ...
 
     @property
+    def graphs(self) -> GraphStatistics:
+        """What has become of its model's forwards. Any thread may ask."""
+        ...
+
+    @property
     def room(self) -> int:
         """Nodes, roots not counted, that can be expanded now."""
         ...
@@ -125,6 +171,11 @@ class Proposer(Protocol):
         """True if a root may stand in a frontier with nodes two levels below it and deeper: a root that is expanded again has some."""
         ...
 
+    @property
+    def max_levels(self) -> int:
+        """Levels that one expansion can draw, the frontier's own counted; 1 for a kind that does not descend."""
+        ...
+
     def open(
         self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
     ) -> None:
@@ -138,13 +189,22 @@ class Proposer(Protocol):
         """Follow a commit. Raises Exhausted if the longer context does not fit now; the session must then be closed."""
         ...
 
-    def expand(self, frontier: Sequence[Frontier]) -> Sequence[Expanded]:
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> Sequence[Expanded]:
         """Propose children of each session's nodes, all in one batch; no session stands there twice.
+
+        With more `levels`, and where a part of the frontier has a scoring, the best of these children are expanded too, as by a further
+        call in whose frontier they stand, and so on: `levels` in all, or fewer where there is no room or the kind does not go so deep.
+        `settle` must follow then.
 
         None means not yet: the session's context is still being read, a part with each call; only a frontier with a root can get it.
         Ask again.
         An error ends that session and no other; what is raised is the proposer's own end.
         """
+        ...
+
+    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+        """Take in what became of every level that was drawn below a frontier: the slots of its nodes in the tree [n], -1 for those that
+        are none, or were not to be expanded. What was kept for these is freed."""
         ...
 
     def close(self, session: SessionKey) -> None:
@@ -169,9 +229,11 @@ class Proposer(Protocol):
 
 
 class NoFeatures:
-    """What kinds that read no features, and have no model that ranks could share, have to say of these."""
+    """What kinds that read no features, and have no model that descends or that ranks could share, have to say of these."""
 
     turns: None = None
+    max_levels: int = 1
+    graphs: GraphStatistics = GraphStatistics()
     max_depth: int = UNBOUNDED
     redraws: bool = False
     shares_root: bool = False
@@ -183,6 +245,9 @@ class NoFeatures:
     def stalled(self, session: SessionKey) -> bool:
         """Tell that it never waits for features."""
         return False
+
+    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+        """Do nothing: nothing is drawn below a frontier."""
 
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:
         """Tell of nothing: no features are read."""

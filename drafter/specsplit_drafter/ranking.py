@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from specsplit.errors import SpecsplitError
-from specsplit.sampling import NoiseCache, SamplingBatch, TokenCounts, has_pick, perturb
-from specsplit.tree import Flags
+from specsplit.model.transfer import on_device
+from specsplit.sampling import NoiseCache, SamplingBatch, TokenCounts, perturb
 from specsplit.values import Sampling
-from specsplit_drafter.proposer import Children, SessionKey
+from specsplit_drafter.device_ranking import DeviceRanking, Ranked
+from specsplit_drafter.proposer import SessionKey
 
 NOISE_BYTES: Final = 64 * 2**20
 """Rows of noise kept: nodes of one depth share theirs, from one expansion to the next."""
@@ -23,7 +26,7 @@ class Ranking:
 
     def __init__(self, children: int, vocab_size: int, device: torch.device) -> None:
         """children: candidates of one node; as many as the vocabulary has, if it has fewer."""
-        self._children = min(children, vocab_size)
+        self.children: Final = min(children, vocab_size)
         self._vocab_size = vocab_size
         self._device = device
         self._noise = NoiseCache(NOISE_BYTES)
@@ -45,6 +48,11 @@ class Ranking:
         """True if what comes behind a node depends on the path to it."""
         return session in self._counts
 
+    def waits(self, session: SessionKey) -> bool:
+        """True if ranking has to look at what the device has computed: penalties count on paths, and top_p seeks a mass."""
+        sampling = self._samplings[session]
+        return sampling.penalised or (not sampling.greedy and sampling.top_p < 1)
+
     def commit(self, session: SessionKey, tokens: Sequence[int]) -> None:
         """Count committed tokens."""
         if session in self._counts:
@@ -59,23 +67,43 @@ class Ranking:
     @torch.inference_mode()
     def rank(
         self, logits: Tensor, sessions: Sequence[SessionKey], positions: Sequence[int], paths: Sequence[Sequence[int]]
-    ) -> tuple[Children, Flags]:
-        """Rank logits [n, V] behind nodes at `positions` -> their likeliest children, and which rows of logits are numbers at all [n].
+    ) -> Ranked:
+        """Rank logits [n, V] behind nodes at `positions`.
 
         paths: the tokens from below the root to each node; of a session that is not penalised they may be left empty.
         """
         batch, places = self._batch or self._batched()
         rows = batch.rows([places[session] for session in sessions])
         perturbed = perturb(logits.float(), rows, [position + 1 for position in positions], paths, self._noise)
-        values, tokens = perturbed.topk(self._children, dim=-1)
-        raw = values.double() - perturbed.logsumexp(dim=-1, keepdim=True).double()
-        return Children(tokens.cpu().numpy(), raw.cpu().numpy()), has_pick(values[:, 0]).cpu().numpy()
+        return Ranked.of(perturbed, self.children)
+
+    def on_device(self, sessions: Sequence[SessionKey], width: int, spans: Sequence[range]) -> DeviceRanking:
+        """Prepare to rank `width` nodes of each of these sessions, none of which `waits`, at any positions in `spans` [B]."""
+        samplings = [self._samplings[session] for session in sessions]
+        rows = SamplingBatch(samplings, self._vocab_size, self._device).rows(
+            np.arange(len(sessions)).repeat(width).tolist()
+        )
+        needed = [(sampling.seed, span) for sampling, span in zip(samplings, spans, strict=True) if not sampling.greedy]
+        seeds = [seed for seed, span in needed for _ in span]
+        noise = self._noise(
+            seeds, [position + 1 for _, span in needed for position in span], self._vocab_size, self._device
+        )
+        places = np.array(_places(samplings, spans)).repeat(width).take(rows.of_sampled(range(len(sessions) * width)))
+        return DeviceRanking(rows, noise, on_device(places, self._device), self.children)
 
     def _batched(self) -> tuple[SamplingBatch, dict[SessionKey, int]]:
         counts = [self._counts.get(session) for session in self._samplings]
         batch = SamplingBatch(list(self._samplings.values()), self._vocab_size, self._device, counts)
         self._batch = batch, {session: place for place, session in enumerate(self._samplings)}
         return self._batch
+
+
+def _places(samplings: Sequence[Sampling], spans: Sequence[range]) -> list[int]:
+    """What added to a position of each session's span gives its place among those of all sampled sessions."""
+    sizes = [0 if sampling.greedy else len(span) for sampling, span in zip(samplings, spans, strict=True)]
+    return [
+        start - span.start for start, span in zip(accumulate(sizes, initial=0), spans, strict=False)
+    ]  # the last is behind them all
 
 
 def no_numbers(position: int) -> SpecsplitError:

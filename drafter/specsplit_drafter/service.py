@@ -105,8 +105,10 @@ class Drafter:
 
 def load_table(settings: DrafterSettings, rank: int = 0) -> SessionTable:
     """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError and RankLost."""
-    limits = TableLimits(settings.max_sessions, settings.expand_width, settings.node_us)
-    table = SessionTable(load_proposer(settings, rank), limits, _pace(settings))
+    pace = _pace(settings)
+    levels = settings.expand_levels if pace is unpaced else 1  # the curve of a paced device is that of one level
+    limits = TableLimits(settings.max_sessions, settings.expand_width, settings.node_us, levels)
+    table = SessionTable(load_proposer(settings, rank), limits, pace)
     freeze_heap()
     return table
 
@@ -126,6 +128,7 @@ def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
     # An ngram drafter runs without torch: these imports take seconds.
     import torch  # noqa: PLC0415
 
+    from specsplit.model.graphs import CudaCapturer  # noqa: PLC0415
     from specsplit.model.torch_mesh import TorchMesh  # noqa: PLC0415
     from specsplit_drafter.model_proposer import ModelProposer  # noqa: PLC0415
     from specsplit_drafter.turns import Turns  # noqa: PLC0415
@@ -133,7 +136,10 @@ def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
     torch.set_num_threads(settings.threads)
     load = _load_head if settings.kind.is_head else _load_standalone
     if settings.dp_size == 1:
-        return ModelProposer(load(settings, settings.model, None), settings.children)
+        proposer = ModelProposer(load(settings, settings.model, None), settings.children)
+        if settings.cuda_graphs == "auto" and settings.device.startswith("cuda"):
+            proposer.capture_descents(CudaCapturer(torch.device(settings.device)))
+        return proposer
     mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
     try:
         model, clock = load(settings, settings.model, mesh), SystemClock()
@@ -146,6 +152,7 @@ def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
 
 def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None) -> DraftModel:
     from specsplit.model import CausalLM  # noqa: PLC0415
+    from specsplit.model.graphs import Buckets  # noqa: PLC0415
     from specsplit_drafter.standalone import StandaloneModel  # noqa: PLC0415
 
     model = CausalLM.load(
@@ -157,11 +164,17 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
         backend=settings.attention,
         mesh=mesh,
     )
+    if settings.compile == "regional":
+        model.compile_layers()
+    if settings.cuda_graphs == "auto":
+        model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
     return StandaloneModel(model)
 
 
 def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None) -> DraftModel:
+    from specsplit.model.graphs import Buckets  # noqa: PLC0415
     from specsplit.model.heads import load_head, projected  # noqa: PLC0415
+    from specsplit.model.regional import compile_layers  # noqa: PLC0415
     from specsplit_drafter.heads import HeadModel  # noqa: PLC0415
 
     if settings.target is None:
@@ -172,7 +185,12 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None)
     need = replace(head.shape.need, format=settings.feature_format)
     if settings.feature_projection:
         need = projected(need, folder)
-    return HeadModel(head, settings.kv_tokens, need, settings.attention)
+    model = HeadModel(head, settings.kv_tokens, need, settings.attention)
+    if settings.compile == "regional":
+        compile_layers(head.layers)
+    if settings.cuda_graphs == "auto":
+        model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
+    return model
 
 
 def _pace(settings: DrafterSettings) -> Pace:

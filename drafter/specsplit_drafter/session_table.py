@@ -6,20 +6,24 @@ An event that is wrong ends its own session and no other. A session that ended h
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+import numpy as np
 
 from specsplit.clock import Clock, SystemClock
 from specsplit.draft_events import Close, FeaturesRead, Open, ToDrafter
 from specsplit.errors import Exhausted, IllegalEvent, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.features import FeatureLayout, Features
 from specsplit.speculation import Commit, Grow, Original
+from specsplit.tree import Ints
 from specsplit.values import Plan
 from specsplit.wire.common import check_tokens
 from specsplit_drafter.calibration import DISTANCES, Calibrations
-from specsplit_drafter.cost import Expansions, levels_at_once
+from specsplit_drafter.cost import Expansions, expansions_at_once
 from specsplit_drafter.growth import Growth, choose
 from specsplit_drafter.isolation import error_of
 from specsplit_drafter.proposer import Children, Expanded, Frontier, Proposer, SessionKey
@@ -38,6 +42,10 @@ Pace: TypeAlias = Callable[[int], AbstractContextManager[None]]
 """Given the nodes of an expansion, what the expansion happens inside of: a paced device waits there."""
 
 
+_LEAST_BELOW: Final = 16
+"""Nodes of a further level."""
+
+
 def unpaced(num_nodes: int) -> AbstractContextManager[None]:
     """Expand as fast as the model goes."""
     return nullcontext()
@@ -54,6 +62,8 @@ class TableLimits:
     """Nodes in one expansion at most, all sessions together."""
     node_us: float = 3.0
     """What it costs to send a node and to apply it, in microseconds."""
+    expand_levels: int = 1
+    """Levels that one expansion draws at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +149,19 @@ class SessionTable:
         chosen = choose(growths, self._limits.expand_width, self.proposer.room, self.expansions.line)
         if not chosen:
             return 0
-        frontier = self.expansions.frontier = [Frontier(keys[id(growth)], slots) for growth, slots in chosen]
+        levels = self._levels(chosen)
+        width = self._width_below(chosen) if levels > 1 else 0
+        frontier = self.expansions.frontier = [
+            Frontier(keys[id(growth)], slots, growth.scoring(slots, width) if width else None)
+            for growth, slots in chosen
+        ]
         num_nodes = sum(len(part.slots) for part in frontier)
         pending = self._pending(frontier)
         self.rounds.expanding([part.session for part in frontier], self.proposer.pending)
         with self._pace(num_nodes):
-            expansions = self.proposer.expand(frontier)
+            expansions = self.proposer.expand(frontier, levels)
         self.rounds.read(self.proposer.pending)
+        self.expansions.levels, self.expansions.brought = _levels_of(expansions), 0
         self.expansions.rows = num_nodes + pending - self._pending(frontier)
         for part, expansion in zip(frontier, expansions, strict=True):
             try:
@@ -156,10 +172,25 @@ class SessionTable:
         return num_nodes
 
     @property
-    def levels(self) -> int:
+    def at_once(self) -> int:
         """How many steps to take before the verifiers are told of them."""
         steps_s = [state.growth.worth.step_s for state in self._sessions.values()]
-        return levels_at_once(min(steps_s, default=0.0), self.expansions.mean_s)
+        return expansions_at_once(min(steps_s, default=0.0), self.expansions.mean_s)
+
+    def _levels(self, chosen: Sequence[tuple[Growth, Ints]]) -> int:
+        """Choose how many levels to draw."""
+        most = min(self._limits.expand_levels, self.proposer.max_levels)
+        if most == 1:
+            return 1
+        most = min(most, *(growth.levels_below(slots) for growth, slots in chosen))
+        steps_s = [growth.worth.step_s for growth, _ in chosen if growth.plan.draft_ahead]
+        alone_s = self.expansions.line.seconds(sum(len(slots) for _, slots in chosen))
+        return self.expansions.level_cost.choose(most, alone_s, min(steps_s, default=math.inf))
+
+    def _width_below(self, chosen: Sequence[tuple[Growth, Ints]]) -> int:
+        """Count the nodes that a session has on every further level: as many as are expanded now, by powers of two, and 16 if they fit."""
+        most = max(_LEAST_BELOW, *(len(slots) for _, slots in chosen))
+        return max(1, min(1 << (most - 1).bit_length(), self._limits.expand_width // len(chosen)))
 
     def _pending(self, frontier: Sequence[Frontier]) -> int:
         return sum(self.proposer.pending(part.session) for part in frontier)
@@ -174,9 +205,13 @@ class SessionTable:
                 growth.postponed()
                 growth.stalled = self.proposer.stalled(part.session)
             case Children():
-                growth.expanded(expansion)
-                self.counts.expanded_nodes += len(part.slots)
-                self.rounds.expanded(part.session, len(part.slots))
+                below = growth.expanded(expansion)
+                if part.scoring is not None:
+                    self.proposer.settle(part.session, below)
+                expanded = len(part.slots) + sum(int(np.count_nonzero(slots >= 0)) for slots in below)
+                self.expansions.brought = max(self.expansions.brought, len(below))
+                self.counts.expanded_nodes += expanded
+                self.rounds.expanded(part.session, expanded)
 
     def outgoing(self) -> Outgoing:
         """Take what the verifiers have not been told yet, by stream."""
@@ -285,3 +320,8 @@ class SessionTable:
             self.proposer.close(session)
             state.growth.original.close()
             self.rounds.closed(session, error)
+
+
+def _levels_of(expansions: Sequence[Expanded]) -> int:
+    """Count the levels that were drawn, by the session that got the most."""
+    return 1 + max((len(found.levels) for found in expansions if isinstance(found, Children)), default=0)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from specsplit.model.causal_lm import CausalLM
+from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.pages import PagePool
+from specsplit.records import GraphStatistics
 from specsplit.values import DrafterInfo, DrafterKind
 from specsplit_drafter.draft_model import StepInput
 
@@ -30,6 +32,15 @@ class StandaloneModel:
         self.blocks: Final = (model.blocks,)
         self._model = model
 
+    @property
+    def graph_statistics(self) -> GraphStatistics:
+        """What has become of its forwards."""
+        return self._model.graph_statistics
+
     def run(self, step: int, work: StepInput) -> Tensor:
         """Run one forward: rows ask for their logits themselves."""
         return self._model.forward(work.rows)
+
+    def run_level(self, batch: DeviceBatch, sources: Tensor) -> Tensor:
+        """Run one forward over nodes that the device has chosen; what their parents left lies in the KV."""
+        return self._model.forward_on_device(batch)

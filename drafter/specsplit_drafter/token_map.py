@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from specsplit.model.batch import Mask, Row
-from specsplit.model.page_tables import Slots
+from specsplit.model.page_tables import RowPages, Slots
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.tree import ROOT, Flags, Ints, TokenTree
 from specsplit_drafter.proposer import Advance
@@ -44,6 +44,8 @@ class TokenMap:
         """Rows of the context, from the front, that have their KV."""
         self.missing: Ints = _NO_NODES
         """Nodes with a slot, but no KV yet."""
+        self._lent: Slots = _NO_NODES
+        """Slots of what is drawn below a frontier, until it is known which of it are nodes."""
         self._pool = pool
         self._tree = tree
         self._exact = exact
@@ -107,17 +109,60 @@ class TokenMap:
             logits_at=logits_at,
         )
 
+    def lend(self, levels: int, width: int) -> Slots:
+        """Take slots [levels, width] for what is drawn below a frontier, until `settle`. Raises OutOfPages."""
+        self._reclaim(_NO_NODES)
+        self._lent = self._pool.allocate(levels * width).reshape(levels, width)
+        return self._lent
+
+    def settle(self, levels: Sequence[Ints]) -> None:
+        """Leave the slots of every lent level to these nodes [n], the first of it, whose KV stands there; to -1 none. All others are freed.
+
+        What a node had before is freed too.
+        """
+        nodes = np.full(self._lent.shape, -1, dtype=np.int64)
+        for row, slots in zip(nodes, levels, strict=False):  # no node stands in levels that are not told of
+            row[: len(slots)] = slots
+        taken = nodes >= 0
+        before = self._slots.data.take(nodes[taken])
+        self._slots.data[nodes[taken]] = self._lent[taken]
+        self._lent = self._lent[~taken]
+        self._reclaim(before.compress(before != _NO_SLOT))
+
+    def _reclaim(self, more: Slots) -> None:
+        """Free what is lent, and more."""
+        self._pool.release(np.concatenate((self._lent.reshape(-1), more)))
+        self._lent = _NO_NODES
+
+    def seen_from(self, nodes: Ints) -> tuple[Slots, Mask]:
+        """Look up the slots [E] of the nodes on the paths of these, the root not counted, and which of them each one sees [n, E]."""
+        below = (nodes != ROOT).nonzero()[0]
+        if not len(below):
+            return _NO_NODES, np.zeros((len(nodes), 0), dtype=np.bool_)
+        seen, mask = self._paths(nodes.take(below))
+        whole = np.zeros((len(nodes), len(seen)), dtype=np.bool_)
+        whole[below] = mask
+        return self._slots.data.take(seen), whole
+
+    @property
+    def context(self) -> RowPages:
+        """The pages of the whole context."""
+        return self._table.upto(len(self._table))
+
+    def slots_of(self, nodes: Ints) -> Slots:
+        """Look up the slots of nodes [n], the root among them."""
+        last = len(self._table)
+        slots = self._slots.data.take(nodes)
+        slots[nodes == ROOT] = self._table.slots(last - 1, last) if last else 0
+        return slots
+
     def context_slots(self, start: int, stop: int) -> Slots:
         """Look up the slots of rows start <= i < stop of the context, [stop - start]."""
         return self._table.slots(start, stop)
 
     def slots_above(self, nodes: Ints) -> Slots:
         """Look up the slots of the parents of nodes [n], the root among them."""
-        last = len(self._table)
-        parents = self._tree.parents.take(nodes)
-        slots = self._slots.data.take(parents)
-        slots[parents == ROOT] = self._table.slots(last - 1, last) if last else 0
-        return slots
+        return self.slots_of(self._tree.parents.take(nodes))
 
     def _paths(self, nodes: Ints) -> tuple[Ints, Mask]:
         """List the nodes [E] on the paths of these that have a row here, these last, and tell which of them each one sees [n, E]."""
@@ -139,6 +184,7 @@ class TokenMap:
     def release(self) -> None:
         """Free every slot."""
         self._table.release()
+        self._reclaim(_NO_NODES)
         slots = self._slots.data[: len(self._tree) + 1]
         self._pool.release(slots.compress(slots != _NO_SLOT))
         slots[:] = _NO_SLOT

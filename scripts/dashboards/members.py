@@ -208,4 +208,30 @@ def _drafters() -> Row:
             thresholds=limits(0.8, 0.95),
             top=1,
         ),
+        lines(
+            "Forwards without a graph",
+            "Share of forward passes that ran eagerly although others are CUDA graphs, by reason: size means that cuda_graph_tokens or "
+            "cuda_graph_rows is too small for them.",
+            "percentunit",
+            [
+                Query(
+                    f"{CHOICE.rate(table.EAGER_FORWARDS, 'job, instance, reason')} / on (job, instance) group_left () "
+                    f"({CHOICE.rate(table.GRAPH_FORWARDS, 'job, instance')} + {CHOICE.rate(table.EAGER_FORWARDS, 'job, instance')})",
+                    "{{job}} {{instance}} {{reason}}",
+                )
+            ],
+            stacked=True,
+        ),
+        lines(
+            "Graphs",
+            "Forward passes that a member has captured as CUDA graphs at start. 0: every one runs eagerly, and its log says why.",
+            "none",
+            [Query(CHOICE.level(table.GRAPHS, "job, instance"), "{{job}} {{instance}}")],
+        ),
+        lines(
+            "Memory of graphs",
+            "Memory of the device that a member's CUDA graphs take.",
+            "bytes",
+            [Query(CHOICE.level(table.GRAPH_BYTES, "job, instance"), "{{job}} {{instance}}")],
+        ),
     ]

@@ -8,7 +8,7 @@ mask function for, no mask is built.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,10 @@ from transformers import AttentionInterface
 from specsplit.errors import LoadError
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import KVCache
+from specsplit.model.page_tables import PageTables
+
+if TYPE_CHECKING:
+    from specsplit.model.graphs import Buckets, StaticAttention
 
 NAME: Final = "specsplit"
 
@@ -50,6 +54,10 @@ class AttentionBackend(Protocol):
 
     def plan(self, batch: InputBatch) -> ForwardBatch:
         """Lay a batch out, once per forward: everything that is the same in all layers."""
+        ...
+
+    def static(self, tables: PageTables, buckets: Buckets) -> StaticAttention | None:
+        """How forwards attend that are captured for these buckets; None: they cannot be."""
         ...
 
 
@@ -88,6 +96,11 @@ def _attention(
         value = pad(value, (0, missing))
     out = forward_batch.attend(module.layer_idx, query, key, value, scaling, extras)
     return (out if missing <= 0 else out[..., :width]).unsqueeze(0), None
+
+
+def keep_from_compiler() -> None:
+    """Have torch.compile leave attention as it is: what a layer attends to is another object in every forward."""
+    AttentionInterface.register(NAME, torch.compiler.disable(_attention))
 
 
 AttentionInterface.register(NAME, _attention)

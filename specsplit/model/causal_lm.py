@@ -10,16 +10,23 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specsplit.model.attention import TrialForward
+from specsplit.errors import LoadError
+from specsplit.model.attention import ForwardBatch, TrialForward
 from specsplit.model.backends import check_backend
 from specsplit.model.batch import Row
-from specsplit.model.capture import Capture, Hidden
+from specsplit.model.capture import Capture, Hidden, decoder_layers
+from specsplit.model.device_batch import DeviceBatch
+from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, StaticAttention
+from specsplit.model.input_batch import InputBatch
 from specsplit.model.load import load_model
 from specsplit.model.probe import probe
+from specsplit.model.regional import Backend, compile_layers
 from specsplit.model.runner import ModelRunner
 from specsplit.model.sharded import ShardedBlocks, TensorMesh, no_rows
 from specsplit.model.support import check_class, check_config, measure, refusing
 from specsplit.values import ModelInfo
+
+_LOGITS: Final = "logits"
 
 
 class CausalLM(ModelRunner):
@@ -60,6 +67,7 @@ class CausalLM(ModelRunner):
         dtype: str = "float32",
         device: str = "cpu",
         inflate_layers: int = 0,
+        random_weights: bool = False,
         backend: str = "auto",
         mesh: TensorMesh | None = None,
     ) -> CausalLM:
@@ -68,9 +76,31 @@ class CausalLM(ModelRunner):
         Raises LoadError, saying why, if it cannot be, and RankLost.
         """
         check_backend(backend, torch.device(device))  # before a model is loaded for nothing
-        model, info, blocks = load_model(folder, dtype=dtype, device=device, inflate_layers=inflate_layers, mesh=mesh)
+        model, info, blocks = load_model(
+            folder,
+            dtype=dtype,
+            device=device,
+            inflate_layers=inflate_layers,
+            random_weights=random_weights,
+            mesh=mesh,
+        )
         with refusing(f"model folder {folder} cannot be served"):
             return cls(model, info, num_pages=num_pages, page_size=page_size, backend=backend, blocks=blocks)
+
+    def compile_layers(self, backend: Backend = "inductor") -> None:
+        """Have its decoder layers compiled when they are first run: see `specsplit.model.regional`. Raises LoadError if it has no list."""
+        layers = decoder_layers(self.model)
+        if layers is None:
+            name = type(self.model).__name__
+            raise LoadError(f"{name} has no list of decoder layers that could be compiled; set compile = off")
+        compile_layers(layers, backend)
+
+    def capture_graphs(
+        self, buckets: Buckets, *, capturer: Capturer | None = None, attention: StaticAttention | None = None
+    ) -> None:
+        """Capture forwards of all buckets, as `capture_program` does, to be run from then on."""
+        shared = len(self.blocks) > 0
+        self.capture_program(self._captured, buckets, shared=shared, capturer=capturer, attention=attention)
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """Run rows through the model and store their KV -> logits [n, V], in the model's dtype and the order the rows ask for them.
@@ -84,12 +114,22 @@ class CausalLM(ModelRunner):
 
         Raises Incompatible for a layer that the model does not have, and RankLost. No rows give [0, hidden_size].
         """
-        if rows:
-            with self.capture.of(layers) as hidden:
-                return self._run(rows), hidden
         self.capture.check(layers)
+        if rows:
+            return self._replayed(rows, layers) or self._eager(rows, layers)
         logits = torch.empty(0, self.model.config.vocab_size, dtype=self.model.dtype, device=self.device)
         return logits, dict.fromkeys(layers, no_rows(self.model))
+
+    @torch.inference_mode()
+    def forward_on_device(self, batch: DeviceBatch) -> Tensor:
+        """Run a batch that only the device knows, and store its KV, without waiting for it -> logits [B * Q, V] in the model's dtype."""
+        output = self.model(
+            input_ids=batch.tokens.unsqueeze(0),
+            position_ids=batch.positions.unsqueeze(0),
+            use_cache=False,
+            forward_batch=self.plan_on_device(batch),
+        )
+        return output.logits[0]
 
     @torch.inference_mode()
     def trial(self) -> None:
@@ -105,14 +145,31 @@ class CausalLM(ModelRunner):
         """Width of a hidden state."""
         return self.model.config.hidden_size
 
+    def _replayed(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden] | None:
+        """None: there is no graph for them."""
+        results = None if self.graphs is None else self.graphs.run(rows, frozenset(layers))
+        if results is None:
+            return None
+        tokens, wanted = sum(row.num_tokens for row in rows), sum(len(row.logits_at) for row in rows)
+        return results[_LOGITS][:wanted], {layer: results[layer][:tokens] for layer in layers}
+
     @torch.inference_mode()
-    def _run(self, rows: Sequence[Row]) -> Tensor:
+    def _eager(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
         batch = self.inputs(rows)
+        with self.capture.of(layers) as hidden:
+            return self._compute(batch, self.backend.plan(batch)), hidden
+
+    def _captured(self, inputs: Inputs, forward_batch: ForwardBatch, layers: Collection[int]) -> Results:
+        with self.capture.of(layers) as hidden:
+            return {_LOGITS: self._compute(inputs, forward_batch), **hidden}
+
+    def _compute(self, batch: InputBatch | Inputs, forward_batch: ForwardBatch) -> Tensor:
+        """Logits [n, V]."""
         output = self.model(
             input_ids=batch.tokens.unsqueeze(0),
             position_ids=batch.positions.unsqueeze(0),
             use_cache=False,
             logits_to_keep=batch.logits_at,
-            forward_batch=self.backend.plan(batch),
+            forward_batch=forward_batch,
         )
         return output.logits[0]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specsplit.features import FeatureFormat, FeatureLayout, Features
@@ -27,9 +29,19 @@ def format_of(dtype: torch.dtype) -> FeatureFormat:
     return _FORMATS[dtype]
 
 
-@torch.inference_mode()
 def encode(rows: Tensor, layout: FeatureLayout) -> tuple[bytes, bytes]:
-    """rows [n, width] -> (data, scales) as `layout` says; n may be 0. Copies from the device once.
+    """rows [n, width] -> (data, scales) as `layout` says; n may be 0. Copies from the device once. Raises ValueError as `pack` does."""
+    return split(pack(rows, layout).cpu().numpy(), layout)
+
+
+def split(packed: NDArray[np.uint8], layout: FeatureLayout) -> tuple[bytes, bytes]:
+    """Part the bytes of n tokens [n, bytes_per_token], from the host, -> (data, scales)."""
+    return packed[:, : layout.data_bytes].tobytes(), packed[:, layout.data_bytes :].tobytes()
+
+
+@torch.inference_mode()
+def pack(rows: Tensor, layout: FeatureLayout) -> Tensor:
+    """rows [n, width] -> uint8 [n, bytes_per_token] on their device, each token's scale behind its numbers; n may be 0.
 
     What a format cannot hold becomes its largest number of that sign. fp8_e4m3 is saturated round to nearest with one scale per
     token, the token's largest magnitude over 448. Raises ValueError for rows of another width.
@@ -37,14 +49,10 @@ def encode(rows: Tensor, layout: FeatureLayout) -> tuple[bytes, bytes]:
     if rows.dim() != 2 or rows.shape[1] != layout.width:
         raise ValueError(f"features of shape {tuple(rows.shape)}, expected [n, {layout.width}] ({layout})")
     if not rows.numel():
-        return b"", bytes(len(rows) * (layout.bytes_per_token - layout.data_bytes))
-    packed = (
-        _scaled(rows, _DTYPES[layout.format])
-        if layout.format.scaled
-        else _bytes(saturated(rows, _DTYPES[layout.format]))
-    )
-    host = packed.cpu().numpy()
-    return host[:, : layout.data_bytes].tobytes(), host[:, layout.data_bytes :].tobytes()
+        return torch.zeros(len(rows), layout.bytes_per_token, dtype=torch.uint8, device=rows.device)
+    if layout.format.scaled:
+        return _scaled(rows, _DTYPES[layout.format])
+    return _bytes(saturated(rows, _DTYPES[layout.format]))
 
 
 def decode(
@@ -60,7 +68,6 @@ def decode(
 
 
 def _scaled(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """[n, width] -> uint8 [n, width + 4]: every token's scale stands behind its numbers."""
     rows = rows.float()
     scales = (rows.abs().amax(dim=1, keepdim=True) / torch.finfo(dtype).max).clamp_min(_SMALLEST_SCALE)
     return torch.cat([_bytes(saturated(rows / scales, dtype)), _bytes(scales)], dim=1)

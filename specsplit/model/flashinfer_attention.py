@@ -6,38 +6,29 @@ part takes the FA2 kernels: they alone know masks, and they alone share a long r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final, Protocol, cast
+from typing import Final, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from specsplit.model.flashinfer_forward import FlashInferForward, Library, Paged, PagedKV, PlannedGroup, workspace
 from specsplit.model.flashinfer_plan import WHOLE_MASK, Group, PagedRows, plan_groups
+from specsplit.model.flashinfer_static import StaticFlashInfer
+from specsplit.model.graphs.buckets import Buckets
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import KVCache
+from specsplit.model.page_tables import PageTables
 from specsplit.model.support import refusing
 from specsplit.model.transfer import on_device, pinned
 
-_WORKSPACE_BYTES: Final = 384 << 20
-"""For parts of long rows: 2 * SMs * 128 queries of float32 for each query head of a KV head. 132 SMs, 8 heads of 256 make 277 MB."""
 _DTYPES: Final = (torch.float16, torch.bfloat16)
 _HEAD_DIMS: Final = (64, 128, 256)
 _CAPABILITY: Final = (8, 0)
-
-
-class Library(Protocol):
-    """What is used of the package."""
-
-    @property
-    def BatchPrefillWithPagedKVCacheWrapper(self) -> Any: ...  # noqa: N802
-
-    @property
-    def merge_state_in_place(self) -> Any: ...
 
 
 def obstacle(device: torch.device, dtype: torch.dtype | None = None, head_dim: int | None = None) -> str | None:
@@ -57,84 +48,24 @@ def obstacle(device: torch.device, dtype: torch.dtype | None = None, head_dim: i
 
 
 class _Part:
-    """One wrapper, which keeps what it was told by `plan` for all layers."""
+    """One wrapper (a Part), which keeps what it was told by `plan`."""
 
-    def __init__(self, library: Library, kv: KVCache, group: int, page_size: int) -> None:
-        self._device: Final = kv.data.device
+    def __init__(self, library: Library, kv: PagedKV) -> None:
+        self._kv: Final = kv
         self._wrapper: Final = library.BatchPrefillWithPagedKVCacheWrapper(
-            _workspace(self._device), kv_layout="NHD", backend="fa2"
+            workspace(kv.device), kv_layout="NHD", backend="fa2"
         )
-        paged = kv.data.unflatten(2, (-1, page_size))
-        self._layers: Final = [layer.unbind() for layer in paged.unbind()]
-        """By layer: keys and values, [pages, page_size, kv_heads, head_dim] each."""
-        self._shape: Final = (paged.shape[4] * group, paged.shape[4], paged.shape[5], page_size)
 
     def plan(self, rows: PagedRows, *, causal: bool = False) -> _Part:
-        arrays = (rows.qo_indptr, rows.kv_indptr, rows.indices, rows.last_page_len, rows.lengths)
-        host = pinned(np.concatenate(arrays), self._device).split([len(array) for array in arrays])
-        qo_indptr, kv_indptr, indices, last_page_len, lengths = host
-        heads, kv_heads, head_dim, page_size = self._shape
-        dtype = self._layers[0][0].dtype
-        self._wrapper.plan(
-            qo_indptr,
-            kv_indptr,
-            indices,
-            last_page_len,
-            heads,
-            kv_heads,
-            head_dim,
-            page_size,
-            packed_custom_mask=None if rows.mask is None else pinned(rows.mask, self._device),
-            causal=causal,
-            sm_scale=1.0,  # the layers say theirs, in `run`
-            q_data_type=dtype,
-            kv_data_type=dtype,
-            max_token_per_sequence=int(np.diff(rows.qo_indptr).max()),
-            seq_lens=lengths,
-        )
+        arrays = (rows.qo_indptr, rows.kv_indptr, rows.last_page_len, rows.lengths, rows.indices)
+        parts = pinned(np.concatenate(arrays), self._kv.device).split([len(array) for array in arrays])
+        qo_indptr, kv_indptr, last_page_len, lengths, indices = parts
+        mask = None if rows.mask is None else pinned(rows.mask, self._kv.device)
+        self._kv.plan(self._wrapper, rows, Paged(qo_indptr, kv_indptr, last_page_len, lengths, indices, mask), causal)
         return self
 
     def run(self, layer: int, query: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
-        """query [T, H, D] -> [T, H, D], and the logarithm (base 2) of the sum of its weights, float32 [T, H]."""
-        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        return self._wrapper.run(query, self._layers[layer], q_scale=scale, out=out, return_lse=True)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _PlannedGroup:
-    tokens: Tensor | slice
-    """Index into the new tokens of the batch."""
-    seen: _Part
-    prefix: _Part | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FlashInferForward:
-    """One planned forward (a ForwardBatch)."""
-
-    kv: KVCache
-    write_slots: Tensor
-    """[T]"""
-    groups: Sequence[_PlannedGroup]
-    library: Library
-
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
-    ) -> Tensor:
-        self.kv.write(layer, self.write_slots, key, value)
-        if len(self.groups) == 1:
-            return self._attend(self.groups[0], layer, query, scaling)
-        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        for group in self.groups:
-            out[group.tokens] = self._attend(group, layer, query[group.tokens], scaling)
-        return out
-
-    def _attend(self, group: _PlannedGroup, layer: int, query: Tensor, scaling: float | None) -> Tensor:
-        out, weight = group.seen.run(layer, query, scaling)
-        if group.prefix is not None:
-            self.library.merge_state_in_place(out, weight, *group.prefix.run(layer, query, scaling))
-        return out
+        return self._kv.run(self._wrapper, layer, query, scaling)
 
 
 class FlashInferAttention:
@@ -156,21 +87,27 @@ class FlashInferAttention:
         self._whole_mask = whole_mask
         with refusing("attention = flashinfer cannot be set up (attention = torch does without it)"):
             self._library: Library = library or cast("Library", import_module("flashinfer"))
-            self._in_order, self._trees, self._prefix = (_Part(self._library, kv, group, page_size) for _ in range(3))
+            self._paged: Final = PagedKV(kv, group, page_size)
+            self._in_order, self._trees, self._prefix = (_Part(self._library, self._paged) for _ in range(3))
             self._compile(kv.data.new_zeros(1, kv.data.shape[3] * group, kv.data.shape[4]))
 
     def plan(self, batch: InputBatch) -> FlashInferForward:
         groups = [self._plan(group, batch) for group in plan_groups(batch.rows, batch.tables, self._whole_mask)]
-        return FlashInferForward(self._kv, batch.write_slots, groups, self._library)
+        return FlashInferForward(self._kv, self._library, batch.write_slots, groups)
 
-    def _plan(self, group: Group, batch: InputBatch) -> _PlannedGroup:
+    def static(self, tables: PageTables, buckets: Buckets) -> StaticFlashInfer:
+        """How forwards attend that are captured for these buckets."""
+        attends = partial(FlashInferForward, self._kv, self._library)
+        return StaticFlashInfer(self._library, self._paged, attends, tables, buckets, self._whole_mask)
+
+    def _plan(self, group: Group, batch: InputBatch) -> PlannedGroup:
         tokens = group.tokens
         if not isinstance(tokens, slice):
             tokens = on_device(tokens, batch.tokens.device)
         if group.seen.mask is None:
-            return _PlannedGroup(tokens, self._in_order.plan(group.seen, causal=True), None)
+            return PlannedGroup(tokens, self._in_order.plan(group.seen, causal=True), None)
         prefix = None if group.prefix is None else self._prefix.plan(group.prefix)
-        return _PlannedGroup(tokens, self._trees.plan(group.seen), prefix)
+        return PlannedGroup(tokens, self._trees.plan(group.seen), prefix)
 
     def _compile(self, query: Tensor) -> None:
         """Run everything once for one token of whatever is stored: what has to be compiled is compiled now, and not in a step."""
@@ -181,9 +118,3 @@ class FlashInferAttention:
             *self._trees.plan(replace(rows, mask=mask)).run(0, query, None),
             *self._prefix.plan(rows).run(0, query, None),
         )
-
-
-@cache
-def _workspace(device: torch.device) -> Tensor:
-    """Shared by all wrappers of a device: what is in there is of no use once the kernel that wrote it has been merged."""
-    return torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)

@@ -12,7 +12,8 @@ Rows make up to two groups, with a call of a wrapper (or two) each:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import lru_cache
 from typing import Final
 
@@ -67,7 +68,14 @@ class PagedRows:
             bits = np.packbits(shown, axis=None, bitorder="little")
             mask[start : start + len(bits)] = bits
             start += size
-        return PagedRows(self.qo_indptr, self.kv_indptr, self.indices, self.last_page_len, self.lengths, mask)
+        return replace(self, mask=mask)
+
+    def padded(self, count: int) -> PagedRows:
+        """The same, with rows behind them that have neither queries nor pages, `count` rows in all."""
+        more = count - len(self.lengths)
+        qo_indptr, kv_indptr = (np.pad(each, (0, more), "edge") for each in (self.qo_indptr, self.kv_indptr))
+        last_page_len, lengths = (np.pad(each, (0, more)) for each in (self.last_page_len, self.lengths))
+        return PagedRows(qo_indptr, kv_indptr, self.indices, last_page_len, lengths, self.mask)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +88,40 @@ class Group:
     """With a mask for trees, and without one for rows in order, whose queries attend causally: query i to all but the last Q - 1 - i."""
     prefix: PagedRows | None = None
     """What every query of its row attends to besides."""
+
+
+class Form(Enum):
+    """How a whole batch is attended to by the same kernels, whatever its rows are: what a captured forward needs."""
+
+    ORDERED = "ordered"
+    """All rows are in order."""
+    WHOLE = "whole"
+    """All is masked."""
+    SPLIT = "split"
+    """The whole pages that all queries of a row see need no mask, the rest is masked, and the two are merged."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """What a form attends to."""
+
+    form: Form
+    seen: PagedRows
+    """With a mask, but for ORDERED."""
+    prefix: PagedRows | None = None
+    """For SPLIT."""
+
+
+def lay_out(rows: Sequence[Row], tables: PageTables, form: Form | None = None, whole_mask: int = WHOLE_MASK) -> Layout:
+    """Lay rows (at least one) out, which are one behind the other in the batch, in a form, or in the one that costs the least."""
+    if form is None:
+        form = Form.ORDERED if all(in_order(row.tail_mask) for row in rows) else None
+    if form is Form.ORDERED:
+        return Layout(form, *_in_order(rows, tables))
+    whole = form is Form.WHOLE or (form is None and _whole_pays(rows, tables.page_size, whole_mask))
+    if whole:
+        return Layout(Form.WHOLE, _masked(rows, tables))
+    return Layout(Form.SPLIT, *_split(rows, tables))
 
 
 def plan_groups(rows: Sequence[Row], tables: PageTables, whole_mask: int = WHOLE_MASK) -> list[Group]:
@@ -113,18 +155,36 @@ def _in_order(rows: Sequence[Row], tables: PageTables) -> tuple[PagedRows, None]
 
 def _trees(whole_mask: int) -> _Layout:
     def layout(rows: Sequence[Row], tables: PageTables) -> tuple[PagedRows, PagedRows | None]:
-        queries, lengths = _sizes(rows)
-        pages = [tables.listed(row.pages) for row in rows]
-        shared = (lengths - np.array([row.tail_mask.shape[1] for row in rows])) // tables.page_size
-        if not shared.any() or int(queries @ lengths) <= whole_mask:
-            return PagedRows.of(queries, pages, lengths, tables.page_size).masked(rows), None
-        cuts, before = shared.tolist(), shared * tables.page_size
-        fronts = [each[:cut] for each, cut in zip(pages, cuts, strict=True)]
-        backs = [each[cut:] for each, cut in zip(pages, cuts, strict=True)]
-        seen = PagedRows.of(queries, backs, lengths - before, tables.page_size).masked(rows)
-        return seen, PagedRows.of(queries, fronts, before, tables.page_size)
+        if _whole_pays(rows, tables.page_size, whole_mask):
+            return _masked(rows, tables), None
+        return _split(rows, tables)
 
     return layout
+
+
+def _whole_pays(rows: Sequence[Row], page_size: int, whole_mask: int) -> bool:
+    queries, lengths = _sizes(rows)
+    return not _shared(rows, lengths, page_size).any() or int(queries @ lengths) <= whole_mask
+
+
+def _shared(rows: Sequence[Row], lengths: Ints, page_size: int) -> Ints:
+    """[B] whole pages that all queries of a row see."""
+    return (lengths - np.array([row.tail_mask.shape[1] for row in rows])) // page_size
+
+
+def _masked(rows: Sequence[Row], tables: PageTables) -> PagedRows:
+    return _in_order(rows, tables)[0].masked(rows)
+
+
+def _split(rows: Sequence[Row], tables: PageTables) -> tuple[PagedRows, PagedRows]:
+    """The rest of the rows, masked, and what they share."""
+    queries, lengths = _sizes(rows)
+    shared, size = _shared(rows, lengths, tables.page_size), tables.page_size
+    pages = [tables.listed(row.pages) for row in rows]
+    fronts = [each[:cut] for each, cut in zip(pages, shared.tolist(), strict=True)]
+    backs = [each[cut:] for each, cut in zip(pages, shared.tolist(), strict=True)]
+    seen = PagedRows.of(queries, backs, lengths - shared * size, size).masked(rows)
+    return seen, PagedRows.of(queries, fronts, shared * size, size)
 
 
 def _sizes(rows: Sequence[Row]) -> tuple[Ints, Ints]:

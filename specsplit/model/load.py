@@ -32,14 +32,15 @@ def load_model(
     dtype: str = "float32",
     device: str = "cpu",
     inflate_layers: int = 0,
+    random_weights: bool = False,
     mesh: TensorMesh | None = None,
 ) -> tuple[PreTrainedModel, ModelInfo, ShardedBlocks]:
     """The module, whose attention is ours, its facts, and what of it is shared out over the ranks of a mesh.
 
     dtype: "float32", "bfloat16", "float16" or "auto" (as in config.json). inflate_layers: see `inflate`; 0 leaves the model
-    as it is. Raises LoadError, saying why, for anything that is missing, broken or not supported.
+    as it is. random_weights: see `_random`. Raises LoadError, saying why, for anything that is missing, broken or not supported.
     """
-    model = _load_model(folder, dtype)
+    model = _load_model(folder, dtype, torch.device(device) if random_weights else None)
     with refusing(f"model folder {folder} cannot be served"):
         if inflate_layers:
             inflate(model, inflate_layers)
@@ -50,7 +51,7 @@ def load_model(
         return model, _info(folder, model), blocks
 
 
-def _load_model(folder: Path, dtype: str) -> PreTrainedModel:
+def _load_model(folder: Path, dtype: str, random_on: torch.device | None) -> PreTrainedModel:
     if dtype != "auto" and dtype not in _DTYPES:
         raise LoadError(f"dtype {dtype!r} is not known; expected one of {', '.join(_DTYPES)} or auto")
     check_folder(folder)
@@ -59,6 +60,8 @@ def _load_model(folder: Path, dtype: str) -> PreTrainedModel:
     with refusing(f"model folder {folder} cannot be loaded"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         check_config(config)
+        if random_on is not None:
+            return _random(config, _DTYPES.get(dtype, dtype), random_on)
         return _load_weights(folder, config, _DTYPES.get(dtype, dtype))
 
 
@@ -84,6 +87,14 @@ def _load_weights(folder: Path, config: PretrainedConfig, dtype: torch.dtype | s
             f"model folder {folder} lacks {len(missing)} of the weights its config.json asks for, {missing[0]} first"
         )
     return model
+
+
+def _random(config: PretrainedConfig, dtype: torch.dtype | str, device: torch.device) -> PreTrainedModel:
+    """A model with the weights that its architecture begins with, drawn on the device itself; every time the same."""
+    typed = {} if dtype == "auto" else {"dtype": dtype}  # by itself it takes that of config.json
+    with _ALONE, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config, **typed, attn_implementation=NAME)
 
 
 def _info(folder: Path, model: PreTrainedModel) -> ModelInfo:

@@ -62,7 +62,7 @@ class TablesCopy:
     def updated(self, matrix: Pages) -> Tensor:
         """int32, equal to the host's `matrix`: by one copy of what was written, or of all if the matrix has grown."""
         if self._tensor is None or self._tensor.shape != matrix.shape:
-            self._tensor = torch.from_numpy(matrix.copy()).to(self._device)
+            self._tensor = on_device(matrix.copy(), self._device)
         elif self._changed:
             width = matrix.shape[1]
             at = np.concatenate([np.arange(t * width + start, t * width + stop) for t, start, stop in self._changed])
@@ -117,6 +117,15 @@ class PageTables:
             return self._matrix[row.table, :count]
         held = self._matrix[row.table, : count - len(row.own)]
         return np.concatenate((held, row.own), dtype=np.int32, casting="same_kind")
+
+    def last_slots(self, row: RowPages, count: int) -> Slots:
+        """Slots [count] of the last tokens that a row sees: its new ones."""
+        first, size = row.length - count, self.page_size
+        if row.own is None:
+            return self.slots[row.table, first : row.length]
+        within = first % size
+        pages = self.listed(row)[first // size :].astype(np.int64)
+        return self.slots_of(pages)[within : within + count]
 
     def slots_of(self, pages: Slots) -> Slots:
         """All slots of pages [n], int64 [n * page_size]."""

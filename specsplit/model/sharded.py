@@ -108,6 +108,10 @@ class ShardedBlocks:
         self._done = 0
         """Blocks that have run in this turn."""
 
+    def __len__(self) -> int:
+        """Blocks that are shared out."""
+        return len(self._blocks)
+
     def shard(self, block: nn.Module) -> ShardedMlp:
         """What takes the place of a layer's MLP, given this rank's part of it. To be called in the order of the layers."""
         self._blocks.append(block)

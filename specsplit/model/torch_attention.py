@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,9 +19,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from specsplit.model.batch import Ints, Row
+from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import KVCache
+from specsplit.model.page_tables import PageTables
 from specsplit.model.transfer import on_device
+
+if TYPE_CHECKING:
+    from specsplit.model.graphs import Buckets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +93,9 @@ class TorchAttention:
             buckets.append(self._bucket(batch, indices, queries))
         return TorchForward(self._kv, batch.write_slots, tuple(buckets), self._tensor(restore))
 
+    def static(self, tables: PageTables, buckets: Buckets) -> None:
+        """Every batch has other kernels, and allocates."""
+
     def _single(self, row: Row, batch: InputBatch) -> _Bucket:
         """A row by itself: nothing is padded, and where its pages are a run its KV is read in place."""
         hidden = None
@@ -122,6 +130,17 @@ class TorchAttention:
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return on_device(array, self._device)
+
+
+def plan_on_device(kv: KVCache, group: int, batch: DeviceBatch) -> TorchForward:
+    """Lay out a batch that only the device knows, without waiting for it. `group` is G."""
+    size, queries, length = batch.sees.shape
+    dtype = kv.data.dtype
+    bias = torch.zeros(batch.sees.shape, dtype=dtype, device=kv.data.device)
+    bias.masked_fill_(~batch.sees, torch.finfo(dtype).min)
+    per_head = bias.unsqueeze(1).expand(size, group, queries, length)
+    bucket = _Bucket(size, None, batch.slots.reshape(-1), per_head.reshape(size, 1, group * queries, length))
+    return TorchForward(kv, batch.write_slots, (bucket,), None)
 
 
 def _bucket_key(row: Row) -> tuple[int, int]:

@@ -1,20 +1,58 @@
-"""From numpy on the host to a tensor on the device, without waiting for it."""
+"""Between numpy on the host and tensors on the device: there without waiting, and back in one copy."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Final
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+_NUMPY: Final = {
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+    torch.float64: np.float64,
+    torch.float32: np.float32,
+}
 
 
 def pinned(array: NDArray[Any], device: torch.device) -> Tensor:
     """On the host, in memory that a GPU copies from by itself; the array's own memory if the device is no GPU."""
     tensor = torch.from_numpy(array)
-    return tensor.pin_memory() if device.type == "cuda" else tensor
+    return tensor.pin_memory() if device.type == "cuda" and array.size else tensor
 
 
 def on_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """On the device; the array's own memory if that is the CPU."""
     return pinned(array, device).to(device, non_blocking=True)
+
+
+def all_on_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
+    """Arrays of one type on the device, by one copy."""
+    flat = on_device(np.concatenate([array.reshape(-1) for array in arrays]), device)
+    parts = flat.split([array.size for array in arrays])
+    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+def on_host(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
+    """Contiguous tensors of one device as arrays, once all that the device was given before is done.
+
+    From a GPU they come by one copy of all their bytes; it is the one thing here that waits. On the CPU they are the tensors' own memory.
+    """
+    device = tensors[0].device if tensors else torch.device("cpu")
+    if device.type != "cuda":
+        return [tensor.numpy() for tensor in tensors]
+    packed = torch.cat([tensor.view(-1).view(torch.uint8) for tensor in tensors])
+    host = torch.empty(packed.shape, dtype=torch.uint8, pin_memory=True)
+    host.copy_(packed, non_blocking=True)
+    torch.cuda.current_stream(device).record_event().synchronize()
+    raw, starts = host.numpy(), accumulate((tensor.nbytes for tensor in tensors), initial=0)
+    return [
+        np.frombuffer(raw, _NUMPY[tensor.dtype], tensor.numel(), start).reshape(tensor.shape)
+        for tensor, start in zip(tensors, starts, strict=False)
+    ]

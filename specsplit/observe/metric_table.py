@@ -11,6 +11,7 @@ What is counted is counted once, by the service that knows it best, so that a su
 from __future__ import annotations
 
 from specsplit.observe.metric import Kind, Label, Metric, Service, steps_of_125
+from specsplit.records import Eager
 from specsplit.values import Adaptive, DrafterKind, FailoverCause, FinishReason, Miss
 
 DEEPEST = 8
@@ -19,6 +20,7 @@ DEEPEST = 8
 KIND = Label("kind", tuple(kind.value for kind in DrafterKind))
 CAUSE_OF_MISS = Label("cause", tuple(cause.value for cause in Miss))
 CAUSE_OF_WASTE = Label("cause", ("rejected", "unverified", "late"))
+REASON_OF_EAGER = Label("reason", tuple(reason.value for reason in Eager))
 DEPTH = Label("depth", (*(str(depth) for depth in range(1, DEEPEST)), f"{DEEPEST}+"))
 CAUSE_OF_FAILOVER = Label("cause", tuple(cause.value for cause in FailoverCause))
 REASON = Label("reason", tuple(reason.value for reason in FinishReason))
@@ -419,6 +421,23 @@ KV_PAGES = Metric(
     "Pages of KV there are; 0 for a drafter that keeps none.",
 )
 KV_PAGES_USED = Metric("specsplit_kv_pages_used", Kind.GAUGE, _MEMBERS, "Pages of KV that sessions hold.")
+
+GRAPHS = Metric(
+    "specsplit_graphs",
+    Kind.GAUGE,
+    _MEMBERS,
+    "Forward passes that are captured as CUDA graphs, one for each size and form.",
+)
+GRAPH_BYTES = Metric("specsplit_graph_bytes", Kind.GAUGE, _MEMBERS, "Memory of the device that CUDA graphs take.")
+GRAPH_FORWARDS = Metric("specsplit_graph_forwards", Kind.COUNTER, _MEMBERS, "Forward passes that were a CUDA graph.")
+EAGER_FORWARDS = Metric(
+    "specsplit_eager_forwards",
+    Kind.COUNTER,
+    _MEMBERS,
+    "Forward passes without a CUDA graph although there are some, by reason. size: more tokens or rows than the largest graph takes; "
+    "layout: more pages or masks than there is memory for; failed: their graph could not be captured for other layers.",
+    (REASON_OF_EAGER,),
+)
 
 TABLE: tuple[Metric, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
 """Every metric, in the order above."""

@@ -9,15 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from specsplit.model.transfer import on_device
 from specsplit.sampling.counts import TokenCounts
 from specsplit.sampling.filters import Filters
 from specsplit.sampling.processors import LogitBias, OwnedRows, Penalties
 from specsplit.values import Sampling
 
-_COLDEST: Final = 1e-20
+COLDEST: Final = 1e-20
 """Temperatures below this count as this: logits (below 1e18) divided by it are still finite, and any difference still decides."""
 
 
@@ -35,8 +37,8 @@ class SamplingBatch:
         self._samplings = samplings
         self._vocab_size = vocab_size
         self._device = device
-        temperatures = [max(sampling.temperature, _COLDEST) for sampling in samplings]
-        self._temperatures = torch.tensor(temperatures, device=device)[:, None]
+        temperatures = [max(sampling.temperature, COLDEST) for sampling in samplings]
+        self._temperatures = on_device(np.array(temperatures, dtype=np.float32), device)[:, None]
         self._filters = Filters.of(samplings, vocab_size, device)
         self._bias = LogitBias(samplings, device) if any(s.logit_bias for s in samplings) else None
         self._penalties = Penalties(samplings, counts, device) if any(s.penalised for s in samplings) else None
@@ -66,7 +68,7 @@ class SamplingBatch:
         return OwnedRows(places, [owners[place] for place in places], self._vocab_size, self._device)
 
     def _index(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device=self._device)
+        return on_device(np.array(numbers, dtype=np.int64), self._device)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from specsplit.model.transfer import on_device
 
 
 class TokenCounts:
@@ -49,10 +52,11 @@ class TokenCounts:
         if self._changed:
             tokens, times = (tensor.to(device) for tensor in self._tensors)
             fresh = list(islice(self._places, len(tokens), None))
-            tokens = torch.cat([tokens, tokens.new_tensor(fresh)])
+            tokens = torch.cat([tokens, on_device(np.array(fresh, dtype=np.int64), device)])
             times = torch.cat([times, times.new_zeros(len(fresh))])
             changed = sorted(self._changed)
-            times[torch.tensor(changed, device=device)] = times.new_tensor([self._times[place] for place in changed])
+            counted = np.array([self._times[place] for place in changed], dtype=np.float32)
+            times[on_device(np.array(changed), device)] = on_device(counted, device)
             self._tensors = tokens, times
             self._changed.clear()
         return self._tensors

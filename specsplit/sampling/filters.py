@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
+from specsplit.model.transfer import on_device
 from specsplit.values import Sampling
 
 _FIRST_LOOK: Final = 128
@@ -44,9 +47,9 @@ class Filters:
         ranked = nuclear or any(s.top_k for s in samplings)
         first = _FIRST_LOOK if nuclear else 1
         return cls(
-            _column(counts, torch.int64, device) if ranked else None,
-            _column(masses, torch.float64, device) if nuclear else None,
-            _column(margins, torch.float32, device) if max(margins, default=-math.inf) > -math.inf else None,
+            _column(counts, np.int64, device) if ranked else None,
+            _column(masses, np.float64, device) if nuclear else None,
+            _column(margins, np.float32, device) if max(margins, default=-math.inf) > -math.inf else None,
             min(vocab_size, max(first, *(c for c in counts if c < vocab_size), 1)),
         )
 
@@ -98,5 +101,5 @@ def _mass_bar(scaled: Tensor, best: Tensor, kth: Tensor, count: Tensor, mass: Te
     return torch.maximum(kth, lowest.masked_fill(mass == 1, -torch.inf)), not unsettled.any()
 
 
-def _column(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=dtype, device=device)[:, None]
+def _column(values: Sequence[float], dtype: DTypeLike, device: torch.device) -> Tensor:
+    return on_device(np.array(values, dtype=dtype), device)[:, None]

@@ -11,9 +11,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from specsplit.model.transfer import on_device
 from specsplit.splitmix import GOLDEN, MIX_1, MIX_2, draw
 
 _CPU_BLOCK: Final = 2**15
@@ -34,12 +36,12 @@ def gumbel(seeds: Sequence[int], positions: Sequence[int], vocab_size: int, devi
     Uniforms are the odd multiples of 2^-53 below 1, so never 0 nor 1, and logs are taken in float64. -log(-log1p(-u)) keeps
     full resolution where it matters, among the large values that win.
     """
-    signed = [_signed(stream_key(seed, position)) for seed, position in zip(seeds, positions, strict=True)]
-    keys = torch.tensor(signed, dtype=torch.int64, device=device)[:, None]
-    draws = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=device).mul_(_signed(GOLDEN))
-    noise = torch.empty(len(signed), vocab_size, device=device)
-    rows = max(1, _CPU_BLOCK // vocab_size) if device.type == "cpu" else max(1, len(signed))
-    for start in range(0, len(signed), rows):
+    streams = [signed(stream_key(seed, position)) for seed, position in zip(seeds, positions, strict=True)]
+    keys = on_device(np.array(streams, dtype=np.int64), device)[:, None]
+    draws = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=device).mul_(signed(GOLDEN))
+    noise = torch.empty(len(streams), vocab_size, device=device)
+    rows = max(1, _CPU_BLOCK // vocab_size) if device.type == "cpu" else max(1, len(streams))
+    for start in range(0, len(streams), rows):
         noise[start : start + rows] = _gumbel_of(keys[start : start + rows] + draws)
     return noise
 
@@ -88,8 +90,8 @@ def stream_key(seed: int, position: int) -> int:
 
 def _gumbel_of(state: Tensor) -> Tensor:
     """Generator states int64 -> their draws as Gumbel noise, float64; uses `state` up."""
-    bits = _xor_shifted(state, 30).mul_(_signed(MIX_1))
-    bits = _xor_shifted(bits, 27).mul_(_signed(MIX_2))
+    bits = _xor_shifted(state, 30).mul_(signed(MIX_1))
+    bits = _xor_shifted(bits, 27).mul_(signed(MIX_2))
     odd = _xor_shifted(bits, 31).bitwise_right_shift_(11).bitwise_and_(2**53 - 1).bitwise_or_(1)
     return odd.to(torch.float64).mul_(-(2.0**-53)).log1p_().neg_().log_().neg_()
 
@@ -99,6 +101,6 @@ def _xor_shifted(bits: Tensor, by: int) -> Tensor:
     return bits.bitwise_xor_((bits >> by).bitwise_and_((1 << (64 - by)) - 1))
 
 
-def _signed(z: int) -> int:
-    """The two's complement reading of a 64-bit pattern: torch computes in int64, which wraps the same way."""
+def signed(z: int) -> int:
+    """Give the two's complement reading of a 64-bit pattern: torch computes in int64, which wraps the same way."""
     return z - 2**64 if z >= 2**63 else z

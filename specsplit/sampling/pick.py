@@ -60,16 +60,21 @@ def has_pick(best: Tensor) -> Tensor:
 
 def _changed(logits: Tensor, rows: SamplingRows, positions: Sequence[int], paths: Paths, noise: Noise) -> Tensor:
     """Compute the rows [C, V] whose pick is not the argmax of their logits."""
-    processed = _processed(logits if rows.changed_at is None else logits[rows.changed_at], rows, paths)
+    own_paths = [paths[row] for row in rows.changed] if rows.penalties is not None else ()
+    done = processed(logits if rows.changed_at is None else logits[rows.changed_at], rows, own_paths)
     if not rows.sampled:
-        return processed
-    scaled = (processed if rows.sampled_at is None else processed[rows.sampled_at]) / rows.temperatures
+        return done
+    scaled = (done if rows.sampled_at is None else done[rows.sampled_at]) / rows.temperatures
     noisy = restrict(scaled, rows.filters)
     noisy += noise(rows.seeds, rows.of_sampled(positions), scaled.shape[1], scaled.device)
-    return noisy if rows.sampled_at is None else processed.float().index_put((rows.sampled_at,), noisy)
+    return noisy if rows.sampled_at is None else done.float().index_put((rows.sampled_at,), noisy)
 
 
-def _processed(changed: Tensor, rows: SamplingRows, paths: Paths) -> Tensor:
+def processed(changed: Tensor, rows: SamplingRows, paths: Paths) -> Tensor:
+    """Bias and penalise the logits [C, V] of changed rows: a copy of them, or they themselves if no session asks for either.
+
+    paths: of each of the C rows; they may be left out where nothing is penalised.
+    """
     if rows.bias is None and rows.penalties is None:
         return changed
     logits = changed.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
@@ -78,7 +83,7 @@ def _processed(changed: Tensor, rows: SamplingRows, paths: Paths) -> Tensor:
         bias.add_to(logits, biased)
     if rows.penalties is not None:
         penalties, penalised = rows.penalties
-        penalties.impose_on(logits, penalised, [paths[rows.changed[place]] for place in penalised.places])
+        penalties.impose_on(logits, penalised, [paths[place] for place in penalised.places])
     return logits
 
 

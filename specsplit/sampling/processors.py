@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from specsplit.model.transfer import on_device
 from specsplit.sampling.counts import TokenCounts
 from specsplit.values import Sampling
 
@@ -26,8 +28,8 @@ class OwnedRows:
         """Which rows they are."""
         self.owners = owners
         self._vocab_size = vocab_size
-        self._starts = torch.tensor(places, dtype=torch.int64, device=device)[:, None] * vocab_size
-        self._owners = torch.tensor(owners, dtype=torch.int64, device=device)
+        self._starts = on_device(np.array(places, dtype=np.int64) * vocab_size, device)[:, None]
+        self._owners = on_device(np.array(owners, dtype=np.int64), device)
 
     def cells(self, tokens: Tensor) -> Tensor:
         """tokens [S, K] of each session -> where every row has their logits, [P, K] indices into all logits end to end."""
@@ -48,7 +50,8 @@ class LogitBias:
     def __init__(self, samplings: Sequence[Sampling], device: torch.device) -> None:
         tokens = [torch.tensor([token for token, _ in s.logit_bias], dtype=torch.int64) for s in samplings]
         values = [torch.tensor([bias for _, bias in s.logit_bias], dtype=torch.float32) for s in samplings]
-        self._tokens, self._values = (pad_sequence(each, batch_first=True).to(device) for each in (tokens, values))
+        padded = (pad_sequence(each, batch_first=True).numpy() for each in (tokens, values))
+        self._tokens, self._values = (on_device(each, device) for each in padded)
 
     def add_to(self, logits: Tensor, rows: OwnedRows) -> None:
         """In place, to contiguous logits [R, V]. What sessions have fewer of is made up for with 0 for token 0."""
@@ -64,7 +67,7 @@ class Penalties:
         self._counts = counts
         self._device = device
         numbers = [(s.repetition_penalty, s.frequency_penalty, s.presence_penalty) for s in samplings]
-        columns = torch.tensor(numbers, dtype=torch.float32, device=device).view(-1, 3)
+        columns = on_device(np.array(numbers, dtype=np.float32), device).view(-1, 3)
         self._repetition, self._frequency, self._presence = columns.split(1, dim=1)
 
     def impose_on(self, logits: Tensor, rows: OwnedRows, paths: Sequence[Sequence[int]]) -> None:
@@ -97,7 +100,7 @@ class Penalties:
             if (counts := self._counts[owner]) is not None
             for token in set(path)
         ]
-        cells, owners, times = torch.tensor(found, dtype=torch.int64, device=self._device).view(-1, 3).unbind(1)
+        cells, owners, times = on_device(np.array(found, dtype=np.int64), self._device).view(-1, 3).unbind(1)
         return cells[:, None], owners, times[:, None]
 
 

@@ -40,6 +40,8 @@ class DrafterSettings(EngineSettings):
     """Room in the KV pool, in tokens, all sessions together."""
     expand_width: int = Field(default=256, ge=1)
     """Nodes expanded in one forward at most, all sessions together. How many it is follows what they cost here."""
+    expand_levels: int = Field(default=8, ge=1, le=8)
+    """Levels of the tree that one expansion draws at most, before the host hears of them: several only where that is cheaper here."""
     children: int = Field(default=16, ge=1)
     """Children kept of every expanded node."""
     node_us: float = Field(default=3.0, gt=0)

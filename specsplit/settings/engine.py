@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from specsplit.errors import InvalidRequest
 from specsplit.settings.service import MemberSettings
 
 
@@ -19,6 +20,15 @@ class EngineSettings(MemberSettings):
     attention: Literal["auto", "torch", "flashinfer"] = "auto"
     """How attention is computed: torch (the reference, on any device), flashinfer (GPU kernels for float16 and bfloat16, out of the extra
     specsplit[gpu]) or auto: flashinfer where it can be had, else torch."""
+    cuda_graphs: Literal["auto", "off"] = "auto"
+    """auto captures forwards as CUDA graphs at start, where attention = flashinfer; off runs every forward eagerly."""
+    cuda_graph_tokens: int = Field(default=256, ge=1, le=1024)
+    """Tokens of the largest forward that is captured; larger ones run eagerly, and are counted."""
+    cuda_graph_rows: int = Field(default=64, ge=1, le=1024)
+    """Rows of it: sessions, and prompts that are read."""
+    compile: Literal["off", "regional"] = "off"
+    """regional has torch.compile make kernels of the model's decoder layers, all of a class at once. It takes half a minute or more at the
+    first start; kernels are kept where TORCHINDUCTOR_CACHE_DIR says. Not for a group."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of one forward."""
     dp_size: int = Field(default=1, ge=1)
@@ -26,3 +36,12 @@ class EngineSettings(MemberSettings):
     Needs a coordinator. Ports other than 0 (listen, advertise, metrics_listen) get LOCAL_RANK added, and member_id the rank."""
     rank_timeout_s: float = Field(default=30.0, gt=0)
     """A rank that does not take part for this long is lost: all of the group hand their sessions back and exit, to be started again."""
+
+    @model_validator(mode="after")
+    def _check_compile(self) -> Self:
+        if self.compile != "off" and self.dp_size > 1:
+            raise InvalidRequest(
+                "compile",
+                f"is {self.compile}, but ranks of a group (dp_size = {self.dp_size}) exchange rows within the layers; leave it off",
+            )
+        return self

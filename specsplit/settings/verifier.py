@@ -64,6 +64,8 @@ class VerifierSettings(EngineSettings):
     Of a rank more than rank_timeout_s."""
     inflate_layers: int = Field(default=0, ge=0)
     """Benchmarks only: add layers that change nothing until there are this many; 0 adds none."""
+    random_weights: bool = False
+    """Benchmarks only: weights drawn at random on the device; the folder needs a config.json alone."""
     paced_step_base_ms: float = Field(default=0.0, ge=0)
     """Benchmarks only: a step lasts at least this long, plus the share of its tokens."""
     paced_step_per_token_us: float = Field(default=0.0, ge=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specsplit.tree.choice import likeliest
 from specsplit.tree.columns import ROOT, Column, Flags, Ints, Scores
-from specsplit.tree.edges import LEAST_EDGE, are_edges, as_sent
+from specsplit.tree.edges import LEAST_EDGE, ROUNDING, are_edges, as_sent
 from specsplit.tree.links import link
 from specsplit.tree.node import Node
 from specsplit.tree.token_tree import TokenTree
@@ -12,6 +12,7 @@ from specsplit.tree.token_tree import TokenTree
 __all__ = [
     "LEAST_EDGE",
     "ROOT",
+    "ROUNDING",
     "Column",
     "Flags",
     "Ints",

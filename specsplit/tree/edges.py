@@ -13,15 +13,15 @@ import numpy as np
 from specsplit.tree.columns import Scores
 
 LEAST_EDGE: Final = -1024.0
-_ROUNDING: Final = 1.5 * 2.0**32
-"""A float64 of this size has no bits below 2^-20: adding it rounds."""
+ROUNDING: Final = 1.5 * 2.0**32
+"""A float64 of this size has no bits below 2^-20: adding it, and taking it away again, rounds."""
 
 _Edge = TypeVar("_Edge", float, Scores)
 
 
 def rounded(edge: _Edge) -> _Edge:
     """Round an edge, or an array of them, as trees keep it."""
-    return (edge + _ROUNDING) - _ROUNDING
+    return (edge + ROUNDING) - ROUNDING
 
 
 def are_edges(edges: Scores) -> bool:

@@ -161,6 +161,18 @@ class TokenTree(Columns):
         old = self._links_below(parents)
         return np.isin(links(parents, tokens), old) if len(old) else np.zeros(len(parents), dtype=np.bool_)
 
+    def children(self, parents: Ints, tokens: Ints) -> Ints:
+        """Look up the slots [n] of the children of these slots with these tokens; -1 where there is none, or the parent is -1."""
+        below = self.below(parents.compress(parents >= 0)) if len(parents) else NO_SLOTS
+        found = np.full(len(parents), -1, dtype=np.int64)
+        if not len(below):
+            return found
+        known, wanted = links(self.parents.take(below), self.tokens.take(below)), links(parents, tokens)
+        order = known.argsort()
+        places = np.minimum(known.searchsorted(wanted, sorter=order), len(below) - 1)
+        slots = below.take(order.take(places))
+        return np.where(known.take(order.take(places)) == wanted, slots, found)
+
     def _clash(self, parents: Ints, tokens: Ints) -> bool:
         """Tell whether new nodes would give a parent the same token twice."""
         new, old = links(parents, tokens), self._links_below(parents)

@@ -19,6 +19,7 @@ from benchmarks.lab.trace import Trace
 from benchmarks.lab.transport import Link
 from specsplit.values import DrafterKind, PlanChanges
 from specsplit_verifier.step import SessionResult
+from tests.drafter.toys import Always
 
 POCKET = Path(__file__).resolve().parents[2] / "models" / "pocket"
 SHORT = Scenario("short", requests=2, new=16, prompt=32)
@@ -50,6 +51,22 @@ def test_a_run_gives_the_same_digits_twice_and_the_targets_own_text(source: Mode
         assert sum(accepted(laboratory)) > 0
         found.append(figures(scenario, laboratory))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("kind", [DrafterKind.STANDALONE, DrafterKind.EAGLE3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_with_levels_drawn_in_one_go_the_text_is_the_targets_own(
+    source: ModelSource, kind: DrafterKind, temperature: float
+) -> None:
+    drafters = (DrafterSpec(kind, expand_levels=4),)
+    laboratory = Laboratory(replace(SHORT, drafters=drafters, link=Link(2.5), temperature=temperature), source)
+    (drafter,) = laboratory.drafters
+    drafter.table.expansions.level_cost = Always()
+    for entry in laboratory.run().entries:
+        assert [*entry.request.tokens, *entry.tokens] == source.truth(entry.request)
+    assert sum(accepted(laboratory)) > 0
+    assert drafter.table.counts.expanded_nodes > 3 * drafter.expansions
+    assert drafter.table.proposer.pages.used == 0
 
 
 def test_sessions_of_two_verifiers_and_two_kinds_of_drafters_get_the_targets_own_text(source: ModelSource) -> None:

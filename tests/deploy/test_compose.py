@@ -92,12 +92,24 @@ def test_every_variable_of_a_service_is_a_setting_with_a_value_that_it_takes(ser
 
 @pytest.mark.parametrize("service", ["verifier", "drafter"])
 def test_on_a_gpu_the_variables_are_settings_too_and_each_service_has_a_gpu_of_its_own(service: str) -> None:
-    assert settings_of(service, COMPOSE, GPU).resolved()["device"] == "cuda"
+    settings = settings_of(service, COMPOSE, GPU).resolved()
+    assert (settings["device"], settings["dtype"], settings["attention"]) == ("cuda", "bfloat16", "flashinfer")
     services = load(GPU)["services"]
     devices = {
         name: services[name]["deploy"]["resources"]["reservations"]["devices"] for name in ("verifier", "drafter")
     }
     assert devices["verifier"][0]["device_ids"] != devices["drafter"][0]["device_ids"]
+
+
+def test_the_images_on_a_gpu_have_flashinfer_and_its_kernels_in_the_same_release() -> None:
+    for service in ("verifier", "drafter"):
+        assert load(GPU)["services"][service]["build"]["args"] == {"VARIANT": "gpu"}
+    stage = DOCKERFILE.partition(" AS engine\n")[2].partition("\nFROM ")[0]
+    on_gpu = stage.partition('[ "$VARIANT" = cpu ] || {')[2]
+    assert "-c constraints.txt -r gpu.txt" in on_gpu
+    (release,) = re.findall(r"flashinfer-jit-cache==\$\((.+)\)\"", on_gpu)
+    found = subprocess.run(["sh", "-c", release], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert f"flashinfer-python=={found}\n" in (ROOT / "constraints.txt").read_text()
 
 
 def test_any_number_of_drafters_may_run_since_nothing_of_theirs_is_fixed() -> None:

@@ -141,7 +141,8 @@ def test_on_a_gpu_the_variables_are_settings_too_and_each_pod_has_one_gpu(servic
     (patch,) = load(KUBERNETES / "gpu", [f"{service}.yaml"])
     base = WORKLOADS[service]
     assert (patch["kind"], patch["metadata"]["name"]) == (base["kind"], service)
-    assert settings(service, container(base), container(patch)).resolved()["device"] == "cuda"
+    found = settings(service, container(base), container(patch)).resolved()
+    assert (found["device"], found["dtype"], found["attention"]) == ("cuda", "bfloat16", "flashinfer")
     assert container(patch)["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 

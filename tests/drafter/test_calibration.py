@@ -5,10 +5,13 @@ import random
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specsplit.tree import as_sent
 from specsplit_drafter.calibration import DISTANCES, Calibration, Calibrations, DistanceCalibration
+from specsplit_drafter.device_edges import edges_of
 
 LOG_PROBABILITIES = st.lists(st.floats(-40, 0), min_size=1, max_size=20)
 
@@ -108,3 +111,24 @@ def test_without_distances_there_is_one_reliability_and_it_is_the_plain_one() ->
         calibration.observe([math.log(0.7), math.log(0.2)], i % 2 or None, 3)
     rows = np.log([[0.7, 0.2]])
     np.testing.assert_array_equal(calibration.log_probabilities(rows, np.array([2])), plain.log_probabilities(rows))
+
+
+@given(
+    st.lists(st.lists(st.floats(-60, 0) | st.just(-math.inf), min_size=3, max_size=3), min_size=1, max_size=8),
+    st.lists(st.tuples(st.floats(-20, -0.01), st.booleans(), st.integers(0, DISTANCES)), max_size=60),
+)
+def test_edges_on_the_device_are_those_of_the_host(raw: list[list[float]], seen: list[tuple[float, bool, int]]) -> None:
+    calibration = DistanceCalibration(DISTANCES)
+    for log_probability, picked, distance in seen:
+        calibration.observe([log_probability], 0 if picked else None, distance)
+    distances = np.arange(len(raw)) % DISTANCES
+    shifts = torch.from_numpy(calibration.shifts[distances])
+    ours = edges_of(torch.tensor(raw, dtype=torch.float64), shifts).numpy()
+    theirs = as_sent(calibration.log_probabilities(np.array(raw), distances))
+    np.testing.assert_allclose(ours, np.where(np.isfinite(raw), theirs, -np.inf), rtol=1e-6, atol=2.0**-19)
+
+
+def test_what_is_no_number_is_no_edge_on_the_device() -> None:
+    shifts = torch.from_numpy(DistanceCalibration().shifts)
+    edges = edges_of(torch.tensor([[math.nan, math.inf, -math.inf]], dtype=torch.float64), shifts)
+    assert edges.tolist() == [[-math.inf] * 3]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_drafter.cost import MOST_LEVELS, CostLine, Expansions, best_width, levels_at_once
+from specsplit_drafter.cost import MOST_AT_ONCE, CostLine, Expansions, best_width, expansions_at_once
 
 survivals = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=40).map(lambda each: np.array(sorted(each)[::-1]))
 lines = st.builds(CostLine, st.floats(1e-5, 0.1), st.floats(1e-7, 0.01))
@@ -61,9 +61,9 @@ def test_no_line_promises_an_expansion_in_less_than_no_time(seen: list[tuple[int
 
 @pytest.mark.parametrize(
     ("step_s", "mean_s", "levels"),
-    [(0.020, 0.0002, 5), (0.020, 0.002, 1), (0.020, None, 1), (0.0, 0.002, 1), (0.020, 0.0, MOST_LEVELS)],
+    [(0.020, 0.0002, 5), (0.020, 0.002, 1), (0.020, None, 1), (0.0, 0.002, 1), (0.020, 0.0, MOST_AT_ONCE)],
 )
 def test_a_message_tells_of_as_many_expansions_as_fit_into_a_twentieth_of_a_step(
     step_s: float, mean_s: float | None, levels: int
 ) -> None:
-    assert levels_at_once(step_s, mean_s) == levels
+    assert expansions_at_once(step_s, mean_s) == levels

@@ -122,7 +122,7 @@ def test_a_session_without_features_is_answered_at_once_and_features_wake_it() -
 
 
 class Broken(TableProposer):
-    def expand(self, frontier: Sequence[Frontier]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children | None]:
         raise RuntimeError("the device is gone")
 
 

@@ -13,14 +13,16 @@ from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, Specspl
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.model import OutOfPages
 from specsplit.model.feature_codec import encode
+from specsplit.model.graphs import Buckets
 from specsplit.model.heads import Head
+from specsplit.records import Eager
 from specsplit.speculation import Commit, Grow
 from specsplit.tree import Ints, Scores, TokenTree
 from specsplit.values import Plan, Sampling
 from specsplit_drafter.heads import HeadModel
 from specsplit_drafter.model_proposer import CONTEXT_BUDGET, ModelProposer
 from specsplit_drafter.ngram import NgramProposer
-from specsplit_drafter.proposer import Advance, Children, Expanded, Frontier, SessionKey
+from specsplit_drafter.proposer import Advance, Children, Expanded, Frontier, Level, SessionKey
 from specsplit_drafter.session_table import Answer, SessionTable
 from tests.drafter.head_toys import (
     HEADS,
@@ -34,6 +36,7 @@ from tests.drafter.head_toys import (
     reference_of,
 )
 from tests.drafter.toys import Handled, deliver, open_event, run_until_all_rest, table_of
+from tests.support.graphs import RecordingCapturer, TorchStatic
 from tests.support.sampling import expected as perturbed
 
 CHILDREN = 6
@@ -56,7 +59,8 @@ class Checked(ModelProposer):
         self.known: dict[SessionKey, Known] = {}
         self.samplings: dict[SessionKey, tuple[Sampling, int]] = {}
         """How a session picks, and how many tokens it began with."""
-        self.compared = 0
+        self.compared = self.drawn = 0
+        self.levels: dict[SessionKey, Sequence[Level]] = {}
 
     def open(
         self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
@@ -69,15 +73,25 @@ class Checked(ModelProposer):
         super().commit(session, advance)
         self.known[session].tokens += advance.tokens
 
-    def expand(self, frontier: Sequence[Frontier]) -> list[Expanded]:
-        found = super().expand(frontier)
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Expanded]:
+        found = super().expand(frontier, levels)
         for part, children in zip(frontier, found, strict=True):
             if children is not None:
                 assert isinstance(children, Children)
-                rows = zip(part.slots.tolist(), children.tokens, children.log_probabilities, strict=True)
-                for slot, tokens, raw in rows:
-                    self.compare(part.session, slot, tokens, raw)
+                self.levels[part.session] = children.levels
+                self.compare_all(part.session, part.slots, children)
         return found
+
+    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+        super().settle(session, slots)
+        for level, nodes in zip(self.levels[session], slots, strict=False):
+            rows = (nodes >= 0).nonzero()[0]
+            self.drawn += len(rows)
+            self.compare_all(session, nodes.take(rows), level.children.at(rows))
+
+    def compare_all(self, session: SessionKey, slots: Ints, children: Children) -> None:
+        for slot, *found in zip(slots.tolist(), children.tokens, children.log_probabilities, strict=True):
+            self.compare(session, slot, *found)
 
     def compare(self, session: SessionKey, slot: int, tokens: Ints, raw: Scores) -> None:
         known = self.known[session]
@@ -104,9 +118,10 @@ def run(
     sampling: Sampling | None = None,
     steps: int = 12,
     between: Callable[[int], None] = lambda _: None,
+    levels: int = 1,
 ) -> list[HeadVerifier]:
     """Four sessions, of which one ends early, in a run of expansions, commits and features that come when they like."""
-    table = table_of(proposer, width=12, survival=0.006)
+    table = table_of(proposer, width=12, survival=0.006, levels=levels)
     verifiers = [
         HeadVerifier(table, (1, number), list(range(1, length)), head, plan=PLAN, sampling=sampling)
         for number, length in ((1, 14), (2, 5), (3, 3), (4, 2))
@@ -156,6 +171,38 @@ def test_children_are_those_of_the_reference_on_every_path_after_hits_and_misses
     assert max(len(verifier.committed) for verifier in verifiers) > 20
     assert proposer.compared > 100
     assert proposer.pages.used == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling", "budget", "levels"),
+    [
+        ("eagle", Sampling(), 512, 3),
+        ("eagle3", SAMPLED, 3, 2),
+        ("nextn", Sampling(), 512, 5),
+        ("eagle3", Sampling(), 512, 4),
+    ],
+)
+def test_nodes_that_were_drawn_in_one_go_are_those_of_the_reference_and_so_is_what_grows_below_them(
+    name: str, sampling: Sampling, budget: int, levels: int
+) -> None:
+    proposer = Checked(name, budget)
+    run(proposer, head_of(name), sampling=sampling, levels=levels)
+    assert proposer.drawn > 50
+    assert proposer.compared > proposer.drawn + 50
+    assert proposer.pages.used == 0
+
+
+@pytest.mark.parametrize(("name", "most_tokens"), [("eagle3", 12), ("mimo", 8)])
+def test_captured_forwards_propose_the_same(name: str, most_tokens: int) -> None:
+    proposer, head, buckets = Checked(name), head_of(name), Buckets(most_tokens, 4)
+    for step, runner in enumerate(proposer.model.runners):
+        how = {"capturer": RecordingCapturer(), "attention": TorchStatic(runner)}
+        runner.capture_graphs(buckets, proposer.model.kept(step), **how)
+    run(proposer, head)
+    assert proposer.compared > 100
+    found = proposer.graphs
+    assert found.captured == len(proposer.model.runners) * len(buckets)
+    assert found.replayed > 20 and found.eager.get(Eager.SIZE), "the context of some is too long for a bucket"
 
 
 def begin(proposer: ModelProposer, head: Head, tokens: Sequence[int] = PROMPT, key: SessionKey = KEY) -> Handled:

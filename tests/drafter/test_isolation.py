@@ -161,9 +161,9 @@ def test_what_breaks_for_one_session_after_another_is_the_drafters_end(caplog: p
 class Mangling(TableProposer):
     """For one session it finds one row of children too few."""
 
-    def expand(self, frontier: Sequence[Frontier]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children | None]:
         """Lose a row."""
-        found = super().expand(frontier)
+        found = super().expand(frontier, levels)
         return [
             Children(each.tokens[:-1], each.log_probabilities[:-1]) if each and part.session == (1, 2) else each
             for part, each in zip(frontier, found, strict=True)

@@ -216,11 +216,11 @@ def test_hits_are_common_when_breadth_is_drafted_ahead() -> None:
 def test_expansions_that_cost_next_to_nothing_are_told_of_together() -> None:
     table = table_of(NgramProposer(children=4))
     table.handle((1, 1), open_event([1, 2, 3, 4, 5, 6, 1]))
-    assert table.levels == 1, "nothing is known yet"
+    assert table.at_once == 1, "nothing is known yet"
     table.step()
     table.expansions.took(0.0001)
-    assert table.levels == 10
-    for _ in range(table.levels):
+    assert table.at_once == 10
+    for _ in range(table.at_once):
         table.step()
     ((_, grow),) = table.outgoing()[1]
     assert isinstance(grow, Grow)
@@ -244,7 +244,7 @@ def test_a_chain_of_sixteen_is_reached_in_two_messages_where_an_expansion_costs_
     table.step()
     table.expansions.took(0.0001)
     for _ in range(2):
-        for _ in range(table.levels):
+        for _ in range(table.at_once):
             table.step()
         assert table.outgoing()
     tree = table.growth_of((1, 1)).original.tree

@@ -13,10 +13,10 @@ from specsplit.draft_events import Close
 from specsplit.errors import Exhausted
 from specsplit.model import OutOfPages
 from specsplit.speculation import Grow
-from specsplit.tree import TokenTree
+from specsplit.tree import Ints, TokenTree
 from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit_drafter.model_proposer import ModelProposer
-from specsplit_drafter.proposer import Advance, Children, Expanded, Frontier, SessionKey
+from specsplit_drafter.proposer import Advance, Children, Expanded, Frontier, Level, SessionKey
 from specsplit_drafter.standalone import StandaloneModel
 from tests.drafter.toys import (
     Distribution,
@@ -67,7 +67,8 @@ class Checked(ModelProposer):
         self, plain_logits: Callable[[Sequence[int]], torch.Tensor], sampling: Sampling, budget: int = 512
     ) -> None:
         super().__init__(StandaloneModel(tiny_lm()), CHILDREN, budget)
-        self.compared = 0
+        self.compared = self.drawn = 0
+        self.levels: dict[SessionKey, Sequence[Level]] = {}
         self.other = TableProposer(lambda sequence: self._table(plain_logits(sequence), sampling, sequence))
 
     @staticmethod
@@ -90,17 +91,29 @@ class Checked(ModelProposer):
         super().close(session)
         self.other.close(session)
 
-    def expand(self, frontier: Sequence[Frontier]) -> list[Expanded]:
-        found = super().expand(frontier)
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Expanded]:
+        found = super().expand(frontier, levels)
         read = [(part, children) for part, children in zip(frontier, found, strict=True) if children is not None]
-        for (_, ours), theirs in zip(read, self.other.expand([part for part, _ in read]), strict=True):
+        for part, ours in read:
             assert isinstance(ours, Children)
-            assert isinstance(theirs, Children)
-            self.compared += len(ours.tokens)
-            count = ours.tokens.shape[1]
-            np.testing.assert_allclose(ours.log_probabilities, theirs.log_probabilities[:, :count], atol=1e-4)
-            assert ours.tokens.tolist() == theirs.tokens[:, :count].tolist()
+            self.compare(part, ours)
+            self.levels[part.session] = ours.levels
         return found
+
+    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+        super().settle(session, slots)
+        for level, nodes in zip(self.levels[session], slots, strict=False):
+            rows = (nodes >= 0).nonzero()[0]
+            self.drawn += len(rows)
+            self.compare(Frontier(session, nodes.take(rows)), level.children.at(rows))
+
+    def compare(self, part: Frontier, ours: Children) -> None:
+        (theirs,) = self.other.expand([part])
+        assert isinstance(theirs, Children)
+        self.compared += len(ours.tokens)
+        count = ours.tokens.shape[1]
+        np.testing.assert_allclose(ours.log_probabilities, theirs.log_probabilities[:, :count], atol=1e-4)
+        assert ours.tokens.tolist() == theirs.tokens[:, :count].tolist()
 
 
 def target_of(
@@ -122,12 +135,12 @@ def target_of(
     [Sampling(), SAMPLED, PENALISED, replace(PENALISED, temperature=0.0)],
     ids=["greedy", "sampled", "sampled with penalties", "greedy with penalties"],
 )
-@pytest.mark.parametrize("budget", [512, 3])
+@pytest.mark.parametrize(("budget", "levels"), [(512, 1), (3, 1), (512, 4), (3, 2)])
 def test_children_are_those_of_the_plain_model_on_every_path_after_hits_and_misses(
-    plain_logits: Callable[[Sequence[int]], torch.Tensor], sampling: Sampling, budget: int
+    plain_logits: Callable[[Sequence[int]], torch.Tensor], sampling: Sampling, budget: int, levels: int
 ) -> None:
     proposer = Checked(plain_logits, sampling, budget)
-    table = table_of(proposer, width=12, survival=0.03)
+    table = table_of(proposer, width=12, survival=0.03, levels=levels)
     vocabulary = proposer.info.vocabulary
     assert vocabulary is not None
     verifiers = [
@@ -151,6 +164,7 @@ def test_children_are_those_of_the_plain_model_on_every_path_after_hits_and_miss
     assert not all(hits)
     assert max(len(verifier.committed) for verifier in verifiers) > 20
     assert proposer.compared > 100
+    assert (proposer.drawn > 50) == (levels > 1 and not sampling.penalised)
     for verifier in verifiers:
         verifier.close()
     assert proposer.pages.used == 0

@@ -396,7 +396,7 @@ def test_tracing_reads_the_clock_as_often_for_fifty_sessions_as_for_none() -> No
 
 
 class Broken(TableProposer):
-    def expand(self, frontier: Sequence[Frontier]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children | None]:
         raise RuntimeError("the device is gone")
 
 

@@ -44,8 +44,8 @@ class Recording(ModelProposer):
         super().__init__(model, CHILDREN, 12, turns)
         self.found: list[Expanded] = []
 
-    def expand(self, frontier: Sequence[Frontier]) -> list[Expanded]:
-        found = super().expand(frontier)
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Expanded]:
+        found = super().expand(frontier, levels)
         self.found += found
         return found
 

@@ -17,6 +17,7 @@ from specsplit.model.attention import NAME
 from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
 from specsplit.tree import ROOT, TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Plan, Sampling, Vocabulary
+from specsplit_drafter.level_cost import LevelCost
 from specsplit_drafter.proposer import (
     Advance,
     Children,
@@ -78,7 +79,7 @@ class TableProposer(NoFeatures):
         """Keep the tokens."""
         self.sessions[session] += advance.tokens
 
-    def expand(self, frontier: Sequence[Frontier]) -> list[Children | None]:
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children | None]:
         """Look each node's sequence up."""
         self.batches.append([])
         return [children_of([self._look_up(part.session, slot) for slot in part.slots.tolist()]) for part in frontier]
@@ -221,9 +222,20 @@ def deliver(table: SessionTable, *verifiers: Verifier) -> None:
             verifier.receive(events)
 
 
-def table_of(proposer: Proposer, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8) -> SessionTable:
-    """A table with these limits."""
-    return SessionTable(proposer, TableLimits(max_sessions, width, price_s(survival) * 1e6))
+class Always(LevelCost):
+    """Draws as many levels as there may be, whatever they cost."""
+
+    def choose(self, most: int, alone_s: float, step_s: float) -> int:
+        return most
+
+
+def table_of(
+    proposer: Proposer, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8, levels: int = 1
+) -> SessionTable:
+    """A table with these limits, whose expansions draw so many levels."""
+    table = SessionTable(proposer, TableLimits(max_sessions, width, price_s(survival) * 1e6, levels))
+    table.expansions.level_cost = Always()
+    return table
 
 
 def price_s(survival: float) -> float:
@@ -252,10 +264,11 @@ def plain_model(config: LlamaConfig) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-def tiny_lm(num_slots: int = 2048, max_context: int = 128) -> CausalLM:
+def tiny_lm(num_slots: int = 2048, max_context: int = 128, device: str = "cpu") -> CausalLM:
     """The plain model served from slots of one token."""
     config = tiny_config(max_context)
-    model = LlamaForCausalLM(tiny_config(max_context))
+    with torch.device(device):
+        model = LlamaForCausalLM(tiny_config(max_context))
     model.load_state_dict(plain_model(config).state_dict())
     model.config._attn_implementation = NAME  # pyright: ignore[reportPrivateUsage]
     info = ModelInfo("tiny", Vocabulary(config.vocab_size), max_context)

@@ -29,13 +29,17 @@ class BatchPrefillWithPagedKVCacheWrapper:
     """What is planned is run on all later calls."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        made = bound(_REAL.__init__, self, *args, **kwargs)
-        assert (made["kv_layout"], made["backend"], made["use_cuda_graph"]) == ("NHD", "fa2", False)
+        self.made = bound(_REAL.__init__, self, *args, **kwargs)
+        assert (self.made["kv_layout"], self.made["backend"]) == ("NHD", "fa2")
         self.planned: dict[str, Any] = {}
+
+    def reset_workspace_buffer(self, *args: Any, **kwargs: Any) -> None:
+        assert bound(_REAL.reset_workspace_buffer, self, *args, **kwargs)["int_workspace_buffer"].dtype == torch.uint8
 
     def plan(self, *args: Any, **kwargs: Any) -> None:
         plan = bound(_REAL.plan, self, *args, **kwargs)
         names = ("qo_indptr", "paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len")
+        fixed = self.made["use_cuda_graph"]
         for name in (*names, "seq_lens"):
             assert (plan[name].dtype, plan[name].device.type) == (torch.int32, "cpu"), name
         counted = get_seq_lens(plan["paged_kv_indptr"], plan["paged_kv_last_page_len"], plan["page_size"])
@@ -49,10 +53,38 @@ class BatchPrefillWithPagedKVCacheWrapper:
             plan["mask_indptr"] = _compute_page_mask_indptr(
                 plan["qo_indptr"], plan["paged_kv_indptr"], plan["paged_kv_last_page_len"], plan["page_size"]
             )
+        if fixed:
+            self._copy(plan)
         self.planned = plan
 
+    def _copy(self, plan: dict[str, Any]) -> None:
+        """With `use_cuda_graph`: what a plan says goes to the buffers, and `run` reads nothing else of it."""
+        made, rows = self.made, len(plan["qo_indptr"]) - 1
+        plan["total"] = self.planned.get("total", int(plan["qo_indptr"][-1]))
+        assert rows == len(made["qo_indptr_buf"]) - 1 == len(made["paged_kv_last_page_len_buf"])
+        assert plan["qo_indptr"][-1] <= plan["total"], "more tokens than the first plan had"
+        made["qo_indptr_buf"].copy_(plan["qo_indptr"])
+        made["paged_kv_indptr_buf"].copy_(plan["paged_kv_indptr"])
+        made["paged_kv_last_page_len_buf"].copy_(plan["paged_kv_last_page_len"])
+        assert (plan["packed_custom_mask"] is None) == (made["custom_mask_buf"] is None)
+        copied = {"paged_kv_indices": "paged_kv_indices_buf", "packed_custom_mask": "custom_mask_buf"}
+        for name, buffer in copied.items():
+            if plan[name] is not None and len(plan[name]):
+                assert plan[name].data_ptr() == made[buffer].data_ptr(), f"a copy of {name} would wait for the device"
+                assert len(plan[name]) <= len(made[buffer])
+        if plan["mask_indptr"] is not None:
+            made["mask_indptr_buf"].copy_(plan["mask_indptr"])
+
+    def _read(self) -> dict[str, Any]:
+        """What a run goes by."""
+        if not self.made["use_cuda_graph"]:
+            return self.planned
+        held = {name.removesuffix("_buf"): each for name, each in self.made.items() if name.endswith("_buf")}
+        lengths = get_seq_lens(held["paged_kv_indptr"], held["paged_kv_last_page_len"], self.planned["page_size"])
+        return {**self.planned, **held, "packed_custom_mask": held["custom_mask"], "seq_lens": lengths}
+
     def run(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        call, plan = bound(_REAL.run, self, *args, **kwargs), self.planned
+        call, plan = bound(_REAL.run, self, *args, **kwargs), self._read()
         query, (keys, values), out = call["q"], call["paged_kv_cache"], call["out"]
         assert keys.shape[1:] == values.shape[1:] == (plan["page_size"], plan["num_kv_heads"], plan["head_dim_qk"])
         assert query.shape[0] == plan["qo_indptr"][-1] and query.shape[1] == plan["num_qo_heads"]
@@ -64,19 +96,21 @@ class BatchPrefillWithPagedKVCacheWrapper:
             pages = plan["paged_kv_indices"][slice(*plan["paged_kv_indptr"][row : row + 2].tolist())]
             length = int(plan["seq_lens"][row])
             k, v = (cache[pages].flatten(0, 1)[:length] for cache in (keys, values))
-            out[new], lse[new] = attended(query[new], k, v, plan["sm_scale"] * call["q_scale"], self.shown(row, length))
+            out[new], lse[new] = attended(
+                query[new], k, v, plan["sm_scale"] * call["q_scale"], shown(plan, row, length)
+            )
         return out, lse
 
-    def shown(self, row: int, length: int) -> Tensor:
-        """Bool [Q, L]."""
-        plan = self.planned
-        queries = int(plan["qo_indptr"][row + 1] - plan["qo_indptr"][row])
-        if plan["mask_indptr"] is None:
-            seen = torch.ones(queries, length, dtype=torch.bool)
-            return seen.tril(length - queries) if plan["causal"] else seen
-        offsets = torch.arange(queries * length)
-        octets = plan["packed_custom_mask"][int(plan["mask_indptr"][row]) + offsets // 8]
-        return (octets >> (offsets % 8) & 1).bool().view(queries, length)
+
+def shown(plan: dict[str, Any], row: int, length: int) -> Tensor:
+    """Bool [Q, L]."""
+    queries = int(plan["qo_indptr"][row + 1] - plan["qo_indptr"][row])
+    if plan["mask_indptr"] is None:
+        seen = torch.ones(queries, length, dtype=torch.bool)
+        return seen.tril(length - queries) if plan["causal"] else seen
+    offsets = torch.arange(queries * length)
+    octets = plan["packed_custom_mask"][int(plan["mask_indptr"][row]) + offsets // 8]
+    return (octets >> (offsets % 8) & 1).bool().view(queries, length)
 
 
 def attended(query: Tensor, keys: Tensor, values: Tensor, scale: float, shown: Tensor) -> tuple[Tensor, Tensor]:

@@ -45,8 +45,11 @@ class Ragged:
 
 
 @st.composite
-def ragged(draw: st.DrawFn, page_size: int, most_rows: int = 5, most_tokens: int = 150) -> Ragged:
-    pool = PagePool(4 * most_rows * (most_tokens // page_size + 2), page_size)
+def ragged(
+    draw: st.DrawFn, page_size: int, most_rows: int = 5, most_tokens: int = 150, pool: PagePool | None = None
+) -> Ragged:
+    """`pool` is to have 4 * most_rows * (most_tokens // page_size + 2) free pages; None: a new one."""
+    pool = pool or PagePool(4 * most_rows * (most_tokens // page_size + 2), page_size)
     tables = [PageTable(pool) for _ in range(draw(st.integers(1, most_rows)))]
     lengths = [draw(st.integers(1, most_tokens)) for _ in tables]
     for share in (3, 2, 1):  # pages of the tables take turns

@@ -23,7 +23,16 @@ from specsplit.observe.instruments import Histogram
 from specsplit.observe.metric import Kind, Metric, Service, steps_of_125
 from specsplit.observe.metric_table import KIND, TABLE, metrics_of
 from specsplit.observe.metrics import MOST_STEPS, CoordinatorMetrics, DrafterMetrics, Metrics, VerifierMetrics
-from specsplit.records import DrafterStatistics, LinkStatistics, PlanRecord, SessionStep, StepCosts, TurnCosts
+from specsplit.records import (
+    DrafterStatistics,
+    Eager,
+    GraphStatistics,
+    LinkStatistics,
+    PlanRecord,
+    SessionStep,
+    StepCosts,
+    TurnCosts,
+)
 from specsplit.rpc.catalogue import CODES, code_of
 from specsplit.values import DrafterInfo, DrafterKind, Estimate, FinishReason, Load, Miss, ModelInfo, Plan, Vocabulary
 
@@ -460,6 +469,20 @@ def test_what_a_drafter_has_done_is_looked_up_and_its_expansions_are_told() -> N
     assert value(samples, "specsplit_kv_pages_used") == 30
     assert value(samples, "specsplit_refusals_total", "resource_exhausted") == 1
     assert value(samples, "specsplit_draft_time_seconds_sum", "standalone") == pytest.approx(0.005)
+
+
+# Both members
+
+
+@pytest.mark.parametrize("metrics", every()[1:], ids=lambda metrics: type(metrics).__name__)
+def test_forwards_are_counted_by_whether_they_were_a_graph(metrics: Metrics) -> None:
+    target = GraphStatistics(72, 1 << 20, 100, {Eager.SIZE: 3}).beside(GraphStatistics(3, 5, 1, {Eager.LAYOUT: 2}))
+    metrics.watch_graphs(lambda: target)
+    samples = scrape(metrics)
+    assert value(samples, "specsplit_graphs") == 75 and value(samples, "specsplit_graph_bytes") == (1 << 20) + 5
+    assert value(samples, "specsplit_graph_forwards_total") == 101
+    eager = {("size",): 3, ("layout",): 2, ("failed",): 0}
+    assert values(samples, "specsplit_eager_forwards_total") == eager
 
 
 # Histograms

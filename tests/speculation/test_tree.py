@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,3 +82,15 @@ def test_the_best_are_taken_one_at_a_time_whatever_the_order_in_which_they_came(
             break
         wanted.append(min(open_, key=rank))
     assert tree.best(count, topk, depth) == [node.id for node in wanted]
+
+
+@given(
+    st.lists(st.integers(0, 30), max_size=20),
+    st.lists(st.tuples(st.integers(-1, 20), st.integers(95, 125)), max_size=20),
+)
+def test_children_are_found_by_parent_and_token(parents: list[int], asked: list[tuple[int, int]]) -> None:
+    tree = grown(parents)
+    pairs = [(parent if parent <= len(tree) else -1, token) for parent, token in asked]
+    found = tree.children(np.array([parent for parent, _ in pairs], int), np.array([token for _, token in pairs], int))
+    expected = [None if parent < 0 else tree.child(parent, token) for parent, token in pairs]
+    assert found.tolist() == [-1 if slot is None else slot for slot in expected]

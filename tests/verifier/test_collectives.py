@@ -164,7 +164,7 @@ async def test_idle_rows_are_as_wide_and_of_the_type_as_those_of_a_busy_rank(
     recipe = runner.extractor.recipe(need)
     for _ in range(2):
         logits, hidden = runner.target.forward_capturing([], recipe.layers)
-        rows = runner.extractor.rows(recipe, hidden, [])
+        rows = runner.extractor.rows(recipe, hidden, torch.empty(0, dtype=torch.int64))
         assert (rows.shape, rows.dtype) == ((0, recipe.layout.width), torch.float32)
         assert recipe.layout.width == len(need.layers) * WIDTH and logits.shape == (0, 16)
 

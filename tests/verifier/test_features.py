@@ -182,7 +182,7 @@ def test_no_tokens_give_rows_of_the_right_width_and_dtype_and_no_features(target
     extractor = Extractor(lm)
     recipe: Recipe = extractor.recipe(NEED)
     _, hidden = lm.forward_capturing([], recipe.layers)
-    rows = extractor.rows(recipe, hidden, [])
+    rows = extractor.rows(recipe, hidden, torch.empty(0, dtype=torch.int64))
     assert rows.shape == (0, recipe.layout.width) and rows.dtype == lm.model.dtype
     assert extractor.extract([], hidden) == []
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import linear
 
@@ -14,8 +17,9 @@ from specsplit.errors import Incompatible
 from specsplit.features import FeatureFormat, FeatureNeed, Features
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
-from specsplit.model.feature_codec import encode, format_of
+from specsplit.model.feature_codec import format_of, pack, split
 from specsplit.model.heads.projection import projection_of
+from specsplit.model.transfer import on_device
 from specsplit_verifier.feed import Recipe
 
 
@@ -44,6 +48,33 @@ class Wanted:
     """Position of the first."""
     at: Sequence[int]
     """[n] indices into the T tokens of the forward, in order of position."""
+
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Made: TypeAlias = tuple[int, Recipe, Features]
+"""(session, how they were made, features)"""
+
+
+def by_recipe(wanted: Sequence[Wanted]) -> dict[Recipe, list[Wanted]]:
+    """Group what is wanted by how it is made; what has no tokens is left out."""
+    groups: dict[Recipe, list[Wanted]] = {}
+    for want in wanted:
+        if want.at:
+            groups.setdefault(want.recipe, []).append(want)
+    return groups
+
+
+def cut(group: Sequence[Wanted], packed: Bytes, counts: Sequence[int]) -> Iterator[Made]:
+    """Part packed features [m, bytes_per_token] of one recipe, on the host, by who wants them: of each so many tokens, those in front.
+
+    One of which the count is 0 gets nothing.
+    """
+    start = 0
+    for want, count in zip(group, counts, strict=True):
+        if count:
+            data, scales = split(packed[start : start + count], want.recipe.layout)
+            yield want.session, want.recipe, Features(want.first, count, data, scales)
+        start += len(want.at)
 
 
 class Extractor:
@@ -84,36 +115,22 @@ class Extractor:
                 f"the projection is {list(self._projection.weight.shape)}, features of {need} here want {shape}"
             )
 
-    def extract(self, wanted: Sequence[Wanted], hidden: Hidden) -> list[tuple[int, Recipe, Features]]:
+    def extract(self, wanted: Sequence[Wanted], hidden: Hidden) -> list[Made]:
         """The features of all that is wanted: gathered, and copied from the device, once per recipe. No tokens give no features."""
-        groups: dict[Recipe, list[Wanted]] = {}
-        for want in wanted:
-            if want.at:
-                groups.setdefault(want.recipe, []).append(want)
-        return [made for recipe, group in groups.items() for made in self._group(recipe, group, hidden)]
-
-    def _group(self, recipe: Recipe, group: list[Wanted], hidden: Hidden) -> list[tuple[int, Recipe, Features]]:
-        rows = self.rows(recipe, hidden, [index for want in group for index in want.at])
-        data, scales = encode(rows, recipe.layout)
-        token_bytes, scale_bytes = len(data) // len(rows), len(scales) // len(rows)
-        made: list[tuple[int, Recipe, Features]] = []
-        start = 0
-        for want in group:
-            stop = start + len(want.at)
-            features = Features(
-                want.first,
-                len(want.at),
-                data[start * token_bytes : stop * token_bytes],
-                scales[start * scale_bytes : stop * scale_bytes],
-            )
-            made.append((want.session, recipe, features))
-            start = stop
+        made: list[Made] = []
+        for recipe, group in by_recipe(wanted).items():
+            at = np.concatenate([want.at for want in group])
+            packed = self.packed(recipe, hidden, on_device(at, self._target.device))
+            made += cut(group, packed.cpu().numpy(), [len(want.at) for want in group])
         return made
 
+    def packed(self, recipe: Recipe, hidden: Hidden, index: Tensor) -> Tensor:
+        """Features of tokens index [m] as they travel, uint8 [m, bytes_per_token] on the device."""
+        return pack(self.rows(recipe, hidden, index), recipe.layout)
+
     @torch.inference_mode()
-    def rows(self, recipe: Recipe, hidden: Hidden, at: Sequence[int]) -> Tensor:
-        """Hidden states [T, hidden_size] by layer -> [len(at), width] in the target's dtype."""
-        index = torch.tensor(at, dtype=torch.long, device=self._target.device)
+    def rows(self, recipe: Recipe, hidden: Hidden, index: Tensor) -> Tensor:
+        """Hidden states [T, hidden_size] by layer -> [m, width] of tokens index [m], in the target's dtype."""
         states = torch.cat([hidden[layer].index_select(0, index) for layer in recipe.layers], dim=1)
         if recipe.projection and self._projection is not None:
             return linear(states, self._projection.weight)

@@ -43,11 +43,26 @@ def logprobs_of(logits: Tensor, tokens: Sequence[int], most: int) -> list[TokenL
 
     No more than that is copied off the device.
     """
+    values, likeliest = measured(logits, torch.tensor(tokens, device=logits.device), most)
+    return listed(tokens, values.tolist(), likeliest.tolist())
+
+
+def measured(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Compute on the device, for logits [R, V] and tokens int64 [R] -> (float32 [R, 1 + m], int64 [R, m]), m = `most` or V.
+
+    These are the log-probabilities of the tokens and of the m likeliest of each row, and which those are.
+    """
     whole = logits.float().logsumexp(dim=1, keepdim=True)
-    own = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
+    own = logits.gather(1, tokens[:, None])
     best = logits.topk(min(most, logits.shape[1]), dim=1)
-    values = (torch.cat((own, best.values), dim=1).float() - whole).tolist()
+    return torch.cat((own, best.values), dim=1).float() - whole, best.indices
+
+
+def listed(
+    tokens: Sequence[int], values: Sequence[Sequence[float]], likeliest: Sequence[Sequence[int]]
+) -> list[TokenLogprob]:
+    """Put what was measured of R tokens into words."""
     return [
-        TokenLogprob(token, value, tuple(map(TokenLogprob, likeliest, values_of_these)))
-        for token, (value, *values_of_these), likeliest in zip(tokens, values, best.indices.tolist(), strict=True)
+        TokenLogprob(token, value, tuple(map(TokenLogprob, these, values_of_these)))
+        for token, (value, *values_of_these), these in zip(tokens, values, likeliest, strict=True)
     ]

@@ -1,10 +1,10 @@
-"""How the target's tokens are picked: with the noise of each session, made while the forward runs."""
+"""How the target's tokens are picked on the host: with the noise of each session, made while the forward runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,46 @@ NOISE_BYTES = 64 * 2**20  # rows of noise kept: the next step asks again for mos
 Pick: TypeAlias = Callable[[Tensor], list[int | None]]
 """Logits [n, V] behind every token of the drafts, end to end -> the n tokens picked; None where there is no pick."""
 
+_Rows = TypeVar("_Rows")
+_Rows_co = TypeVar("_Rows_co", covariant=True)
+
+
+class Batch(Protocol[_Rows_co]):
+    """How some sessions pick: a SamplingBatch or a DeviceBatch."""
+
+    def rows(self, owners: Sequence[int]) -> _Rows_co:
+        """Index the rows of a forward, of which number r is of the session owners[r]."""
+        ...
+
+
+MakeBatch: TypeAlias = Callable[[Sequence[Sampling], int, torch.device, Sequence[TokenCounts | None]], Batch[_Rows]]
+
+
+class TreeRows(Generic[_Rows]):
+    """How the rows of steps are picked. Most steps are of the sessions, and many of the shape, of the one before."""
+
+    def __init__(self, make: MakeBatch[_Rows], vocab_size: int, device: torch.device) -> None:
+        self._make = make
+        self._vocab_size = vocab_size
+        self._device = device
+        self._sessions: Sequence[tuple[Sampling, TokenCounts | None]] = ()
+        self._widths: Sequence[int] = ()
+        self._batch: Batch[_Rows] | None = None
+        self._rows: _Rows | None = None
+
+    def of(self, trees: Sequence[TreeInput]) -> _Rows:
+        """Every token of every draft is a row."""
+        sessions = [(tree.sampling, tree.counts) for tree in trees]
+        widths = [len(tree.draft.tokens) for tree in trees]
+        if self._batch is None or sessions != self._sessions:
+            samplings, counts = [sampling for sampling, _ in sessions], [counts for _, counts in sessions]
+            self._batch, self._rows = self._make(samplings, self._vocab_size, self._device, counts), None
+            self._sessions = sessions
+        if self._rows is None or widths != self._widths:
+            owners = [owner for owner, width in enumerate(widths) for _ in range(width)]
+            self._widths, self._rows = widths, self._batch.rows(owners)
+        return self._rows
+
 
 class Sampler:
     """Picks for one target."""
@@ -27,18 +67,15 @@ class Sampler:
         self._device = device
         self._noise = NoiseCache(NOISE_BYTES)
         self._beside = ThreadPoolExecutor(1, "noise")
-        self._sessions: Sequence[tuple[Sampling, TokenCounts | None]] = ()
-        self._widths: Sequence[int] = ()
-        self._batch: SamplingBatch | None = None
-        self._rows: SamplingRows | None = None
+        self._rows: TreeRows[SamplingRows] = TreeRows(SamplingBatch, vocab_size, device)
 
     def prepare(self, trees: Sequence[TreeInput]) -> Pick:
         """How to pick behind these drafts. To be asked before their forward: the noise is made beside it."""
         if all(tree.sampling.plain for tree in trees):
             return likeliest_tokens
-        rows = self._rows_of(trees)
+        rows = self._rows.of(trees)
         positions = [position + 1 for tree in trees for position in tree.draft.positions]
-        paths = [path for tree in trees for path in _paths(tree)]
+        paths = paths_of(trees)
         noise = self._beside.submit(self._foresee, rows, positions)
 
         @torch.inference_mode()
@@ -48,24 +85,16 @@ class Sampler:
 
         return sampled
 
-    def _rows_of(self, trees: Sequence[TreeInput]) -> SamplingRows:
-        """Every token of every draft is a row. Most steps are of the sessions, and many of the shape, of the one before."""
-        sessions = [(tree.sampling, tree.counts) for tree in trees]
-        widths = [len(tree.draft.tokens) for tree in trees]
-        if self._batch is None or sessions != self._sessions:
-            self._sessions, (samplings, counts) = sessions, zip(*sessions, strict=True)
-            self._batch, self._rows = SamplingBatch(samplings, self._vocab_size, self._device, counts), None
-        if self._rows is None or widths != self._widths:
-            owners = [owner for owner, width in enumerate(widths) for _ in range(width)]
-            self._widths, self._rows = widths, self._batch.rows(owners)
-        return self._rows
-
     def _foresee(self, rows: SamplingRows, positions: Sequence[int]) -> None:
         self._noise.warm(rows.seeds, rows.of_sampled(positions), self._vocab_size, self._device)
 
 
+def paths_of(trees: Sequence[TreeInput]) -> list[Sequence[int]]:
+    """The tokens from below the root to each token of the drafts; of no account, and empty, where nothing is counted."""
+    return [path for tree in trees for path in _paths(tree)]
+
+
 def _paths(tree: TreeInput) -> Sequence[Sequence[int]]:
-    """The tokens from below the root to each token of the draft; of no account, and empty, where nothing is counted."""
     if tree.counts is None:
         return [()] * len(tree.draft.tokens)
     paths: list[tuple[int, ...]] = []

@@ -17,6 +17,7 @@ from specsplit.membership import HandOver as HandOverDirective
 from specsplit.membership import PlanOrder
 from specsplit.membership import Roster as RosterDirective
 from specsplit.model.causal_lm import CausalLM
+from specsplit.model.graphs import Buckets
 from specsplit.model.paced import CostCurve, Paced
 from specsplit.model.torch_mesh import TorchMesh
 from specsplit.observe import fields
@@ -63,9 +64,14 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
         dtype=settings.dtype,
         device=settings.device,
         inflate_layers=settings.inflate_layers,
+        random_weights=settings.random_weights,
         backend=settings.attention,
         mesh=mesh,
     )
+    if settings.compile == "regional":
+        target.compile_layers()
+    if settings.cuda_graphs == "auto":
+        target.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
     projection = Projection.load(settings.feature_projection, target) if settings.feature_projection else None
     paced = Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock)
     lockstep = None if mesh is None else Lockstep(mesh, clock, drawn=secrets.randbits(62))
@@ -96,7 +102,8 @@ def service_of(settings: VerifierSettings, place: Place = ALONE) -> Service[Veri
         verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry)
         info = verifier.info
         facts = {"model": info.model, "vocabulary": info.vocabulary, "max_context": info.max_context}
-        _log.info("loaded", extra=fields(**facts, attention=runner.target.attention))
+        runs = {"attention": runner.target.attention, "graphs": runner.target.graph_statistics.captured}
+        _log.info("loaded", extra=fields(**facts, **runs))
         return verifier
 
     return Service(

@@ -8,7 +8,7 @@ from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
 from specsplit.observe.metrics import VerifierMetrics
-from specsplit.records import LinkStatistics, PlanRecord
+from specsplit.records import GraphStatistics, LinkStatistics, PlanRecord
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import Load
@@ -35,6 +35,10 @@ class Telemetry:
         """Where the engine's and the streams' totals are looked up before every scrape."""
         self.metrics.watch(load)
         self.metrics.watch_links(links)
+
+    def watch_graphs(self, read: Callable[[], GraphStatistics]) -> None:
+        """Tell where to look up, before every scrape, what has become of the target's forwards."""
+        self.metrics.watch_graphs(read)
 
     def watch_plan(self, read: Callable[[], PlanRecord]) -> None:
         """Tell where to look up, before every scrape, who decides about the default plan, and why."""

@@ -52,6 +52,7 @@ class Verifier:
         self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
         self._telemetry.watch(self.load, self.links.statistics.values)
         self._telemetry.watch_plan(self._plan_record)
+        self._telemetry.watch_graphs(lambda: runner.target.graph_statistics)
         self.engine.start()
         self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
 

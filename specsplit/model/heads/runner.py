@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from specsplit.model.attention import ForwardBatch
 from specsplit.model.batch import Row
+from specsplit.model.device_batch import DeviceBatch
+from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, StaticAttention
 from specsplit.model.heads.head import Head
+from specsplit.model.input_batch import InputBatch
 from specsplit.model.runner import ModelRunner
+
+_HIDDEN: Final = "hidden"
+_LEFT: Final = "left"
 
 
 class HeadRunner(ModelRunner):
@@ -26,12 +33,16 @@ class HeadRunner(ModelRunner):
         super().__init__(head.geometry, num_slots, 1, head.dtype, head.device, backend)
         self.head: Final = head
         self.step: Final = step
+        self._states = self._empty(head.shape.state_width)
+        """What captured forwards read: [most tokens, state_width], if there are any."""
+        self._into: Tensor | None = None
+        """Where they store states."""
 
     def forward(self, rows: Sequence[Row], states: Tensor, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """states [T, state_width] of the parents of the rows' tokens -> hidden [T, hidden_size], states [T, state_width].
 
-        Stores the tokens' KV, and their states in `into` [num_slots, state_width], if that is there. No rows: [0, hidden_size] and
-        [0, state_width], and no effect.
+        Stores the tokens' KV, and their states in `into` [kv.num_slots, state_width], if that is there. No rows: [0, hidden_size] and
+        [0, state_width], and no effect. The results are to be read before the next forward.
         """
         if len(states) != sum(row.num_tokens for row in rows) or states.shape[1] != self.head.shape.state_width:
             raise ValueError(
@@ -39,14 +50,62 @@ class HeadRunner(ModelRunner):
             )
         if not rows:
             return self._empty(self.head.hidden_size), self._empty(self.head.shape.state_width)
-        with torch.inference_mode():
-            batch = self.inputs(rows)
-            hidden, left = self.head(
-                self.step, batch.tokens, states, batch.positions, forward_batch=self.backend.plan(batch)
-            )
-            if into is not None:
-                into.index_copy_(0, batch.write_slots, left)
-            return hidden, left
+        return self._replayed(rows, states, into) or self._eager(rows, states, into)
+
+    def capture_graphs(
+        self,
+        buckets: Buckets,
+        into: Tensor | None,
+        *,
+        capturer: Capturer | None = None,
+        attention: StaticAttention | None = None,
+    ) -> None:
+        """Capture forwards that store states in `into`, as `capture_program` does, to be run from then on by whoever stores them there."""
+        self._states = torch.zeros(
+            buckets.most_tokens, self.head.shape.state_width, dtype=self.head.dtype, device=self.head.device
+        )
+        self._into = into
+        shared = bool(self.head.blocks)
+        self.capture_program(self._captured, buckets, shared=shared, capturer=capturer, attention=attention)
+
+    @torch.inference_mode()
+    def _replayed(self, rows: Sequence[Row], states: Tensor, into: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        """None: there is no graph for them."""
+        if self.graphs is None or into is not self._into:
+            return None
+        if len(states) <= len(self._states):
+            self._states[: len(states)].copy_(states)
+        results = self.graphs.run(rows)
+        return None if results is None else (results[_HIDDEN][: len(states)], results[_LEFT][: len(states)])
+
+    @torch.inference_mode()
+    def _eager(self, rows: Sequence[Row], states: Tensor, into: Tensor | None) -> tuple[Tensor, Tensor]:
+        batch = self.inputs(rows)
+        return self._compute(batch, states, into, self.backend.plan(batch))
+
+    def _captured(self, inputs: Inputs, forward_batch: ForwardBatch, layers: Collection[int]) -> Results:
+        states = self._states[: len(inputs.tokens)]
+        hidden, left = self._compute(inputs, states, self._into, forward_batch)
+        return {_HIDDEN: hidden, _LEFT: left}
+
+    def _compute(
+        self, batch: InputBatch | Inputs, states: Tensor, into: Tensor | None, forward_batch: ForwardBatch
+    ) -> tuple[Tensor, Tensor]:
+        hidden, left = self.head(self.step, batch.tokens, states, batch.positions, forward_batch=forward_batch)
+        if into is not None:
+            into.index_copy_(0, batch.write_slots, left)
+        return hidden, left
+
+    @torch.inference_mode()
+    def forward_on_device(self, batch: DeviceBatch, states: Tensor, into: Tensor) -> Tensor:
+        """Run a batch that only the device knows, without waiting for it: states [B * Q, state_width] -> hidden [B * Q, hidden_size].
+
+        Stores KV, and states in `into` [num_slots, state_width].
+        """
+        planned = self.plan_on_device(batch)
+        hidden, left = self.head(self.step, batch.tokens, states, batch.positions, forward_batch=planned)
+        into.index_copy_(0, batch.write_slots, left)
+        return hidden
 
     def _empty(self, width: int) -> Tensor:
         return torch.empty(0, width, dtype=self.head.dtype, device=self.head.device)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from specsplit.observe import metric_table as table
 from specsplit.observe.instruments import Instruments
 from specsplit.observe.metric import Service
+from specsplit.records import Eager, GraphStatistics
 
 
 class Metrics:
@@ -16,6 +18,23 @@ class Metrics:
         """False: nobody will read them."""
         self.instruments = Instruments(service, fixed)
         self._watchers: list[Callable[[], None]] = []
+
+    def watch_graphs(self, read: Callable[[], GraphStatistics]) -> None:
+        """Where to look up what has become of a member's forwards, on the event loop, before every scrape."""
+        made = self.instruments
+        graphs, nbytes = made.gauge(table.GRAPHS), made.gauge(table.GRAPH_BYTES)
+        replayed = made.counter(table.GRAPH_FORWARDS)
+        eager = {reason: made.counter(table.EAGER_FORWARDS, reason.value) for reason in Eager}
+
+        def look() -> None:
+            now = read()
+            graphs.set(now.captured)
+            nbytes.set(now.nbytes)
+            replayed.stand_at(now.replayed)
+            for reason, counter in eager.items():
+                counter.stand_at(now.eager.get(reason, 0))
+
+        self._watchers.append(look)
 
     def refresh(self) -> None:
         """Read what is not told but looked up: gauges, and counts that others keep. On the event loop."""

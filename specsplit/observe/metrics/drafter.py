@@ -58,3 +58,4 @@ class DrafterMetrics(Metrics):
             used.set(totals.used_pages)
 
         self._watchers.append(look)
+        self.watch_graphs(lambda: read().graphs)

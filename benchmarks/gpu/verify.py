@@ -1,0 +1,166 @@
+"""What a step costs by the number of its tokens, against the time in which the device can read what the step must read.
+
+A *step* here is a call of `TargetRunner.run`, on the host's clock: from rows to the accepted tokens on the host. So it holds all that the
+engine does for a step but its commit and its messages. The memory floor is bytes over measured copy bandwidth: all weights once, of the
+embeddings only those that are multiplied with, and the KV of all tokens that the step sees.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu.card import bandwidths, wait
+from benchmarks.gpu.job import Job
+from benchmarks.gpu.targets import CONFIGS, write_config
+from benchmarks.spread import spread
+from specsplit.clock import SystemClock
+from specsplit.errors import LoadError
+from specsplit.model import CausalLM, PageTable
+from specsplit.settings import VerifierSettings
+from specsplit.speculation import Draft
+from specsplit.values import Sampling
+from specsplit_verifier.service import load_target
+from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
+from specsplit_verifier.target_runner import TargetRunner
+
+WARM_UP = 10
+TOPK = 2
+"""Children of a node in the trees that are verified."""
+KV_TOKENS = 4096
+
+
+def verify(job: Job, name: str) -> None:
+    """Measure steps of the target called `name`: pocket, or one of CONFIGS."""
+    with ExitStack() as stack:
+        folder, random = job.target, name in CONFIGS
+        if random:
+            folder = write_config(name, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        settings = job.verifier(folder, random_weights=random, kv_tokens=KV_TOKENS)
+        runner = _loaded(job, name, settings)
+    Measurement(job, name, runner).run()
+
+
+def _loaded(job: Job, name: str, settings: VerifierSettings) -> TargetRunner:
+    """Load the target, with torch's attention where the kernels of the other do not work here."""
+    started = time.perf_counter()
+    try:
+        runner = load_target(settings, SystemClock())
+    except LoadError as error:
+        if settings.attention == "torch" or "flashinfer" not in str(error):
+            raise
+        job.findings.skipped(f"{name}, attention = flashinfer", str(error))
+        runner = load_target(settings.model_copy(update={"attention": "torch"}), SystemClock())
+    job.findings.figure(name, "loaded, ready to step", time.perf_counter() - started, "s")
+    job.findings.fact(f"attention of {name}", runner.target.attention)
+    return runner
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """What a step of one session reads at least."""
+
+    weights: int
+    kv_per_token: int
+
+    @classmethod
+    def of(cls, target: CausalLM) -> Bytes:
+        """Of all tensors of the model, each counted once, those that are only looked up in are left out."""
+        model, kv = target.model, target.kv
+        looked_up, head = model.get_input_embeddings(), model.get_output_embeddings()
+        tied = head is None or head.weight is looked_up.weight
+        read = {each for each in model.parameters() if tied or each is not looked_up.weight}
+        weights = sum(each.nbytes for each in read)
+        return cls(weights, kv.nbytes // kv.num_slots)
+
+    def read(self, tokens: int) -> int:
+        """Bytes of a step that sees so many tokens."""
+        return self.weights + tokens * self.kv_per_token
+
+
+class Measurement:
+    """Steps of one target, a tree of each size behind the same committed tokens."""
+
+    def __init__(self, job: Job, name: str, runner: TargetRunner) -> None:
+        self._job = job
+        self._name = name
+        self._runner = runner
+        self._chance = torch.Generator().manual_seed(0)
+        sizes, context = job.scale.tree_tokens, runner.target.info.max_context
+        self._committed = min(job.scale.committed, context - max(sizes))
+        self._table = PageTable(runner.target.pool)
+        self._table.reserve(self._committed + max(sizes))
+
+    def run(self) -> None:
+        """Measure as many sizes as there is time for."""
+        self._prefill()
+        seconds: dict[int, float] = {}
+        for size in self._job.scale.tree_tokens:
+            if self._job.left_s < 2:
+                self._job.findings.skipped(f"{self._name}, {_tokens(size)}", "the time of the part was over")
+                continue
+            seconds[size] = self._measure(size, Sampling())
+            if size > 1 and 1 in seconds:
+                self._figure(f"{_tokens(size)} / {_tokens(1)}", seconds[size] / seconds[1])
+        self._measure(1, Sampling(temperature=1.0, seed=7), ", sampled")
+        if 1 in seconds:
+            self._against_the_floor(seconds[1])
+
+    def _against_the_floor(self, step_s: float) -> None:
+        bytes_read = Bytes.of(self._runner.target).read(self._committed + 1)
+        size = max(self._job.scale.copy_bytes)
+        rate = spread(bandwidths(self._job.device, size, self._job.scale.repeats)).median
+        self._figure("read by a step of 1 token", bytes_read / 1e9, "GB")
+        self._figure("memory floor", bytes_read / rate * 1e3, "ms")
+        self._figure("step / memory floor", step_s / (bytes_read / rate))
+
+    def _measure(self, size: int, sampling: Sampling, suffix: str = "") -> float:
+        """The median of a step of `size` tokens, in seconds."""
+        step, steps, forwards = self._step(size, sampling), list[float](), list[float]()
+        for repeat in range(WARM_UP + self._job.scale.repeats):
+            wait(self._job.device)
+            started = time.perf_counter()
+            output = self._runner.run(step)
+            if repeat >= WARM_UP:
+                steps.append(time.perf_counter() - started)
+                forwards.append(output.forward_s)
+            for error in output.failed.values():
+                raise error
+        self._figures(f"step of {_tokens(size)}{suffix}", steps)
+        self._figures(f"forward of {_tokens(size)}{suffix}", forwards)
+        return spread(steps).median
+
+    def _prefill(self) -> None:
+        tokens = self._drawn(self._committed)
+        chunk = ChunkInput.chunk(tokens, self._table.upto(self._committed), session=0, first=0)
+        for error in self._runner.run(StepInput(chunks=[chunk])).failed.values():
+            raise error
+
+    def _step(self, size: int, sampling: Sampling) -> StepInput:
+        tokens, parents = self._drawn(size), [(node - 1) // TOPK if node else -1 for node in range(size)]
+        depths = [0] * size
+        for node in range(1, size):
+            depths[node] = depths[parents[node]] + 1
+        positions = [self._committed + depth for depth in depths]
+        draft = Draft(range(size), tokens, parents, positions, [0.0] * size)
+        pages = self._table.upto(self._committed + size)
+        return StepInput([TreeInput.tree(tokens, parents, pages, session=0, draft=draft, sampling=sampling)])
+
+    def _drawn(self, count: int) -> list[int]:
+        size = self._runner.target.info.vocabulary.size
+        return torch.randint(size, (count,), generator=self._chance).tolist()
+
+    def _figure(self, name: str, value: float, unit: str = "") -> None:
+        self._job.findings.figure(self._name, name, value, unit)
+
+    def _figures(self, name: str, seconds: list[float]) -> None:
+        self._job.findings.figures_of(self._name, name, [each * 1e3 for each in seconds], "ms")
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"

@@ -1,0 +1,64 @@
+"""Ranking on the device: the likeliest children of nodes that the device has chosen, without waiting for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specsplit.sampling import SamplingRows, has_pick, perturb
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranked:
+    """The likeliest children of n nodes, on the device."""
+
+    tokens: Tensor
+    """int64 [n, c]"""
+    raw: Tensor
+    """float64 [n, c] log-probabilities, descending."""
+    fit: Tensor
+    """bool [n] whether the logits of a node were numbers at all."""
+
+    @staticmethod
+    def of(perturbed: Tensor, count: int) -> Ranked:
+        """Rank perturbed logits [n, V]."""
+        values, tokens = perturbed.topk(count, dim=-1)
+        raw = values.double() - perturbed.logsumexp(dim=-1, keepdim=True).double()
+        return Ranked(tokens, raw, has_pick(values[:, 0]))
+
+    def at(self, rows: Tensor) -> Ranked:
+        """Take what is of rows int64 [m]."""
+        return Ranked(*(part.index_select(0, rows) for part in (self.tokens, self.raw, self.fit)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceRanking:
+    """Ranks n nodes, whose sessions are known, but not where in the text they are: all the noise that they may need is there before."""
+
+    rows: SamplingRows
+    """[n]; none is penalised, and none has a top_p."""
+    noise: Tensor
+    """float32 [P, V] of all positions that the nodes of sampled sessions may have."""
+    places: Tensor
+    """int64 [sampled rows] place in `noise`, less the position of the node."""
+    children: int
+
+    def rank(self, logits: Tensor, positions: Tensor) -> Ranked:
+        """Rank logits [n, V] behind nodes at positions int64 [n]."""
+        if self.rows.plain:
+            return Ranked.of(logits.float(), self.children)
+        at = self.places + self._sampled(positions)
+
+        def noise(seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
+            return self.noise.index_select(0, at)
+
+        return Ranked.of(perturb(logits.float(), self.rows, range(len(logits)), noise=noise), self.children)
+
+    def _sampled(self, values: Tensor) -> Tensor:
+        """Take from the values [n] of every node those of the sampled ones."""
+        for which in (self.rows.changed_at, self.rows.sampled_at):
+            values = values if which is None else values.index_select(0, which)
+        return values

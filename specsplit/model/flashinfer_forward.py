@@ -1,0 +1,131 @@
+"""A forward that FlashInfer attends in, once it is planned: which wrapper attends to which tokens, and how wrappers see our KV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specsplit.model.flashinfer_plan import PagedRows
+from specsplit.model.kv import KVCache
+
+_WORKSPACE_BYTES: Final = 384 << 20
+"""For parts of long rows: 2 * SMs * 128 queries of float32 for each query head of a KV head. 132 SMs, 8 heads of 256 make 277 MB."""
+
+
+class Library(Protocol):
+    """What is used of the package."""
+
+    @property
+    def BatchPrefillWithPagedKVCacheWrapper(self) -> Any: ...  # noqa: N802
+
+    @property
+    def merge_state_in_place(self) -> Any: ...
+
+
+class PagedKV:
+    """A KV cache as paged wrappers of the package take it."""
+
+    def __init__(self, kv: KVCache, group: int, page_size: int) -> None:
+        paged = kv.data.unflatten(2, (-1, page_size))
+        self._layers: Final = [layer.unbind() for layer in paged.unbind()]
+        """By layer: keys and values, [pages, page_size, kv_heads, head_dim] each."""
+        self._shape: Final = (paged.shape[4] * group, paged.shape[4], paged.shape[5], page_size)
+        self.device: Final = kv.data.device
+        self.num_pages: Final = paged.shape[2]
+
+    def plan(self, wrapper: Any, rows: PagedRows, paged: Paged, causal: bool) -> None:
+        """Have a wrapper attend to `rows`, which are also the tensors of `paged`."""
+        heads, kv_heads, head_dim, page_size = self._shape
+        dtype = self._layers[0][0].dtype
+        wrapper.plan(
+            paged.qo_indptr,
+            paged.kv_indptr,
+            paged.indices,
+            paged.last_page_len,
+            heads,
+            kv_heads,
+            head_dim,
+            page_size,
+            packed_custom_mask=paged.mask,
+            causal=causal,
+            sm_scale=1.0,  # the layers say theirs, in `run`
+            q_data_type=dtype,
+            kv_data_type=dtype,
+            max_token_per_sequence=int(np.diff(rows.qo_indptr).max()),
+            seq_lens=paged.lengths,
+        )
+
+    def run(self, wrapper: Any, layer: int, query: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
+        """query [T, H, D] -> [T, H, D], and the logarithm (base 2) of the sum of its weights, float32 [T, H]."""
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return wrapper.run(query, self._layers[layer], q_scale=scale, out=out, return_lse=True)
+
+
+class Paged(NamedTuple):
+    """`PagedRows` as tensors. What a plan is made from is on the host, in pinned memory; indices and mask may be on the device."""
+
+    qo_indptr: Tensor
+    kv_indptr: Tensor
+    last_page_len: Tensor
+    lengths: Tensor
+    indices: Tensor
+    mask: Tensor | None
+
+
+class Part(Protocol):
+    """A wrapper that was told what to attend to, for all layers."""
+
+    def run(self, layer: int, query: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
+        """As `PagedKV.run`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedGroup:
+    """Tokens that are attended to in the same way."""
+
+    tokens: Tensor | slice
+    """Index into the new tokens of the batch."""
+    seen: Part
+    prefix: Part | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlashInferForward:
+    """One planned forward (a ForwardBatch)."""
+
+    kv: KVCache
+    library: Library
+    write_slots: Tensor
+    """[T]"""
+    groups: Sequence[PlannedGroup]
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
+    ) -> Tensor:
+        self.kv.write(layer, self.write_slots, key, value)
+        if len(self.groups) == 1:
+            return self._attend(self.groups[0], layer, query, scaling)
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        for group in self.groups:
+            out[group.tokens] = self._attend(group, layer, query[group.tokens], scaling)
+        return out
+
+    def _attend(self, group: PlannedGroup, layer: int, query: Tensor, scaling: float | None) -> Tensor:
+        out, weight = group.seen.run(layer, query, scaling)
+        if group.prefix is not None:
+            self.library.merge_state_in_place(out, weight, *group.prefix.run(layer, query, scaling))
+        return out
+
+
+@cache
+def workspace(device: torch.device) -> Tensor:
+    """Shared by all wrappers of a device: what is in there is of no use once the kernel that wrote it has been merged."""
+    return torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)

@@ -1,0 +1,32 @@
+"""Captured forwards: CUDA graphs of a runner, by the size of what they hold.
+
+A captured forward is a fixed list of kernels over fixed memory, which the device runs without the host. So rows are padded to one of a
+few sizes (`Buckets`), what they say is copied into memory that never moves (`StaticInputs`, `StaticAttention`), and what comes out lies
+in memory that never moves either, until the next forward overwrites it. Whatever has no graph is run eagerly, and counted.
+"""
+
+from __future__ import annotations
+
+from specsplit.model.graphs.buckets import Bucket, Buckets
+from specsplit.model.graphs.capturer import Captured, Capturer, CudaCapturer, Results
+from specsplit.model.graphs.graphs import Graphs, Program
+from specsplit.model.graphs.static import Inputs, Layout, StaticAttention, StaticInputs, StaticOutputs
+from specsplit.model.graphs.upload import Turns, Upload
+
+__all__ = [
+    "Bucket",
+    "Buckets",
+    "Captured",
+    "Capturer",
+    "CudaCapturer",
+    "Graphs",
+    "Inputs",
+    "Layout",
+    "Program",
+    "Results",
+    "StaticAttention",
+    "StaticInputs",
+    "StaticOutputs",
+    "Turns",
+    "Upload",
+]

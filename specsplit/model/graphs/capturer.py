@@ -1,0 +1,76 @@
+"""How work on the device is recorded once, and run again and again without the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+Results = Mapping[Hashable, Tensor]
+"""What work leaves, by name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Captured:
+    """Work that was recorded."""
+
+    replay: Callable[[], object]
+    """Run it again, on what lies in the same memory now. Returns before the device is done."""
+    results: Results
+    """Written anew by every replay."""
+
+
+class Capturer(Protocol):
+    """Records work."""
+
+    def capture(self, work: Callable[[], Results]) -> Captured:
+        """Call `work`, twice or more, and record the last call. Raises whatever `work` raises, or the device for what it cannot record.
+
+        `work` reads and writes memory that stays where it is, and asks the device for no value.
+        """
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the device that all that was captured takes, as far as that is known."""
+        ...
+
+
+class CudaCapturer:
+    """Records CUDA graphs (a Capturer), which share one memory pool: no two of them may run at the same time.
+
+    See "CUDA Graphs" in torch's documentation. A graph may use again what is free in the pool after an earlier one, so the largest is to be
+    captured first, and results that outlive a replay of another graph have to lie elsewhere (`StaticOutputs`).
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device: Final = device
+        self._pool: Final = torch.cuda.graph_pool_handle()
+        self._nbytes = 0
+
+    def capture(self, work: Callable[[], Results]) -> Captured:
+        with torch.cuda.device(self._device):
+            self._warm_up(work)
+            torch.cuda.empty_cache()
+            free, _ = torch.cuda.mem_get_info()
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may go on using the device meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                results = work()
+            self._nbytes += max(0, free - torch.cuda.mem_get_info()[0])
+        return Captured(graph.replay, results)
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    def _warm_up(self, work: Callable[[], Results]) -> None:
+        """Whatever libraries set up, tune or compile at the first call is no part of a graph."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            work()
+        torch.cuda.current_stream().wait_stream(side)

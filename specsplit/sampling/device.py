@@ -1,0 +1,148 @@
+"""How the rows of a forward are picked by kernels. The picks stay on the device.
+
+S   sessions      R   rows of a forward      F   rows with a filter      P   biased or penalised rows
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specsplit.model.transfer import all_on_device, on_device
+from specsplit.sampling.batch import COLDEST, SamplingBatch, SamplingRows
+from specsplit.sampling.counts import TokenCounts
+from specsplit.sampling.kernels.filtering import bars
+from specsplit.sampling.kernels.picking import picks
+from specsplit.sampling.noise import signed
+from specsplit.sampling.pick import Paths, processed
+from specsplit.splitmix import draw
+from specsplit.values import Sampling
+
+Ints: TypeAlias = NDArray[np.int64]
+_ALL: Final = 2**62
+"""More than any vocabulary has."""
+_GREEDY: Final = Sampling()
+"""What rows are picked by that nobody reads."""
+
+
+class DeviceBatch:
+    """How the sessions pick whose rows come in one forward, as `SamplingBatch`, but by kernels."""
+
+    def __init__(
+        self,
+        samplings: Sequence[Sampling],
+        vocab_size: int,
+        device: torch.device,
+        counts: Sequence[TokenCounts | None] = (),
+    ) -> None:
+        """`counts`: of every session that is penalised; to be left out only where none is."""
+        self._device = device
+        all_of = [*samplings, _GREEDY]
+        self._numbers = np.array([_numbers(sampling) for sampling in all_of], dtype=np.float32)
+        self._streams = np.array([signed(draw(sampling.seed)) for sampling in all_of])
+        self._counts = np.array([sampling.top_k or _ALL for sampling in all_of])
+        self._filtered = np.array([_filtered(sampling) for sampling in all_of])
+        self._processed = np.array([_processed(sampling) for sampling in all_of])
+        # A matrix of float32 is made of processed rows alone, so they are picked by themselves.
+        self._batch = SamplingBatch(samplings, vocab_size, device, counts) if self._processed.any() else None
+
+    def rows(self, owners: Sequence[int]) -> DeviceRows:
+        """Index the rows of a forward, of which number r is of the session owners[r]."""
+        of_rows = np.array(owners, dtype=np.int64)
+        which = self._processed[of_rows].nonzero()[0]
+        if self._batch is None or not len(which):
+            return DeviceRows(self._columns(of_rows))
+        of_which, others = of_rows[which], of_rows.copy()
+        others[which] = -1
+        sampling = self._batch.rows(of_which.tolist())
+        own = ProcessedRows(which.tolist(), on_device(which, self._device), sampling, self._columns(of_which))
+        return DeviceRows(self._columns(others), own)
+
+    def _columns(self, owners: Ints) -> Columns:
+        at = self._filtered[owners].nonzero()[0]
+        integers = self._streams[owners], at, self._counts[owners[at]]
+        numbers = self._numbers[owners, 0], self._numbers[owners[at], 1], self._numbers[owners[at], 2]
+        streams, which, counts = all_on_device(integers, self._device)
+        temperatures, masses, margins = all_on_device(numbers, self._device)
+        return Columns(temperatures, streams, (which, counts, masses, margins) if len(at) else None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """What the kernels read beside the logits of R rows."""
+
+    temperatures: Tensor
+    """float32 [R]; 0: greedy."""
+    streams: Tensor
+    """int64 [R]"""
+    filters: tuple[Tensor, Tensor, Tensor, Tensor] | None
+    """[F] each: which rows, top_k, top_p, the logarithm of min_p; see `bars`. None: no row has any."""
+
+    def pick(self, logits: Tensor, positions: Tensor) -> Tensor:
+        """Pick from each row of logits [R, V] the token at positions int64 [R]: int64 [R]; -1 for a row without a pick."""
+        if self.filters is None:
+            excluded = torch.full_like(self.temperatures, -torch.inf)
+        else:
+            at, *filters = self.filters
+            excluded = bars(logits, at, self.temperatures, *filters)
+        return picks(logits, self.temperatures, self.streams, positions, excluded)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProcessedRows:
+    """Rows whose logits are biased or penalised before anything else."""
+
+    rows: Sequence[int]
+    """[P] which of the forward's they are."""
+    at: Tensor
+    """[P] the same on the device."""
+    sampling: SamplingRows
+    """What is done to them."""
+    columns: Columns
+    """How they are picked behind that."""
+
+    def pick(self, logits: Tensor, positions: Tensor, paths: Paths) -> Tensor:
+        """Pick for these rows of all logits [R, V]: int64 [P]."""
+        own_paths = [paths[row] for row in self.rows] if self.sampling.penalties is not None else ()
+        done = processed(logits[self.at], self.sampling, own_paths)
+        return self.columns.pick(done, positions[self.at])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceRows:
+    """R rows of one forward, each with its session's sampling."""
+
+    columns: Columns
+    processed: ProcessedRows | None = None
+
+    @torch.inference_mode()
+    def pick(self, logits: Tensor, positions: Tensor, paths: Paths = ()) -> Tensor:
+        """Pick from each row of logits [R, V], int64 [R] on the device; -1 for a row that has no pick, see `has_pick`.
+
+        Row r picks the token at sequence index positions[r], of int64 [R]. The picks are those of `specsplit.sampling.pick`; nothing is
+        waited for. paths[r] are the tokens that row r's text has beyond the committed ones; they may be left out where none are penalised.
+        """
+        picked = self.columns.pick(logits, positions)
+        if self.processed is not None:
+            picked[self.processed.at] = self.processed.pick(logits, positions, paths)
+        return picked
+
+
+def _numbers(sampling: Sampling) -> tuple[float, float, float]:
+    temperature = 0.0 if sampling.greedy else max(sampling.temperature, COLDEST)
+    return temperature, sampling.top_p, math.log(sampling.min_p) if sampling.min_p else -math.inf
+
+
+def _processed(sampling: Sampling) -> bool:
+    return bool(sampling.logit_bias) or sampling.penalised
+
+
+def _filtered(sampling: Sampling) -> bool:
+    return not sampling.greedy and (bool(sampling.top_k) or sampling.top_p < 1 or sampling.min_p > 0)

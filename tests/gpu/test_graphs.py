@@ -1,0 +1,103 @@
+"""CUDA graphs against eager forwards, both with the flashinfer backend. These tests were written on a machine without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model.flashinfer_attention import obstacle
+from specsplit.model.graphs import Buckets
+from tests.model.ragged import ragged
+from tests.support.graphs import LAYERS, asking, is_as_eager
+
+GPU = torch.device("cuda", 0)
+BUCKETS = Buckets(64, 8)
+_PROBLEM = obstacle(GPU)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(_PROBLEM is not None, reason=f"flashinfer cannot be had: {_PROBLEM}"),
+    pytest.mark.timeout(600),  # kernels may have to be compiled
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of three layers, with heads of 64."""
+    torch.manual_seed(20)
+    folder = tmp_path_factory.mktemp("llama")
+    config = LlamaConfig(
+        vocab_size=97,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.05,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=[1, 16])
+def lm(request: pytest.FixtureRequest, folder: Path) -> CausalLM:
+    lm = CausalLM.load(
+        folder, num_pages=32768 // request.param, page_size=request.param, dtype="float16", device="cuda"
+    )
+    lm.capture_graphs(BUCKETS)
+    return lm
+
+
+def test_a_replay_is_an_eager_forward_that_leaves_no_trace_of_its_padding(lm: CausalLM) -> None:
+    assert lm.attention == "flashinfer"
+    assert lm.graph_statistics.captured == 3 * len(BUCKETS) and lm.graph_statistics.nbytes > 0
+
+    @settings(max_examples=20)
+    @given(st.data())
+    def law(data: st.DataObject) -> None:
+        rows = asking(data, data.draw(ragged(lm.pool.page_size, 6, 40, lm.pool)).rows)
+        is_as_eager(lm, rows, data.draw(LAYERS), 2e-2)
+
+    law()
+    assert lm.graph_statistics.replayed >= 10
+
+
+def test_long_contexts_are_split_over_the_device_in_a_graph_too(lm: CausalLM) -> None:
+    """The plan of a captured wrapper changes from step to step: how many parts a row is cut into, and where they go."""
+    table = PageTable(lm.pool)
+    table.reserve(6000)
+    forked = [-1, 0, 0, 1, 1, 3]
+    for length in (6, 5000, 40, 6000):
+        is_as_eager(lm, [Row.tree([7] * 6, forked, table.upto(length))], (), 2e-2)
+        is_as_eager(lm, [Row.tree([7], [-1], table.upto(length))], (), 2e-2)
+
+
+def test_a_replay_waits_for_nothing_on_the_device_and_allocates_nothing(lm: CausalLM) -> None:
+    tables = [PageTable(lm.pool) for _ in range(3)]
+    for table in tables:
+        table.reserve(300)
+    forked = [-1, 0, 0, 1, 1, 3]
+    steps = [
+        [Row.tree([7] * 6, forked, tables[0].upto(300)), Row.chunk([7] * 40, tables[1].upto(120))],
+        [Row.tree([7], [-1], table.upto(20)) for table in tables],
+        [Row.tree([7] * 6, forked, tables[2].upto(40))],
+    ]
+    for rows in steps:
+        lm.forward(rows)
+    torch.cuda.synchronize()
+    held, replayed = torch.cuda.memory_allocated(), lm.graph_statistics.replayed
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for rows in steps * 3:
+            lm.forward(rows)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert lm.graph_statistics.replayed == replayed + 9 and torch.cuda.memory_allocated() == held

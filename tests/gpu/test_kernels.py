@@ -1,0 +1,133 @@
+"""The kernels on a GPU do what torch and the host do on the CPU, and a step waits for the device once.
+
+These tests have never run: they were written on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsplit.clock import SystemClock
+from specsplit.model import CausalLM, CostCurve, Paced, PageTable
+from specsplit.values import Sampling
+from specsplit_verifier.acceptor import HostAcceptor, acceptor_for
+from specsplit_verifier.device_acceptor import DeviceAcceptor
+from specsplit_verifier.extraction import Extractor
+from specsplit_verifier.step import StepInput
+from specsplit_verifier.target_runner import TargetRunner
+from tests.support.kernels import (
+    DTYPES,
+    GPU,
+    Rows,
+    Walks,
+    check_bars,
+    check_compaction,
+    check_picks,
+    check_walk,
+    on_a_gpu,
+    rows,
+    walks,
+)
+from tests.support.steps import steps
+from tests.support.toys import random_target
+
+pytestmark = [*on_a_gpu, pytest.mark.timeout(300)]
+
+
+@given(rows(40) | rows(2) | rows(1500) | rows(130_000))
+@settings(max_examples=300)
+def test_picks_are_those_of_the_cpu_whatever_the_sampling(given_rows: Rows) -> None:
+    check_picks(given_rows, GPU)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("filters", [{}, {"top_k": 50}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.9, "min_p": 0.01}])
+def test_picks_over_a_large_vocabulary_are_those_of_the_cpu(dtype: torch.dtype, filters: dict[str, float]) -> None:
+    logits = (torch.randn(64, 128_256, generator=torch.Generator().manual_seed(5)) * 3).to(dtype)
+    samplings = [Sampling(0.8, seed=seed, **filters) for seed in range(64)]  # pyright: ignore[reportArgumentType]
+    check_picks(Rows(samplings, list(range(64)), list(range(64)), [[]] * 64, logits), GPU)
+    check_bars(logits, samplings, GPU)
+
+
+@given(walks())
+@settings(max_examples=200)
+def test_trees_are_walked_as_on_the_host(given_walks: Walks) -> None:
+    check_walk(given_walks, GPU)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_kv_of_accepted_nodes_moves_to_the_front_of_its_tree(page_size: int, dtype: torch.dtype) -> None:
+    @given(walks())
+    @settings(max_examples=50)
+    def law(given_walks: Walks) -> None:
+        check_compaction(given_walks, page_size, dtype, GPU)
+
+    law()
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> CausalLM:
+    folder = random_target(tmp_path_factory.mktemp("random"), 16)
+    return CausalLM.load(folder, num_pages=64, page_size=4, device="cuda:0", backend="torch")
+
+
+@given(st.data())
+@settings(max_examples=50)
+def test_a_step_comes_out_as_on_the_host(target: CausalLM, data: st.DataObject) -> None:
+    """The forwards are the same; so must be what comes of them, log-probabilities but for the last bits."""
+    tables: list[PageTable] = []
+    step = data.draw(steps(target, tables))
+    with torch.inference_mode():
+        logits, hidden = target.forward_capturing(step.rows, step.layers)
+    before = target.kv.data.clone()
+    expected = HostAcceptor(target, Extractor(target)).prepare(step)(logits, hidden)
+    kv = target.kv.data.clone()
+    target.kv.data.copy_(before)
+    found = DeviceAcceptor(target, Extractor(target)).prepare(step)(logits, hidden)
+    for table in tables:
+        table.release()
+    assert found.accepted.keys() == expected.accepted.keys() and found.features == expected.features
+    for session, made in expected.accepted.items():
+        other = found.accepted[session]
+        assert (other.path, other.bonus) == (made.path, made.bonus)
+        assert [each.logprob for each in other.logprobs] == pytest.approx([each.logprob for each in made.logprobs])
+    assert torch.equal(target.kv.data, kv)
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Whatever would make the host wait for the device raises, but for an event."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def copies_to_the_host(run: TargetRunner, step: StepInput) -> int:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        run.run(step)
+    return sum(event.count for event in profiler.key_averages() if "Memcpy DtoH" in event.key)
+
+
+@given(st.data())
+@settings(max_examples=10)
+def test_a_step_copies_to_the_host_once_and_waits_for_nothing_else(target: CausalLM, data: st.DataObject) -> None:
+    assert isinstance(acceptor_for(target, Extractor(target)), DeviceAcceptor)
+    clock, tables = SystemClock(), list[PageTable]()
+    runner = TargetRunner(target, Paced(CostCurve(), clock), None, clock)
+    step = data.draw(steps(target, tables).filter(lambda step: bool(step.trees)))
+    runner.run(step)  # what is compiled or made once
+    with no_waiting():
+        output = runner.run(step)
+    assert not output.failed and output.forward_s > 0
+    assert copies_to_the_host(runner, step) == 1
+    for table in tables:
+        table.release()

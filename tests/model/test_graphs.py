@@ -1,0 +1,197 @@
+"""Captured forwards: whatever is run through padding and static memory is what an eager forward gives, and harms nobody's KV."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsplit.errors import Incompatible
+from specsplit.features import LAST
+from specsplit.model import CausalLM, PageTable, Row, RowPages
+from specsplit.model.flashinfer_attention import FlashInferAttention
+from specsplit.model.graphs import Bucket, Buckets, StaticAttention, StaticInputs, Turns, Upload
+from specsplit.records import Eager, GraphStatistics
+from tests.model import documented
+from tests.model.ragged import ragged
+from tests.support.graphs import LAYERS, FailingCapturer, RecordingCapturer, TorchStatic, asking, is_as_eager
+
+CPU = torch.device("cpu")
+BUCKETS = Buckets(32, 4)
+PAGE_SIZE = 4
+
+
+def by_torch(lm: CausalLM) -> StaticAttention:
+    return TorchStatic(lm)
+
+
+def by_flashinfer(lm: CausalLM) -> StaticAttention:
+    """Through the package as it is documented; whole masks are small, so that there are all three forms."""
+    backend = FlashInferAttention(lm.kv, 2, PAGE_SIZE, library=documented, whole_mask=150)
+    return backend.static(lm.pool.tables, BUCKETS)
+
+
+@pytest.fixture(params=[by_torch, by_flashinfer])
+def captured(request: pytest.FixtureRequest, folders: dict[str, Path]) -> CausalLM:
+    lm = CausalLM.load(folders["llama"], num_pages=4096, page_size=PAGE_SIZE)
+    lm.capture_graphs(BUCKETS, capturer=RecordingCapturer(), attention=request.param(lm))
+    return lm
+
+
+@pytest.fixture
+def lm(folders: dict[str, Path]) -> CausalLM:
+    """Captured, with the torch backend."""
+    lm = CausalLM.load(folders["llama"], num_pages=64, page_size=PAGE_SIZE)
+    lm.capture_graphs(BUCKETS, capturer=RecordingCapturer(), attention=TorchStatic(lm, 60))
+    return lm
+
+
+def test_it_is_an_eager_forward_that_leaves_no_trace_of_its_padding(captured: CausalLM) -> None:
+    lm, graphs = captured, captured.graphs
+    assert graphs is not None
+
+    @settings(max_examples=40)
+    @given(st.data())
+    def law(data: st.DataObject) -> None:
+        rows = asking(data, data.draw(ragged(PAGE_SIZE, 4, 40, lm.pool)).rows)
+        is_as_eager(lm, rows, data.draw(LAYERS), 2e-5)
+
+    law()
+    assert graphs.statistics.replayed >= 20
+
+
+def decoding(lm: CausalLM, lengths: list[int]) -> list[Row]:
+    """A token of each of some sequences."""
+    tables = [PageTable(lm.pool) for _ in lengths]
+    for table, length in zip(tables, lengths, strict=True):
+        table.reserve(length)
+    return [Row.tree([5], [-1], table.upto(length)) for table, length in zip(tables, lengths, strict=True)]
+
+
+def test_what_has_no_graph_is_run_eagerly_and_counted(lm: CausalLM) -> None:
+    graphs = lm.graphs
+    assert graphs is not None
+    assert graphs.statistics.captured == len(BUCKETS) and graphs.statistics.nbytes == len(BUCKETS) << 20
+    assert lm.forward(decoding(lm, [7])).shape == (1, 97)
+    assert (graphs.statistics.replayed, graphs.statistics.eager) == (1, {})
+    assert lm.forward(decoding(lm, [3, 3, 3, 3, 3])).shape == (5, 97), "more rows than any bucket"
+    assert lm.forward(decoding(lm, [58, 5])).shape == (2, 97), "more to see than the static layout holds"
+    assert graphs.statistics.eager == {Eager.SIZE: 1, Eager.LAYOUT: 1} and graphs.statistics.replayed == 1
+
+
+def test_no_bucket_and_no_plan_allocates_or_moves_anything(lm: CausalLM) -> None:
+    places: set[int] = set()
+    for lengths in ([4], [9], [4, 4], [4, 4, 4], [30], [1, 1, 1, 1]) * 2:
+        rows = decoding(lm, lengths)
+        places.add(lm.forward(rows).data_ptr())
+    assert len(places) == 1, "all buckets leave their logits in the same place"
+    assert lm.graphs is not None and lm.graphs.statistics.captured == len(BUCKETS)
+
+
+def test_layers_that_nobody_has_wanted_yet_cost_one_capture_of_each_bucket_that_is_used(
+    folders: dict[str, Path],
+) -> None:
+    lm, capturer = CausalLM.load(folders["llama"], num_pages=64, page_size=PAGE_SIZE), RecordingCapturer()
+    lm.capture_graphs(BUCKETS, capturer=capturer, attention=TorchStatic(lm))
+    row, count = decoding(lm, [6]), len(BUCKETS)
+    assert lm.forward_capturing(row, {1, LAST})[1].keys() == {1, LAST}
+    assert capturer.captures == count + 1
+    lm.forward_capturing(row, {1})
+    lm.forward(row)
+    assert capturer.captures == count + 1, "a graph with more than is wanted will do"
+    lm.forward_capturing(row, {2})
+    lm.forward_capturing(row, {1, 2, LAST})
+    assert capturer.captures == count + 2 and capturer.replays == 5
+    with pytest.raises(Incompatible, match="hidden states of layer 9"):
+        lm.forward_capturing(row, {9})
+
+
+def test_what_cannot_be_captured_is_run_eagerly_and_said(
+    folders: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    lm = CausalLM.load(folders["llama"], num_pages=64, page_size=PAGE_SIZE)
+    lm.capture_graphs(BUCKETS, capturer=FailingCapturer(3), attention=TorchStatic(lm))
+    assert lm.graphs is None
+    assert "every forward is run eagerly, which is slower" in caplog.text and "stream is capturing" in caplog.text
+    lm.capture_graphs(BUCKETS, capturer=FailingCapturer(len(BUCKETS)), attention=TorchStatic(lm))
+    assert lm.graphs is not None
+    row = decoding(lm, [6])
+    expected = lm.forward(row).clone()
+    for _ in range(2):
+        logits, hidden = lm.forward_capturing(row, {1})
+        torch.testing.assert_close(logits, expected)
+        assert hidden[1].shape == (1, 32)
+    assert (lm.graphs.statistics.replayed, lm.graphs.statistics.eager) == (1, {Eager.FAILED: 2})
+
+
+def test_the_torch_backend_is_not_captured(folders: dict[str, Path], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    lm = CausalLM.load(folders["llama"], num_pages=64, page_size=PAGE_SIZE)
+    lm.capture_graphs(BUCKETS)
+    assert (
+        lm.graphs is None
+        and lm.graph_statistics == GraphStatistics()
+        and "attention = torch runs eagerly" in caplog.text
+    )
+
+
+def test_a_rank_of_a_group_is_not_captured(lm: CausalLM, caplog: pytest.LogCaptureFixture) -> None:
+    lm.graphs = None
+    lm.blocks.shard(torch.nn.Linear(1, 1))
+    lm.capture_graphs(BUCKETS, capturer=RecordingCapturer(), attention=TorchStatic(lm))
+    assert lm.graphs is None and "a rank that is lost would not be noticed" in caplog.text
+
+
+def test_capturing_tells_how_far_it_is(lm: CausalLM, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    lm.capture_graphs(Buckets(4, 2), capturer=RecordingCapturer(), attention=TorchStatic(lm))
+    assert [record.getMessage() for record in caplog.records] == [
+        "captured forwards of 4 tokens: 2 of 5 graphs, 2 MiB",
+        "captured forwards of 2 tokens: 4 of 5 graphs, 4 MiB",
+        "captured forwards of 1 tokens: 5 of 5 graphs, 5 MiB",
+    ]
+
+
+def test_inputs_of_a_bucket_are_tokens_positions_slots_and_wanted_logits_then_padding(lm: CausalLM) -> None:
+    inputs, tables = StaticInputs(lm.pool.tables, lm.spare_page, 16, CPU), [PageTable(lm.pool) for _ in range(2)]
+    for table in tables:
+        table.reserve(6)
+    rows = [Row.tree([7, 8, 9], [-1, 0, 0], tables[0].upto(6)), Row.chunk([3, 4], tables[1].upto(5), [1])]
+    bucket = Bucket(8, 4)
+    padded = inputs.padded(rows, bucket)
+    assert [row.num_tokens for row in padded] == [3, 2, 3] and padded[2].pages.length == 3
+    inputs.load(padded, bucket, 0)
+    read = inputs.of(bucket)
+    assert read.tokens.tolist() == [7, 8, 9, 3, 4, 0, 0, 0]
+    assert read.positions.tolist() == [3, 4, 4, 3, 4, 0, 0, 0]
+    assert read.write_slots.tolist() == [3, 4, 5, 11, 12, 256, 257, 258], "the pool has 64 pages of 4"
+    assert read.logits_at.tolist() == [0, 1, 2, 4, 0, 0, 0, 0]
+    full = [Row.chunk(range(6), tables[0].upto(6)), Row.chunk([1, 2], tables[1].upto(2))]
+    assert inputs.padded(full, bucket) == full
+
+
+@given(st.integers(1, 9), st.integers(1, 30), st.data())
+def test_the_slots_of_new_tokens_are_the_last_that_their_row_sees(
+    page_size: int, length: int, data: st.DataObject
+) -> None:
+    batch = data.draw(ragged(page_size, 2, length))
+    for row in batch.rows:
+        tables, own = batch.pool.tables, RowPages(row.pages.table, row.pages.length, row.pages.own)
+        slots = tables.slots_of(tables.listed(own).astype(np.int64))[: row.pages.length]
+        assert tables.last_slots(row.pages, row.num_tokens).tolist() == slots[-row.num_tokens :].tolist()
+
+
+def test_two_halves_of_host_memory_take_turns_for_one_place_on_the_device() -> None:
+    turns, upload = Turns(CPU), Upload(4, torch.int64, CPU)
+    halves = [turns.take() for _ in range(3)]
+    assert halves[0] == halves[2] != halves[1]
+    upload.host(halves[0])[:3] = [1, 2, 3]
+    upload.host(halves[1])[:3] = [7, 8, 9]
+    assert upload.send(halves[0], 3).tolist() == [1, 2, 3] == upload.memory[:3].tolist()
+    assert upload.send(halves[1], 2).data_ptr() == upload.memory.data_ptr()
+    assert upload.memory.tolist() == [7, 8, 3, 0]

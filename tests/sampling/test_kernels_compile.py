@@ -1,0 +1,47 @@
+"""Kernels are code for GPUs: triton compiles them for one that is not here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+COMPILE = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+
+from specsplit.model.kernels import compaction
+from specsplit.sampling.kernels import filtering, picking, walking
+
+TYPES = {
+    picking._best_of_block: "*bf16 i32 *fp32 *i64 *i64 *fp32 *fp32 *i32 i32",
+    picking._best_of_row: "*fp32 *i32 *i64 i32",
+    filtering._bar_of_row: "*bf16 i32 *i64 *fp32 *i64 *fp32 *fp32 *fp32 i32",
+    walking._walk: "*i64 *i64 *i64 *i64 *i64 *i64 *i64 i32",
+    compaction._compact: "*bf16 *i32 i32 *i64 *i64 *i64 *i64 i32 i32 i32 i32",
+}
+CONSTANTS = {"BLOCK": 1024, "BLOCKS": 128, "UNUSED": 16, "WIDTH": 64}
+
+for kernel, types in TYPES.items():
+    constants = {name: CONSTANTS[name] for name in kernel.arg_names if name in CONSTANTS}
+    signature = dict(zip(kernel.arg_names, [*types.split(), *["constexpr"] * len(constants)], strict=True))
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    made = compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": False})
+    print(kernel.__name__, *(line.split()[0] for line in made.asm["ptx"].splitlines() if "\\tdiv." in line))
+"""
+
+
+def test_every_kernel_compiles_for_a_gpu_and_divides_as_ieee_754_has_it(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    compiled = {name: set(divisions) for name, *divisions in map(str.split, done.stdout.splitlines())}
+    assert len(compiled) == 5
+    assert compiled["_best_of_block"] == compiled["_bar_of_row"] == {"div.rn.f32"}

@@ -1,0 +1,143 @@
+"""Captured forwards: how they are without a GPU, where what is captured is called again on the same memory, and what holds for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specsplit.features import LAST
+from specsplit.model import CausalLM, Row
+from specsplit.model.graphs import Bucket, Captured, Results
+from specsplit.model.input_batch import InputBatch
+from specsplit.model.runner import ModelRunner
+from specsplit.model.torch_attention import TorchForward
+
+
+class RecordingCapturer:
+    """A Capturer whose replays call what was captured, and write what comes of it where the first results are, as a CUDA graph does."""
+
+    def __init__(self) -> None:
+        self.captures = 0
+        self.replays = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.captures << 20
+
+    def capture(self, work: Callable[[], Results]) -> Captured:
+        work()
+        results = work()
+        self.captures += 1
+
+        def replay() -> None:
+            self.replays += 1
+            for name, result in work().items():
+                results[name].copy_(result)
+
+        return Captured(replay, results)
+
+
+class FailingCapturer(RecordingCapturer):
+    """Fails from its `last` capture on, as a device does that cannot record something."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self._last = last
+
+    def capture(self, work: Callable[[], Results]) -> Captured:
+        if self.captures == self._last:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return super().capture(work)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    rows: Sequence[Row]
+    form: str = "any"
+
+
+class TorchStatic:
+    """A StaticAttention over the torch backend, which no device could capture: it is planned anew, and the same object attends."""
+
+    forms: Sequence[str] = ("any",)
+
+    def __init__(self, runner: ModelRunner, most_tokens: int = 1 << 20) -> None:
+        """Rows that see more than `most_tokens` have no room."""
+        self._runner = runner
+        self._most_tokens = most_tokens
+        self.plans: dict[Bucket, TorchForward] = {}
+
+    def layout(self, rows: Sequence[Row], form: Any = None) -> _Rows | None:
+        return _Rows(rows) if sum(row.pages.length for row in rows) <= self._most_tokens else None
+
+    def forward(self, bucket: Bucket, form: Any, write_slots: Tensor) -> _Replanned:
+        return _Replanned(self, bucket, write_slots)
+
+    def plan(self, layout: _Rows, bucket: Bucket, half: int) -> None:
+        batch = InputBatch(layout.rows, self._runner.pool.tables, self._runner.device)
+        forward = self._runner.backend.plan(batch)
+        assert isinstance(forward, TorchForward) and len(batch.tokens) == bucket.tokens
+        self.plans[bucket] = forward
+
+
+@dataclass(frozen=True)
+class _Replanned:
+    static: TorchStatic
+    bucket: Bucket
+    write_slots: Tensor
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
+    ) -> Tensor:
+        planned = self.static.plans[self.bucket]
+        assert torch.equal(planned.write_slots, self.write_slots)
+        return planned.attend(layer, query, key, value, scaling, extras)
+
+
+def asking(data: st.DataObject, rows: Sequence[Row]) -> list[Row]:
+    """The rows, with logits wanted anywhere."""
+    asked = [data.draw(st.lists(st.integers(0, row.num_tokens - 1), max_size=row.num_tokens)) for row in rows]
+    return [replace(row, logits_at=at) for row, at in zip(rows, asked, strict=True)]
+
+
+LAYERS = st.sets(st.sampled_from([0, 1, 3, LAST]))
+
+
+def is_as_eager(lm: CausalLM, rows: Sequence[Row], layers: Collection[int], share: float) -> None:
+    """Run rows with the model's graphs and without, over the same random KV: logits, hidden states and KV are equal but for rounding.
+
+    `share`: of the largest. Nothing but the KV of the rows and that of the spare page is touched.
+    """
+    lm.kv.data.normal_()
+    lm.kv.data[:, :, -lm.pool.page_size :] = 0  # nothing but padding is ever written there
+    before, graphs = lm.kv.data.clone(), lm.graphs
+    logits, hidden = lm.forward_capturing(rows, layers)
+    logits, hidden = logits.clone(), {layer: states.clone() for layer, states in hidden.items()}
+    kv = lm.kv.data.clone()
+    lm.kv.data.copy_(before)
+    lm.graphs = None
+    expected, states = lm.forward_capturing(rows, layers)
+    lm.graphs = graphs
+    near(logits, expected, share)
+    assert hidden.keys() == states.keys() == set(layers)
+    for layer in layers:
+        near(hidden[layer], states[layer], share)
+    written = torch.from_numpy(np.concatenate([lm.pool.tables.last_slots(r.pages, r.num_tokens) for r in rows]))
+    near(kv[:, :, written], lm.kv.data[:, :, written], share)
+    kept = torch.ones(lm.kv.num_slots, dtype=torch.bool)
+    kept[written] = kept[-lm.pool.page_size :] = False
+    assert torch.equal(kv[:, :, kept], before[:, :, kept])
+
+
+def near(found: Tensor, expected: Tensor, share: float) -> None:
+    """Equal but for a share of the largest."""
+    assert found.shape == expected.shape and found.dtype == expected.dtype
+    assert found.isfinite().all()
+    if expected.numel():
+        assert (found - expected).abs().max() <= share * expected.abs().max()

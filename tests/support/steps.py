@@ -1,0 +1,50 @@
+"""Random steps of a verifier: trees of several sessions beside chunks, with all that may be asked of them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from specsplit.features import LAST, FeatureNeed
+from specsplit.model import CausalLM, PageTable, RowPages
+from specsplit_verifier.extraction import Extractor
+from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
+from tests.support.kernels import samplings, trees
+from tests.support.sampling import counted
+
+FIRST = 7
+"""Where the roots of `trees` stand."""
+
+
+@st.composite
+def steps(draw: st.DrawFn, target: CausalLM, tables: list[PageTable]) -> StepInput:
+    """Up to three trees and two chunks over pages of their own, whose tables are added to `tables`."""
+
+    def pages(length: int) -> RowPages:
+        tables.append(PageTable(target.pool))
+        tables[-1].reserve(length)
+        return tables[-1].upto(length)
+
+    extractor, vocab_size = Extractor(target), target.info.vocabulary.size
+    needs = [FeatureNeed((LAST,), target.hidden_size), FeatureNeed((0, 1), target.hidden_size)]
+    recipes = st.none() | st.sampled_from([extractor.recipe(need) for need in needs])
+    made: list[TreeInput] = []
+    for session in range(draw(st.integers(0, 3))):
+        draft, sampling = draw(trees(vocab_size, 6)), draw(samplings)
+        made.append(
+            TreeInput.tree(
+                draft.tokens,
+                draft.parents,
+                pages(FIRST + len(draft.tokens)),
+                session=session,
+                draft=draft,
+                sampling=sampling,
+                recipe=draw(recipes),
+                logprobs=draw(st.none() | st.sampled_from([0, 3, 20])),
+                counts=counted([1, 2, 3], 2) if sampling.penalised else None,
+            )
+        )
+    chunks: list[ChunkInput] = []
+    for session in range(draw(st.integers(0 if made else 1, 2))):
+        length = draw(st.integers(1, 9))
+        chunks.append(ChunkInput.chunk([3] * length, pages(length), session=session, first=0, recipe=draw(recipes)))
+    return StepInput(made, chunks)

@@ -1,0 +1,241 @@
+"""What comes behind the forward of a step, on the device: the host waits once, for what it has to know of it.
+
+    n   tokens of all trees      B   trees      D   tokens of the longest path from a root to a leaf      T   tokens of the forward
+
+The path of a tree has D places, of which as many are real as were accepted; so the places of tree b are those from b * D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specsplit.model.capture import Hidden
+from specsplit.model.causal_lm import CausalLM
+from specsplit.model.kernels.compaction import compact
+from specsplit.model.transfer import all_on_device, on_host
+from specsplit.sampling.device import DeviceBatch, DeviceRows
+from specsplit.sampling.kernels import launching_on
+from specsplit.sampling.kernels.walking import Walked, walk
+from specsplit.values import Sampling
+from specsplit_verifier.acceptor import Accept, Outcome, wanted_of_chunks
+from specsplit_verifier.extraction import Bytes, Extractor, Made, Wanted, by_recipe, cut
+from specsplit_verifier.feed import Recipe
+from specsplit_verifier.logprobs import listed, measured
+from specsplit_verifier.sampler import TreeRows, paths_of
+from specsplit_verifier.step import Accepted, StepInput, TreeInput
+
+
+class DeviceAcceptor:
+    """Picks, walks and compacts by kernels, and asks for what came of a step in one copy."""
+
+    def __init__(self, target: CausalLM, extractor: Extractor) -> None:
+        self._target = target
+        self._extractor = extractor
+        self._rows: TreeRows[DeviceRows] = TreeRows(DeviceBatch, target.info.vocabulary.size, target.device)
+        self._trial()
+
+    @torch.inference_mode()
+    def _trial(self) -> None:
+        """Run every kernel once, for a root alone: what has to be compiled is not compiled within a step."""
+        vocab_size, device = self._target.model.config.vocab_size, self._target.device
+        zero = torch.zeros(1, dtype=torch.int64, device=device)
+        logits = torch.zeros(1, vocab_size, dtype=self._target.model.dtype, device=device)
+        rows = DeviceBatch([Sampling(1.0, top_k=1, top_p=0.5)], vocab_size, device).rows([0])
+        (starts,) = all_on_device([np.array([0, 1])], device)
+        trees = DeviceTrees(zero, zero - 1, zero, starts, zero, zero, [1], 1)
+        with launching_on(device):
+            walked = trees.walk(rows.pick(logits, zero))
+            self._compact(trees, walked)
+        on_host(walked)
+
+    def prepare(self, step: StepInput) -> Accept:
+        """Upload what is known of the trees. This and what it returns wait for nothing but the one copy."""
+        trees = DeviceTrees.of(step.trees, self._target.device)
+        rows, paths = self._rows.of(step.trees), paths_of(step.trees)
+        asked = AskedLogprobs.of(step.trees, trees)
+        wanted = WantedFeatures.of(step, trees)
+
+        @torch.inference_mode()
+        def accept(logits: Tensor, hidden: Hidden) -> Outcome:
+            with launching_on(self._target.device):
+                picked = rows.pick(logits, trees.positions, paths)
+                walked = trees.walk(picked)
+                self._compact(trees, walked)
+            nodes = trees.nodes(walked)
+            logprobs, features = asked.measure(logits, picked, nodes), wanted.gather(self._extractor, hidden, nodes)
+            path, length, bonus, *rest = on_host((*walked, *logprobs, *features))
+            accepted = {
+                tree.session: Accepted(path[b, : length[b]].tolist(), int(bonus[b]))
+                for b, tree in enumerate(step.trees)
+                if bonus[b] >= 0
+            }
+            told = asked.read(rest[: len(logprobs)], accepted)
+            return Outcome(told, wanted.read(rest[len(logprobs) :], accepted))
+
+        return accept
+
+    def _compact(self, trees: DeviceTrees, walked: Walked) -> None:
+        pool = self._target.pool
+        tables = pool.tables.on(self._target.device)
+        compact(self._target.kv, tables, pool.page_size, trees.tables, trees.roots, walked.paths, walked.lengths)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceTrees:
+    """The trees of a step end to end, on the device. They come first in their forward."""
+
+    tokens: Tensor
+    """int64 [n]"""
+    parents: Tensor
+    """int64 [n] within their tree."""
+    positions: Tensor
+    """int64 [n] of what is picked behind each token."""
+    starts: Tensor
+    """int64 [B + 1]"""
+    tables: Tensor
+    """int64 [B] page table of each."""
+    roots: Tensor
+    """int64 [B] local index of each root."""
+    depths: Sequence[int]
+    """[B] tokens of the longest path of each."""
+    widest: int
+    """Tokens of the largest."""
+
+    @classmethod
+    def of(cls, trees: Sequence[TreeInput], device: torch.device) -> DeviceTrees:
+        """Upload the trees."""
+        drafts = [tree.draft for tree in trees]
+        widths = [len(draft.tokens) for draft in drafts]
+        arrays = [
+            [token for draft in drafts for token in draft.tokens],
+            [parent for draft in drafts for parent in draft.parents],
+            [position + 1 for draft in drafts for position in draft.positions],
+            [0, *accumulate(widths)],
+            [tree.pages.table for tree in trees],
+            [tree.pages.length - tree.num_tokens for tree in trees],
+        ]
+        uploaded = all_on_device([np.array(array, dtype=np.int64) for array in arrays], device)
+        tokens, parents, positions, starts, tables, roots = uploaded
+        depths = [max(draft.positions) - draft.positions[0] + 1 for draft in drafts]
+        return cls(tokens, parents, positions, starts, tables, roots, depths, max(widths, default=0))
+
+    @property
+    def deepest(self) -> int:
+        """D."""
+        return max(self.depths, default=0)
+
+    def places(self, tree: int) -> range:
+        """The places of a tree that may be real."""
+        start = tree * self.deepest
+        return range(start, start + self.depths[tree])
+
+    def walk(self, picked: Tensor) -> Walked:
+        """Walk down all trees along picks int64 [n]."""
+        return walk(picked, self.tokens, self.parents, self.starts, self.widest, self.deepest)
+
+    def nodes(self, walked: Walked) -> Tensor:
+        """Where in the forward is what was accepted, int64 [B * D]; the root at places that are not real."""
+        return (walked.paths + self.starts[:-1, None]).view(-1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskedLogprobs:
+    """The log-probabilities of a step that sessions ask for."""
+
+    asking: Sequence[tuple[TreeInput, int, int]]
+    """(tree, likeliest tokens wanted, places)"""
+    places: Tensor
+    """int64 [R] of all who ask."""
+
+    @classmethod
+    def of(cls, trees: Sequence[TreeInput], on_device: DeviceTrees) -> AskedLogprobs:
+        """Find who asks."""
+        asking = [(b, tree, tree.logprobs) for b, tree in enumerate(trees) if tree.logprobs is not None]
+        places = np.array([place for b, _, _ in asking for place in on_device.places(b)], dtype=np.int64)
+        (uploaded,) = all_on_device([places], on_device.tokens.device)
+        return cls([(tree, most, on_device.depths[b]) for b, tree, most in asking], uploaded)
+
+    def measure(self, logits: Tensor, picked: Tensor, nodes: Tensor) -> Sequence[Tensor]:
+        """Measure at every place what was picked there; nothing if nobody asks."""
+        if not self.asking:
+            return ()
+        rows = nodes[self.places]
+        return measured(logits[rows], picked[rows].clamp(min=0), max(most for _, most, _ in self.asking))
+
+    def read(self, measured: Sequence[NDArray[Any]], accepted: Mapping[int, Accepted]) -> Mapping[int, Accepted]:
+        """Add what was measured to what was accepted."""
+        if not self.asking:
+            return accepted
+        values, likeliest = measured
+        told, start = dict(accepted), 0
+        for tree, most, places in self.asking:
+            if (made := accepted.get(tree.session)) is not None:
+                rows = slice(start, start + len(made.path))
+                own = listed(
+                    made.commits(tree.draft), values[rows, : 1 + most].tolist(), likeliest[rows, :most].tolist()
+                )
+                told[tree.session] = replace(made, logprobs=own)
+            start += places
+        return told
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WantedOfTree(Wanted):
+    """Features at the places of a tree, of which those in front are wanted: as many as were accepted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WantedFeatures:
+    """The features of a step that drafters want. Their indices are of all places and, behind these, of all tokens of the forward."""
+
+    groups: Sequence[tuple[Recipe, Sequence[Wanted], Tensor]]
+    """Of each recipe who wants what, and int64 indices of all that."""
+    tokens: int
+    """T."""
+
+    @classmethod
+    def of(cls, step: StepInput, trees: DeviceTrees) -> WantedFeatures:
+        """Find what is wanted."""
+        first = len(trees.depths) * trees.deepest
+        starts = list(accumulate((row.num_tokens for row in step.rows), initial=first))
+        of_trees = (
+            WantedOfTree(tree.session, tree.recipe, tree.draft.positions[0], trees.places(b))
+            for b, tree in enumerate(step.trees)
+            if tree.recipe is not None
+        )
+        groups = by_recipe([*wanted_of_chunks(step, starts[len(step.trees) :]), *of_trees])
+        if not groups:
+            return cls((), step.tokens)
+        indices = [np.concatenate([want.at for want in group]) for group in groups.values()]
+        uploaded = all_on_device(indices, trees.tokens.device)
+        return cls([(*group, at) for group, at in zip(groups.items(), uploaded, strict=True)], step.tokens)
+
+    def gather(self, extractor: Extractor, hidden: Hidden, nodes: Tensor) -> list[Tensor]:
+        """Make the features of each recipe, uint8 [m, bytes_per_token], wherever something may have been accepted."""
+        if not self.groups:
+            return []
+        everything = torch.cat((nodes, torch.arange(self.tokens, device=nodes.device)))
+        return [extractor.packed(recipe, hidden, everything[at]) for recipe, _, at in self.groups]
+
+    def read(self, packed: Sequence[Bytes], accepted: Mapping[int, Accepted]) -> list[Made]:
+        """Part what was made by who wants it."""
+        made: list[Made] = []
+        for (_, group, _), raw in zip(self.groups, packed, strict=True):
+            made += cut(group, raw, [_count(want, accepted) for want in group])
+        return made
+
+
+def _count(want: Wanted, accepted: Mapping[int, Accepted]) -> int:
+    """So many of the tokens in front, of those where features are wanted."""
+    if not isinstance(want, WantedOfTree):
+        return len(want.at)
+    made = accepted.get(want.session)
+    return 0 if made is None else len(made.path)

@@ -1,0 +1,69 @@
+"""How long a forward took: by the clock, or by the device itself where the host only launches it."""
+
+from __future__ import annotations
+
+from typing import Protocol, Self
+
+import torch
+
+from specsplit.clock import Clock
+
+
+class ForwardTime(Protocol):
+    """The time of what is done inside."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        ...
+
+
+def forward_time(device: torch.device, clock: Clock) -> ForwardTime:
+    """Make ready to time one forward."""
+    return DeviceTime(device) if device.type == "cuda" else HostTime(clock)
+
+
+class HostTime:
+    """Time by the clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = self._ended = 0.0
+
+    def __enter__(self) -> Self:
+        self._began = self._clock.now()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = self._clock.now()
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self._ended - self._began
+
+
+class DeviceTime:
+    """Time between two marks in the work of a GPU. Nobody waits for either."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.current_stream(device)
+        self._began = torch.cuda.Event(enable_timing=True)
+        self._ended = torch.cuda.Event(enable_timing=True)
+
+    def __enter__(self) -> Self:
+        self._began.record(self._stream)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.record(self._stream)
+
+    @property
+    def seconds(self) -> float:
+        """How long it took. Waits for the second mark; a step that has read what came of it is past that."""
+        self._ended.synchronize()
+        return self._began.elapsed_time(self._ended) / 1e3
