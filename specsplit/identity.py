@@ -85,14 +85,15 @@ def token_of(text: str) -> str:
     return token
 
 
-def _roles(field: str, name: str, given: Any) -> frozenset[CallerRole]:
+def _roles(field: str, name: str, given: object) -> frozenset[CallerRole]:
+    said = quoted(str(given))
     listed = cast("list[object]", given) if isinstance(given, list) else []
     known = {role.value: role for role in CallerRole}
     roles = frozenset(known[each] for each in listed if isinstance(each, str) and each in known)
     if len(roles) < len(listed):
         roles = frozenset[CallerRole]()
     if not roles or not name:
-        raise InvalidRequest(field, f"{quoted(name)} has {quoted(str(given))}, expected {_EXPECTED_ROLES}")
+        raise InvalidRequest(field, f"{quoted(name)} has {said}, expected {_EXPECTED_ROLES}")
     return roles
 
 
