@@ -28,6 +28,7 @@ class RightProposer:
         self._texts = texts
         self._trees: dict[SessionKey, TokenTree] = {}
         self.turns = proposer.turns
+        self.graphs = proposer.graphs
         self.max_depth = proposer.max_depth
         self.redraws = proposer.redraws
         self.max_levels = 1  # right tokens are put in after the fact: nothing can be drawn below them before

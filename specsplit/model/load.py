@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
@@ -17,6 +19,7 @@ from specsplit.model.attention import NAME
 from specsplit.model.inflate import inflate
 from specsplit.model.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.shards import shard_mlps
+from specsplit.model.split import reader_of_part, unwrap
 from specsplit.model.support import check_config, check_folder, refusing
 from specsplit.text.vocabulary import vocabulary_of
 from specsplit.values import ModelInfo
@@ -34,13 +37,16 @@ def load_model(
     inflate_layers: int = 0,
     random_weights: bool = False,
     mesh: TensorMesh | None = None,
+    split: DeviceMesh | None = None,
 ) -> tuple[PreTrainedModel, ModelInfo, ShardedBlocks]:
     """The module, whose attention is ours, its facts, and what of it is shared out over the ranks of a mesh.
 
     dtype: "float32", "bfloat16", "float16" or "auto" (as in config.json). inflate_layers: see `inflate`; 0 leaves the model
-    as it is. random_weights: see `_random`. Raises LoadError, saying why, for anything that is missing, broken or not supported.
+    as it is. random_weights: see `_random`. split: processes that the model is split over, of which this one gets its part; that is
+    neither inflated nor shared out, nor are its weights random. Raises LoadError, saying why, for anything that is missing, broken or not
+    supported.
     """
-    model = _load_model(folder, dtype, torch.device(device) if random_weights else None)
+    model = _load_model(folder, dtype, torch.device(device) if random_weights else None, split)
     with refusing(f"model folder {folder} cannot be served"):
         if inflate_layers:
             inflate(model, inflate_layers)
@@ -51,7 +57,7 @@ def load_model(
         return model, _info(folder, model), blocks
 
 
-def _load_model(folder: Path, dtype: str, random_on: torch.device | None) -> PreTrainedModel:
+def _load_model(folder: Path, dtype: str, random_on: torch.device | None, split: DeviceMesh | None) -> PreTrainedModel:
     if dtype != "auto" and dtype not in _DTYPES:
         raise LoadError(f"dtype {dtype!r} is not known; expected one of {', '.join(_DTYPES)} or auto")
     check_folder(folder)
@@ -60,15 +66,20 @@ def _load_model(folder: Path, dtype: str, random_on: torch.device | None) -> Pre
     with refusing(f"model folder {folder} cannot be loaded"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         check_config(config)
+        resolved = _DTYPES.get(dtype, dtype)
         if random_on is not None:
-            return _random(config, _DTYPES.get(dtype, dtype), random_on)
-        return _load_weights(folder, config, _DTYPES.get(dtype, dtype))
+            return _random(config, resolved, random_on)
+        if split is not None:
+            return unwrap(_load_weights(reader_of_part(config, split), folder, config, resolved))
+        return _load_weights(AutoModelForCausalLM.from_pretrained, folder, config, resolved)
 
 
-def _load_weights(folder: Path, config: PretrainedConfig, dtype: torch.dtype | str) -> PreTrainedModel:
+def _load_weights(
+    read: Callable[..., Any], folder: Path, config: PretrainedConfig, dtype: torch.dtype | str
+) -> PreTrainedModel:
     try:
         with _ALONE:
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = read(
                 folder,
                 config=config,
                 dtype=dtype,

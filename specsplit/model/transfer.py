@@ -47,12 +47,19 @@ def on_host(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
     device = tensors[0].device if tensors else torch.device("cpu")
     if device.type != "cuda":
         return [tensor.numpy() for tensor in tensors]
-    packed = torch.cat([tensor.view(-1).view(torch.uint8) for tensor in tensors])
-    host = torch.empty(packed.shape, dtype=torch.uint8, pin_memory=True)
-    host.copy_(packed, non_blocking=True)
+    raw = packed(tensors)
+    host = torch.empty(raw.shape, dtype=torch.uint8, pin_memory=True)
+    host.copy_(raw, non_blocking=True)
     torch.cuda.current_stream(device).record_event().synchronize()
-    raw, starts = host.numpy(), accumulate((tensor.nbytes for tensor in tensors), initial=0)
-    return [
-        np.frombuffer(raw, _NUMPY[tensor.dtype], tensor.numel(), start).reshape(tensor.shape)
-        for tensor, start in zip(tensors, starts, strict=False)
-    ]
+    return unpacked(host.numpy(), tensors)
+
+
+def packed(tensors: Sequence[Tensor]) -> Tensor:
+    """The bytes of contiguous tensors, uint8, end to end."""
+    return torch.cat([tensor.view(-1).view(torch.uint8) for tensor in tensors])
+
+
+def unpacked(raw: NDArray[np.uint8], like: Sequence[Tensor]) -> list[NDArray[Any]]:
+    """Views of what was packed of tensors like these."""
+    parts = np.split(raw, list(accumulate(tensor.nbytes for tensor in like))[:-1])
+    return [part.view(_NUMPY[tensor.dtype]).reshape(tensor.shape) for part, tensor in zip(parts, like, strict=True)]

@@ -40,20 +40,20 @@ class Place:
         Of a group 0 means that all ranks leave for good. Its agent starts one that leaves with 1 again, and the others with it.
         That has to be so if nobody has told the others, and if there are several agents: of these only those that were told to stop
         do so by themselves, and each of the others would wait for them, for 300 s, and then forbid the group to meet again
-        (`_exit_barrier` and `launch_agent` in torch.distributed). An agent that was told to stop heeds no status.
+        (`_exit_barrier` and `launch_agent` in torch.distributed). An agent that was told to stop heeds no status. The leader of a split
+        target is alone in this, since it tells its followers itself.
         """
-        return 0 if self.size == 1 or (dismissed and self.agents == 1) else 1
+        return 0 if (dismissed or self.size == 1) and self.agents == 1 else 1
 
     def settings(self, shared: S) -> S:
         """The settings of this rank, of those that the whole group is given."""
-        if shared.dp_size == 1:
-            return shared
-        own: dict[str, object] = {name: self._address(vars(shared)[name]) for name in _PORTS}
-        if shared.member_id:
-            own["member_id"] = f"{shared.member_id}-{self.number}"
-        if shared.device == "cuda":
+        own: dict[str, object] = {}
+        if shared.dp_size > 1:
+            own |= {name: self._address(vars(shared)[name]) for name in _PORTS}
+            own |= {"member_id": f"{shared.member_id}-{self.number}"} if shared.member_id else {}
+        if shared.device == "cuda" and shared.started_together[1] > 1:
             own["device"] = f"cuda:{self.local}"
-        return shared.model_copy(update=own)
+        return shared.model_copy(update=own) if own else shared
 
     def _address(self, address: str) -> str:
         host, _, port = address.rpartition(":")
@@ -64,20 +64,20 @@ ALONE: Final = Place(0, 0)
 
 
 def _check(settings: EngineSettings, environ: Mapping[str, str]) -> None:
-    size, world = settings.dp_size, environ.get("WORLD_SIZE", "")
+    (field, size), world = settings.started_together, environ.get("WORLD_SIZE", "")
     missing = [name for name in _VARIABLES if not environ.get(name)]
     if size > 1 and missing:
         raise InvalidRequest(
-            "dp_size",
+            field,
             f"is {size}, but the environment has no {' and no '.join(missing)}; start the ranks with torchrun --nproc-per-node {size}",
         )
     if world and world != str(size):
-        raise InvalidRequest("dp_size", f"is {size}, but WORLD_SIZE in the environment is {world}; make them equal")
-    if size > 1 and not settings.coordinator:
-        raise InvalidRequest("dp_size", f"is {size}, but no coordinator is set, which requests of a group go through")
+        raise InvalidRequest(field, f"is {size}, but WORLD_SIZE in the environment is {world}; make them equal")
+    if settings.dp_size > 1 and not settings.coordinator:
+        raise InvalidRequest(field, f"is {size}, but no coordinator is set, which requests of a group go through")
     if _number(environ, "GROUP_WORLD_SIZE", 1) > 1 and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         raise InvalidRequest(
-            "dp_size",
+            field,
             f"is {size}, over several torchrun, of which one that is started anew would not meet the others in the store that they keep; "
             "start each with --rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment",
         )

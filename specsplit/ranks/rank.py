@@ -89,11 +89,12 @@ class Rank:
 
     def fail(self, why: str) -> str:
         """This rank cannot go on, and so cannot the group -> a sentence that says so; empty if it is alone. Any thread may call it."""
-        return "" if self.alone else str(self._lockstep.abort(why))
+        lost = self._lockstep.abort(why)
+        return "" if self.alone else str(lost)
 
     def end(self) -> None:
         """Take no more turns. Of a group that is parked nobody waits for this rank; else the others read that it has gone."""
-        if self.parked:
+        if self.alone or self.parked:
             self._lockstep.close()
         else:
             self._lockstep.abort("it was told to leave, and its time to wait for the others was over")

@@ -37,11 +37,17 @@ class EngineSettings(MemberSettings):
     rank_timeout_s: float = Field(default=30.0, gt=0)
     """A rank that does not take part for this long is lost: all of the group hand their sessions back and exit, to be started again."""
 
+    @property
+    def started_together(self) -> tuple[str, int]:
+        """How many processes torchrun is to start for this, and the setting that says so."""
+        return "dp_size", self.dp_size
+
     @model_validator(mode="after")
     def _check_compile(self) -> Self:
-        if self.compile != "off" and self.dp_size > 1:
+        field, size = self.started_together
+        if self.compile != "off" and size > 1:
             raise InvalidRequest(
                 "compile",
-                f"is {self.compile}, but ranks of a group (dp_size = {self.dp_size}) exchange rows within the layers; leave it off",
+                f"is {self.compile}, but processes that share a model ({field} = {size}) exchange rows within the layers; leave it off",
             )
         return self

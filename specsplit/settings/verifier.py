@@ -22,6 +22,9 @@ class VerifierSettings(EngineSettings):
 
     model: Path
     """Folder of the target, in the Hugging Face layout."""
+    tp_size: int = Field(default=1, ge=1)
+    """Processes that the target is split over, started by torchrun: attention heads, KV, MLPs and vocabulary, 1/N each, by transformers'
+    plan for it. The first of them is the verifier; the others only run its forwards. Not together with dp_size."""
     kv_tokens: int = Field(default=16384, ge=16)
     """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used."""
     prefix_cache: bool = True
@@ -88,9 +91,22 @@ class VerifierSettings(EngineSettings):
         sized = not self.model_fields_set.isdisjoint(("num_steps", "topk", "num_draft_tokens"))
         return self.adaptive or (Adaptive.STATIC if sized else Adaptive.GOODPUT)
 
+    @property
+    def started_together(self) -> tuple[str, int]:
+        return ("tp_size", self.tp_size) if self.tp_size > 1 else super().started_together
+
+    @model_validator(mode="after")
+    def _check_split(self) -> Self:
+        for field, alone in (("dp_size", 1), ("inflate_layers", 0), ("random_weights", False)):
+            value = getattr(self, field)
+            if self.tp_size > 1 and value != alone:
+                problem = f"is {self.tp_size} and {field} is {value}, which do not go together; leave one of them out"
+                raise InvalidRequest("tp_size", problem)
+        return self
+
     @model_validator(mode="after")
     def _check_timeouts(self) -> Self:
-        if self.dp_size > 1 and self.step_timeout_s <= self.rank_timeout_s:
+        if self.started_together[1] > 1 and self.step_timeout_s <= self.rank_timeout_s:
             raise InvalidRequest(
                 "step_timeout_s",
                 f"is {self.step_timeout_s:g}, but the step of a rank whose group has lost another may last for "

@@ -116,6 +116,18 @@ def test_a_step_of_a_rank_may_last_until_another_is_taken_for_lost() -> None:
     assert VerifierSettings.load(model=TARGET, dp_size=2, step_timeout_s=20, rank_timeout_s=19)
 
 
+@pytest.mark.parametrize(("field", "value"), [("dp_size", 2), ("inflate_layers", 12), ("random_weights", True)])
+def test_a_target_that_is_split_is_a_real_one_and_not_shared_out(field: str, value: int) -> None:
+    problem = refusal(VerifierSettings, model=TARGET, tp_size=4, **{field: value})
+    assert problem.field == "tp_size"
+    assert problem.problem == f"is 4 and {field} is {value}, which do not go together; leave one of them out"
+    assert VerifierSettings.load(model=TARGET, tp_size=4).tp_size == 4
+
+
+def test_a_step_of_a_split_target_may_last_until_a_process_is_taken_for_lost() -> None:
+    assert refusal(VerifierSettings, model=TARGET, tp_size=2, step_timeout_s=20).field == "step_timeout_s"
+
+
 HEADS = [kind for kind in DrafterKind if kind.is_head]
 
 

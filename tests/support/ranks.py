@@ -27,15 +27,20 @@ def free_port() -> int:
 
 
 def run_ranks(
-    size: int, work: Callable[..., Any], *args: object, timeout_s: float = 20.0, dead: Sequence[int] = ()
+    size: int,
+    work: Callable[..., Any],
+    *args: object,
+    timeout_s: float = 20.0,
+    dead: Sequence[int] = (),
+    kind: type[TorchMesh] = TorchMesh,
 ) -> list[Any]:
-    """What `work(mesh, *args)` returns on each of `size` ranks; None for those that are to die."""
+    """What `work(mesh, *args)` returns on each of `size` ranks, with a mesh of this kind; None for those that are to die."""
     torch.set_num_threads(1)  # a pool of threads would not live through the fork
     context, port = multiprocessing.get_context("fork"), free_port()
     with tempfile.TemporaryDirectory() as folder:
         results = [Path(folder) / str(rank) for rank in range(size)]
         ranks = [
-            context.Process(target=_rank, args=(rank, size, port, timeout_s, result, work, args), daemon=True)
+            context.Process(target=_rank, args=(rank, size, port, timeout_s, result, kind, work, args), daemon=True)
             for rank, result in enumerate(results)
         ]
         for rank in ranks:
@@ -54,9 +59,16 @@ def run_ranks(
 
 
 def _rank(
-    rank: int, size: int, port: int, timeout_s: float, result: Path, work: Callable[..., Any], args: Sequence[object]
+    rank: int,
+    size: int,
+    port: int,
+    timeout_s: float,
+    result: Path,
+    kind: type[TorchMesh],
+    work: Callable[..., Any],
+    args: Sequence[object],
 ) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
-    mesh = TorchMesh(rank, size, timeout_s)
+    mesh = kind(rank, size, timeout_s)
     result.write_bytes(pickle.dumps(work(mesh, *args)))
     mesh.close()

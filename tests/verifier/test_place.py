@@ -38,6 +38,13 @@ def test_a_verifier_alone_is_rank_0_and_its_settings_stay() -> None:
     assert ALONE.settings(shared) is shared
 
 
+def test_the_processes_of_a_split_target_have_its_settings_and_a_device_each() -> None:
+    shared = settings_with(dp_size=1, tp_size=4, coordinator="", listen="127.0.0.1:50051", member_id="big")
+    assert Place.of(shared, TORCHRUN).settings(shared) == shared
+    on_cuda = shared.model_copy(update={"device": "cuda"})
+    assert Place.of(on_cuda, TORCHRUN).settings(on_cuda).device == "cuda:1"
+
+
 @pytest.mark.parametrize(("agents", "kept"), [("1", "True"), ("2", "False")])
 def test_ranks_may_stand_on_several_machines_if_the_store_in_which_they_meet_is_new_with_each_start(
     agents: str, kept: str
@@ -60,6 +67,8 @@ def test_ranks_may_stand_on_several_machines_if_the_store_in_which_they_meet_is_
         ),
         ({}, {**TORCHRUN, "RANK": "x"}, r"RANK: in the environment is 'x', expected a number"),
         ({}, {**TORCHRUN, "GROUP_WORLD_SIZE": "x"}, r"GROUP_WORLD_SIZE: in the environment is 'x', expected a number"),
+        ({"dp_size": 1, "tp_size": 2}, TORCHRUN, r"tp_size: is 2, but WORLD_SIZE in the environment is 4"),
+        ({"dp_size": 1, "tp_size": 2}, {}, r"tp_size: is 2, but the environment has no RANK .*--nproc-per-node 2"),
     ],
 )
 def test_a_group_that_torchrun_has_not_started_is_refused(
@@ -70,9 +79,9 @@ def test_a_group_that_torchrun_has_not_started_is_refused(
 
 
 @pytest.mark.parametrize("dismissed", [True, False])
-@pytest.mark.parametrize(("size", "agents"), [(1, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize(("size", "agents"), [(1, 1), (2, 1), (2, 2), (1, 2)])
 def test_a_rank_leaves_for_good_only_if_the_whole_group_was_told_to_and_has_one_agent(
     size: int, agents: int, dismissed: bool
 ) -> None:
-    for_good = size == 1 or (agents == 1 and dismissed)
+    for_good = agents == 1 and (size == 1 or dismissed)
     assert Place(0, 0, size, agents).status(dismissed=dismissed) == (0 if for_good else 1)

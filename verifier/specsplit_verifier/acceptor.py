@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
+from specsplit.model.split_lm import SplitLM
 from specsplit.model.support import refusing
 from specsplit.sampling.kernels import obstacle
 from specsplit_verifier.extraction import Extractor, Made, Wanted
@@ -46,7 +47,12 @@ class Acceptor(Protocol):
 
 
 def acceptor_for(target: CausalLM, extractor: Extractor) -> Acceptor:
-    """Choose the one for the target's device: kernels where they run. Raises LoadError if they should, and do not."""
+    """Choose the one for the target's device: kernels where they run. Raises LoadError if they should, and do not.
+
+    Followers of a split target move KV as its leader does, and only the host tells them.
+    """
+    if isinstance(target, SplitLM):
+        return HostAcceptor(target, extractor)
     problem = obstacle(target.device)
     if problem is None:
         from specsplit_verifier.device_acceptor import DeviceAcceptor  # noqa: PLC0415 (imports triton)

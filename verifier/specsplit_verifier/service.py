@@ -19,6 +19,7 @@ from specsplit.membership import Roster as RosterDirective
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.graphs import Buckets
 from specsplit.model.paced import CostCurve, Paced
+from specsplit.model.tensor_group import LEADER, TensorGroup
 from specsplit.model.torch_mesh import TorchMesh
 from specsplit.observe import fields
 from specsplit.ranks.lockstep import Lockstep
@@ -32,6 +33,7 @@ from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.profile import profile
 from specsplit_verifier.reporter import Reporter
 from specsplit_verifier.servicer import VerifierServicer
+from specsplit_verifier.split_target import Leader, blaming, load_part, meet, run_follower
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.telemetry import Telemetry
 from specsplit_verifier.verifier import Verifier
@@ -46,6 +48,8 @@ def load_target(settings: VerifierSettings, clock: Clock, rank: int = 0) -> Targ
     """
     torch.set_num_threads(settings.threads)
     switch_often()  # three threads hand each other small things in every step
+    if settings.tp_size > 1:
+        return _leading(settings, clock, meet(settings, rank))
     if settings.dp_size == 1:
         return _loaded(settings, clock, None)
     mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
@@ -54,6 +58,13 @@ def load_target(settings: VerifierSettings, clock: Clock, rank: int = 0) -> Targ
     except SpecsplitError as error:
         mesh.abort(str(error))
         raise
+
+
+def _leading(settings: VerifierSettings, clock: Clock, group: TensorGroup) -> TargetRunner:
+    with blaming(group):
+        target = load_part(settings, group)
+        target.lead(group)
+        return _runner(settings, clock, target, Lockstep(Leader(group), clock))
 
 
 def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) -> TargetRunner:
@@ -72,9 +83,13 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
         target.compile_layers()
     if settings.cuda_graphs == "auto":
         target.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
+    lockstep = None if mesh is None else Lockstep(mesh, clock, drawn=secrets.randbits(62))
+    return _runner(settings, clock, target, lockstep)
+
+
+def _runner(settings: VerifierSettings, clock: Clock, target: CausalLM, lockstep: Lockstep | None) -> TargetRunner:
     projection = Projection.load(settings.feature_projection, target) if settings.feature_projection else None
     paced = Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock)
-    lockstep = None if mesh is None else Lockstep(mesh, clock, drawn=secrets.randbits(62))
     runner = TargetRunner(target, paced, Extractor(target, projection), clock, lockstep)
     if paced.is_free:  # else steps take what a benchmark wants
         runner.profile = tuple(profile(runner))
@@ -85,7 +100,10 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
 def main(settings: VerifierSettings) -> int:
     """Run the verifier in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
     place = Place.of(settings, os.environ)
-    return run_service("verifier", place.settings(settings), partial(service_of, place=place))
+    own = place.settings(settings)
+    if settings.tp_size > 1 and place.number != LEADER:
+        return run_follower(own, place)
+    return run_service("verifier", own, partial(service_of, place=place))
 
 
 def service_of(settings: VerifierSettings, place: Place = ALONE) -> Service[Verifier]:

@@ -1,0 +1,97 @@
+"""One process's part of a model that is split over several: the leader's forwards are its followers' too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from specsplit.model.backends import check_backend
+from specsplit.model.batch import Row
+from specsplit.model.capture import Hidden
+from specsplit.model.causal_lm import CausalLM
+from specsplit.model.commands import Command, Forward, Leave, Move, Trial, unpacked
+from specsplit.model.load import load_model
+from specsplit.model.page_tables import Slots
+from specsplit.model.support import refusing
+from specsplit.model.tensor_group import TensorGroup
+
+
+class SplitLM(CausalLM):
+    """A CausalLM with the attention heads and the KV of this process alone. Once it leads, followers do whatever it does.
+
+    All that may fail by itself (packing rows, say) comes before followers are told; what fails after that ends the group.
+    """
+
+    _followers: TensorGroup | None = None
+
+    @classmethod
+    def load_part(
+        cls,
+        folder: Path,
+        group: TensorGroup,
+        *,
+        num_pages: int,
+        page_size: int,
+        dtype: str = "float32",
+        device: str = "cpu",
+        backend: str = "auto",
+    ) -> Self:
+        """Load this rank's part of a model, as `CausalLM.load` loads a whole one, together with all other ranks.
+
+        Raises LoadError, saying why, if it cannot be served, and RankLost.
+        """
+        check_backend(backend, torch.device(device))
+        model, info, _ = load_model(folder, dtype=dtype, device=device, split=group.processes)
+        group.assemble()
+        with refusing(f"model folder {folder} cannot be served"):
+            return cls(model, info, num_pages=num_pages, page_size=page_size, backend=backend)
+
+    def lead(self, group: TensorGroup) -> None:
+        """From now on the other ranks `follow`."""
+        self._followers = group
+
+    def forward_capturing(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
+        """As CausalLM. Followers capture nothing: hidden states are whole here."""
+        if self._followers is None or not rows:
+            return super().forward_capturing(rows, layers)
+        self.capture.check(layers)
+        self._followers.tell(Forward(rows).packed(self.pool.tables))
+        with self._followers.together():
+            return super().forward_capturing(rows, layers)
+
+    def trial(self) -> None:
+        """As CausalLM."""
+        if self._followers is None:
+            return super().trial()
+        self._followers.tell(Trial().packed())
+        with self._followers.together():
+            return super().trial()
+
+    def move(self, source: Slots, target: Slots) -> None:
+        """As ModelRunner."""
+        if self._followers is not None:
+            self._followers.tell(Move(source, target).packed())
+        super().move(source, target)
+
+
+def follow(lm: SplitLM, group: TensorGroup) -> None:
+    """Do what the leader tells, until it leaves. Raises RankLost."""
+    while not isinstance(command := unpacked(group.hear()), Leave):
+        with group.together():
+            _obey(lm, command)
+
+
+def _obey(lm: SplitLM, command: Command) -> None:
+    match command:
+        case Forward():
+            lm.forward(command.rows)
+        case Move():
+            lm.move(command.source, command.target)
+        case Trial():
+            lm.trial()
+        case Leave():
+            pass

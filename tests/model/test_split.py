@@ -1,0 +1,149 @@
+"""A model split over processes by transformers' plan: logits and hidden states of the whole, a part of the weights, and nobody hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from transformers import (
+    GPT2Config,
+    LlamaConfig,
+    MixtralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
+
+from specsplit.errors import LoadError
+from specsplit.model import CausalLM
+from specsplit.model.commands import Forward, Leave, Move, Trial, unpacked
+from specsplit.model.input_batch import InputBatch
+from specsplit.model.page_tables import PageTables
+from specsplit.model.split import check_split, weight_bytes
+from specsplit.model.tensor_group import TensorGroup
+from tests.model.conftest import POCKET
+from tests.model.ragged import Ragged, ragged
+from tests.model.split_work import PAGES, dying, failing, led, refused, steps, waiting
+from tests.support.ranks import run_ranks
+
+Tiny = Callable[..., dict[str, Any]]
+Saved = Callable[[PretrainedConfig], Path]
+CPU = torch.device("cpu")
+ROUTERS = 3 * 4 * 32 * 4
+"""Bytes of the routers of a tiny model with experts; every process has them."""
+_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+KINDS: dict[str, Callable[[dict[str, Any]], PretrainedConfig]] = {
+    "llama": lambda tiny: LlamaConfig(**tiny),
+    "llama with biases and tied embeddings": lambda tiny: LlamaConfig(
+        **tiny, mlp_bias=True, attention_bias=True, tie_word_embeddings=True
+    ),
+    "qwen2": lambda tiny: Qwen2Config(**tiny),
+    "qwen3": lambda tiny: Qwen3Config(**tiny, head_dim=16),
+    "qwen3_moe": lambda tiny: Qwen3MoeConfig(**tiny, **_EXPERTS),
+    "mixtral": lambda tiny: MixtralConfig(**tiny, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
+}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "pocket"])
+def test_a_leader_gets_the_logits_and_hidden_states_of_the_whole_and_each_process_holds_its_part(
+    saved: Saved, tiny_config: Tiny, kind: str
+) -> None:
+    folder = POCKET if kind == "pocket" else saved(KINDS[kind](tiny_config()))
+    check_split_in(2, folder)
+
+
+def test_four_processes_share_four_kv_heads(saved: Saved, tiny_config: Tiny) -> None:
+    check_split_in(4, saved(Qwen3Config(**tiny_config(num_key_value_heads=4), head_dim=16)))
+
+
+def check_split_in(size: int, folder: Path) -> None:
+    whole = CausalLM.load(folder, num_pages=PAGES, page_size=4)
+    ranks = run_ranks(size, led, folder, kind=TensorGroup)
+    expected = steps(whole)
+    made = ranks[0][0]
+    assert len(made) == len(expected) == 4 * (1 + 3)
+    for ours, each in zip(made, expected, strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), each, atol=1e-4, rtol=1e-4)
+    weights, kv_heads = weight_bytes(whole.model), whole.kv.data.shape[3]
+    norms = sum(each.nbytes for each in whole.model.parameters() if each.dim() == 1)
+    for _, heads, held, kv_bytes in ranks:
+        assert heads == kv_heads // size
+        assert kv_bytes == whole.kv.nbytes // size
+        assert weights / size <= held <= weights / size + norms + ROUTERS
+
+
+def test_a_follower_that_waits_takes_no_processor_time() -> None:
+    _, busy = run_ranks(2, waiting, kind=TensorGroup)
+    assert busy < 0.1, "seconds of a whole one"
+
+
+@pytest.mark.parametrize("when", ["idle", "in a forward"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_dead_process_is_named_by_the_others(saved: Saved, tiny_config: Tiny, victim: int, when: str) -> None:
+    folder = saved(LlamaConfig(**tiny_config(num_key_value_heads=4)))
+    said = run_ranks(4, dying, folder, victim, 0.0, when, dead=[victim], kind=TensorGroup)
+    for rank, each in enumerate(said):
+        assert rank == victim or each.startswith(f"rank {victim} of 4 is lost, or did not take part within 20 s"), each
+
+
+def test_a_follower_that_hangs_in_a_forward_is_named_after_the_timeout(saved: Saved, tiny_config: Tiny) -> None:
+    folder = saved(LlamaConfig(**tiny_config()))
+    said, _ = run_ranks(2, dying, folder, 1, 5.0, "in a forward", timeout_s=1.5, dead=[1], kind=TensorGroup)
+    assert said.startswith("rank 1 of 2 is lost, or did not take part within 1.5 s")
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_fails_in_a_forward_ends_all_and_says_why(saved: Saved, tiny_config: Tiny, victim: int) -> None:
+    why = f"rank {victim} of 2 cannot go on, which ends its group: OutOfMemoryError: none left"
+    both = run_ranks(2, failing, saved(LlamaConfig(**tiny_config())), victim, kind=TensorGroup)
+    assert both == [[why, "2 noticed"]] * 2
+
+
+def test_a_process_that_cannot_load_its_part_ends_all_and_says_why(saved: Saved, tiny_config: Tiny) -> None:
+    first, second = run_ranks(2, refused, saved(LlamaConfig(**tiny_config())), 1, kind=TensorGroup)
+    assert second == "its disk is gone"
+    assert first == "rank 1 of 2 cannot go on, which ends its group: its disk is gone"
+
+
+@pytest.mark.parametrize(
+    ("config", "size", "why"),
+    [
+        (lambda tiny: LlamaConfig(**tiny), 3, "its 4 attention heads are no multiple of the 3 processes"),
+        (lambda tiny: LlamaConfig(**tiny), 4, "its 2 KV heads are no multiple of the 4 processes"),
+        (lambda _: GPT2Config(n_embd=32, n_layer=2, n_head=4), 2, "transformers has no plan .* to split gpt2 over 2"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_with_the_reason(
+    tiny_config: Tiny, config: Callable[[dict[str, Any]], PretrainedConfig], size: int, why: str
+) -> None:
+    with pytest.raises(LoadError, match=why):
+        check_split(config(tiny_config()), size)
+
+
+@given(ragged(4))
+def test_rows_that_travel_read_and_write_the_same_slots_through_the_same_masks(batch: Ragged) -> None:
+    arrived = unpacked(Forward(batch.rows).packed(batch.pool.tables))
+    assert isinstance(arrived, Forward)
+    ours, theirs = batch.batch(CPU), InputBatch(arrived.rows, PageTables(4), CPU)
+    for row, other in zip(batch.rows, arrived.rows, strict=True):
+        assert (row.tail_mask == other.tail_mask).all()
+    assert ours.run == theirs.run
+    for name in ("tokens", "positions", "logits_at", "write_slots"):
+        assert getattr(ours, name).tolist() == getattr(theirs, name).tolist()
+    assert ours.slots(range(len(batch.rows))).tolist() == theirs.slots(range(len(batch.rows))).tolist()
+
+
+def test_the_other_commands_travel() -> None:
+    move = unpacked(Move(np.array([5, 6, 9]), np.array([4, 5, 6])).packed())
+    assert isinstance(move, Move)
+    assert (move.source.tolist(), move.target.tolist()) == ([5, 6, 9], [4, 5, 6])
+    assert unpacked(Trial().packed()) == Trial()
+    assert unpacked(Leave().packed()) == Leave()
+    with pytest.raises(ValueError, match="a command of kind 9, expected 1 to 4"):
+        unpacked(np.array([9]))

@@ -1,0 +1,114 @@
+"""The pocket target split over two processes, which torchrun starts as users do, beside drafters of every kind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from specsplit.cli.folders import drafts_beside
+from specsplit.cli.local import LocalCluster
+from specsplit.client import Client, Options, Result
+from specsplit.requests import Delta
+from specsplit.values import DrafterKind
+from tests.support.ranks import free_port
+from tests.system.conftest import SERIAL, eventually
+
+POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
+PROMPTS = [list(range(40, 60)), list(range(300, 330))]
+LONG = 150
+WAYS: dict[str, Options] = {
+    "greedy": {},
+    "seeded": {"temperature": 0.9, "top_p": 0.95, "seed": 2024},
+    "penalised": {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.2},
+    "seeded and penalised": {"temperature": 1.1, "seed": 5, "repetition_penalty": 1.1, "frequency_penalty": 0.5},
+}
+CASES = [(kind, way) for kind in ("none", *(kind.value for kind in DrafterKind)) for way in WAYS]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """With a verifier of the whole target."""
+    drafters = [kind.value for kind in DrafterKind]
+    with LocalCluster(POCKET, drafts_beside(POCKET), drafters=drafters, coordinator={"failover_s": 120}) as started:
+        yield started
+
+
+@contextmanager
+def split_verifier(coordinator: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The verifier's two processes below torchrun."""
+    options = ["--model", str(POCKET), "--tp-size", "2", "--coordinator", coordinator]
+    elastic = ["--nproc-per-node", "2", "--max-restarts", "1", "--master-addr", "127.0.0.1"]
+    command = [sys.executable, "-m", "torch.distributed.run", *elastic, "--master-port", str(free_port())]
+    with log.open("wb") as sink:
+        torchrun = subprocess.Popen(
+            [*command, "-m", "specsplit", "serve", "verifier", *options],
+            stdout=sink,
+            stderr=sink,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    try:
+        yield torchrun
+    finally:
+        torchrun.terminate()
+        torchrun.wait(60)
+
+
+def processes_of(torchrun: subprocess.Popen[bytes]) -> list[int]:
+    """By rank."""
+    return [int(pid) for pid in Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()]
+
+
+def written(client: Client, cases: list[tuple[str, str]]) -> list[Result]:
+    """What comes of all cases, which are decoded together."""
+    with ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(write, client, place, *case) for place, case in enumerate(cases)]
+        return [call.result(120) for call in calls]
+
+
+def write(client: Client, place: int, kind: str, way: str) -> Result:
+    options: Options = {"max_tokens": 12, "ignore_eos": True, "drafter": kind, "plan": SERIAL, **WAYS[way]}
+    return client.generate(PROMPTS[place % len(PROMPTS)], timeout_s=120, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_split_target_writes_what_a_whole_one_does_with_any_drafter_and_a_stream_outlives_a_killed_follower(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    log, one = tmp_path / "processes.log", cluster.verifiers[0]
+    with cluster.client() as client:
+        whole = [each.tokens for each in written(client, CASES)]
+        long = client.generate(PROMPTS[0], max_tokens=LONG, ignore_eos=True, drafter="none").tokens
+        there = len(client.cluster().members)
+        with split_verifier(cluster.address, log) as torchrun:
+            eventually(lambda: len(client.cluster().members) == there + 1, within_s=120)
+            one.terminate()
+            assert one.wait(30) == 0
+            parts = written(client, CASES)
+            assert [each.tokens for each in parts] == whole
+            assert len({each.done.verifier for each in parts}) == 1
+            accepted = {kind for (kind, _), each in zip(CASES, parts, strict=True) if each.speculation.accepted}
+            assert accepted >= {kind.value for kind in DrafterKind} - {DrafterKind.NGRAM.value}
+            tokens: list[int] = []
+            for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
+                if isinstance(event, Delta):
+                    if not tokens:
+                        os.kill(processes_of(torchrun)[1], signal.SIGKILL)
+                    tokens += event.tokens
+            assert tuple(tokens) == long
+            assert b"rank 1 of 2 is lost" in log.read_bytes()
+            assert log.read_bytes().count(b"joined the cluster") == 2
+            leader, follower = processes_of(torchrun)
+            os.kill(follower, signal.SIGTERM)
+            assert write(client, 0, "none", "greedy").tokens == whole[0], "the leader still needs its follower"
+            os.kill(leader, signal.SIGTERM)
+            assert torchrun.wait(60) == 0, "a leader that is told to leave takes its follower with it, in good order"
+            assert b"terminate called" not in log.read_bytes()

@@ -1,0 +1,95 @@
+"""A target that is split over several processes (`tp_size`): this one's part, and all that a process does which follows.
+
+Only the leader is a verifier. A follower listens nowhere, has no sessions, and ends with its leader.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from specsplit.errors import RankLost, SpecsplitError
+from specsplit.interpreter import freeze_heap
+from specsplit.model.split import weight_bytes
+from specsplit.model.split_lm import SplitLM, follow
+from specsplit.model.tensor_group import TensorGroup
+from specsplit.observe import announce, fields, set_up
+from specsplit.ranks.mesh import LocalMesh
+from specsplit.ranks.place import Place
+from specsplit.settings import VerifierSettings
+
+_log = logging.getLogger(__name__)
+
+
+class Leader(LocalMesh):
+    """The Mesh of a verifier that takes no turns with others, and that followers end with."""
+
+    def __init__(self, group: TensorGroup) -> None:
+        self._group = group
+
+    def abort(self, why: str) -> RankLost:
+        """Followers read why. Any thread may call it."""
+        return self._group.abort(why)
+
+    def close(self) -> None:
+        """Followers are told to leave."""
+        self._group.dismiss()
+
+
+@contextmanager
+def blaming(group: TensorGroup) -> Iterator[None]:
+    """What fails in here, while a part is loaded, ends the group, and all ranks say why. Raises SpecsplitError."""
+    try:
+        yield
+    except SpecsplitError as error:
+        raise group.blamed(error) from error
+
+
+def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
+    """This rank's part of the target. Raises LoadError, saying why, if it cannot be served, and RankLost."""
+    part = SplitLM.load_part(
+        settings.model,
+        group,
+        num_pages=settings.kv_tokens // settings.page_size,
+        page_size=settings.page_size,
+        dtype=settings.dtype,
+        device=settings.device,
+        backend=settings.attention,
+    )
+    held = {"weight_bytes": weight_bytes(part.model), "kv_bytes": part.kv.nbytes}
+    _log.info("loaded a part of the target", extra=fields(rank=group.rank, of=group.size, **held))
+    return part
+
+
+def meet(settings: VerifierSettings, rank: int) -> TensorGroup:
+    """Wait for the processes that the target is split over. Raises RankLost."""
+    if cuda := settings.device.startswith("cuda"):
+        torch.cuda.set_device(settings.device)  # else torch takes the first for what it makes for all of them
+    return TensorGroup(rank, settings.tp_size, settings.rank_timeout_s, cuda=cuda)
+
+
+def run_follower(settings: VerifierSettings, place: Place) -> int:
+    """Follow in this process until the leader leaves; the exit status, 1 if a rank is lost. Raises SpecsplitError if it cannot start."""
+    set_up("verifier", settings.log_level, settings.log_format)
+    announce("verifier", settings)
+    torch.set_num_threads(settings.threads)
+    group = meet(settings, place.number)
+    with blaming(group):
+        part = load_part(settings, group)
+    freeze_heap()
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # the leader gets these too, and drains; until that is over it needs this process
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        follow(part, group)
+    except RankLost as error:
+        _log.error("this process ends: %s", error)
+        return 1
+    group.close()
+    return place.status(dismissed=True)
