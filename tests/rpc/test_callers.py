@@ -100,7 +100,7 @@ async def served(members_listen: str = "", **settings: Any) -> AsyncIterator[tup
 async def outcome(address: str, method: str, **transport: Any) -> SpecsplitError | None:
     """What one call of a method ends with, whose message is none."""
     async with dial(address, TransportSettings(**transport)) as channel:
-        sent = channel.stream_stream(method)(iter([b"\xff"]))
+        sent = channel.unary_stream(method)(b"\xff")  # one message and the end, as a stream of one would be
         try:
             async for _ in sent:
                 pass
