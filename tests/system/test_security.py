@@ -102,10 +102,8 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def refusal(address: str, method: str, transport: TransportSettings) -> SpecsplitError:
     """What a call of a method ends with."""
-    with dial_blocking(address, transport) as channel:
-        call = channel.stream_stream(method)
-        with pytest.raises(grpc.RpcError) as caught:
-            list(call(iter([b""]), timeout=30))
+    with dial_blocking(address, transport) as channel, pytest.raises(grpc.RpcError) as caught:
+        list(channel.unary_stream(method)(b"", timeout=30))
     return from_rpc_error(caught.value)
 
 
