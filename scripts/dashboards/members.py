@@ -209,16 +209,13 @@ def _drafters() -> Row:
             top=1,
         ),
         lines(
-            "Forwards without a graph",
-            "Share of forward passes that ran eagerly although others are CUDA graphs, by reason: size means that cuda_graph_tokens or "
-            "cuda_graph_rows is too small for them.",
-            "percentunit",
+            "Forwards with and without a graph",
+            "Forward passes a second: those that were a CUDA graph, and those that ran eagerly although others are one, by reason; size means "
+            "that cuda_graph_tokens or cuda_graph_rows is too small for them.",
+            "ops",
             [
-                Query(
-                    f"{CHOICE.rate(table.EAGER_FORWARDS, 'job, instance, reason')} / on (job, instance) group_left () "
-                    f"({CHOICE.rate(table.GRAPH_FORWARDS, 'job, instance')} + {CHOICE.rate(table.EAGER_FORWARDS, 'job, instance')})",
-                    "{{job}} {{instance}} {{reason}}",
-                )
+                Query(CHOICE.rate(table.GRAPH_FORWARDS, "job, instance"), "{{job}} {{instance}} graph"),
+                Query(CHOICE.rate(table.EAGER_FORWARDS, "job, instance, reason"), "{{job}} {{instance}} {{reason}}"),
             ],
             stacked=True,
         ),
