@@ -35,6 +35,15 @@ DRAFTER_COOL_DOWN_S = 5.0
 """How long a drafter that a verifier has just lost is the last choice for it."""
 
 
+@dataclass(frozen=True)
+class Absence:
+    """Why a member is not there."""
+
+    why: str
+    for_good: bool
+    """False: a verifier that may come back to its sessions."""
+
+
 @dataclass(eq=False)
 class Seat:
     """One live member. `running` is the coordinator's own count of sessions placed on it, ahead of what the member reports."""
@@ -46,8 +55,8 @@ class Seat:
     """What it said last."""
     draining: bool = False
     running: int = 0
-    lost_because: str | None = None
-    """Why the member is no longer in the cluster; None while it is."""
+    absence: Absence | None = None
+    """Why it is not there; None: it is."""
     on_lost: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
     """Called once, when the member is lost or leaves."""
     cooling_down: dict[str, float] = field(default_factory=dict[str, float])
@@ -131,6 +140,16 @@ class Seat:
         return self.draining or (self.group is not None and self.group.leaving)
 
     @property
+    def lost_because(self) -> str | None:
+        """Why the member is no longer in the cluster; None while it is, or may come back."""
+        return self.absence.why if self.absence is not None and self.absence.for_good else None
+
+    @property
+    def gone(self) -> bool:
+        """True if it is not there, for a while or for good."""
+        return self.absence is not None
+
+    @property
     def closed_because(self) -> str:
         """Why it takes no sessions; empty: it takes some."""
         if self.group is not None:
@@ -156,6 +175,8 @@ class Registry:
         self._clock = clock
         self._lost_after_s = lost_after_s
         self._seats: dict[str, Seat] = {}
+        self._away: dict[str, Seat] = {}
+        """Verifiers whose streams have ended, by member id, for as long as a member may be silent: their sessions may go on."""
         self._watchers: list[Callable[[], None]] = []
         self._groups: dict[str, Group] = {}
         """Those of which a rank is there, or was lately, by group id."""
@@ -170,16 +191,34 @@ class Registry:
         return lambda: self._watchers.remove(callback)
 
     def register(self, who: Register) -> Seat:
-        """Let a member in. Raises InvalidRequest for a name or rank that is taken, Incompatible for a verifier with another vocabulary."""
+        """Let a member in; one that was away a moment ago, and is still what it was, gets its seat back, with the sessions on it.
+
+        Raises InvalidRequest for a name or rank that is taken, Incompatible for a verifier with another vocabulary.
+        """
         taken = self._seats.get(who.member_id)
         if taken is not None:
             problem = f"{who.member_id!r} is already in the cluster, at {taken.who.address}; choose another name"
             raise InvalidRequest("register.member_id", problem)
         if isinstance(who.role, ModelInfo):
             self._require_same_vocabulary(who.member_id, who.role)
-        group = None if who.group is None else self._joined(who.group)
-        seat = self._seats[who.member_id] = Seat(who, self._clock.now(), Breaker(self._clock), group=group)
+        seat = self._seats[who.member_id] = self._back(who) or self._seat(who)
         self.changed()
+        return seat
+
+    def _seat(self, who: Register) -> Seat:
+        group = None if who.group is None else self._joined(who.group)
+        return Seat(who, self._clock.now(), Breaker(self._clock), group=group)
+
+    def _back(self, who: Register) -> Seat | None:
+        """The seat of one that was away; None if there is none, or it was another's, who is lost then."""
+        seat = self._away.get(who.member_id)
+        if seat is None:
+            return None
+        if seat.who != who:
+            self.remove(seat, "another has its name now")
+            return None
+        del self._away[who.member_id]
+        seat.absence, seat.heard_at = None, self._clock.now()
         return seat
 
     def _joined(self, who: GroupRank) -> Group:
@@ -216,12 +255,23 @@ class Registry:
             seat.group.drain()
         self.changed()
 
+    def part(self, seat: Seat, why: str) -> None:
+        """The stream of a member has ended, which says nothing of the calls to a verifier: until it has been silent for too long it may
+        come back to its sessions. Who drains, a drafter, and a rank, whose group has to learn of it, is let go. A second call does nothing.
+        """
+        if not seat.is_verifier or seat.leaving or seat.group is not None:
+            self.remove(seat, why)
+        elif not seat.gone:
+            self._away[seat.member_id] = self._seats.pop(seat.member_id)
+            seat.absence, seat.heard_at = Absence(why, for_good=False), self._clock.now()
+            self.changed()
+
     def remove(self, seat: Seat, why: str) -> None:
         """Let a member go. A second call does nothing."""
         if seat.lost_because is not None:
             return
-        seat.lost_because = why
-        del self._seats[seat.member_id]
+        del (self._away if seat.gone else self._seats)[seat.member_id]
+        seat.absence = Absence(why, for_good=True)
         if seat.group is not None and seat.who.group is not None:
             seat.group.lose(seat.who.group.rank)
             if seat.group.empty:
@@ -233,17 +283,18 @@ class Registry:
         self.changed()
 
     def sweep(self, late_s: float = 0.0) -> tuple[Seat, ...]:
-        """Remove and return the members that have been silent for too long.
+        """Remove and return the members that have been silent, or away, for too long.
 
         `late_s` is how much later than it meant to this process came to look: in that time it could not have heard anybody, since
         what they sent waited in its sockets. So nobody's silence counts it.
         """
         now = self._clock.now()
-        for seat in self._seats.values():
+        known = (*self._seats.values(), *self._away.values())
+        for seat in known:
             seat.heard_at = min(now, seat.heard_at + late_s)
-        silent = tuple(seat for seat in self._seats.values() if now - seat.heard_at > self._lost_after_s)
+        silent = tuple(seat for seat in known if now - seat.heard_at > self._lost_after_s)
         for seat in silent:
-            self.remove(seat, f"it was silent for {now - seat.heard_at:.1f} s")
+            self.remove(seat, seat.absence.why if seat.absence else f"it was silent for {now - seat.heard_at:.1f} s")
         self._look_at_groups(now)
         return silent
 

@@ -219,7 +219,7 @@ def _cause(verifier: Seat) -> FailoverCause:
     """Why a session had to leave a verifier."""
     if verifier.leaving:
         return FailoverCause.DRAINED
-    return FailoverCause.FAILED if verifier.lost_because is None else FailoverCause.LOST
+    return FailoverCause.LOST if verifier.gone else FailoverCause.FAILED
 
 
 async def _speaking_well(events: AsyncGenerator[DecodeEvent, None], lease: Lease) -> AsyncGenerator[DecodeEvent, None]:

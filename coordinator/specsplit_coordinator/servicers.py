@@ -245,6 +245,7 @@ class _Membership:
         if seat.group is not None:
             self._unwatch.append(seat.group.watch(self._news.set))
         seat.on_lost.append(self._news.set)
+        self._unwatch.append(partial(seat.on_lost.remove, self._news.set))
 
     async def directives(self) -> AsyncIterator[Directive]:
         """What it should know, and whenever that changes, until it leaves. Raises Unavailable once it is lost or dismissed."""
@@ -288,13 +289,15 @@ class _Membership:
         self._news.set()
 
     def close(self, why: str) -> None:
-        """Let the member go, since its stream is over. A second call does nothing."""
+        """The stream is over. A second call does nothing: the member may be back, on another stream."""
+        if not self._unwatch:
+            return
         self._reader.cancel()
         while self._unwatch:
             self._unwatch.pop()()
         if self._seat.lost_because is None:
             _log.info("member left", extra=fields(member_id=self._seat.member_id, why=why))
-        self._registry.remove(self._seat, why)
+        self._registry.part(self._seat, why)
 
     async def _read(self, reports: AsyncIterator[Report]) -> None:
         async for report in reports:

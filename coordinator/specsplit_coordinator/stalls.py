@@ -28,5 +28,5 @@ class Stalls:
         self._tokens = tokens
         if self._in_a_row >= MAX_PLACEMENTS:
             return False
-        gone = failed.leaving or failed.lost_because is not None
+        gone = failed.leaving or failed.gone
         return gone or failed.breaker.failures < MAX_PLACEMENTS or has_other(verifiers, failed)

@@ -67,6 +67,8 @@ _ERRORS: Mapping[grpc.StatusCode, type[SpecsplitError]] = MappingProxyType(
     {code: error for error, code in CODES.items() if error not in (LoadError, RankLost)}
 )
 _TRANSPORT_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+_BROKEN_OFF = "Internal error from Core"
+"""What grpc.aio says of a call that the other side ended, or whose connection broke, while it was being written to."""
 _ILLEGAL = re.compile(r"session (\d+): (.+?) in state (\w+): (.*)", re.DOTALL)
 
 
@@ -119,6 +121,8 @@ def from_rpc_error(error: grpc.RpcError, peer: str = "") -> SpecsplitError:
     """
     failure = cast("_Failure", error)
     status = _sent_status(failure)
+    if status is None and failure.code() is grpc.StatusCode.INTERNAL and failure.details() == _BROKEN_OFF:
+        return Unavailable(f"{peer or 'the other side'}: it ended the call, or the connection broke")
     sentence = shortened(failure.details() or failure.code().name, _MOST_BYTES)
     if peer and status is None and failure.code() in _TRANSPORT_CODES:
         sentence = f"{peer}: {sentence}"

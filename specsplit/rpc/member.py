@@ -7,11 +7,12 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import grpc
 
-from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.clock import SystemClock
+from specsplit.errors import SpecsplitError, Unavailable, Unsupported
 from specsplit.membership import (
     Directive,
     Drain,
@@ -27,9 +28,9 @@ from specsplit.membership import (
     TracingOrder,
     WaveReport,
 )
-from specsplit.observe import fields
 from specsplit.ranks.rank import Rank
 from specsplit.rpc.catalogue import from_rpc_error
+from specsplit.rpc.retry import Retry
 from specsplit.settings import MemberSettings
 from specsplit.v1 import cluster_pb2_grpc
 from specsplit.values import Load, Plan, SpeculationReport, TraceChanges
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     _Call = grpc.aio.StreamStreamCall[cluster_pb2.JoinRequest, cluster_pb2.JoinResponse]
 
 _log = logging.getLogger(__name__)
-
-FIRST_RETRY_S = 0.1
-LAST_RETRY_S = 2.0
 
 
 def member_id_of(settings: MemberSettings, service: str, address: str) -> str:
@@ -144,7 +142,7 @@ class Membership:
         self._news = asyncio.Event()
         self._lost: list[str] = []
         self._draining = False
-        self._complaint = ""
+        self._retry = Retry(SystemClock())
         self._failure: Exception | None = None
         """What kept the present call from making a report."""
         if grouped is not None:
@@ -173,19 +171,21 @@ class Membership:
 
     async def run(self) -> None:
         """Stay in the cluster, redialling after every break, whatever broke it, until cancelled."""
-        retry_s = FIRST_RETRY_S
         while True:
-            try:
-                await self._join_once()
-            except SpecsplitError as error:
-                self._complain(error)
-            except Exception as error:  # noqa: BLE001 (the edge of a task: a member does not leave the cluster for a bug of its own)
-                self._complain(error, "an unexpected error: ")
-            retry_s = FIRST_RETRY_S if self.joined else min(2 * retry_s, LAST_RETRY_S)
+            retry_s = await self._join()
             self._joined.clear()
             await asyncio.sleep(retry_s)
 
-    async def _join_once(self) -> None:
+    async def _join(self) -> float:
+        """Be a member for as long as one Join call lasts; the seconds until the next may be made."""
+        try:
+            await self._join_once()
+        except SpecsplitError as error:
+            return self._retry.failed(error)
+        except Exception as error:  # noqa: BLE001 (the edge of a task: a member does not leave the cluster for a bug of its own)
+            return self._retry.failed(error, "an unexpected error: ")
+
+    async def _join_once(self) -> NoReturn:
         """One Join call, from registration to its end. Raises what ended it."""
         self._failure = None
         registered: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -197,7 +197,7 @@ class Membership:
         """Obey until the call ends. Raises what ended it, if it is anything."""
         try:
             async for response in call:
-                self._obey(directive_from_wire(response), registered)
+                self._hear(response, registered)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, "coordinator") from error
         except asyncio.CancelledError:
@@ -240,6 +240,15 @@ class Membership:
         except TimeoutError:
             return
 
+    def _hear(self, response: cluster_pb2.JoinResponse, registered: asyncio.Future[float]) -> None:
+        """Obey, unless it is a directive of a newer coordinator that this version does not know."""
+        try:
+            directive = directive_from_wire(response)
+        except Unsupported as error:
+            _log.warning("passed over: %s", error)
+        else:
+            self._obey(directive, registered)
+
     def _obey(self, directive: Directive, registered: asyncio.Future[float]) -> None:
         if isinstance(directive, Registered):
             self._enter(directive.heartbeat_interval_ms / 1000, registered)
@@ -262,16 +271,7 @@ class Membership:
             return
         registered.set_result(interval_s)
         self._joined.set()
-        self._complaint = ""
-        _log.info(
-            "joined the cluster", extra=fields(member_id=self._register.member_id, address=self._register.address)
-        )
-
-    def _complain(self, error: Exception, what: str = "") -> None:
-        """Log a break once, not at every retry; one that is a bug with its traceback."""
-        if repr(error) != self._complaint:
-            self._complaint = repr(error)
-            _log.warning("not in the cluster, will retry: %s%s", what, error, exc_info=error if what else None)
+        self._retry.entered(member_id=self._register.member_id, address=self._register.address)
 
 
 def _is_leaving() -> bool:

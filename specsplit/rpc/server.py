@@ -19,6 +19,7 @@ from specsplit.errors import SpecsplitError, Unavailable
 from specsplit.identity import CallerRole
 from specsplit.observe import Tracing, fields, set_up_tracing
 from specsplit.rpc.callers import Callers
+from specsplit.rpc.departures import tell_departures
 from specsplit.rpc.edge import Edge
 from specsplit.rpc.health import Health
 from specsplit.rpc.port import CLIENTS, EVERYONE, Port
@@ -64,6 +65,7 @@ class Server:
         self._health = Health(services)
         self.tracing = set_up_tracing(service, settings)
         """The spans of this service; `stop` sends the last of them."""
+        tell_departures()
         self._ports = self._opened(Callers(settings), members_listen)
         names = [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME]
         for port in self._ports:

@@ -61,7 +61,8 @@ class VerifierSettings(EngineSettings):
     drafter_connect_timeout_s: float = Field(default=2.0, gt=0)
     """Time a drafter gets to answer when first dialled; its sessions run without drafts until then."""
     drafter_lost_after_s: float = Field(default=5.0, gt=0)
-    """A drafter that leaves an open or a commit unanswered for this long (and 5 ms more per token of it) is lost."""
+    """A drafter that leaves an open or a commit unanswered for this long is lost; what it has to read for that
+    gives it 5 ms more per token, 60 s at most."""
     step_timeout_s: float = Field(default=60.0, gt=0)
     """A step that takes longer than this, and than 50 times what its like take, hangs: the verifier hands its sessions back and exits.
     Of a rank more than rank_timeout_s."""

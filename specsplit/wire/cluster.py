@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from specsplit.errors import InvalidRequest
+from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.membership import (
     Directive,
     Drain,
@@ -83,7 +83,10 @@ def directive_to_wire(directive: Directive) -> pb.JoinResponse:  # noqa: PLR0911
 
 
 def directive_from_wire(message: pb.JoinResponse) -> Directive:  # noqa: PLR0911 (one for every directive)
-    """Raises InvalidRequest if the directive is absent or holds a value out of range or too long, Incompatible if it is none at all."""
+    """Raises InvalidRequest if the directive is absent or holds a value out of range or too long, Incompatible if it is none at all.
+
+    Raises Unsupported for one that this version does not know: a member passes it over.
+    """
     check(message)
     match message.WhichOneof("directive"):
         case "registered":
@@ -106,6 +109,8 @@ def directive_from_wire(message: pb.JoinResponse) -> Directive:  # noqa: PLR0911
             return StartWave(message.start_wave.number)
         case "drain":
             return Drain()
+        case _ if message.ByteSize():
+            raise Unsupported("directive", "is none that this version knows; update this member")
         case _:
             expected = "registered, roster, plan, tracing, hand_over, start_wave or drain"
             raise InvalidRequest("directive", f"is absent, expected {expected}")

@@ -320,3 +320,27 @@ async def test_a_verifier_that_could_be_dialled_in_the_clear_alone_is_refused(cl
     joining = asyncio.create_task(member._join_once())  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(InvalidRequest, match=r"register\.address: 10\.0\.0\.1:50051 is on another machine"):
         await joining
+
+
+async def test_a_verifier_that_refuses_since_it_drains_before_the_coordinator_knows_drops_no_request(
+    cluster: Cluster, say: Say
+) -> None:
+    draining, refused = asyncio.Event(), list[str]()
+
+    async def drains(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        if draining.is_set():
+            refused.append(request.request_id)
+            raise Unavailable("the verifier is draining and takes no new sessions; use another, or try again later")
+        async for event in say((5,))(request):
+            yield event
+
+    await cluster.add_verifier(drains, "v1", max_sessions=12)
+    await cluster.add_verifier(say((5,)), "v2", max_sessions=1)
+    asked = [asyncio.create_task(cluster.client.generate("x")) for _ in range(6)]
+    await asyncio.sleep(0.05)
+    draining.set()
+    asked += [asyncio.create_task(cluster.client.generate("x")) for _ in range(6)]
+    await asyncio.gather(*asked)
+    assert refused
+    cluster.joined["v1"][0].report_draining()
+    await asyncio.gather(*(cluster.client.generate("x") for _ in range(12)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from specsplit.client import Done
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.features import LAST, FeatureFormat, FeatureNeed
 from specsplit.membership import (
@@ -24,8 +25,9 @@ from specsplit.membership import (
     TracingOrder,
 )
 from specsplit.rpc import dial, from_rpc_error
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
-from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
+from specsplit.values import DrafterInfo, DrafterKind, Endpoint, FinishReason, Load, ModelInfo, Vocabulary
 from specsplit.wire.cluster import directive_from_wire, report_to_wire
 
 if TYPE_CHECKING:
@@ -209,3 +211,46 @@ async def test_a_member_cannot_make_others_dial_what_is_no_host_and_port(cluster
 async def aiter_of(*messages: cluster_pb2.JoinRequest) -> AsyncIterator[cluster_pb2.JoinRequest]:
     for message in messages:
         yield message
+
+
+@pytest.mark.parametrize("room", [4, 5])
+async def test_a_break_of_join_alone_ends_no_session_if_the_same_verifier_comes_back(
+    cluster: Cluster, say: Say, room: int
+) -> None:
+    go_on = asyncio.Event()
+
+    async def script(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        async for event in say((5,))(request):
+            if isinstance(event, Finished):
+                await go_on.wait()
+            yield event
+
+    scripted = await cluster.add_verifier(script, "v1")
+    registry = cluster.coordinator.registry
+    (seat,) = registry.verifiers
+    async with aclosing(cluster.client.stream("x")) as events:
+        await anext(events)
+        _, joined = cluster.joined["v1"]
+        joined.cancel()
+        await eventually(lambda: registry.verifiers == ())
+        assert scripted.open == 1, "its call is healthy"
+        await cluster.join("v1", scripted.address, ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)), room)
+        same = room == 4
+        assert (registry.verifiers[0] is seat) is same
+        go_on.set()
+        done = [event async for event in events][-1]
+    assert isinstance(done, Done) and done.reason is FinishReason.STOP
+    assert len(scripted.asked) == (1 if same else 2), "one that has changed is another"
+
+
+async def test_the_sessions_of_a_verifier_that_stays_away_go_elsewhere(start_cluster: StartCluster, say: Say) -> None:
+    cluster = await start_cluster(lost_after_ms=400)
+    left = await cluster.add_verifier(say((5,), then_wait=True), "v1")
+    async with aclosing(cluster.client.stream("x")) as events:
+        await anext(events)
+        taker = await cluster.add_verifier(say((6,)), "v2")
+        cluster.joined["v1"][1].cancel()
+        done = [event async for event in events][-1]
+    assert isinstance(done, Done) and done.verifier == "v2"
+    assert taker.asked[0].tokens == (*left.asked[0].tokens, 5)
+    await eventually(lambda: left.open == 0)

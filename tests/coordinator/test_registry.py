@@ -68,6 +68,39 @@ def test_a_silent_member_is_lost_and_a_reporting_one_is_not(registry: Registry, 
     assert calls == ["v1"]
 
 
+def test_a_verifier_whose_stream_ended_may_come_back_to_its_seat_until_it_has_been_away_for_too_long(
+    registry: Registry, clock: ManualClock
+) -> None:
+    seat = registry.register(verifier("v1"))
+    for _ in range(2):
+        registry.part(seat, "its stream ended")
+        registry.part(seat, "again")
+        assert registry.verifiers == () and seat.gone and seat.lost_because is None
+        clock.advance(1.9)
+        assert registry.sweep() == ()
+        assert registry.register(verifier("v1")) is seat and registry.verifiers == (seat,) and not seat.gone
+    registry.part(seat, "its stream ended")
+    clock.advance(2.1)
+    assert registry.sweep() == (seat,) and seat.lost_because == "its stream ended"
+    assert registry.register(verifier("v1")) is not seat
+
+
+def test_another_that_takes_the_name_of_one_that_is_away_gets_a_seat_of_its_own(registry: Registry) -> None:
+    seat = registry.register(verifier("v1"))
+    registry.part(seat, "its stream ended")
+    other = registry.register(replace(verifier("v1"), address="elsewhere:1"))
+    assert other is not seat and registry.verifiers == (other,)
+    assert seat.lost_because == "another has its name now"
+
+
+def test_who_drains_and_a_rank_and_a_drafter_are_gone_with_their_streams(registry: Registry) -> None:
+    draining, (rank,) = registry.register(verifier("v9")), ranks(registry, 0)
+    registry.drain(draining)
+    for seat in (draining, rank, registry.register(drafter("d1"))):
+        registry.part(seat, "its stream ended")
+        assert seat.lost_because == "its stream ended"
+
+
 def test_a_verifier_with_another_vocabulary_is_refused_with_both_named(registry: Registry) -> None:
     with pytest.raises(Incompatible, match=r"verifier v1 .* 51 tokens.*coordinator's tokenizer has 50 tokens"):
         registry.register(verifier("v1", Vocabulary(51)))

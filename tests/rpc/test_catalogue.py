@@ -82,3 +82,11 @@ def test_a_shortened_sentence_keeps_its_beginning_and_its_measure(sentence: str,
 def test_somebody_elses_text_is_quoted_with_its_length() -> None:
     assert errors.quoted("it's\n") == '"it\'s\\n"'
     assert errors.quoted("x" * 5_000) == f"'{'x' * 100}'… (5,000 characters)"
+
+
+def test_a_call_that_broke_off_while_it_was_written_to_is_unavailable_and_says_of_whom() -> None:
+    nothing = grpc.aio.Metadata()
+    broken = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, details="Internal error from Core")
+    error = from_rpc_error(broken, "coordinator")
+    assert type(error) is errors.Unavailable
+    assert str(error) == "coordinator: it ended the call, or the connection broke"

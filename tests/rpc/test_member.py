@@ -217,6 +217,53 @@ async def test_a_member_that_is_refused_tries_again() -> None:
         assert await script.next_report() == REGISTER
 
 
+class Dropping(Script):
+    """Registers everyone, and ends every stream at once."""
+
+    joins = 0
+
+    async def Join(  # noqa: N802
+        self, request_iterator: AsyncIterator[cluster_pb2.JoinRequest], context: Context
+    ) -> AsyncIterator[cluster_pb2.JoinResponse]:
+        self.joins += 1
+        yield directive_to_wire(Registered(20))
+        raise Unavailable("not you")
+
+
+async def test_a_member_that_is_registered_and_dropped_at_once_waits_longer_each_time_and_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "specsplit.rpc.retry")
+    script = Dropping()
+    async with joined(script):
+        await asyncio.sleep(1.2)
+    assert 2 <= script.joins <= 4, "after 0.1, 0.3 and 0.7 s"
+    said = [record.getMessage() for record in caplog.records if record.name == "specsplit.rpc.retry"]
+    assert said == ["joined the cluster", "not in the cluster, will retry: not you", "joined the cluster"]
+
+
+class Newer(Script):
+    """Says something that no version knows yet, and then what `Script` says."""
+
+    async def Join(  # noqa: N802
+        self, request_iterator: AsyncIterator[cluster_pb2.JoinRequest], context: Context
+    ) -> AsyncIterator[cluster_pb2.JoinResponse]:
+        yield cluster_pb2.JoinResponse.FromString(b"\xfa\x7f\x02hi")  # field 2047
+        async for directive in super().Join(request_iterator, context):
+            yield directive
+
+
+async def test_a_member_passes_over_a_directive_that_its_version_does_not_know(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    script, ear = Newer(), Ear()
+    async with joined(script, ear), asyncio.timeout(10):
+        script.directives.put_nowait(ROSTER)
+        assert await ear.heard.get() == ROSTER
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said == "passed over: directive: is none that this version knows; update this member"
+
+
 async def test_a_member_waits_for_a_coordinator_that_is_not_there() -> None:
     member = Membership(partial(dial, "127.0.0.1:1"), REGISTER, Load)
     running = asyncio.create_task(member.run())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specsplit_verifier import drafter_memory
-from specsplit_verifier.drafter_memory import COOL_DOWN_S, DrafterMemory
+from specsplit_verifier.drafter_memory import COOL_DOWN_S, FORGIVEN_S, LAST_COOL_DOWN_S, DrafterMemory
 
 
 def test_patience_is_with_a_drafter_whatever_it_drafts_and_outlasts_its_sessions() -> None:
@@ -56,3 +56,17 @@ def test_one_that_is_lost_while_another_cools_down_changes_nothing_for_that() ->
     memory.lost("b:1", 12.0)
     assert memory.cools_down("a:1", 14.0) and memory.cools_down("b:1", 14.0)
     assert not memory.cools_down("a:1", 16.0) and memory.cools_down("b:1", 16.0)
+
+
+def test_a_drafter_that_is_lost_again_and_again_cools_down_ever_longer_until_it_has_kept_up_for_a_while() -> None:
+    memory, now, cooled = DrafterMemory(), 0.0, list[float]()
+    for _ in range(6):
+        memory.lost("a:1", now)
+        began = now
+        while memory.cools_down("a:1", now):
+            now += 1.0
+        cooled.append(now - began)
+    assert cooled == [5.0, 10.0, 20.0, 40.0, LAST_COOL_DOWN_S, LAST_COOL_DOWN_S]
+    now += FORGIVEN_S
+    memory.lost("a:1", now)
+    assert memory.cools_down("a:1", now + 4.9) and not memory.cools_down("a:1", now + 5.0)

@@ -10,7 +10,7 @@ from specsplit.features import FeatureLayout, Features
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit.wire.packing import packed
-from specsplit_verifier.claims import READING_S, Claims
+from specsplit_verifier.claims import LONGEST_READING_S, READING_S, Claims
 
 
 def opened(tokens: int, width: int = 2) -> Open:
@@ -87,6 +87,7 @@ def test_reading_is_a_sign_of_life_and_leaves_less_to_read() -> None:
     claims.told(1, opened(1), 0.0)
     claims.heard([(1, RESTING)], 0.0)
     claims.told(1, features(0, 1000), 0.0)
+    claims.told(2, features(0, 5), 0.0)
     claims.told(1, Commit(1, 0, (3,)), 0.0)
     claims.heard([(2, FeaturesRead(5))], 1.0)
     assert not claims.overdue(1.0 + 5.0 + 1000 * READING_S)
@@ -96,6 +97,32 @@ def test_reading_is_a_sign_of_life_and_leaves_less_to_read() -> None:
     claims.told(1, Commit(3, 0, (3,)), 4.0)
     assert not claims.overdue(9.4)
     assert claims.overdue(9.6)
+
+
+def test_what_answers_nothing_is_no_sign_of_life() -> None:
+    claims = Claims(5.0)
+    claims.told(1, opened(1), 0.0)
+    claims.told(2, features(0, 5), 0.0)
+    claims.heard([(2, FeaturesRead(2))], 1.0)
+    for tick in range(1, 12):
+        for nothing in ([], [(7, RESTING)], [(7, FeaturesRead(3))], [(2, FeaturesRead(2))], [(2, FeaturesRead(99))]):
+            claims.heard(nothing, 1.0 + tick * 0.5)
+    assert not claims.overdue(6.0)
+    assert claims.overdue(6.01)
+
+
+def test_that_one_session_has_much_to_read_excuses_no_silence_towards_others() -> None:
+    claims = Claims(5.0)
+    claims.told(1, opened(2), 0.0)
+    claims.heard([(1, RESTING)], 0.0)
+    claims.told(2, opened(100_000, width=0), 1.0)
+    claims.told(3, features(0, 100_000), 1.0)
+    claims.told(1, Commit(1, 0, (3,)), 2.0)
+    assert not claims.overdue(7.0)
+    assert claims.overdue(7.01)
+    claims.heard([(1, RESTING)], 7.0)
+    assert not claims.overdue(7.0 + 5.0 + LONGEST_READING_S), "now only the open is due"
+    assert claims.overdue(7.01 + 5.0 + LONGEST_READING_S), "whatever its length"
 
 
 def test_features_alone_are_no_claim_and_a_close_takes_all_back() -> None:

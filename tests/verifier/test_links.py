@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import specsplit_verifier.links
 from specsplit.clock import SystemClock
 from specsplit.draft_events import Close, Open
 from specsplit.features import Features
@@ -55,6 +58,58 @@ async def why_lost(answer: bytes) -> str:
         await server.stop(None)
     assert isinstance(event, DrafterLost), event
     return event.why
+
+
+async def why_lost_in_the_end(say: Callable[[], bytes], told: int, patience_s: float) -> str:
+    """Why a drafter is lost that reads one message, and then only says something ten times a second, while it is told more and more."""
+    over = asyncio.Event()
+
+    async def draft(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        await anext(requests)
+        while not over.is_set():
+            yield say()
+            await asyncio.sleep(0.1)
+
+    handler = grpc.stream_stream_rpc_method_handler(draft)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DRAFTER_SERVICE, {"Draft": handler}),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    lost = asyncio.get_running_loop().create_future()
+
+    def heard(event: FromDrafter | DrafterLost) -> None:
+        if isinstance(event, DrafterLost) and not lost.done():
+            lost.set_result(event.why)
+
+    links = Links(VerifierSettings(model=Path("unused"), drafter_lost_after_s=patience_s), SystemClock(), heard)
+    links.send([(address, 1, OPEN)])
+    try:
+        async with asyncio.timeout(20):
+            for number in count(2):
+                if lost.done():
+                    return await lost
+                links.send([(address, number, Open((1,) * told, Sampling(), Plan(), Vocabulary(9), 8))])
+                await asyncio.sleep(0.01)
+        raise AssertionError("no such number")
+    finally:
+        over.set()
+        await links.close()
+        await server.stop(None)
+
+
+async def test_a_drafter_that_reads_nothing_and_says_nothing_all_the_time_is_lost() -> None:
+    why = await why_lost_in_the_end(lambda: b"", 1, 0.5)
+    assert why == "silent for 0.5 s and more with an answer due"
+
+
+async def test_a_drafter_that_reads_nothing_and_seems_to_answer_is_lost_once_too_much_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(specsplit_verifier.links, "MAX_UNREAD", 2**20)
+    resting = Grow(0, resting=True)
+    answers = draft_response([(number, resting) for number in range(1, 2000)]).SerializeToString()
+    why = await why_lost_in_the_end(lambda: answers, 100_000, 1.0)
+    assert re.fullmatch(r"it leaves [\d,]+ bytes of what it is told unread", why)
 
 
 async def test_a_drafter_that_sends_what_is_no_message_is_lost_with_that_reason(

@@ -3,68 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specsplit.draft_events import Close, FeaturesRead, Open, ToDrafter
 from specsplit.features import Features
 
 READING_S = 0.005  # a drafter may be silent for so much longer per token that it has to read first
+LONGEST_READING_S = 60.0
+
+
+@dataclass(slots=True)
+class _Owed:
+    """What is due for one session."""
+
+    since: float
+    """When the first event was sent that has no answer."""
+    prompt: int = 0
+    """Tokens of an open that have to be read before the answer."""
+
+
+@dataclass(slots=True)
+class _Unread:
+    """Features on their way to one session."""
+
+    positions: range
+    until: float = 0.0
+    """Until then the drafter may read them rather than answer."""
 
 
 class Claims:
-    """The answers due from one drafter. It may be silent for `patience_s` while one is due, and longer while it has much to read.
+    """The answers due from one drafter. It may be silent for `patience_s` while one is due, and longer while that session has much to read.
 
-    Features need no answer, and that they were read is none. The time to read them is granted when they go to a session that owes
-    none, and anew with every sign of life; a drafter that owes an answer gains nothing by what else it is told. Who reads features
-    answers an open at once; others read its tokens first.
+    A sign of life is an answer that is due, or that features were read which it had not read yet; nothing else that is sent counts.
+    That features were read is no answer. The time to read them is granted when they go to a session that owes none, and anew with every
+    sign of life; a session that owes an answer gains nothing by what else it is told. Who reads features answers an open at once;
+    others read its tokens first, in which time they may answer no other open, but commits they do.
     """
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
-        self._unanswered: set[int] = set()
-        self._unread: dict[int, range] = {}
-        self._since = 0.0
-        """The silence that counts began here."""
-        self._due_at = 0.0
+        self._owed: dict[int, _Owed] = {}
+        self._unread: dict[int, _Unread] = {}
+        self._alive_at = 0.0
+        """The last sign of life."""
 
     def told(self, session: int, event: ToDrafter, now: float) -> None:
         """Note that the drafter is sent an event. A close takes the claim back."""
-        if isinstance(event, Close):
-            self._unanswered.discard(session)
-            self._unread.pop(session, None)
-            return
-        if not self._unanswered:
-            self._since = now
-        if isinstance(event, Features):
-            unread = self._unread.get(session, range(event.first, event.first))
-            self._unread[session] = range(unread.start, event.end)
-            self._grant(0 if session in self._unanswered else self._num_unread)
-            return
-        self._grant(len(event.tokens) if isinstance(event, Open) and not event.features.width else 0)
-        self._unanswered.add(session)
+        match event:
+            case Close():
+                self._owed.pop(session, None)
+                self._unread.pop(session, None)
+            case Features():
+                self._sent(session, event, now)
+            case _:
+                owed = self._owed.setdefault(session, _Owed(now))
+                if isinstance(event, Open) and not event.features.width:
+                    owed.prompt = len(event.tokens)
+
+    def _sent(self, session: int, features: Features, now: float) -> None:
+        unread = self._unread.setdefault(session, _Unread(range(features.first, features.first)))
+        unread.positions = range(unread.positions.start, features.end)
+        if session not in self._owed:
+            unread.until = max(unread.until, self._time_to_read(unread, now))
 
     def heard(self, events: Sequence[tuple[int, object]], now: float) -> None:
-        """Note a sign of life, with what it says of which sessions."""
+        """Note what the drafter says of which sessions."""
+        alive = False
         for session, event in events:
-            if not isinstance(event, FeaturesRead):
-                self._unanswered.discard(session)
-            elif session in self._unread:
-                self._unread[session] = range(event.position, self._unread[session].stop)
-        self._since = self._due_at = now
-        self._grant(self._num_unread)
+            alive |= self._read(session, event) if isinstance(event, FeaturesRead) else self._answered(session)
+        if alive:
+            self._alive_at = now
+            for unread in self._unread.values():
+                unread.until = self._time_to_read(unread, now)
+
+    def _answered(self, session: int) -> bool:
+        return self._owed.pop(session, None) is not None
+
+    def _read(self, session: int, event: FeaturesRead) -> bool:
+        unread = self._unread.get(session)
+        if unread is None or not unread.positions.start < event.position <= unread.positions.stop:
+            return False
+        unread.positions = range(event.position, unread.positions.stop)
+        return True
 
     def excuse(self, late_s: float) -> None:
         """This process stood still for so long, while what the drafter said waited in its sockets: that is not the drafter's silence."""
-        self._since += late_s
-        self._due_at += late_s
+        self._alive_at += late_s
+        for owed in self._owed.values():
+            owed.since += late_s
+        for unread in self._unread.values():
+            unread.until += late_s
 
     def overdue(self, now: float) -> bool:
         """True if an answer is due and it is time to give up."""
-        return bool(self._unanswered) and now > self._due_at
+        longest = max((owed.prompt for owed in self._owed.values()), default=0)
+        return any(now > self._due_at(session, owed, longest) for session, owed in self._owed.items())
 
-    @property
-    def _num_unread(self) -> int:
-        return sum(map(len, self._unread.values()))
+    def _due_at(self, session: int, owed: _Owed, longest: int) -> float:
+        due_at = max(owed.since, self._alive_at) + self._patience_s + _reading_s(longest if owed.prompt else 0)
+        return max(due_at, self._unread[session].until) if session in self._unread else due_at
 
-    def _grant(self, tokens: int) -> None:
-        """There may be silence until so many tokens are read, and as long as was granted before in any case."""
-        self._due_at = max(self._due_at, self._since + self._patience_s + READING_S * tokens)
+    def _time_to_read(self, unread: _Unread, now: float) -> float:
+        return now + self._patience_s + _reading_s(len(unread.positions))
+
+
+def _reading_s(tokens: int) -> float:
+    return min(READING_S * tokens, LONGEST_READING_S)

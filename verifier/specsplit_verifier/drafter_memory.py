@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from specsplit_verifier.drafter_record import DrafterRecord, RecordKey
 from specsplit_verifier.patience import Patience
 
 COOL_DOWN_S = 5.0  # a lost drafter is not tried again for so long
+LAST_COOL_DOWN_S = 60.0  # and twice as long each time that it is lost again, up to this
+FORGIVEN_S = 60.0  # one that is lost this long after it had cooled down begins anew
 REMEMBERED = 1024  # records of what drafters brought; of those whose drafters draft for nobody the first is forgotten
+
+
+class _CoolDown(NamedTuple):
+    until: float
+    seconds: float
 
 
 class DrafterMemory:
@@ -18,8 +25,8 @@ class DrafterMemory:
     def __init__(self) -> None:
         self._records: dict[RecordKey, DrafterRecord] = {}
         self._patience: dict[str, Patience] = {}
-        self._cooling_down: dict[str, float] = {}
-        """Until when."""
+        self._cooling_down: dict[str, _CoolDown] = {}
+        """Drafters that were lost and are not forgiven yet."""
 
     @property
     def records(self) -> Mapping[RecordKey, DrafterRecord]:
@@ -51,11 +58,14 @@ class DrafterMemory:
                 self._patience.pop(address, None)
 
     def lost(self, address: str, now: float) -> None:
-        """A drafter is gone: it cools down, and what was learnt of its timing is void."""
-        self._cooling_down = {each: until for each, until in self._cooling_down.items() if until > now}
-        self._cooling_down[address] = now + COOL_DOWN_S
+        """A drafter is gone: it cools down, twice as long as the last time, and what was learnt of its timing is void."""
+        self._cooling_down = {each: last for each, last in self._cooling_down.items() if last.until + FORGIVEN_S > now}
+        last = self._cooling_down.get(address)
+        seconds = COOL_DOWN_S if last is None else min(2 * last.seconds, LAST_COOL_DOWN_S)
+        self._cooling_down[address] = _CoolDown(now + seconds, seconds)
         self._patience.pop(address, None)
 
     def cools_down(self, address: str, now: float) -> bool:
         """Whether a drafter was lost a moment ago."""
-        return self._cooling_down.get(address, -math.inf) > now
+        last = self._cooling_down.get(address)
+        return last is not None and last.until > now

@@ -20,6 +20,7 @@ from specsplit_verifier.drafter_record import DrafterRecord, RecordKey
 from specsplit_verifier.events import FromDrafter, HandOver, Sends
 from specsplit_verifier.feed import FeatureSource, Feed, Overrun, Recipe
 from specsplit_verifier.session import Session
+from specsplit_verifier.spread import spread
 
 _log = logging.getLogger(__name__)
 RETRY_S = 1.0  # sessions that need a drafter are looked after this often
@@ -127,12 +128,16 @@ class DrafterPool:
         if not session.needs_drafter:
             return []
         wished = session.request.drafter
-        for drafter in [*self._roster, *([wished] if wished else [])]:
-            sends = [] if drafter.address in session.refused_by else self._open(session, drafter, now)
-            if sends:
+        there = [drafter for drafter in self._roster if self._may_try(session, drafter, now)]
+        there = spread(there, self._memory.records, sampled=session.sampled)
+        for drafter in [*there, *([wished] if wished and self._may_try(session, wished, now) else [])]:
+            if sends := self._open(session, drafter, now):
                 self.counters.failovers += 1
                 return sends
         return []
+
+    def _may_try(self, session: Session, drafter: Endpoint, now: float) -> bool:
+        return drafter.address not in session.refused_by and not self._memory.cools_down(drafter.address, now)
 
     def retry(self, running: Iterable[Session], now: float) -> Sends:
         """Now and then, look again after who needs a drafter. Only between steps: a mirror begins with no step in flight."""

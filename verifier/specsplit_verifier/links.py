@@ -24,11 +24,15 @@ from specsplit.settings import VerifierSettings
 from specsplit.speculation import Grow
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit.wire import drafter as wire
-from specsplit.wire.packing import packed
+from specsplit.wire.packing import bytes_of, packed
 from specsplit_verifier.claims import Claims
 from specsplit_verifier.events import DrafterLost, FromDrafter
 
 _log = logging.getLogger(__name__)
+MAX_UNREAD = 2**28
+"""Bytes that a drafter may leave unread of what it is told, features not counted, of which no more is sent than it has room for."""
+EVENT_BYTES = 64
+"""What an event takes at least."""
 _SAID = 300
 """Bytes of what a drafter says when it ends the stream."""
 
@@ -47,6 +51,8 @@ class DrafterStream:
     statistics: LinkStatistics
     claims: Claims
     unsent: list[tuple[int, ToDrafter]] = field(default_factory=list[tuple[int, ToDrafter]])
+    unread: int = 0
+    """Bytes of what is queued, and of what the transport has not taken yet."""
     more: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -78,6 +84,7 @@ class Links:
                 if link is None:
                     continue
             link.unsent.append((session, event))
+            link.unread += _held(event)
             link.more.set()
             link.claims.told(session, event, self._clock.now())
 
@@ -150,9 +157,10 @@ class Links:
                 message = wire.draft_request(events)
                 _count(link.statistics, message.ByteSize(), events)
                 await call.write(message)
+                link.unread -= sum(_held(event) for _, event in events)
 
     async def _watch(self, link: DrafterStream) -> str:
-        """A drafter that leaves an open or a commit unanswered is as good as dead."""
+        """A drafter that leaves an open or a commit unanswered, or reads nothing, is as good as dead."""
         patience_s = self._settings.drafter_lost_after_s
         while True:
             due = self._clock.now() + patience_s / 4
@@ -160,6 +168,8 @@ class Links:
             link.claims.excuse(max(0.0, self._clock.now() - due))
             if link.claims.overdue(self._clock.now()):
                 return f"silent for {patience_s} s and more with an answer due"
+            if link.unread > MAX_UNREAD:
+                return f"it leaves {link.unread:,} bytes of what it is told unread"
 
     async def close(self) -> None:
         """End every stream."""
@@ -176,6 +186,10 @@ def _count(statistics: LinkStatistics, message_bytes: int, events: Sequence[tupl
     statistics.bytes_sent += message_bytes
     statistics.feature_tokens_sent += sum(event.count for _, event in events if isinstance(event, Features))
     statistics.feature_bytes_sent += sum(_feature_bytes(event) for _, event in events)
+
+
+def _held(event: ToDrafter) -> int:
+    return EVENT_BYTES + (0 if isinstance(event, Features) else bytes_of(event))
 
 
 def _feature_bytes(event: ToDrafter) -> int:

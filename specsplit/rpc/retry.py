@@ -1,0 +1,46 @@
+"""When a member that has left the cluster tries to come back, and what the log says of it."""
+
+from __future__ import annotations
+
+import logging
+
+from specsplit.clock import Clock
+from specsplit.observe import fields
+
+_log = logging.getLogger(__name__)
+
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 2.0
+SETTLED_S = 5.0
+"""A membership that lasted for at least so long counts: the break after it is a first one again."""
+
+
+class Retry:
+    """Waits longer with every try in a row, and says what changes: that the member is in, and why it is out, a new reason each time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wait_s = FIRST_RETRY_S
+        self._complaint = ""
+        self._said_in = False
+        """True if the last that the log heard is that the member is in."""
+        self._entered_at: float | None = None
+        """None: the member is out."""
+
+    def entered(self, **who: object) -> None:
+        """The member is registered, as `who`."""
+        self._entered_at = self._clock.now()
+        if not self._said_in:
+            self._said_in = True
+            _log.info("joined the cluster", extra=fields(**who))
+
+    def failed(self, error: Exception, what: str = "") -> float:
+        """A try ended with `error`: the seconds until the next. `what` comes before the error; with it there is a traceback."""
+        if self._entered_at is not None and self._clock.now() - self._entered_at >= SETTLED_S:
+            self._wait_s, self._complaint = FIRST_RETRY_S, ""
+        self._entered_at = None
+        if repr(error) != self._complaint:
+            self._complaint, self._said_in = repr(error), False
+            _log.warning("not in the cluster, will retry: %s%s", what, error, exc_info=error if what else None)
+        wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, LAST_RETRY_S)
+        return wait_s
