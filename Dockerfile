@@ -55,8 +55,10 @@ ENTRYPOINT ["specsplit", "serve", "coordinator"]
 FROM rails AS engine
 # cpu or gpu. PyPI's torch for Linux carries CUDA; builds without it are on an index of their own.
 ARG VARIANT=cpu
-# With it FlashInfer's kernels, compiled for the CUDA that torch brings: there is no compiler in these images.
+# With it FlashInfer's kernels, compiled for the CUDA that torch brings: there is no compiler of CUDA in these images.
 ARG FLASHINFER_KERNELS=https://flashinfer.ai/whl/cu130
+# With it gcc too, about 180 MiB: triton compiles the launcher of every kernel in C, and keeps it here.
+ENV TRITON_CACHE_DIR=/tmp/triton
 RUN case "$VARIANT" in \
         cpu) index="--extra-index-url https://download.pytorch.org/whl/cpu" ;; \
         gpu) index="" ;; \
@@ -67,7 +69,8 @@ COPY --from=requirements /srv/engine.txt /srv/gpu.txt ./
 # Compiled at the end, on all cores; torch carries files for newer Pythons, which do not compile on this one.
 RUN pip --python /opt/specsplit/bin/python install --no-compile -c constraints.txt -r engine.txt \
     && { [ "$VARIANT" = cpu ] || { \
-        pip --python /opt/specsplit/bin/python install --no-compile -c constraints.txt -r gpu.txt \
+        apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* \
+        && pip --python /opt/specsplit/bin/python install --no-compile -c constraints.txt -r gpu.txt \
         && pip --python /opt/specsplit/bin/python install --no-compile --no-deps --index-url "$FLASHINFER_KERNELS" \
             "flashinfer-jit-cache==$(sed -n 's/^flashinfer-python==//p' constraints.txt)"; }; } \
     && { python -m compileall -q -j 0 /opt/specsplit/lib >/dev/null || true; }

@@ -7,9 +7,10 @@ projection makes of them. Everyone who needs a width or a dtype (capture, wire, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from specsplit.errors import Incompatible, InvalidRequest
 
@@ -135,6 +136,42 @@ class FeatureNeed:
         return f"layers {self.layer_names} of a target of width {self.hidden_size}" if self.layers else "none"
 
 
+class Payload:
+    """Bytes of which only the number is known until somebody asks for them. They are made once; any thread may ask."""
+
+    __slots__ = ("_length", "_source")
+
+    def __init__(self, length: int, make: Callable[[], bytes]) -> None:
+        """`make` gives `length` bytes, and is let go with all that it holds once it has."""
+        self._length = length
+        self._source: bytes | Callable[[], bytes] = make
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __bytes__(self) -> bytes:
+        source = self._source
+        if not isinstance(source, bytes):
+            # Two threads may both come here; what they make is the same.
+            self._source = source = source()
+        return source
+
+    def __eq__(self, other: object) -> bool:
+        return bytes(self) == bytes(other) if isinstance(other, bytes | Payload) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(bytes(self))
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (bytes(self),)
+
+    def __repr__(self) -> str:
+        return f"Payload({self._length} bytes)"
+
+
+Raw: TypeAlias = bytes | Payload
+
+
 @dataclass(frozen=True)
 class Features:
     """Features of consecutive committed tokens of one session, encoded as its layout says."""
@@ -143,12 +180,22 @@ class Features:
     """Position of the first token."""
     count: int
     """Tokens; at least one."""
-    data: bytes
+    data: Raw
     """Rows end to end, little-endian."""
-    scales: bytes = b""
+    scales: Raw = b""
     """A float32 per token where the format has one, otherwise empty."""
 
     @property
     def end(self) -> int:
         """Position behind the last token."""
         return self.first + self.count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data and scales; it makes none."""
+        return len(self.data) + len(self.scales)
+
+    def settle(self) -> None:
+        """Make the bytes, so that nothing but them is held."""
+        bytes(self.data)
+        bytes(self.scales)

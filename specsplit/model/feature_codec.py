@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -9,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specsplit.features import FeatureFormat, FeatureLayout, Features
+from specsplit.features import FeatureFormat, FeatureLayout, Features, Payload, Raw
 
 _DTYPES: Final = {
     FeatureFormat.FLOAT32: torch.float32,
@@ -31,12 +33,26 @@ def format_of(dtype: torch.dtype) -> FeatureFormat:
 
 def encode(rows: Tensor, layout: FeatureLayout) -> tuple[bytes, bytes]:
     """rows [n, width] -> (data, scales) as `layout` says; n may be 0. Copies from the device once. Raises ValueError as `pack` does."""
-    return split(pack(rows, layout).cpu().numpy(), layout)
+    packed = pack(rows, layout).cpu().numpy()
+    data, scales = split(lambda: packed, slice(0, len(rows)), layout)
+    return bytes(data), bytes(scales)
 
 
-def split(packed: NDArray[np.uint8], layout: FeatureLayout) -> tuple[bytes, bytes]:
-    """Part the bytes of n tokens [n, bytes_per_token], from the host, -> (data, scales)."""
-    return packed[:, : layout.data_bytes].tobytes(), packed[:, layout.data_bytes :].tobytes()
+def split(packed: Callable[[], NDArray[np.uint8]], tokens: slice, layout: FeatureLayout) -> tuple[Raw, Raw]:
+    """Part the bytes of some tokens of what `packed` gives, uint8 [n, bytes_per_token] on the host, -> (data, scales).
+
+    `packed` is asked when somebody asks for the bytes. `tokens` has both ends.
+    """
+    count, data_bytes = tokens.stop - tokens.start, layout.data_bytes
+    data = Payload(count * data_bytes, partial(_columns, packed, tokens, slice(data_bytes)))
+    if not layout.format.scaled:
+        return data, b""
+    scale_bytes = layout.bytes_per_token - data_bytes
+    return data, Payload(count * scale_bytes, partial(_columns, packed, tokens, slice(data_bytes, None)))
+
+
+def _columns(packed: Callable[[], NDArray[np.uint8]], tokens: slice, columns: slice) -> bytes:
+    return packed()[tokens, columns].tobytes()
 
 
 @torch.inference_mode()
@@ -83,5 +99,7 @@ def _bytes(rows: Tensor) -> Tensor:
     return rows.contiguous().view(torch.uint8)
 
 
-def _tensor(data: bytes, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=dtype).view(shape) if data else torch.empty(shape, dtype=dtype)
+def _tensor(data: Raw, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    return (
+        torch.frombuffer(bytearray(bytes(data)), dtype=dtype).view(shape) if data else torch.empty(shape, dtype=dtype)
+    )

@@ -1,10 +1,12 @@
-"""Between numpy on the host and tensors on the device: there without waiting, and back in one copy."""
+"""Between numpy on the host and tensors on the device: there without waiting, and back in one copy that is waited for when it is read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -40,18 +42,56 @@ def all_on_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
-    """Contiguous tensors of one device as arrays, once all that the device was given before is done.
+    """Contiguous tensors of one device as arrays, once all that the device was given before is done."""
+    return to_host(tensors).arrays()
 
-    From a GPU they come by one copy of all their bytes; it is the one thing here that waits. On the CPU they are the tensors' own memory.
+
+class Event(Protocol):
+    """What a HostCopy waits for."""
+
+    def synchronize(self) -> None:
+        """Wait until it has happened."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostCopy:
+    """Tensors on their way to the host. Any thread may read them."""
+
+    _views: Callable[[], list[NDArray[Any]]]
+    _ready: Event | None = None
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """Wait until they are there, and give them."""
+        if self._ready is not None:
+            self._ready.synchronize()
+        return self._views()
+
+
+def to_host(tensors: Sequence[Tensor], *, aside: bool = False) -> HostCopy:
+    """Begin to copy contiguous tensors of one device to the host, into one piece of pinned memory. Nothing waits here.
+
+    `aside`: the copy is on a stream of its own, so that what the device is given next need not wait for it, nor it for that. On
+    the CPU nothing is copied: the arrays are the tensors' own memory.
     """
     device = tensors[0].device if tensors else torch.device("cpu")
     if device.type != "cuda":
-        return [tensor.numpy() for tensor in tensors]
-    raw = packed(tensors)
+        return HostCopy(lambda: [tensor.numpy() for tensor in tensors])
+    current, raw = torch.cuda.current_stream(device), packed(tensors)
+    stream = _side_stream(device) if aside else current
+    if aside:
+        stream.wait_event(current.record_event())
+        raw.record_stream(stream)
     host = torch.empty(raw.shape, dtype=torch.uint8, pin_memory=True)
-    host.copy_(raw, non_blocking=True)
-    torch.cuda.current_stream(device).record_event().synchronize()
-    return unpacked(host.numpy(), tensors)
+    with torch.cuda.stream(stream):
+        host.copy_(raw, non_blocking=True)
+    shapes = [torch.empty_like(tensor, device="meta") for tensor in tensors]  # so that the device's memory is not held
+    return HostCopy(partial(unpacked, host.numpy(), shapes), stream.record_event())
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def packed(tensors: Sequence[Tensor]) -> Tensor:

@@ -192,7 +192,7 @@ def commit_from_wire(message: pb.CommitEvent) -> Commit:
 
 
 def features_to_wire(event: Features) -> pb.FeaturesEvent:
-    return pb.FeaturesEvent(first=event.first, count=event.count, data=event.data, scales=event.scales)
+    return pb.FeaturesEvent(first=event.first, count=event.count, data=bytes(event.data), scales=bytes(event.scales))
 
 
 def features_from_wire(message: pb.FeaturesEvent) -> Features:

@@ -49,7 +49,7 @@ def bytes_of(event: ToDrafter | ToVerifier) -> int:
     """What the lists of an event take on the wire, at most; what else an event holds is short."""
     match event:
         case Features():
-            return len(event.data) + len(event.scales)
+            return event.nbytes
         case Open() | Commit():
             return _TOKEN_BYTES * len(event.tokens) + _BIAS_BYTES * _biases_of(event)
         case Grow():

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, CostCurve, Paced, PageTable
+from specsplit.model.transfer import to_host
 from specsplit.values import Sampling
 from specsplit_verifier.acceptor import HostAcceptor, acceptor_for
 from specsplit_verifier.device_acceptor import DeviceAcceptor
@@ -117,9 +118,30 @@ def copies_to_the_host(run: TargetRunner, step: StepInput) -> int:
     return sum(event.count for event in profiler.key_averages() if "Memcpy DtoH" in event.key)
 
 
+def wants_features(step: StepInput) -> bool:
+    return any(each.recipe is not None and each.num_tokens for each in (*step.trees, *step.chunks))
+
+
+def test_the_host_does_not_wait_for_what_is_copied_aside() -> None:
+    """While the device spins before a copy aside, another copy comes and is read."""
+    spun = torch.cuda.Stream()
+    wide = torch.arange(64, device=GPU, dtype=torch.uint8)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(spun):
+        torch.cuda._sleep(2_000_000_000)  # pyright: ignore[reportPrivateUsage] (about a second)
+        features = to_host([wide], aside=True)
+        slept = spun.record_event()
+    (small,) = to_host([wide[:4].contiguous()]).arrays()
+    assert small.tolist() == [0, 1, 2, 3] and not slept.query(), "the small copy did not wait for the other"
+    (found,) = features.arrays()
+    assert slept.query() and found.tolist() == list(range(64))
+
+
 @given(st.data())
 @settings(max_examples=10)
-def test_a_step_copies_to_the_host_once_and_waits_for_nothing_else(target: CausalLM, data: st.DataObject) -> None:
+def test_a_step_copies_to_the_host_once_and_features_aside_and_waits_for_nothing_else(
+    target: CausalLM, data: st.DataObject
+) -> None:
     assert isinstance(acceptor_for(target, Extractor(target)), DeviceAcceptor)
     clock, tables = SystemClock(), list[PageTable]()
     runner = TargetRunner(target, Paced(CostCurve(), clock), None, clock)
@@ -128,6 +150,6 @@ def test_a_step_copies_to_the_host_once_and_waits_for_nothing_else(target: Causa
     with no_waiting():
         output = runner.run(step)
     assert not output.failed and output.forward_s > 0
-    assert copies_to_the_host(runner, step) == 1
+    assert copies_to_the_host(runner, step) == 1 + wants_features(step)
     for table in tables:
         table.release()

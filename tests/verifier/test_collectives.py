@@ -136,7 +136,7 @@ def same(output: StepOutput, expected: StepOutput) -> None:
     assert (output.accepted, output.failed, output.no_pick) == (expected.accepted, {}, expected.no_pick)
     for (_, recipe, made), (_, wanted, whole) in zip(output.features, expected.features, strict=True):
         assert (recipe, made.first, made.count) == (wanted, whole.first, whole.count)
-        ours, its = (torch.frombuffer(bytearray(each.data), dtype=torch.float32) for each in (made, whole))
+        ours, its = (torch.frombuffer(bytearray(bytes(each.data)), dtype=torch.float32) for each in (made, whole))
         torch.testing.assert_close(ours, its, atol=1e-4, rtol=1e-4)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -20,13 +21,13 @@ from torch import Tensor
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.kernels.compaction import compact
-from specsplit.model.transfer import all_on_device, on_host
+from specsplit.model.transfer import HostCopy, all_on_device, on_host, to_host
 from specsplit.sampling.device import DeviceBatch, DeviceRows
 from specsplit.sampling.kernels import launching_on
 from specsplit.sampling.kernels.walking import Walked, walk
 from specsplit.values import Sampling
 from specsplit_verifier.acceptor import Accept, Outcome, wanted_of_chunks
-from specsplit_verifier.extraction import Bytes, Extractor, Made, Wanted, by_recipe, cut
+from specsplit_verifier.extraction import Extractor, Made, Wanted, by_recipe, parted
 from specsplit_verifier.feed import Recipe
 from specsplit_verifier.logprobs import listed, measured
 from specsplit_verifier.sampler import TreeRows, paths_of
@@ -34,7 +35,10 @@ from specsplit_verifier.step import Accepted, StepInput, TreeInput
 
 
 class DeviceAcceptor:
-    """Picks, walks and compacts by kernels, and asks for what came of a step in one copy."""
+    """Picks, walks and compacts by kernels, and waits for one copy of what came of a step.
+
+    Features follow in a copy that is waited for when somebody asks for their bytes.
+    """
 
     def __init__(self, target: CausalLM, extractor: Extractor) -> None:
         self._target = target
@@ -70,15 +74,15 @@ class DeviceAcceptor:
                 walked = trees.walk(picked)
                 self._compact(trees, walked)
             nodes = trees.nodes(walked)
-            logprobs, features = asked.measure(logits, picked, nodes), wanted.gather(self._extractor, hidden, nodes)
-            path, length, bonus, *rest = on_host((*walked, *logprobs, *features))
+            told = to_host((*walked, *asked.measure(logits, picked, nodes)))
+            features = wanted.gather(self._extractor, hidden, nodes)  # behind the copy above, so as not to delay it
+            path, length, bonus, *logprobs = told.arrays()
             accepted = {
                 tree.session: Accepted(path[b, : length[b]].tolist(), int(bonus[b]))
                 for b, tree in enumerate(step.trees)
                 if bonus[b] >= 0
             }
-            told = asked.read(rest[: len(logprobs)], accepted)
-            return Outcome(told, wanted.read(rest[len(logprobs) :], accepted))
+            return Outcome(asked.read(logprobs, accepted), wanted.read(features, accepted))
 
         return accept
 
@@ -218,22 +222,19 @@ class WantedFeatures:
         uploaded = all_on_device(indices, trees.tokens.device)
         return cls([(*group, at) for group, at in zip(groups.items(), uploaded, strict=True)], step.tokens)
 
-    def gather(self, extractor: Extractor, hidden: Hidden, nodes: Tensor) -> list[Tensor]:
-        """Make the features of each recipe, uint8 [m, bytes_per_token], wherever something may have been accepted."""
+    def gather(self, extractor: Extractor, hidden: Hidden, nodes: Tensor) -> HostCopy:
+        """Make the features of each recipe, uint8 [m, bytes_per_token], wherever something may have been accepted, and send them off."""
         if not self.groups:
-            return []
+            return to_host(())
         everything = torch.cat((nodes, torch.arange(self.tokens, device=nodes.device)))
-        return [extractor.packed(recipe, hidden, everything[at]) for recipe, _, at in self.groups]
+        return to_host([extractor.packed(recipe, hidden, everything[at]) for recipe, _, at in self.groups], aside=True)
 
-    def read(self, packed: Sequence[Bytes], accepted: Mapping[int, Accepted]) -> list[Made]:
-        """Part what was made by who wants it."""
-        made: list[Made] = []
-        for (_, group, _), raw in zip(self.groups, packed, strict=True):
-            made += cut(group, raw, [_count(want, accepted) for want in group])
-        return made
+    def read(self, copy: HostCopy, accepted: Mapping[int, Accepted]) -> list[Made]:
+        """Part what was made by who wants it. Nothing waits for the copy."""
+        return parted([group for _, group, _ in self.groups], copy, partial(_count, accepted))
 
 
-def _count(want: Wanted, accepted: Mapping[int, Accepted]) -> int:
+def _count(accepted: Mapping[int, Accepted], want: Wanted) -> int:
     """So many of the tokens in front, of those where features are wanted."""
     if not isinstance(want, WantedOfTree):
         return len(want.at)

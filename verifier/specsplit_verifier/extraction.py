@@ -1,9 +1,13 @@
-"""Features out of hidden states: the tokens wanted, layers side by side, projected if the need says so, encoded. Tensors in, bytes out."""
+"""Features out of hidden states: the tokens wanted, layers side by side, projected if the need says so, encoded.
+
+Tensors in; out come bytes that are made when somebody asks for them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,7 +23,7 @@ from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.feature_codec import format_of, pack, split
 from specsplit.model.heads.projection import projection_of
-from specsplit.model.transfer import on_device
+from specsplit.model.transfer import HostCopy, on_device, to_host
 from specsplit_verifier.feed import Recipe
 
 
@@ -64,17 +68,29 @@ def by_recipe(wanted: Sequence[Wanted]) -> dict[Recipe, list[Wanted]]:
     return groups
 
 
-def cut(group: Sequence[Wanted], packed: Bytes, counts: Sequence[int]) -> Iterator[Made]:
-    """Part packed features [m, bytes_per_token] of one recipe, on the host, by who wants them: of each so many tokens, those in front.
+def cut(group: Sequence[Wanted], packed: Callable[[], Bytes], counts: Sequence[int]) -> Iterator[Made]:
+    """Part packed features [m, bytes_per_token] of one recipe by who wants them: of each so many tokens, those in front.
 
-    One of which the count is 0 gets nothing.
+    One of which the count is 0 gets nothing. `packed` is asked when somebody asks for bytes.
     """
     start = 0
     for want, count in zip(group, counts, strict=True):
         if count:
-            data, scales = split(packed[start : start + count], want.recipe.layout)
+            data, scales = split(packed, slice(start, start + count), want.recipe.layout)
             yield want.session, want.recipe, Features(want.first, count, data, scales)
         start += len(want.at)
+
+
+def parted(groups: Sequence[Sequence[Wanted]], copy: HostCopy, count: Callable[[Wanted], int]) -> list[Made]:
+    """Part what is being copied, packed features of every group, by who wants it: of each as many tokens in front as `count` says."""
+    made: list[Made] = []
+    for number, group in enumerate(groups):
+        made += cut(group, partial(_array, copy, number), [count(want) for want in group])
+    return made
+
+
+def _array(copy: HostCopy, number: int) -> Bytes:
+    return copy.arrays()[number]
 
 
 class Extractor:
@@ -116,13 +132,14 @@ class Extractor:
             )
 
     def extract(self, wanted: Sequence[Wanted], hidden: Hidden) -> list[Made]:
-        """The features of all that is wanted: gathered, and copied from the device, once per recipe. No tokens give no features."""
-        made: list[Made] = []
-        for recipe, group in by_recipe(wanted).items():
-            at = np.concatenate([want.at for want in group])
-            packed = self.packed(recipe, hidden, on_device(at, self._target.device))
-            made += cut(group, packed.cpu().numpy(), [len(want.at) for want in group])
-        return made
+        """The features of all that is wanted, on their way to the host in one copy. No tokens give no features."""
+        groups = by_recipe(wanted)
+        indices = [np.concatenate([want.at for want in group]) for group in groups.values()]
+        packed = [
+            self.packed(recipe, hidden, on_device(at, self._target.device))
+            for recipe, at in zip(groups, indices, strict=True)
+        ]
+        return parted(list(groups.values()), to_host(packed, aside=True), lambda want: len(want.at))
 
     def packed(self, recipe: Recipe, hidden: Hidden, index: Tensor) -> Tensor:
         """Features of tokens index [m] as they travel, uint8 [m, bytes_per_token] on the device."""

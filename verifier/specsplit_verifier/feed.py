@@ -13,11 +13,14 @@ it is given up (Overrun). One that was told to rest need not read, and is live a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 from specsplit.errors import InvalidRequest, SpecsplitError
-from specsplit.features import FeatureLayout, FeatureNeed, Features
+from specsplit.features import FeatureLayout, FeatureNeed, Features, Payload, Raw
 from specsplit.wire.limits import MAX_FEATURE_TOKENS
 
 
@@ -49,42 +52,63 @@ class FeedLimits:
         return min(max(1, self.event_bytes // layout.bytes_per_token), MAX_FEATURE_TOKENS)
 
 
+_Part: TypeAlias = tuple[Raw, int, int]
+"""Tokens start <= i < stop of a piece."""
+
+
 class Rows:
-    """Encoded features of positions first <= p < end, which grow at the end and are dropped from the front."""
+    """Encoded features of positions first <= p < end, which grow at the end and are dropped from the front.
+
+    They stay the pieces that they came in. The oldest is held whole until its last position is dropped.
+    """
 
     def __init__(self, layout: FeatureLayout, first: int) -> None:
         self.first = self.end = first
         self._token_bytes = layout.data_bytes
         self._scale_bytes = layout.bytes_per_token - layout.data_bytes
-        self._data = bytearray()
-        self._scales = bytearray()
+        self._pieces: deque[Features] = deque()
 
     def __len__(self) -> int:
         """Tokens."""
         return self.end - self.first
 
     def append(self, features: Features) -> None:
-        """Add what follows the last position."""
-        self._data += features.data
-        self._scales += features.scales
+        """Add what follows the last position. The bytes of the piece before it are made, if they are not yet: its step is long over."""
+        if self._pieces:
+            self._pieces[-1].settle()
+        self._pieces.append(features)
         self.end = features.end
 
     def drop(self, count: int) -> None:
         """Forget the first `count` positions."""
-        del self._data[: count * self._token_bytes]
-        del self._scales[: count * self._scale_bytes]
         self.first += count
+        while self._pieces and self._pieces[0].end <= self.first:
+            self._pieces.popleft()
 
     def cut(self, first: int, end: int) -> Features:
-        """A copy of positions first <= p < end, at least one."""
-        start, stop = first - self.first, end - self.first
-        with memoryview(self._data) as data, memoryview(self._scales) as scales:
-            return Features(
-                first,
-                end - first,
-                bytes(data[start * self._token_bytes : stop * self._token_bytes]),
-                bytes(scales[start * self._scale_bytes : stop * self._scale_bytes]),
-            )
+        """Positions first <= p < end, at least one: a piece itself if these are all of it, else bytes that are copied when asked for."""
+        pieces: deque[Features] = deque()
+        for piece in reversed(self._pieces):
+            if piece.first < end:
+                pieces.appendleft(piece)
+            if piece.first <= first:
+                break
+        if len(pieces) == 1 and (pieces[0].first, pieces[0].end) == (first, end):
+            return pieces[0]
+        parts = [(piece, max(first, piece.first) - piece.first, min(end, piece.end) - piece.first) for piece in pieces]
+        data = [(piece.data, start, stop) for piece, start, stop in parts]
+        scales = [(piece.scales, start, stop) for piece, start, stop in parts]
+        return Features(first, end - first, _joined(data, self._token_bytes), _joined(scales, self._scale_bytes))
+
+
+def _joined(parts: Sequence[_Part], size: int) -> Raw:
+    """Tokens of `size` bytes, end to end."""
+    length = size * sum(stop - start for _, start, stop in parts)
+    return Payload(length, partial(_join, parts, size)) if size else b""
+
+
+def _join(parts: Sequence[_Part], size: int) -> bytes:
+    return b"".join(memoryview(bytes(raw))[start * size : stop * size] for raw, start, stop in parts)
 
 
 class Feed:
@@ -118,7 +142,7 @@ class Feed:
         return len(self._kept)
 
     def kept(self, first: int, end: int) -> Features | None:
-        """A copy of positions first <= p < end, at least one; None if not all of them are kept."""
+        """Positions first <= p < end, at least one; None if not all of them are kept."""
         return self._kept.cut(first, end) if self._kept.first <= first and end <= self._kept.end else None
 
     @property

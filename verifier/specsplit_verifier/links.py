@@ -193,4 +193,4 @@ def _held(event: ToDrafter) -> int:
 
 
 def _feature_bytes(event: ToDrafter) -> int:
-    return len(event.data) + len(event.scales) if isinstance(event, Features) else 0
+    return event.nbytes if isinstance(event, Features) else 0

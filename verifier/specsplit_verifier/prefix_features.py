@@ -16,15 +16,19 @@ class PrefixFeatures:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes: Final = max_bytes
         self._pages: OrderedDict[bytes, tuple[Recipe, Features]] = OrderedDict()
+        self._new: list[Features] = []
+        self._newest: list[Features] = []
+        """Put since `settle` was last called; those before are `_new`."""
         self.nbytes = 0
-        """Memory held."""
+        """Memory held, once all are settled."""
 
     def put(self, digest: bytes, recipe: Recipe, features: Features) -> None:
         """Keep a page's features in the place of those of another recipe."""
         self.forget([digest])
-        if _size(features) <= self._max_bytes:
+        if features.nbytes <= self._max_bytes:
             self._pages[digest] = recipe, features
-            self.nbytes += _size(features)
+            self._newest.append(features)
+            self.nbytes += features.nbytes
         while self.nbytes > self._max_bytes:
             self.forget([next(iter(self._pages))])
 
@@ -39,13 +43,15 @@ class PrefixFeatures:
             self._pages.move_to_end(digest)  # the end of a text goes before its beginning
         return found[::-1]
 
+    def settle(self) -> None:
+        """Make the bytes of what was put before this was last called, of which every step is over: it holds nothing else then."""
+        for features in self._new:
+            features.settle()
+        self._new, self._newest = self._newest, []
+
     def forget(self, digests: Iterable[bytes]) -> None:
         """Drop what is kept of these pages."""
         for digest in digests:
             kept = self._pages.pop(digest, None)
             if kept is not None:
-                self.nbytes -= _size(kept[1])
-
-
-def _size(features: Features) -> int:
-    return len(features.data) + len(features.scales)
+                self.nbytes -= kept[1].nbytes
