@@ -141,11 +141,11 @@ class Admission:
         verifier takes sessions;
         InvalidRequest for more places than there are when nobody else runs or waits.
         """
-        free = sum(seat.free_places for seat in candidates(self._registry.verifiers))
+        free = self._free_places()
         claim, ahead = claim or Claim(), len(self._waiting) + self._preparing.total()
         if self._quotas is not None and ahead + places > free:
             queued = self._waiting.count(claim.client) + self._preparing[claim.client]
-            self._quotas.check_queued(claim.client, queued + places)
+            self._quotas.check_queued(claim.client, min(queued + places, ahead + places - free))
         while ahead + places > self._max_queue + free and self._crowded_out(claim, places):
             ahead -= 1
         if ahead + places > self._max_queue + free:
@@ -157,6 +157,15 @@ class Admission:
                 self._retry_after_s,
             )
         return self._prepared(places, claim.client)
+
+    def _free_places(self) -> int:
+        """Count them on verifiers that take sessions. Raises Unavailable if there is none, and none that may be back in a moment."""
+        try:
+            return sum(seat.free_places for seat in candidates(self._registry.verifiers))
+        except Unavailable:
+            if self._registry.awaited:
+                return 0
+            raise
 
     def _crowded_out(self, claim: Claim, places: int) -> bool:
         """End the last request in the queue of who has most there, if he has more than this client with these places would."""
@@ -249,7 +258,7 @@ class Admission:
             sound_s = self._registry.lost_after_s if place.again else None
             seat = choose_verifier(self._registry.verifiers, place.need, sound_s=sound_s)
         except Unavailable as error:
-            if place.again and self._absent_for(place) < self._failover_s:
+            if self._registry.awaited or (place.again and self._absent_for(place) < self._failover_s):
                 return None
             waited = f"no verifier took it over in {self._failover_s:g} s: " if place.again else ""
             raise Unavailable(f"{waited}{error}") from error

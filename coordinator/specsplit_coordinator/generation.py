@@ -98,20 +98,24 @@ class Generator:
         """Check the request, and run it on the client's account."""
         target = self._check(request)
         with self._quotas.request(claim.client, request.n) as use:
-            try:
-                async with aclosing(self._run(request, remaining_s, logged, claim, target)) as events:
-                    async for event in events:
-                        use(len(event.tokens) if isinstance(event, Delta) else 0)
-                        yield event
-            finally:
-                use(logged.particulars.prompt_tokens)
+            async with aclosing(self._run(request, remaining_s, logged, claim, target, use)) as events:
+                async for event in events:
+                    use(len(event.tokens) if isinstance(event, Delta) else 0)
+                    yield event
 
     async def _run(
-        self, request: GenerateRequest, remaining_s: Remaining, logged: LoggedRequest, claim: Claim, target: ModelInfo
+        self,
+        request: GenerateRequest,
+        remaining_s: Remaining,
+        logged: LoggedRequest,
+        claim: Claim,
+        target: ModelInfo,
+        use: Callable[[int], None],
     ) -> AsyncGenerator[GenerateEvent, None]:
-        """Prepare the request, and run its choices."""
+        """Prepare the request, and run its choices. All that is read of it is used now, what it resumes too."""
         with self._ticket(logged, claim):
             prepared = await self._prepare(request, target, logged, claim)
+        use(logged.particulars.prompt_tokens + len(request.resume_from))
         choices = [self._choice(prepared.choice(each.index), remaining_s, each) for each in logged.choices]
         async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
             async for event in events:

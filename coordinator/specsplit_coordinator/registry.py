@@ -357,9 +357,15 @@ class Registry:
                     "update it, or choose a controller that every verifier knows"
                 )
 
+    @property
+    def awaited(self) -> bool:
+        """True if a verifier is away that may be back in a moment."""
+        return bool(self._away)
+
     def model(self) -> ModelInfo:
         """What the verifiers serve; of several, the one with the shortest context. Raises Unavailable if there is none."""
-        models = [seat.who.role for seat in self.verifiers if isinstance(seat.who.role, ModelInfo)]
+        known = (*self.verifiers, *self._away.values())
+        models = [seat.who.role for seat in known if isinstance(seat.who.role, ModelInfo)]
         if not models:
             raise Unavailable(
                 "no verifier has joined the cluster; start one, or try again when it has loaded its model"

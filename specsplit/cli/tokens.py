@@ -62,8 +62,9 @@ def _checked(name: str) -> str:
 
 
 def _private(path: Path, text: str) -> Path:
-    """Write a file that nobody else may read."""
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(text)
-    return path
+    """Write a file that nobody else may read: whole, or not at all."""
+    whole = path.with_name(f".{path.name}.new")
+    whole.touch(mode=0o600)
+    whole.chmod(0o600)
+    whole.write_text(text)
+    return whole.replace(path)

@@ -17,7 +17,9 @@ class Departures(logging.Filter):
         sentence = record.getMessage()
         if not sentence.startswith(_OF_A_WRITE):
             return True
-        _log.info("a caller left while it was being written to:%s", sentence.removeprefix(_OF_A_WRITE))
+        _log.info(
+            "a message did not reach its caller, who left or takes none so large:%s", sentence.removeprefix(_OF_A_WRITE)
+        )
         return False
 
 

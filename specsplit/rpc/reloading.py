@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -25,15 +26,17 @@ class Reloaded(Generic[T]):
         self._read = read
         self._stamp = _stamp_of(self._paths)
         self._value = read()
+        self._lock = threading.Lock()
 
     @property
     def value(self) -> T:
         """What they say now, or said last. May be asked from any thread."""
-        stamp = _stamp_of(self._paths)
-        if stamp != self._stamp:
-            self._stamp = stamp
-            self._reload()
-        return self._value
+        with self._lock:
+            stamp = _stamp_of(self._paths)
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._reload()
+            return self._value
 
     def _reload(self) -> None:
         told = fields(files=", ".join(map(str, self._paths)))

@@ -85,8 +85,8 @@ class Service(Generic[B]):
         Raises InvalidRequest for an address that cannot be bound, and what loading raises. `signals` as in `Server.start`.
         """
         self._check_dialling()
-        address = await self.server.start(signals=signals)
         try:
+            address = await self.server.start(signals=signals)
             await self._expose()
             self._backend = await self._load()
         except BaseException:

@@ -254,3 +254,14 @@ async def test_the_sessions_of_a_verifier_that_stays_away_go_elsewhere(start_clu
     assert isinstance(done, Done) and done.verifier == "v2"
     assert taker.asked[0].tokens == (*left.asked[0].tokens, 5)
     await eventually(lambda: left.open == 0)
+
+
+async def test_requests_wait_for_the_only_verifier_while_its_join_alone_is_broken(cluster: Cluster, say: Say) -> None:
+    scripted = await cluster.add_verifier(say((5,)), "v1")
+    cluster.joined["v1"][1].cancel()
+    await eventually(lambda: cluster.coordinator.registry.awaited)
+    asked = asyncio.create_task(cluster.client.generate("x"))
+    await eventually(lambda: cluster.coordinator.admission.queued == 1)
+    await cluster.join("v1", scripted.address, ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)), 4)
+    async with asyncio.timeout(30):
+        assert (await asked).usage.completion_tokens

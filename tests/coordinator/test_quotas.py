@@ -221,3 +221,11 @@ async def test_the_higher_priority_is_served_first_and_no_higher_one_than_is_all
     async with asyncio.timeout(30):
         await asyncio.gather(*waiting)
     assert served == [3, 1, 0]
+
+
+async def test_what_a_request_resumes_counts_as_tokens_of_the_client(known: Callable[..., Any]) -> None:
+    cluster: Known = await known(then_wait=False, client_tokens_per_minute=40)
+    alice = await cluster.client("alice")
+    assert (await alice.generate("x", resume_from=(5,) * 50, max_tokens=52)).tokens
+    with pytest.raises(Exhausted, match="client alice has used up its tokens"):
+        await alice.generate("x")

@@ -70,3 +70,10 @@ def test_a_drafter_that_is_lost_again_and_again_cools_down_ever_longer_until_it_
     now += FORGIVEN_S
     memory.lost("a:1", now)
     assert memory.cools_down("a:1", now + 4.9) and not memory.cools_down("a:1", now + 5.0)
+
+
+def test_a_loss_that_is_said_by_several_sessions_counts_once() -> None:
+    memory = DrafterMemory()
+    for _ in range(16):
+        memory.lost("a:1", 1.0)
+    assert memory.cools_down("a:1", 5.9) and not memory.cools_down("a:1", 6.0)

@@ -58,7 +58,12 @@ class DrafterMemory:
                 self._patience.pop(address, None)
 
     def lost(self, address: str, now: float) -> None:
-        """A drafter is gone: it cools down, twice as long as the last time, and what was learnt of its timing is void."""
+        """A drafter is gone: it cools down, twice as long as the last time, and what was learnt of its timing is void.
+
+        That it is gone may be said several times, by whatever crossed with it: while it cools down nothing is new.
+        """
+        if self.cools_down(address, now):
+            return
         self._cooling_down = {each: last for each, last in self._cooling_down.items() if last.until + FORGIVEN_S > now}
         last = self._cooling_down.get(address)
         seconds = COOL_DOWN_S if last is None else min(2 * last.seconds, LAST_COOL_DOWN_S)
