@@ -209,7 +209,7 @@ class Descent:
         ranked, order = possible.sort(
             dim=1, descending=True, stable=True
         )  # of equals the one whose parent stands first
-        best, places = ranked[:, :width], order[:, :width]
+        best, places = ranked[:, :width].contiguous(), order[:, :width]
         parents = places.div(tokens.shape[2], rounding_mode="floor").clamp(max=count - 1)
         above = parents.unsqueeze(2).expand(-1, -1, nodes.sees.shape[2])
         itself = torch.eye(width, dtype=torch.bool, device=lent.device).expand(size, -1, -1)

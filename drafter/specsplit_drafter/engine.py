@@ -197,13 +197,14 @@ class Engine:
 
     def _expand(self) -> tuple[float, float] | None:
         """Expand once: when that began and ended, None if every session rests."""
-        began = self._clock.now()
+        began, captured = self._clock.now(), self._table.proposer.graphs.captured
         self._table.rounds.stamp(began)
         if self._table.step() == 0:
             return None
         ended = self._clock.now()
         self._durations.add((ended - began) * 1e3)
-        self._table.expansions.took(ended - began)
+        if self._table.proposer.graphs.captured == captured:  # capturing is no part of what expansions cost
+            self._table.expansions.took(ended - began)
         return began, ended
 
     def _told_of(self, expansion: Expansion | None) -> Cycle | None:

@@ -210,8 +210,8 @@ def _drafters() -> Row:
         ),
         lines(
             "Forwards with and without a graph",
-            "Forward passes a second: those that were a CUDA graph, and those that ran eagerly although others are one, by reason; size means "
-            "that cuda_graph_tokens or cuda_graph_rows is too small for them.",
+            "Forward passes a second: those that were a CUDA graph, and those that ran eagerly although others are one, by reason; size "
+            "means that cuda_graph_tokens or cuda_graph_rows is too small for them.",
             "ops",
             [
                 Query(CHOICE.rate(table.GRAPH_FORWARDS, "job, instance"), "{{job}} {{instance}} graph"),

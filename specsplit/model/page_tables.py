@@ -23,6 +23,8 @@ Slots = NDArray[np.int64]
 
 _MIN_TABLES: Final = 4
 _MIN_WIDTH: Final = 16
+_MOST_CHANGES: Final = 4096
+"""Writes that a copy of the tables is told one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +60,9 @@ class TablesCopy:
     def note(self, table: int, start: int, stop: int) -> None:
         """Pages number start <= i < stop of a table were written on the host."""
         self._changed.append((table, start, stop))
+        if len(self._changed) > _MOST_CHANGES:  # nobody has asked for long: who asks next gets all of it
+            self._tensor = None
+            self._changed.clear()
 
     def updated(self, matrix: Pages) -> Tensor:
         """int32, equal to the host's `matrix`: by one copy of what was written, or of all if the matrix has grown."""

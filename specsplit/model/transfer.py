@@ -60,6 +60,8 @@ class HostCopy:
 
     _views: Callable[[], list[NDArray[Any]]]
     _ready: Event | None = None
+    _source: Tensor | None = None
+    """Held until nobody asks any more: the device has no other use for its memory while it is copied."""
 
     def arrays(self) -> list[NDArray[Any]]:
         """Wait until they are there, and give them."""
@@ -81,12 +83,11 @@ def to_host(tensors: Sequence[Tensor], *, aside: bool = False) -> HostCopy:
     stream = _side_stream(device) if aside else current
     if aside:
         stream.wait_event(current.record_event())
-        raw.record_stream(stream)
     host = torch.empty(raw.shape, dtype=torch.uint8, pin_memory=True)
     with torch.cuda.stream(stream):
         host.copy_(raw, non_blocking=True)
     shapes = [torch.empty_like(tensor, device="meta") for tensor in tensors]  # so that the device's memory is not held
-    return HostCopy(partial(unpacked, host.numpy(), shapes), stream.record_event())
+    return HostCopy(partial(unpacked, host.numpy(), shapes), stream.record_event(), raw)
 
 
 @cache
@@ -95,8 +96,8 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def packed(tensors: Sequence[Tensor]) -> Tensor:
-    """The bytes of contiguous tensors, uint8, end to end."""
-    return torch.cat([tensor.view(-1).view(torch.uint8) for tensor in tensors])
+    """The bytes of tensors, uint8, end to end."""
+    return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
 
 
 def unpacked(raw: NDArray[np.uint8], like: Sequence[Tensor]) -> list[NDArray[Any]]:

@@ -39,12 +39,12 @@ class Filters:
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], vocab_size: int, device: torch.device) -> Filters:
-        """Make the filters of these sessions, a row each."""
-        counts = [min(s.top_k or vocab_size, vocab_size) for s in samplings]
-        masses = [s.top_p for s in samplings]
-        margins = [math.log(s.min_p) if s.min_p else -math.inf for s in samplings]
+        """Make the filters of these sessions, a row each. The likeliest token passes all filters, so a greedy session has none."""
+        counts = [vocab_size if s.greedy else min(s.top_k or vocab_size, vocab_size) for s in samplings]
+        masses = [1.0 if s.greedy else s.top_p for s in samplings]
+        margins = [math.log(s.min_p) if s.min_p and not s.greedy else -math.inf for s in samplings]
         nuclear = any(mass < 1 for mass in masses)
-        ranked = nuclear or any(s.top_k for s in samplings)
+        ranked = nuclear or any(count < vocab_size for count in counts)
         first = _FIRST_LOOK if nuclear else 1
         return cls(
             _column(counts, np.int64, device) if ranked else None,

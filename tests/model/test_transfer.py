@@ -14,6 +14,7 @@ def test_tensors_of_several_types_come_as_they_are() -> None:
         torch.tensor([[0.1, -torch.inf]], dtype=torch.float64),
         torch.tensor([True, False, True]),
         torch.empty(0, 4),
+        torch.arange(12.0).view(3, 4)[:, :2],
     ]
     for arrays in (on_host(tensors), unpacked(packed(tensors).numpy(), tensors)):
         for array, tensor in zip(arrays, tensors, strict=True):

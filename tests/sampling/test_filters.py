@@ -105,3 +105,9 @@ def test_a_row_without_numbers_stays_one_and_changes_no_other(
     assert not restricted[which].amax().isfinite()
     for row in set(range(len(samplings))) - {which}:
         assert torch.equal(restricted[row], restricted_by(scaled[row : row + 1], samplings[row : row + 1])[0])
+
+
+def test_a_greedy_session_has_no_filters() -> None:
+    samplings = [Sampling(top_k=3, top_p=0.5, min_p=0.1), Sampling(1.0, seed=3)]
+    filters = Filters.of(samplings, 16, torch.device("cpu"))
+    assert filters.counts is None and filters.masses is None and filters.margins is None

@@ -109,8 +109,11 @@ class Engine:
             self._die(self.rank.fail(f"{type(error).__name__}: {error}"))
 
     def _die(self, why: str) -> None:
-        if not self._abandoned:
+        if self._abandoned:
+            return
+        try:
             self._send()
+        finally:
             self._outbox.died(why)
 
     def _step(self) -> None:

@@ -49,6 +49,8 @@ class CudaCapturer:
     def __init__(self, device: torch.device) -> None:
         self._device: Final = device
         self._pool: Final = torch.cuda.graph_pool_handle()
+        self._side: Final = torch.cuda.Stream(device)
+        """One for all captures: libraries keep memory for every stream that they have met."""
         self._nbytes = 0
 
     def capture(self, work: Callable[[], Results]) -> Captured:
@@ -56,10 +58,13 @@ class CudaCapturer:
             self._warm_up(work)
             torch.cuda.empty_cache()
             free, _ = torch.cuda.mem_get_info()
-            graph = torch.cuda.CUDAGraph()
-            # Other threads may go on using the device meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                results = work()
+            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+            try:
+                # Other threads may go on using the device meanwhile.
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"):
+                    results = work()
+            finally:
+                torch.cuda.set_stream(stream)  # torch leaves the side stream current where a capture could not be ended
             self._nbytes += max(0, free - torch.cuda.mem_get_info()[0])
         return Captured(graph.replay, results)
 
@@ -69,8 +74,7 @@ class CudaCapturer:
 
     def _warm_up(self, work: Callable[[], Results]) -> None:
         """Whatever libraries set up, tune or compile at the first call is no part of a graph."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
             work()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self._side)

@@ -37,6 +37,7 @@ class Turns:
     """Which half of all uploads a step writes: they take turns, and a half is free once the copies of the step before last are done."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device: Final = device
         self._done: Final = [torch.cuda.Event(), torch.cuda.Event()] if device.type == "cuda" else []
         self._half = 0
 
@@ -50,7 +51,7 @@ class Turns:
     def sent(self) -> None:
         """All copies of this step have been asked for."""
         if self._done:
-            self._done[self._half].record()
+            self._done[self._half].record(torch.cuda.current_stream(self._device))
 
 
 def pinned_zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -54,7 +54,7 @@ def bars(logits: Tensor, at: Tensor, temperatures: Tensor, counts: Tensor, masse
     return found
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["at", "temperatures", "counts", "masses", "margins", "found"])
 def _bar_of_row(
     logits, stride, at, temperatures, counts, masses, margins, found, vocab, UNUSED: tl.constexpr, BLOCK: tl.constexpr
 ):

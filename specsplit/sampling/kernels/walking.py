@@ -43,7 +43,9 @@ def walk(picked: Tensor, tokens: Tensor, parents: Tensor, starts: Tensor, widest
     return Walked(paths, lengths, bonus)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["deepest"], do_not_specialize_on_alignment=["tokens", "parents", "starts", "lengths", "bonus"]
+)
 def _walk(picked, tokens, parents, starts, paths, lengths, bonus, deepest, WIDTH: tl.constexpr):
     tree = tl.program_id(0)
     start = tl.load(starts + tree)
