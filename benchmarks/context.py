@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from benchmarks.progress import Advance, progress
 from benchmarks.report import Report, Row
 
 if TYPE_CHECKING:
@@ -42,17 +42,9 @@ class Context:
         """The standalone draft's folder."""
         return self.models / "draft"
 
-    @contextmanager
-    def progress(self, what: str, total: int) -> Iterator[Callable[[str], None]]:
-        """A progress bar; call what it yields after each of `total` pieces, with a word on what comes next."""
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=self.console) as bars:
-            task = bars.add_task(what, total=total)
-
-            def advance(word: str = "") -> None:
-                bars.update(task, advance=1, description=f"{what} {word}")
-
-            yield advance
+    def progress(self, what: str, total: int) -> AbstractContextManager[Advance]:
+        """Show how many of `total` pieces are done; call what it yields after each, with a word on what comes next."""
+        return progress(self.console, what, total)
 
     def finish(
         self, name: str, title: str, columns: dict[str, str], rows: list[Row], settings: dict[str, object], notes: list[str],
