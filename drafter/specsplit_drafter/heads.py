@@ -40,7 +40,14 @@ from specsplit_drafter.draft_model import StepInput
 class HeadModel:
     """DraftModel of the kinds that read features. Every step of the head has a pool of `num_slots` slots."""
 
-    def __init__(self, head: Head, num_slots: int, need: FeatureNeed | None = None, attention: str = "auto") -> None:
+    def __init__(
+        self,
+        head: Head,
+        num_slots: int,
+        need: FeatureNeed | None = None,
+        attention: str = "auto",
+        kv_cache_dtype: str = "auto",
+    ) -> None:
         """need: the head's own, perhaps with another format, or with a projection: then features come projected."""
         shape = head.shape
         need = need or shape.need
@@ -49,7 +56,9 @@ class HeadModel:
         self.device: Final = head.device
         self.recurrent: Final = shape.recurrent
         self.feature_dtype: Final = head.dtype
-        self.runners: Final = [HeadRunner(head, step, num_slots, attention) for step in range(shape.num_steps)]
+        self.runners: Final = [
+            HeadRunner(head, step, num_slots, attention, kv_cache_dtype) for step in range(shape.num_steps)
+        ]
         self.pools: Final = [runner.pool for runner in self.runners]
         self.blocks: Final = head.blocks
         sources = 1 if shape.recurrent else shape.num_steps - 1  # nobody reads the last step's states

@@ -162,6 +162,7 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
         dtype=settings.dtype,
         device=settings.device,
         backend=settings.attention,
+        kv_cache_dtype=settings.kv_cache_dtype,
         mesh=mesh,
     )
     if settings.compile == "regional":
@@ -185,7 +186,7 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None)
     need = replace(head.shape.need, format=settings.feature_format)
     if settings.feature_projection:
         need = projected(need, folder)
-    model = HeadModel(head, settings.kv_tokens, need, settings.attention)
+    model = HeadModel(head, settings.kv_tokens, need, settings.attention, settings.kv_cache_dtype)
     if settings.compile == "regional":
         compile_layers(head.layers)
     if settings.cuda_graphs == "auto":

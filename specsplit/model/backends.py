@@ -30,7 +30,7 @@ def choose_backend(name: str, kv: KVCache) -> str:
     check_backend(name, kv.data.device)
     if name == "torch":
         return name
-    problem = obstacle(kv.data.device, kv.data.dtype, kv.data.shape[-1])
+    problem = obstacle(kv.data.device, kv.dtype, kv.data.shape[-1])
     if name == "flashinfer":
         _refuse(problem)
     return "flashinfer" if problem is None else "torch"

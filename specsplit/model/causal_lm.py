@@ -40,6 +40,7 @@ class CausalLM(ModelRunner):
         num_pages: int,
         page_size: int,
         backend: str = "auto",
+        kv_cache_dtype: str = "auto",
         blocks: ShardedBlocks | None = None,
     ) -> None:
         """The model must have been built with attn_implementation NAME. `blocks` are what ranks share of it; None: nothing.
@@ -50,7 +51,7 @@ class CausalLM(ModelRunner):
         check_class(model)
         if blocks is not None:
             blocks.assemble()
-        super().__init__(measure(model), num_pages, page_size, model.dtype, model.device, backend)
+        super().__init__(measure(model), num_pages, page_size, model.dtype, model.device, backend, kv_cache_dtype)
         self.model: Final = model.eval()
         self.info: Final = info
         self.blocks: Final = ShardedBlocks(model) if blocks is None else blocks
@@ -69,6 +70,7 @@ class CausalLM(ModelRunner):
         inflate_layers: int = 0,
         random_weights: bool = False,
         backend: str = "auto",
+        kv_cache_dtype: str = "auto",
         mesh: TensorMesh | None = None,
     ) -> CausalLM:
         """Load from a local folder, as `load_model` does, ready to serve; with a `mesh`, this rank's part of it.
@@ -85,7 +87,15 @@ class CausalLM(ModelRunner):
             mesh=mesh,
         )
         with refusing(f"model folder {folder} cannot be served"):
-            return cls(model, info, num_pages=num_pages, page_size=page_size, backend=backend, blocks=blocks)
+            return cls(
+                model,
+                info,
+                num_pages=num_pages,
+                page_size=page_size,
+                backend=backend,
+                kv_cache_dtype=kv_cache_dtype,
+                blocks=blocks,
+            )
 
     def compile_layers(self, backend: Backend = "inductor") -> None:
         """Have its decoder layers compiled when they are first run: see `specsplit.model.regional`. Raises LoadError if it has no list."""
@@ -140,6 +150,12 @@ class CausalLM(ModelRunner):
         ).logits
         logits.sum().item()  # waits for the device
 
+    @torch.inference_mode()
+    def forward_over(self, runner: ModelRunner, rows: Sequence[Row]) -> Tensor:
+        """Run `forward` eagerly over the KV of a runner of this model's shape, whose pages the rows have."""
+        batch = runner.inputs(rows)
+        return self._compute(batch, runner.backend.plan(batch))
+
     @property
     def hidden_size(self) -> int:
         """Width of a hidden state."""
@@ -153,11 +169,9 @@ class CausalLM(ModelRunner):
         tokens, wanted = sum(row.num_tokens for row in rows), sum(len(row.logits_at) for row in rows)
         return results[_LOGITS][:wanted], {layer: results[layer][:tokens] for layer in layers}
 
-    @torch.inference_mode()
     def _eager(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
-        batch = self.inputs(rows)
         with self.capture.of(layers) as hidden:
-            return self._compute(batch, self.backend.plan(batch)), hidden
+            return self.forward_over(self, rows), hidden
 
     def _captured(self, inputs: Inputs, forward_batch: ForwardBatch, layers: Collection[int]) -> Results:
         with self.capture.of(layers) as hidden:

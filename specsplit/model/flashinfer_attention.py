@@ -89,7 +89,7 @@ class FlashInferAttention:
             self._library: Library = library or cast("Library", import_module("flashinfer"))
             self._paged: Final = PagedKV(kv, group, page_size)
             self._in_order, self._trees, self._prefix = (_Part(self._library, self._paged) for _ in range(3))
-            self._compile(kv.data.new_zeros(1, kv.data.shape[3] * group, kv.data.shape[4]))
+            self._compile(kv.data.new_zeros(1, kv.data.shape[3] * group, kv.data.shape[4], dtype=kv.dtype))
 
     def plan(self, batch: InputBatch) -> FlashInferForward:
         groups = [self._plan(group, batch) for group in plan_groups(batch.rows, batch.tables, self._whole_mask)]

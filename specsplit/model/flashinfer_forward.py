@@ -33,6 +33,7 @@ class PagedKV:
 
     def __init__(self, kv: KVCache, group: int, page_size: int) -> None:
         paged = kv.data.unflatten(2, (-1, page_size))
+        self._dtypes: Final = (kv.dtype, kv.data.dtype)
         self._layers: Final = [layer.unbind() for layer in paged.unbind()]
         """By layer: keys and values, [pages, page_size, kv_heads, head_dim] each."""
         self._shape: Final = (paged.shape[4] * group, paged.shape[4], paged.shape[5], page_size)
@@ -42,7 +43,7 @@ class PagedKV:
     def plan(self, wrapper: Any, rows: PagedRows, paged: Paged, causal: bool) -> None:
         """Have a wrapper attend to `rows`, which are also the tensors of `paged`."""
         heads, kv_heads, head_dim, page_size = self._shape
-        dtype = self._layers[0][0].dtype
+        computed, stored = self._dtypes
         wrapper.plan(
             paged.qo_indptr,
             paged.kv_indptr,
@@ -55,8 +56,8 @@ class PagedKV:
             packed_custom_mask=paged.mask,
             causal=causal,
             sm_scale=1.0,  # the layers say theirs, in `run`
-            q_data_type=dtype,
-            kv_data_type=dtype,
+            q_data_type=computed,
+            kv_data_type=stored,
             max_token_per_sequence=int(np.diff(rows.qo_indptr).max()),
             seq_lens=paged.lengths,
         )

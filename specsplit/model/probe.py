@@ -21,20 +21,27 @@ from specsplit.model.support import refusing
 
 if TYPE_CHECKING:
     from specsplit.model.causal_lm import CausalLM
+    from specsplit.model.runner import ModelRunner
 
 _TREES: Final = ((-1, 0, 0, 1, 1, 3), (-1, 0, 1, 0, 2))
 _PREFIXES: Final = (3, 5)
 _TOLERANCE: Final = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 0.15}
 """Largest difference, as a share of the largest logit. A wrong mask or position is off by a multiple of it."""
+_MOST_PAGES: Final = 32
 
 
 def probe(lm: CausalLM) -> None:
-    """Raises LoadError if `lm` and its model disagree by more than rounding. Leaves every page free."""
-    tables = [PageTable(lm.pool) for _ in _TREES]
+    """Raises LoadError if `lm` and its model disagree by more than rounding. Leaves every page free.
+
+    If KV is kept as a type of 8 bits, the trees run over a few pages of KV that is not: that type's own rounding may be as large as what is
+    looked for.
+    """
+    runner = lm if lm.kv.raw is lm.kv.data else lm.unrounded(min(lm.pool.total_pages, _MOST_PAGES))
+    tables = [PageTable(runner.pool) for _ in _TREES]
     name = type(lm.model).__name__
     try:
         with refusing(f"{name} fails on a packed token tree"):
-            packed = _packed_logits(lm, tables)
+            packed = _packed_logits(lm, runner, tables)
     except OutOfPages as error:
         raise LoadError(f"{lm.pool.num_slots} KV tokens are too few to serve anything") from error
     finally:
@@ -56,7 +63,7 @@ def probe(lm: CausalLM) -> None:
         )
 
 
-def _packed_logits(lm: CausalLM, tables: Sequence[PageTable]) -> Tensor:
+def _packed_logits(lm: CausalLM, runner: ModelRunner, tables: Sequence[PageTable]) -> Tensor:
     """Logits of every tree node, through paged KV: prefixes first, then both trees in one batch."""
     prefills: list[Row] = []
     trees: list[Row] = []
@@ -66,8 +73,8 @@ def _packed_logits(lm: CausalLM, tables: Sequence[PageTable]) -> Tensor:
         tokens = _tokens(which, length, lm.info.vocabulary.size)
         prefills.append(Row.chunk(tokens[:prefix], table.upto(prefix)))
         trees.append(Row.tree(tokens[prefix:], parents, table.upto(length)))
-    lm.forward(prefills)
-    return lm.forward(trees).float()
+    lm.forward_over(runner, prefills)
+    return lm.forward_over(runner, trees).float()
 
 
 def _own_logits(model: PreTrainedModel, vocab_size: int) -> Tensor:

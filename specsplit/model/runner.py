@@ -15,7 +15,7 @@ from specsplit.model.batch import Row
 from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.graphs import Buckets, Capturer, CudaCapturer, Graphs, Program, StaticAttention, StaticInputs
 from specsplit.model.input_batch import InputBatch
-from specsplit.model.kv import Geometry, KVCache
+from specsplit.model.kv import STORED, Geometry, KVCache
 from specsplit.model.page_tables import Slots
 from specsplit.model.pages import PagePool
 from specsplit.model.torch_attention import plan_on_device
@@ -35,13 +35,14 @@ class ModelRunner:
         dtype: torch.dtype,
         device: torch.device,
         backend: str = "auto",
+        kv_cache_dtype: str = "auto",
     ) -> None:
-        """Raises LoadError for an attention backend that is not there, or cannot be had for this."""
+        """`kv_cache_dtype`: a name of `STORED`. Raises LoadError for an attention backend that is not there, or cannot be had for this."""
         self.pool: Final = PagePool(num_pages, page_size)
         self.spare_page: Final = num_pages
         """A page of the KV that the pool never hands out: the padding of captured forwards lives there."""
-        self.kv: Final = KVCache(geometry, (num_pages + 1) * page_size, dtype, device)
-        self._group: Final = geometry.group
+        self.kv: Final = KVCache(geometry, (num_pages + 1) * page_size, dtype, device, STORED[kv_cache_dtype])
+        self._geometry: Final = geometry
         self.attention: Final = choose_backend(backend, self.kv)
         """Name of the backend."""
         self.backend: Final = BACKENDS[self.attention](self.kv, geometry.group, page_size)
@@ -57,6 +58,12 @@ class ModelRunner:
     def graph_statistics(self) -> GraphStatistics:
         """What has become of its forwards since they were captured. Any thread may ask."""
         return GraphStatistics() if self.graphs is None else self.graphs.statistics
+
+    def unrounded(self, num_pages: int) -> ModelRunner:
+        """A runner of the same shape, with KV of its own that is kept in the type that attention computes in."""
+        return ModelRunner(
+            self._geometry, num_pages, self.pool.page_size, self.kv.dtype, self.device, backend=self.attention
+        )
 
     def inputs(self, rows: Sequence[Row]) -> InputBatch:
         """Rows (at least one) as a forward takes them."""
@@ -98,7 +105,7 @@ class ModelRunner:
 
     def plan_on_device(self, batch: DeviceBatch) -> ForwardBatch:
         """Plan a batch that only the device knows. It attends by torch with every backend: other kernels are planned on the host."""
-        return plan_on_device(self.kv, self._group, batch)
+        return plan_on_device(self.kv, self._geometry.group, batch)
 
     def compact(self, kept: Sequence[tuple[Row, Sequence[int]]]) -> None:
         """Move the KV of some of a row's new tokens, in order of their indices, to the front of them; the others' is lost."""

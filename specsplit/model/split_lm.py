@@ -39,6 +39,7 @@ class SplitLM(CausalLM):
         dtype: str = "float32",
         device: str = "cpu",
         backend: str = "auto",
+        kv_cache_dtype: str = "auto",
     ) -> Self:
         """Load this rank's part of a model, as `CausalLM.load` loads a whole one, together with all other ranks.
 
@@ -48,7 +49,9 @@ class SplitLM(CausalLM):
         model, info, _ = load_model(folder, dtype=dtype, device=device, split=group.processes)
         group.assemble()
         with refusing(f"model folder {folder} cannot be served"):
-            return cls(model, info, num_pages=num_pages, page_size=page_size, backend=backend)
+            return cls(
+                model, info, num_pages=num_pages, page_size=page_size, backend=backend, kv_cache_dtype=kv_cache_dtype
+            )
 
     def lead(self, group: TensorGroup) -> None:
         """From now on the other ranks `follow`."""

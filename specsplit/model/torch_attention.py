@@ -62,7 +62,7 @@ class TorchForward:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
         self.kv.write(layer, self.write_slots, key, value)
-        parts = [_attend_bucket(bucket, query, self.kv.layers[layer], scaling) for bucket in self.buckets]
+        parts = [_attend_bucket(bucket, query, self.kv.read(layer, bucket.slots), scaling) for bucket in self.buckets]
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
         return out if self.restore is None else out.index_select(0, self.restore)
 
@@ -123,7 +123,7 @@ class TorchAttention:
 
     def _bias(self, hidden: NDArray[np.bool_]) -> Tensor:
         size, queries, length = hidden.shape
-        dtype = self._kv.data.dtype
+        dtype = self._kv.dtype
         bias = self._tensor(hidden.view(np.uint8)).to(dtype).mul_(torch.finfo(dtype).min)
         per_head = bias.unsqueeze(1).expand(size, self._group, queries, length)
         return per_head.reshape(size, 1, self._group * queries, length)
@@ -135,7 +135,7 @@ class TorchAttention:
 def plan_on_device(kv: KVCache, group: int, batch: DeviceBatch) -> TorchForward:
     """Lay out a batch that only the device knows, without waiting for it. `group` is G."""
     size, queries, length = batch.sees.shape
-    dtype = kv.data.dtype
+    dtype = kv.dtype
     bias = torch.zeros(batch.sees.shape, dtype=dtype, device=kv.data.device)
     bias.masked_fill_(~batch.sees, torch.finfo(dtype).min)
     per_head = bias.unsqueeze(1).expand(size, group, queries, length)
@@ -163,15 +163,14 @@ def _show(row: Row, hidden: NDArray[np.bool_]) -> None:
     np.logical_not(row.tail_mask, out=hidden[:queries, length - tail : length])
 
 
-def _attend_bucket(bucket: _Bucket, query: Tensor, pair: Tensor, scaling: float | None) -> Tensor:
-    """query [T, H, D] over one layer's KV `pair` [2, num_slots, K, D] -> [B * Q, H, D]."""
-    size, kv_heads, dim = bucket.size, pair.shape[2], pair.shape[3]
+def _attend_bucket(bucket: _Bucket, query: Tensor, seen: Tensor, scaling: float | None) -> Tensor:
+    """query [T, H, D] over the bucket's KV `seen` [2, B * L, K, D] of one layer -> [B * Q, H, D]."""
+    size, kv_heads, dim = bucket.size, seen.shape[2], seen.shape[3]
     if bucket.queries is not None:
         query = query.index_select(0, bucket.queries)
     group = query.shape[1] // kv_heads
     # Heads that share a KV head become further queries of it: no copy of the KV per head, and every SDPA kernel takes it.
     folded = query.reshape(size, -1, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(size, kv_heads, -1, dim)
-    seen = pair[:, bucket.slots] if isinstance(bucket.slots, slice) else pair.index_select(1, bucket.slots)
     keys, values = seen.view(2, size, -1, kv_heads, dim).transpose(2, 3).unbind()
     out = scaled_dot_product_attention(folded, keys, values, attn_mask=bucket.bias, scale=scaling)
     return out.view(size, kv_heads, group, -1, dim).permute(0, 3, 1, 2, 4).reshape(-1, kv_heads * group, dim)

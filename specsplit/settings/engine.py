@@ -14,12 +14,15 @@ class EngineSettings(MemberSettings):
     """How a model is held and run."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
-    """Type of weights and KV; auto takes what the model folder says."""
+    """Type of weights; auto takes what the model folder says."""
     device: str = "cpu"
     """torch device: cpu, cuda, cuda:1, ..."""
     attention: Literal["auto", "torch", "flashinfer"] = "auto"
     """How attention is computed: torch (the reference, on any device), flashinfer (GPU kernels for float16 and bfloat16, out of the extra
     specsplit[gpu]) or auto: flashinfer where it can be had, else torch."""
+    kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
+    """Type that keys and values are kept in: auto is that of the weights. One of 8 bits holds twice as many tokens as bfloat16 in the same
+    memory, and rounds: text may be another than with auto, and is the same with any drafter and none."""
     cuda_graphs: Literal["auto", "off"] = "auto"
     """auto captures forwards as CUDA graphs at start, where attention = flashinfer; off runs every forward eagerly."""
     cuda_graph_tokens: int = Field(default=256, ge=1, le=1024)

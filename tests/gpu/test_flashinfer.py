@@ -31,11 +31,21 @@ pytestmark = [
 @pytest.mark.parametrize("group", [1, 4, 8])
 @pytest.mark.parametrize("page_size", [1, 16, 64])
 def test_it_computes_what_torch_computes(page_size: int, group: int, head_dim: int, dtype: torch.dtype) -> None:
+    _compare(page_size, group, head_dim, dtype)
+
+
+@pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_over_kv_of_8_bits_it_computes_what_torch_computes(dtype: torch.dtype, stored: torch.dtype) -> None:
+    _compare(16, 4, 128, dtype, stored)
+
+
+def _compare(page_size: int, group: int, head_dim: int, dtype: torch.dtype, stored: torch.dtype | None = None) -> None:
     @settings(max_examples=5)
     @given(ragged(page_size, most_rows=8, most_tokens=700), st.sampled_from([0, WHOLE_MASK]))
     def law(batches: Ragged, whole_mask: int) -> None:
         torch.manual_seed(20)
-        kv = batches.filled(group, head_dim, dtype, GPU)
+        kv = batches.filled(group, head_dim, dtype, GPU, stored)
         new = batches.tokens(group, head_dim, dtype, GPU)
         assert choose_backend("auto", kv) == "flashinfer"
         backend = FlashInferAttention(kv, group, page_size, whole_mask=whole_mask)

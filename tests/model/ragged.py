@@ -23,14 +23,22 @@ class Ragged:
     def batch(self, device: torch.device) -> InputBatch:
         return InputBatch(self.rows, self.pool.tables, device)
 
-    def filled(self, group: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+    def filled(
+        self,
+        group: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        stored: torch.dtype | None = None,
+    ) -> KVCache:
         """Random KV, NaN in every slot that no row sees."""
-        kv = KVCache(Geometry(1, 2 * group, 2, head_dim), self.pool.num_slots, dtype, device)
-        kv.data.fill_(torch.nan)
+        kv = KVCache(Geometry(1, 2 * group, 2, head_dim), self.pool.num_slots, dtype, device, stored)
+        kv.data.copy_(torch.full_like(kv.data, torch.nan, dtype=torch.float32))
         for row in self.rows:
             pages = self.pool.tables.listed(row.pages).astype(np.int64)
             slots = torch.from_numpy(self.pool.tables.slots_of(pages)[: row.pages.length]).to(device)
-            kv.data[:, :, slots] = torch.randn(1, 2, len(slots), 2, head_dim, device=device).to(dtype)
+            key, value = torch.randn(2, len(slots), 2, head_dim, device=device).to(dtype)
+            kv.write(0, slots, key, value)
         return kv
 
     def tokens(

@@ -94,3 +94,40 @@ def test_models_may_be_loaded_on_several_threads_at_once() -> None:
         )
     assert {model.info for model in loaded} == {loaded[0].info}
     assert PreTrainedModel.tie_weights.__qualname__ == "PreTrainedModel.tie_weights", "transformers is as it was"
+
+
+@pytest.mark.parametrize("kept", ["fp8_e4m3", "fp8_e5m2"])
+def test_over_kv_of_8_bits_a_tree_gives_what_its_paths_give_token_by_token(folders: dict[str, Path], kept: str) -> None:
+    lm = CausalLM.load(folders["llama"], num_pages=64, page_size=4, kv_cache_dtype=kept)
+    parents, tokens = [-1, 0, 0, 1, 1, 3], [3, 1, 4, 1, 5, 9]
+    tree = PageTable(lm.pool)
+    tree.reserve(14)
+    lm.forward([Row.chunk(range(11, 19), tree.upto(8))])
+    packed = lm.forward([Row.tree(tokens, parents, tree.upto(14))])
+    for node in range(len(tokens)):
+        path = [node]
+        while parents[path[0]] >= 0:
+            path.insert(0, parents[path[0]])
+        alone = PageTable(lm.pool)
+        alone.reserve(8 + len(path))
+        text = [*range(11, 19), *(tokens[at] for at in path)]
+        steps = [lm.forward([Row.tree([token], [-1], alone.upto(n))]) for n, token in enumerate(text, 1)]
+        torch.testing.assert_close(packed[node], steps[-1][0], atol=1e-3, rtol=1e-3)
+        alone.release()
+
+
+def test_a_model_is_served_whatever_its_kv_is_rounded_to(folders: dict[str, Path]) -> None:
+    """What 8 bits round may be as large as what the probe at load looks for."""
+    exact, *rounded = (
+        CausalLM.load(folders["llama"], num_pages=64, page_size=4, kv_cache_dtype=kept)
+        for kept in ("auto", "fp8_e4m3", "fp8_e5m2")
+    )
+    logits = []
+    for lm in (exact, *rounded):
+        assert lm.pool.free_pages == lm.pool.total_pages
+        table = PageTable(lm.pool)
+        table.reserve(40)
+        logits.append(lm.forward([Row.chunk(range(11, 51), table.upto(40), [39])]))
+    for lm, found in zip(rounded, logits[1:], strict=True):
+        assert lm.kv.nbytes * 4 == exact.kv.nbytes, "float32 otherwise"
+        assert not torch.equal(found, logits[0])

@@ -11,11 +11,19 @@ from tests.support.kernels import CPU, Walks, check_compaction, interpreted, wal
 pytestmark = interpreted
 
 
-@pytest.mark.parametrize(("page_size", "dtype"), [(1, torch.float16), (16, torch.float32), (4, torch.bfloat16)])
-def test_kv_of_accepted_nodes_moves_to_the_front_of_its_tree(page_size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("page_size", "dtype", "kept"),
+    [
+        (1, torch.float16, "auto"),
+        (16, torch.float32, "auto"),
+        (4, torch.bfloat16, "auto"),
+        (4, torch.bfloat16, "fp8_e4m3"),
+    ],
+)
+def test_kv_of_accepted_nodes_moves_to_the_front_of_its_tree(page_size: int, dtype: torch.dtype, kept: str) -> None:
     @given(walks())
     @settings(max_examples=15)
     def law(given_walks: Walks) -> None:
-        check_compaction(given_walks, page_size, dtype, CPU)
+        check_compaction(given_walks, page_size, dtype, CPU, kept)
 
     law()

@@ -77,6 +77,7 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
         inflate_layers=settings.inflate_layers,
         random_weights=settings.random_weights,
         backend=settings.attention,
+        kv_cache_dtype=settings.kv_cache_dtype,
         mesh=mesh,
     )
     if settings.compile == "regional":

@@ -59,6 +59,7 @@ def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
         dtype=settings.dtype,
         device=settings.device,
         backend=settings.attention,
+        kv_cache_dtype=settings.kv_cache_dtype,
     )
     held = {"weight_bytes": weight_bytes(part.model), "kv_bytes": part.kv.nbytes}
     _log.info("loaded a part of the target", extra=fields(rank=group.rank, of=group.size, **held))

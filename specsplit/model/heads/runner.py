@@ -27,10 +27,12 @@ class HeadRunner(ModelRunner):
     pool and no other's. `logits_at` of rows is not looked at: ask the head for the logits of the hidden rows you want.
     """
 
-    def __init__(self, head: Head, step: int, num_slots: int, backend: str = "auto") -> None:
+    def __init__(
+        self, head: Head, step: int, num_slots: int, backend: str = "auto", kv_cache_dtype: str = "auto"
+    ) -> None:
         if not 0 <= step < head.shape.num_steps:
             raise ValueError(f"step is {step}, expected 0..{head.shape.num_steps - 1}")
-        super().__init__(head.geometry, num_slots, 1, head.dtype, head.device, backend)
+        super().__init__(head.geometry, num_slots, 1, head.dtype, head.device, backend, kv_cache_dtype)
         self.head: Final = head
         self.step: Final = step
         self._states = self._empty(head.shape.state_width)

@@ -34,7 +34,7 @@ def compact(
     layers, slots = kv.data.shape[0] * 2, kv.num_slots
     width = kv.data.stride(2)
     _compact[len(table), layers, triton.cdiv(width, _BLOCK)](
-        kv.data,
+        kv.raw,
         tables,
         tables.stride(0),
         table,
