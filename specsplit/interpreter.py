@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
 from typing import Final
@@ -22,8 +23,11 @@ def freeze_heap() -> None:
 
     For the moment in which everything is loaded:
     torch and transformers make half a million objects that live as long as the process; a full collection walks through them with
-    all threads stopped, for up to a second (docs/log.md, 2026-11-21).
+    all threads stopped, for up to a second (docs/log.md, 2026-11-21). They are let go when the process ends: extension modules report
+    what is still there then as leaked.
     """
     gc.collect()
     gc.freeze()
+    atexit.unregister(gc.unfreeze)  # once, however often this is called
+    atexit.register(gc.unfreeze)
     gc.set_threshold(YOUNG, *gc.get_threshold()[1:])

@@ -68,6 +68,15 @@ def test_greedy_rows_are_their_logits() -> None:
     assert pick(logits, [Sampling()] * 3, [1, 2, 3]) == logits.argmax(dim=1).tolist()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_what_numpy_picks_on_a_cpu_is_what_torch_would(dtype: torch.dtype) -> None:
+    rows = torch.randint(-3, 3, (64, 50), generator=torch.Generator().manual_seed(2)).to(dtype)  # full of ties
+    rows[::9, 7], rows[::11, 9], rows[5] = torch.nan, torch.inf, -torch.inf
+    best, at = rows.max(dim=-1)
+    expected = [token if found else None for token, found in zip(at.tolist(), has_pick(best).tolist(), strict=True)]
+    assert None in expected and sampling.likeliest_tokens(rows) == expected
+
+
 def test_a_row_is_picked_the_same_in_any_company() -> None:
     logits = torch.randn(5, 300, generator=torch.Generator().manual_seed(2))
     before = logits.clone()

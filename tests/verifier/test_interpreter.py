@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,3 +21,16 @@ async def test_what_is_loaded_is_left_out_of_garbage_collection(alphabet: Path) 
     gc.unfreeze()
     load_table(DrafterSettings(kind=DrafterKind.STANDALONE, model=alphabet))
     assert gc.get_freeze_count() > 100_000
+
+
+def test_nothing_is_left_out_any_more_when_the_process_ends() -> None:
+    code = """
+import atexit, gc
+from specsplit.interpreter import freeze_heap
+atexit.register(lambda: print(gc.get_freeze_count()))  # behind what is registered later
+freeze_heap()
+print(gc.get_freeze_count())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    frozen, left = map(int, ended.stdout.split())
+    assert frozen > 1000 and left == 0

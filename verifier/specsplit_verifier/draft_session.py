@@ -12,7 +12,7 @@ somebody decides by it. Everything else that a drafter says is taken in at once,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from specsplit.errors import InvalidRequest
@@ -57,7 +57,9 @@ class DraftCounters:
 
     def take(self) -> DraftCounters:
         """The counts so far; they begin anew."""
-        taken = replace(self)
+        taken = DraftCounters(
+            self.unverified_nodes, self.late_nodes, self.failovers, self.hand_overs, self.round_trips_s
+        )
         self.unverified_nodes = self.late_nodes = self.failovers = self.hand_overs = 0
         self.round_trips_s = []
         return taken

@@ -33,7 +33,7 @@ from specsplit.values import ModelInfo
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.core import EngineCore, EngineStatistics
 from specsplit_verifier.drafter_pool import DrafterPool
-from specsplit_verifier.events import BeginWave, DrafterLost, FromDrafter, Inbound, Inbox, Outbox, Ran, Stop
+from specsplit_verifier.events import Began, BeginWave, DrafterLost, FromDrafter, Inbound, Inbox, Outbox, Ran, Stop
 from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.model_thread import ModelThread
@@ -173,8 +173,8 @@ class Engine:
                 self._stopping = True
             case BeginWave():
                 self.rank.start(event.number)
-            case Ran():
-                raise RuntimeError("a step ended that nobody waits for")
+            case Began() | Ran():
+                raise RuntimeError("there is a step that nobody waits for")
             case _:
                 self._core.handle(event)
 
@@ -182,9 +182,10 @@ class Engine:
         """Run a step on the model thread. Meanwhile what the last one brought leaves, and grows are taken in; other events wait."""
         with self.watchdog.over(self._core.expected_s(step)):
             self._model_thread.submit(step)
-            self._send()
             while not isinstance(event := self._inbox.get(), Ran):
-                if isinstance(event, FromDrafter) and not any(isinstance(e, DrafterLost) for e in self._deferred):
+                if isinstance(event, Began):
+                    self._send()
+                elif isinstance(event, FromDrafter) and not any(isinstance(e, DrafterLost) for e in self._deferred):
                     self._core.handle(event)
                 else:
                     self._deferred.append(event)

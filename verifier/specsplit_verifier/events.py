@@ -92,6 +92,11 @@ class BeginWave:
 
 
 @dataclass(frozen=True, slots=True)
+class Began:
+    """The model thread has the step and runs it now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ran:
     """The model thread is done with the step in flight."""
 
@@ -105,7 +110,7 @@ class Stop:
 
 SessionEvent = Submit | Cancel | FromDrafter | DrafterLost | Roster | HandOver | NewPlan
 """What happens to sessions."""
-Inbound = SessionEvent | BeginWave | Ran | Stop
+Inbound = SessionEvent | BeginWave | Began | Ran | Stop
 
 
 class Inbox(Protocol):

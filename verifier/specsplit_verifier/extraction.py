@@ -134,6 +134,8 @@ class Extractor:
     def extract(self, wanted: Sequence[Wanted], hidden: Hidden) -> list[Made]:
         """The features of all that is wanted, on their way to the host in one copy. No tokens give no features."""
         groups = by_recipe(wanted)
+        if not groups:
+            return []
         indices = [np.concatenate([want.at for want in group]) for group in groups.values()]
         packed = [
             self.packed(recipe, hidden, on_device(at, self._target.device))

@@ -8,7 +8,7 @@ what is computed, and what it recomputes goes to scratch pages.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from specsplit.features import Features
@@ -32,7 +32,7 @@ class KVCounters:
 
     def take(self) -> KVCounters:
         """The counts so far; they begin anew."""
-        taken = replace(self)
+        taken = KVCounters(self.preemptions, self.cached_tokens)
         self.preemptions = self.cached_tokens = 0
         return taken
 

@@ -6,15 +6,15 @@ import queue
 import threading
 from collections.abc import Callable
 
-from specsplit_verifier.events import Ran
+from specsplit_verifier.events import Began, Ran
 from specsplit_verifier.step import StepInput, StepOutput
 
 
 class ModelThread:
     """Runs one step after the other. A step that never returns does not keep the process from ending."""
 
-    def __init__(self, run: Callable[[StepInput], StepOutput], tell: Callable[[Ran], None]) -> None:
-        """`tell` hears of every step that is over, on that thread."""
+    def __init__(self, run: Callable[[StepInput], StepOutput], tell: Callable[[Began | Ran], None]) -> None:
+        """`tell` hears of every step that begins, and that is over, on that thread."""
         self._run = run
         self._tell = tell
         self._steps: queue.SimpleQueue[StepInput | None] = queue.SimpleQueue()
@@ -31,6 +31,7 @@ class ModelThread:
 
     def _work(self) -> None:
         while (step := self._steps.get()) is not None:
+            self._tell(Began())
             try:
                 ran = Ran(self._run(step))
             except Exception as error:  # noqa: BLE001 (the edge of a thread: whoever waits for the step gets it)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 
 from specsplit.errors import SpecsplitError
@@ -51,7 +52,7 @@ class ChunkInput(Row):
     """True if its KV was there, and it is run for the features that a drafter lacks; else it is of the prompt."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepInput:
     """One step. Without trees and chunks it is an idle one, which costs what the model does together with other ranks."""
 
@@ -74,17 +75,17 @@ class StepInput:
         chunks = [chunk for chunk in self.chunks if chunk.session in sessions]
         return StepInput(trees, chunks, self.planned_at, self.proposal)
 
-    @property
+    @cached_property
     def rows(self) -> list[Row]:
         """The trees, then the chunks."""
         return [*self.trees, *self.chunks]
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """In all rows."""
         return sum(row.num_tokens for row in self.rows)
 
-    @property
+    @cached_property
     def kv_tokens(self) -> int:
         """Whose KV is read: of every row the text before it, and its own."""
         return sum(row.pages.length for row in self.rows)
