@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from specsplit.features import FeatureLayout, Features
 from specsplit.speculation import Commit, Grow
@@ -53,6 +53,9 @@ class FeaturesRead:
 
     position: int
 
+
+MAX_GROWS: Final = 48
+"""Grows of a session that a drafter makes, at most, of what one open, commit or plan lets it grow."""
 
 ToDrafter: TypeAlias = Open | Commit | Features | Plan | Close
 """What a verifier tells a drafter of a session. A plan: how much to speculate from now on."""

@@ -125,6 +125,9 @@ class LinkStatistics:
     """Tokens whose features were sent."""
     feature_bytes_sent: int = 0
     """Bytes of the features that were sent, framing not counted."""
+    events_received: int = 0
+    drops: int = 0
+    """Streams that were closed here, since the drafter caused more work than it was asked for."""
 
 
 class Eager(StrEnum):

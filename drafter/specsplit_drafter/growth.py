@@ -151,7 +151,7 @@ class Growth:
         """Grow under another plan from now on. The verifier is answered, if only that this rests."""
         self.plan = plan
         self._expandable.max_depth = self._depth()
-        self._unsent.stir()
+        self._unsent.asked()
         self._push()
 
     def commit(self, commit: Commit) -> Advance:

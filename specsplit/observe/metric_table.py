@@ -371,6 +371,12 @@ DRAFTERS_LOST = Metric(
     _VERIFIER,
     "Streams to drafters that broke, fell silent or could not be opened.",
 )
+DRAFTERS_DROPPED = Metric(
+    "specsplit_drafters_dropped",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Streams to drafters that were closed because the drafter caused more work than it was asked for; among specsplit_drafters_lost.",
+)
 DRAFT_MESSAGES = Metric(
     "specsplit_draft_messages",
     Kind.COUNTER,

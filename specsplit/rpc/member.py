@@ -231,6 +231,7 @@ class Membership:
                 yield wave
             lost, self._lost = self._lost[:MAX_MEMBERS], self._lost[MAX_MEMBERS:]
             yield self._sources.heartbeat(lost)
+            self._retry.stays()
             await self._pause(interval_s)
 
     async def _pause(self, interval_s: float) -> None:

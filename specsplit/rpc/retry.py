@@ -16,7 +16,10 @@ SETTLED_S = 5.0
 
 
 class Retry:
-    """Waits longer with every try in a row, and says what changes: that the member is in, and why it is out, a new reason each time."""
+    """Waits longer with every try in a row, and says what changes: that the member is in, and why it is out, a new reason each time.
+
+    One that comes in and falls out again and again, for one reason, is said to be out, and not to be in before that has lasted.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -24,23 +27,43 @@ class Retry:
         self._complaint = ""
         self._said_in = False
         """True if the last that the log heard is that the member is in."""
+        self._flaps = False
+        """True if the log has heard that it does not stay in."""
         self._entered_at: float | None = None
         """None: the member is out."""
+        self._who: dict[str, object] = {}
+
+    @property
+    def _settled(self) -> bool:
+        return self._entered_at is not None and self._clock.now() - self._entered_at >= SETTLED_S
 
     def entered(self, **who: object) -> None:
         """The member is registered, as `who`."""
-        self._entered_at = self._clock.now()
+        self._entered_at, self._who = self._clock.now(), who
+        if not self._flaps:
+            self._say_in()
+
+    def stays(self) -> None:
+        """The member is still registered; to be said now and then."""
+        if self._settled:
+            self._flaps = False
+            self._say_in()
+
+    def _say_in(self) -> None:
         if not self._said_in:
             self._said_in = True
-            _log.info("joined the cluster", extra=fields(**who))
+            _log.info("joined the cluster", extra=fields(**self._who))
 
     def failed(self, error: Exception, what: str = "") -> float:
         """A try ended with `error`: the seconds until the next. `what` comes before the error; with it there is a traceback."""
-        if self._entered_at is not None and self._clock.now() - self._entered_at >= SETTLED_S:
-            self._wait_s, self._complaint = FIRST_RETRY_S, ""
+        if self._settled:
+            self._wait_s, self._complaint, self._flaps = FIRST_RETRY_S, "", False
         self._entered_at = None
         if repr(error) != self._complaint:
             self._complaint, self._said_in = repr(error), False
             _log.warning("not in the cluster, will retry: %s%s", what, error, exc_info=error if what else None)
+        elif self._said_in and self._wait_s == LAST_RETRY_S:
+            self._flaps, self._said_in = True, False
+            _log.warning("not in the cluster, it comes in and falls out again, will retry: %s%s", what, error)
         wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, LAST_RETRY_S)
         return wait_s

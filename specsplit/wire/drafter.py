@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from specsplit.draft_events import Close, FeaturesRead, Open, Refuse, ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest
@@ -21,10 +21,11 @@ from specsplit.wire.limits import (
     MAX_TOKENS,
     check_count,
 )
-from specsplit.wire.reading import intact
+from specsplit.wire.reading import intact, response_reader
 
 _Event = TypeVar("_Event", pb.DraftRequestEvent, pb.DraftResponseEvent)
 _Said = TypeVar("_Said")
+_read_draft_response = response_reader(pb.DraftResponse.FromString)
 
 
 def draft_request(events: Iterable[tuple[int, ToDrafter]]) -> pb.DraftRequest:
@@ -109,6 +110,33 @@ def _response_event(session: int, event: ToVerifier) -> pb.DraftResponseEvent:
             return pb.DraftResponseEvent(session_id=session, features_read=read)
         case Refuse():
             return pb.DraftResponseEvent(session_id=session, refuse=refuse_to_wire(event))
+
+
+class Bulk(NamedTuple):
+    """How much there is to one message of a drafter, which costs little to tell before its events are read."""
+
+    events: int
+    empty: int
+    """Grows without nodes and new edges, and refusals."""
+    most_nodes: int
+    """Nodes and new edges of the largest of its grows."""
+    last_session: int
+    """The highest session id."""
+
+
+def bulk_of(message: pb.DraftResponse) -> Bulk:
+    """Raises InvalidRequest for too many events, and Incompatible if the message is none at all."""
+    events = intact(message).events
+    check_count("events", events, MAX_EVENTS)
+    nodes = [len(event.grow.ids) + len(event.grow.rescored_ids) for event in events if event.HasField("grow")]
+    refusals = sum(event.HasField("refuse") for event in events)
+    last_session = max((event.session_id for event in events), default=0)
+    return Bulk(len(events), nodes.count(0) + refusals, max(nodes, default=0), last_session)
+
+
+def draft_response_message(data: bytes) -> pb.DraftResponse:
+    """A drafter's message as it came, to be looked at with `bulk_of` and `draft_response_events`; these raise what is wrong with it."""
+    return _read_draft_response(data)
 
 
 def draft_response_events(message: pb.DraftResponse) -> list[tuple[int, ToVerifier | InvalidRequest]]:

@@ -414,7 +414,9 @@ def test_counts_agree_with_one_another_whatever_the_steps(batches: list[list[Ste
 def test_load_and_links_are_looked_up_and_rare_events_are_told() -> None:
     metrics = VerifierMetrics(on=True)
     metrics.watch(lambda: Load(sessions=7, waiting=2, free_pages=24, total_pages=64))
-    metrics.watch_links(lambda: [LinkStatistics(1, 2, 3, 4, 5, 6, 1), LinkStatistics(10, 20, 30, 40, 50, 60, 10)])
+    metrics.watch_links(
+        lambda: [LinkStatistics(1, 2, 3, 4, 5, 6, 1), LinkStatistics(10, 20, 30, 40, 50, 60, 10, drops=3)]
+    )
     metrics.session(100)
     metrics.watch_plan(lambda: PlanRecord(1, "ema"))
     metrics.drafter_lost()
@@ -423,6 +425,7 @@ def test_load_and_links_are_looked_up_and_rare_events_are_told() -> None:
     assert (value(samples, "specsplit_kv_pages"), value(samples, "specsplit_kv_pages_used")) == (64, 40)
     assert values(samples, "specsplit_draft_messages_total") == {("sent",): 11, ("received",): 22}
     assert values(samples, "specsplit_draft_bytes_total") == {("sent",): 33, ("received",): 44}
+    assert value(samples, "specsplit_drafters_dropped_total") == 3
     assert value(samples, "specsplit_nodes_received_total") == 55
     assert value(samples, "specsplit_feature_bytes_total") == 11
     assert value(samples, "specsplit_prompt_tokens_total") == 100

@@ -43,3 +43,28 @@ def test_the_log_hears_what_changes(caplog: pytest.LogCaptureFixture) -> None:
     retry.failed(Unavailable("other"))
     out, came = "not in the cluster, will retry: ", "joined the cluster"
     assert caplog.messages == [came, f"{out}gone", f"{out}other", came, f"{out}other"]
+
+
+def test_the_last_word_of_a_member_that_flaps_is_that_it_is_out_until_it_has_stayed_in(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    clock = ManualClock()
+    retry = Retry(clock)
+    for _ in range(20):
+        retry.entered(member_id="m")
+        retry.stays()
+        clock.advance(retry.failed(GONE))
+    out, came = "not in the cluster, will retry: gone", "joined the cluster"
+    flaps = "not in the cluster, it comes in and falls out again, will retry: gone"
+    assert caplog.messages == [came, out, came, flaps]
+    retry.entered(member_id="m")
+    clock.advance(SETTLED_S - 0.1)
+    retry.stays()
+    assert caplog.messages[4:] == []
+    clock.advance(0.2)
+    retry.stays()
+    retry.stays()
+    assert caplog.messages[4:] == [came] and {"member_id": "m"} in vars(caplog.records[-1]).values()
+    assert retry.failed(GONE) == FIRST_RETRY_S
+    assert caplog.messages[5:] == [out]

@@ -21,6 +21,7 @@ from specsplit.v1 import drafter_pb2
 from specsplit.values import Endpoint, Plan, Stopping, Vocabulary
 from specsplit.wire import drafter as wire
 from specsplit_drafter.session_table import SessionTable, TableLimits
+from specsplit_verifier.allowance import Allowance
 from specsplit_verifier.draft_session import DraftSession
 from specsplit_verifier.drafter_memory import COOL_DOWN_S
 from specsplit_verifier.drafter_pool import DrafterPool
@@ -73,6 +74,7 @@ class World:
         }
         self.streams: dict[str, int] = dict.fromkeys(self.addresses, 1)
         self.to_drafter: dict[str, deque[bytes]] = {address: deque() for address in self.addresses}
+        self.allowances = {address: Allowance(MAX_NODES, 1.0) for address in self.addresses}
         self.to_verifier: dict[str, deque[bytes]] = {address: deque() for address in self.addresses}
         pool = PagePool(64, 4)
         self.sessions: dict[int, Session] = {}
@@ -85,6 +87,7 @@ class World:
 
     def send(self, sends: Sends) -> None:
         for address, session, event in sends:
+            self.allowances[address].told(session, event)
             self.to_drafter[address].append(wire.draft_request([(session, event)]).SerializeToString())
 
     def settle(self) -> None:
@@ -122,7 +125,12 @@ class World:
 
     def deliver_to_verifier(self, address: str) -> None:
         if self.to_verifier[address]:
-            message = drafter_pb2.DraftResponse.FromString(self.to_verifier[address].popleft())
+            data = self.to_verifier[address].popleft()
+            self.allowances[address].parse(
+                len(data)
+            )  # an honest drafter causes no more work than this, whatever the wire does
+            message = wire.draft_response_message(data)
+            self.allowances[address].read(wire.bulk_of(message))
             events = FromDrafter(address, list(wire.draft_response_events(message)))
             self.send(self.drafters.received(events, self.sessions, self.now))
 
@@ -132,6 +140,7 @@ class World:
         self.streams[address] += 1
         self.to_drafter[address].clear()
         self.to_verifier[address].clear()
+        self.allowances[address] = Allowance(MAX_NODES, 1.0)
         self.send(self.drafters.lost(address, self.sessions.values(), self.now))
 
     def drain(self) -> None:

@@ -25,6 +25,7 @@ from specsplit.v1 import drafter_pb2
 from specsplit.values import Endpoint, Plan, Stopping
 from specsplit.wire import drafter as wire
 from specsplit_drafter.session_table import SessionTable, TableLimits
+from specsplit_verifier.allowance import Allowance
 from specsplit_verifier.draft_session import DraftSession
 from specsplit_verifier.drafter_memory import COOL_DOWN_S
 from specsplit_verifier.drafter_pool import DrafterPool
@@ -64,6 +65,7 @@ class World:
         }
         self.streams = dict.fromkeys(ADDRESSES, 1)
         self.to_drafter: dict[str, deque[bytes]] = {address: deque() for address in ADDRESSES}
+        self.allowances = {address: Allowance(MAX_NODES, 1.0) for address in ADDRESSES}
         self.to_verifier: dict[str, deque[bytes]] = {address: deque() for address in ADDRESSES}
         self.sessions: dict[int, Session] = {}
         plan = Plan(num_steps=chance.choice([1, 3]), topk=2, num_draft_tokens=5, draft_ahead=chance.random() < 0.7)
@@ -77,6 +79,7 @@ class World:
 
     def send(self, sends: Sends) -> None:
         for address, session, event in sends:
+            self.allowances[address].told(session, event)
             self.to_drafter[address].append(wire.draft_request([(session, event)]).SerializeToString())
 
     def step(self, session: Session, chunk: int) -> None:
@@ -147,7 +150,12 @@ class World:
 
     def deliver_to_verifier(self, address: str) -> None:
         if self.to_verifier[address]:
-            message = drafter_pb2.DraftResponse.FromString(self.to_verifier[address].popleft())
+            data = self.to_verifier[address].popleft()
+            self.allowances[address].parse(
+                len(data)
+            )  # an honest drafter causes no more work than this, whatever the wire does
+            message = wire.draft_response_message(data)
+            self.allowances[address].read(wire.bulk_of(message))
             events = list(wire.draft_response_events(message))
             assert not any(isinstance(event, Refuse | SpecsplitError) for _, event in events), events
             self.send(self.drafters.received(FromDrafter(address, events), self.sessions, self.now))
@@ -158,6 +166,7 @@ class World:
         self.streams[address] += 1
         self.to_drafter[address].clear()
         self.to_verifier[address].clear()
+        self.allowances[address] = Allowance(MAX_NODES, 1.0)
         self.send(self.drafters.lost(address, self.sessions.values(), self.now))
 
     def drain(self) -> None:

@@ -27,6 +27,7 @@ from specsplit.wire import drafter as wire
 from specsplit_verifier.events import Roster
 from tests.support.restless import RestlessController
 from tests.support.sampling import processors
+from tests.support.scrape import Places
 from tests.system.conftest import SERIAL
 
 POCKET = Path("models/pocket")
@@ -37,6 +38,8 @@ DRAFTERS = ["eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram"]
 KINDS = ["none", *DRAFTERS]
 AHEAD = PlanChanges(draft_ahead=True)
 """As usual. How much is drafted in time is a matter of the machine, and what is written is not."""
+LARGEST = PlanChanges(num_steps=64, topk=64, num_draft_tokens=256, draft_ahead=True)
+"""The most that a plan may ask for: drafters grow as much as they find worth while, and as fast as they can."""
 SEEDED = {"temperature": 0.9, "top_k": 200, "top_p": 0.95, "min_p": 0.01, "seed": 2024}
 PENALISED = {
     "logit_bias": {10: -0.5, 40: -100.0},
@@ -47,16 +50,31 @@ PENALISED = {
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    """Two verifiers that take one session at a time."""
-    target, settings = POCKET / "target", {"max_sessions": 1}
-    with LocalCluster(target, drafts_beside(target), verifiers=2, drafters=DRAFTERS, verifier=settings) as started:
-        yield started
+def places() -> Places:
+    """Where the processes of the cluster serve their metrics."""
+    return Places()
 
 
 @pytest.fixture(scope="module")
-def wide(cluster: LocalCluster) -> LocalCluster:
+def cluster(places: Places) -> Iterator[LocalCluster]:
+    """Two verifiers that take one session at a time."""
+    target, settings = POCKET / "target", {"max_sessions": 1, "metrics_listen": "127.0.0.1:0"}
+    with LocalCluster(
+        target, drafts_beside(target), verifiers=2, drafters=DRAFTERS, verifier=settings, listener=places.hear
+    ) as started:
+        yield started
+
+
+def drops(cluster: LocalCluster, places: Places) -> float:
+    """Drafters that the verifiers which are there have dropped since they began."""
+    names = [child.name for child in cluster.verifiers if child.alive]
+    return sum(places.scraped(name)("specsplit_drafters_dropped_total") for name in names)
+
+
+@pytest.fixture(scope="module")
+def wide(cluster: LocalCluster, places: Places) -> LocalCluster:
     """The same cluster, a verifier that takes eight sessions at a time in the place of the two."""
+    assert drops(cluster, places) == 0
     narrow = list(cluster.verifiers)
     cluster.spawn_verifier(max_sessions=8)
     cluster.wait_joined()
@@ -237,6 +255,16 @@ def test_seeded_text_with_penalties_is_the_same_with_any_drafter(
     assert written == penalised_seeded
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_no_drafter_is_dropped_for_what_it_says_under_the_largest_plan_nor_was_one_before(
+    wide: LocalCluster, places: Places, prompts: list[list[int]], references: list[tuple[int, ...]], drafter: str
+) -> None:
+    written, _ = write_all(wide, prompts[:2], drafter, in_flight=2, plan=LARGEST)
+    assert written == references[:2]
+    assert drops(wide, places) == 0
+
+
 @pytest.fixture(scope="module")
 def drafting(cluster: LocalCluster) -> dict[str, Endpoint]:
     """The drafters of the cluster, by kind, for a verifier that is no member."""
@@ -333,4 +361,5 @@ async def decoded(settings: VerifierSettings, requests: Sequence[DecodeRequest])
 
         verifier.engine.post(Roster([request.drafter for request in requests if request.drafter is not None]))
         generated = await asyncio.gather(*map(one, requests))
+        assert sum(link.drops for link in verifier.links.statistics.values()) == 0
         return generated, verifier.engine.statistics().plan_switches

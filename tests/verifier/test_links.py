@@ -19,7 +19,8 @@ import specsplit_verifier.links
 from specsplit.clock import SystemClock
 from specsplit.draft_events import Close, Open
 from specsplit.features import Features
-from specsplit.rpc import DRAFTER_SERVICE
+from specsplit.records import LinkStatistics
+from specsplit.rpc import DRAFTER_SERVICE, dial
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Commit, Grow
 from specsplit.v1 import drafter_pb2
@@ -28,7 +29,8 @@ from specsplit.wire.drafter import draft_request, draft_response
 from specsplit.wire.limits import MAX_EVENTS, MAX_MALFORMED_EVENTS
 from specsplit.wire.packing import bytes_of, packed
 from specsplit_verifier.events import DrafterLost, FromDrafter
-from specsplit_verifier.links import Links
+from specsplit_verifier.links import DRAFT, Links, Stream, why_over
+from tests.support.flooding import KINDS, flooding
 from tests.support.garbage import GARBAGE
 
 OPEN = Open((1, 2), Sampling(), Plan(), Vocabulary(9), 8)
@@ -60,14 +62,17 @@ async def why_lost(answer: bytes) -> str:
     return event.why
 
 
-async def why_lost_in_the_end(say: Callable[[], bytes], told: int, patience_s: float) -> str:
-    """Why a drafter is lost that reads one message, and then only says something ten times a second, while it is told more and more."""
-    over = asyncio.Event()
+async def why_lost_in_the_end(say: Callable[[int], bytes], told: int, patience_s: float) -> str:
+    """Why a drafter is lost that reads one message, and then only says something ten times a second, while it is told more and more.
+
+    `say` is given the highest id of a session that was opened.
+    """
+    over, opened = asyncio.Event(), 1
 
     async def draft(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         await anext(requests)
         while not over.is_set():
-            yield say()
+            yield say(opened)
             await asyncio.sleep(0.1)
 
     handler = grpc.stream_stream_rpc_method_handler(draft)
@@ -85,10 +90,10 @@ async def why_lost_in_the_end(say: Callable[[], bytes], told: int, patience_s: f
     links.send([(address, 1, OPEN)])
     try:
         async with asyncio.timeout(20):
-            for number in count(2):
+            for opened in count(2):
                 if lost.done():
                     return await lost
-                links.send([(address, number, Open((1,) * told, Sampling(), Plan(), Vocabulary(9), 8))])
+                links.send([(address, opened, Open((1,) * told, Sampling(), Plan(), Vocabulary(9), 8))])
                 await asyncio.sleep(0.01)
         raise AssertionError("no such number")
     finally:
@@ -98,7 +103,7 @@ async def why_lost_in_the_end(say: Callable[[], bytes], told: int, patience_s: f
 
 
 async def test_a_drafter_that_reads_nothing_and_says_nothing_all_the_time_is_lost() -> None:
-    why = await why_lost_in_the_end(lambda: b"", 1, 0.5)
+    why = await why_lost_in_the_end(lambda opened: b"", 1, 0.5)
     assert why == "silent for 0.5 s and more with an answer due"
 
 
@@ -106,9 +111,11 @@ async def test_a_drafter_that_reads_nothing_and_seems_to_answer_is_lost_once_too
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(specsplit_verifier.links, "MAX_UNREAD", 2**20)
-    resting = Grow(0, resting=True)
-    answers = draft_response([(number, resting) for number in range(1, 2000)]).SerializeToString()
-    why = await why_lost_in_the_end(lambda: answers, 100_000, 1.0)
+
+    def answers(opened: int) -> bytes:
+        return draft_response([(number, Grow(0, resting=True)) for number in range(1, opened + 1)]).SerializeToString()
+
+    why = await why_lost_in_the_end(answers, 100_000, 1.0)
     assert re.fullmatch(r"it leaves [\d,]+ bytes of what it is told unread", why)
 
 
@@ -125,6 +132,67 @@ async def test_a_drafter_that_sends_too_many_events_or_too_many_bad_ones_is_lost
     assert "events: has " in await why_lost(many.SerializeToString())
     bad = drafter_pb2.DraftResponse(events=[drafter_pb2.DraftResponseEvent()] * (MAX_MALFORMED_EVENTS + 1))
     assert "malformed" in await why_lost(bad.SerializeToString())
+
+
+async def worked_on(message: Callable[[int], bytes]) -> tuple[DrafterLost, LinkStatistics, int]:
+    """How a drafter is lost that floods one session, what had come of it until then, and the events that the engine was given."""
+    heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
+    links = Links(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
+    events = 0
+    async with flooding(message) as drafter, asyncio.timeout(20):
+        links.send([(drafter.address, 1, OPEN)])
+        while isinstance(event := await heard.get(), FromDrafter):
+            events += len(event.events)
+        await links.close()
+    return event, links.statistics[drafter.address], events
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("unknown", "it speaks of session 1099511629823, which it was never told of"),
+        ("known", "a message of 2,048 events, and 100 are left of 100 for each open"),
+        ("huge", r"a message of 1\d,\d\d\d,\d\d\d bytes, and \d+,\d+ are left of"),
+        ("large", "one grow has 12,288 nodes and new edges, expected at most 8,192, which is twice max_nodes"),
+        ("small", "a message of 1 events that bring nothing, and 0 are left of 4 for each open"),
+        ("padded", r"a message of 15,\d\d\d,\d\d\d bytes"),
+        ("read", "a message of 2,048 events, and 100 are left of 100 for each open"),
+    ],
+)
+async def test_a_drafter_that_floods_is_dropped_before_much_of_it_is_worked_on(kind: str, why: str) -> None:
+    lost, statistics, events = await worked_on(KINDS[kind])
+    assert lost.dropped and re.search(why, lost.why), lost.why
+    assert statistics.drops == 1
+    assert events == statistics.events_received <= (4 if kind == "small" else 0)
+    assert statistics.messages_received == events, "what is too much is not read"
+
+
+async def test_a_status_with_which_a_drafter_ends_the_stream_is_told_also_where_writing_notices_it_first() -> None:
+    async def refuse(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
+        yield b""
+
+    handler = grpc.stream_stream_rpc_method_handler(refuse)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DRAFTER_SERVICE, {"Draft": handler}),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    async with dial(address) as channel, asyncio.timeout(20):
+        call: Stream = channel.stream_stream(DRAFT)()
+
+        async def read() -> str:
+            return str(await call.read())
+
+        async def write() -> str:
+            await call.write(b"")
+            raise AssertionError("it was written")
+
+        for job in (read(), write()):
+            task = asyncio.create_task(job)
+            await asyncio.wait([task])
+            assert await why_over(call, task) == "UNAUTHENTICATED: who are you?"
+        assert isinstance(task.exception(), asyncio.InvalidStateError), "which says nothing of why"
+    await server.stop(None)
 
 
 sizes = st.integers(0, 200)

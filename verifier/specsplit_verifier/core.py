@@ -128,7 +128,8 @@ class EngineCore:
             case FromDrafter():
                 self._sends += self._drafters.received(event, running, now)
             case DrafterLost():
-                _log.warning("drafter %s lost: %s", event.address, event.why)
+                what = "dropped" if event.dropped else "lost"
+                _log.warning("drafter %s %s: %s", event.address, what, event.why)
                 self._sends += self._drafters.lost(event.address, running.values(), now)
             case Roster():
                 self._sends += self._drafters.roster(event.drafters, running.values(), now)

@@ -49,6 +49,8 @@ class DrafterLost:
 
     address: str
     why: str
+    dropped: bool = False
+    """True if it was closed here, since the drafter caused more work than it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

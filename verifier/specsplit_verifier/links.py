@@ -1,7 +1,8 @@
 """The streams to drafters: one per drafter, for ever open, carrying every session of the pair in order.
 
 Lives on the event loop. A stream that cannot be opened, breaks, or falls silent while an answer is due is *lost*: the engine hears of
-it once, and what is sent there afterwards opens a new stream.
+it once, and what is sent there afterwards opens a new stream. One whose drafter causes more work than it was asked for is *dropped*: it
+is closed before that work is done, and lost like any other.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Final, TypeAlias
 
 import grpc
 
 from specsplit.clock import Clock
-from specsplit.draft_events import Open, ToDrafter
-from specsplit.errors import SpecsplitError, shortened
+from specsplit.draft_events import Open, ToDrafter, ToVerifier
+from specsplit.errors import InvalidRequest, SpecsplitError, shortened
 from specsplit.features import Features
 from specsplit.records import LinkStatistics
-from specsplit.rpc import dial
+from specsplit.rpc import DRAFTER_SERVICE, dial, from_rpc_error
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Grow
-from specsplit.v1 import drafter_pb2_grpc
 from specsplit.wire import drafter as wire
 from specsplit.wire.packing import bytes_of, packed
+from specsplit_verifier.allowance import Allowance, Overdrawn
 from specsplit_verifier.claims import Claims
 from specsplit_verifier.events import DrafterLost, FromDrafter
 
@@ -36,10 +37,11 @@ EVENT_BYTES = 64
 _SAID = 300
 """Bytes of what a drafter says when it ends the stream."""
 
-if TYPE_CHECKING:
-    from specsplit.v1 import drafter_pb2
+DRAFT: Final = f"/{DRAFTER_SERVICE}/Draft"
 
-    Stream = grpc.aio.StreamStreamCall[drafter_pb2.DraftRequest, drafter_pb2.DraftResponse]
+Stream: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
+Said: TypeAlias = Sequence[tuple[int, ToVerifier | InvalidRequest]]
+"""What a drafter says of which session; InvalidRequest stands for an event that could not be read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,11 +52,30 @@ class DrafterStream:
     channel: grpc.aio.Channel
     statistics: LinkStatistics
     claims: Claims
+    allowance: Allowance
     unsent: list[tuple[int, ToDrafter]] = field(default_factory=list[tuple[int, ToDrafter]])
     unread: int = 0
     """Bytes of what is queued, and of what the transport has not taken yet."""
     more: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+    dropped: bool = False
+    """True once it is closed because its drafter causes too much work."""
+
+    def read(self, data: bytes) -> Said:
+        """The events of a message. Raises SpecsplitError for what is no message, or one that is too long, and Overdrawn."""
+        try:
+            self.allowance.parse(len(data))
+            message = wire.draft_response_message(data)
+            self.allowance.read(wire.bulk_of(message))
+        except Overdrawn:
+            self.dropped = True
+            raise
+        events = wire.draft_response_events(message)
+        self.statistics.messages_received += 1
+        self.statistics.events_received += len(events)
+        self.statistics.bytes_received += len(data)
+        self.statistics.nodes_received += sum(len(event.ids) for _, event in events if isinstance(event, Grow))
+        return events
 
 
 class Links:
@@ -87,6 +108,7 @@ class Links:
             link.unread += _held(event)
             link.more.set()
             link.claims.told(session, event, self._clock.now())
+            link.allowance.told(session, event)
 
     def _open(self, address: str) -> DrafterStream | None:
         try:
@@ -94,44 +116,46 @@ class Links:
         except SpecsplitError as error:
             self._on_event(DrafterLost(address, str(error)))
             return None
-        statistics = self.statistics.setdefault(address, LinkStatistics())
-        link = DrafterStream(address, channel, statistics, Claims(self._settings.drafter_lost_after_s))
+        settings, statistics = self._settings, self.statistics.setdefault(address, LinkStatistics())
+        claims = Claims(settings.drafter_lost_after_s)
+        allowance = Allowance(settings.max_nodes, settings.drafter_allowance)
+        link = DrafterStream(address, channel, statistics, claims, allowance)
         self._links[address] = link
         link.task = asyncio.create_task(self._run(link), name=f"drafter {address}")
         return link
 
     async def _run(self, link: DrafterStream) -> None:
-        try:
-            why = await self._talk(link)
-        except Exception as error:  # noqa: BLE001 (the edge of a task: whatever it was, the engine must hear of the loss)
-            _log.exception("the stream to drafter %s failed", link.address)
-            why = f"{type(error).__name__}: {error}"
+        lost = DrafterLost(link.address, await self._until_lost(link), dropped=link.dropped)
+        link.statistics.drops += lost.dropped
         if self._links.get(link.address) is link:
             del self._links[link.address]
-        self._on_event(DrafterLost(link.address, why))
+        self._on_event(lost)
         await link.channel.close()
 
+    async def _until_lost(self, link: DrafterStream) -> str:
+        """Carry events until the link is lost; returns why it was."""
+        try:
+            return await self._talk(link)
+        except SpecsplitError as error:  # what it sent is no message, or one that is too long, or too much
+            return str(error)
+        except Exception as error:  # noqa: BLE001 (the edge of a task: whatever it was, the engine must hear of the loss)
+            _log.exception("the stream to drafter %s failed", link.address)
+            return f"{type(error).__name__}: {error}"
+
     async def _talk(self, link: DrafterStream) -> str:
-        """Connect and carry events until the link is lost; returns why it was."""
+        """Connect and carry events until the link is lost; returns why it was, or raises SpecsplitError for what the drafter sent."""
         timeout_s = self._settings.drafter_connect_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 await link.channel.channel_ready()
         except TimeoutError:
             return f"no answer within {timeout_s} s of dialling"
-        call = drafter_pb2_grpc.DrafterServiceStub(link.channel).Draft()
-        tasks = [
-            asyncio.create_task(job) for job in (self._read(link, call), self._write(link, call), self._watch(link))
-        ]
+        call: Stream = link.channel.stream_stream(DRAFT)()  # in bytes: what is too much is not parsed
+        jobs = (self._read(link, call), self._write(link, call), self._watch(link))
+        tasks = [asyncio.create_task(job) for job in jobs]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return done.pop().result()
-        except grpc.aio.AioRpcError as error:
-            return f"{error.code().name}: {shortened(error.details() or '', _SAID)}"
-        except SpecsplitError as error:  # what it sent is no message, or one that is too long
-            return str(error)
-        except asyncio.InvalidStateError:  # how grpc.aio says that a call is over to whom would write to it
-            return "it ended the stream"
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return await why_over(call, next(task for task in tasks if task.done()))  # of several, the one that reads
         finally:
             call.cancel()
             for task in tasks:
@@ -139,12 +163,9 @@ class Links:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, link: DrafterStream, call: Stream) -> str:
-        async for message in call:
-            events = wire.draft_response_events(message)
+        async for data in call:
+            events = link.read(data)
             link.claims.heard(events, self._clock.now())
-            link.statistics.messages_received += 1
-            link.statistics.bytes_received += message.ByteSize()
-            link.statistics.nodes_received += sum(len(event.ids) for _, event in events if isinstance(event, Grow))
             self._on_event(FromDrafter(link.address, events))
         return "it ended the stream"
 
@@ -154,9 +175,9 @@ class Links:
             link.more.clear()
             unsent, link.unsent = link.unsent, []
             for events in packed(unsent, self._settings.max_message_bytes):
-                message = wire.draft_request(events)
-                _count(link.statistics, message.ByteSize(), events)
-                await call.write(message)
+                data = wire.draft_request(events).SerializeToString()
+                _count(link.statistics, len(data), events)
+                await call.write(data)
                 link.unread -= sum(_held(event) for _, event in events)
 
     async def _watch(self, link: DrafterStream) -> str:
@@ -179,6 +200,23 @@ class Links:
                 link.task.cancel()
         await asyncio.gather(*(link.task for link in links if link.task), return_exceptions=True)
         await asyncio.gather(*(link.channel.close() for link in links))
+
+
+async def why_over(call: Stream, over: asyncio.Task[str]) -> str:
+    """Say why a task of the stream ended. Raises SpecsplitError for what the drafter sent."""
+    try:
+        return over.result()
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.INTERNAL:  # what grpc.aio says of a write to a call that is just ending
+            return str(from_rpc_error(error, "the drafter"))
+        return _status(error.code(), error.details())
+    except asyncio.InvalidStateError:  # how it says that a call is over to whom would write to it
+        code = await call.code()
+        return "it ended the stream" if code is grpc.StatusCode.OK else _status(code, await call.details())
+
+
+def _status(code: grpc.StatusCode, details: str | None) -> str:
+    return f"{code.name}: {shortened(details or '', _SAID)}"
 
 
 def _count(statistics: LinkStatistics, message_bytes: int, events: Sequence[tuple[int, ToDrafter]]) -> None:

@@ -208,6 +208,7 @@ class VerifierMetrics(Metrics):
             made.counter(table.DRAFT_BYTES, direction) for direction in table.DIRECTION.values
         )
         feature_bytes, nodes = made.counter(table.FEATURE_BYTES), made.counter(table.NODES_RECEIVED)
+        dropped = made.counter(table.DRAFTERS_DROPPED)
 
         def look() -> None:
             links = list(read())
@@ -217,5 +218,6 @@ class VerifierMetrics(Metrics):
             bytes_received.stand_at(sum(link.bytes_received for link in links))
             feature_bytes.stand_at(sum(link.feature_bytes_sent for link in links))
             nodes.stand_at(sum(link.nodes_received for link in links))
+            dropped.stand_at(sum(link.drops for link in links))
 
         self._watchers.append(look)
