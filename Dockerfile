@@ -8,7 +8,7 @@
 
 ARG PYTHON=3.11
 
-# -- what every image stands on: a user without rights, a venv on the path, and a folder for tokens that a new volume takes its owner from
+# -- what every image stands on: a user without rights, a venv on the path, and folders for tokens that new volumes take their owner from
 FROM python:${PYTHON}-slim-bookworm AS base
 ENV PATH=/opt/specsplit/bin:$PATH \
     PYTHONUNBUFFERED=1 \
@@ -16,7 +16,7 @@ ENV PATH=/opt/specsplit/bin:$PATH \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_ROOT_USER_ACTION=ignore
 RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin specsplit \
-    && install --directory --owner=10001 --group=10001 --mode=0700 /secrets \
+    && install --directory --owner=10001 --group=10001 --mode=0700 /secrets/clients /secrets/members /secrets/operators \
     && python -m venv --without-pip /opt/specsplit
 WORKDIR /srv
 

@@ -4,7 +4,8 @@ A request for n choices counts as n. It takes its ticket before anything is done
 
     ticket ──(the prompt is read)──> enter ──> lease ──(the verifier failed, or was lost)──> enter, ahead of the others
 
-Where the queue is full of one client, the last of what it has waiting gives way to another who has less there.
+Where the queue is full of one client, the last request that it has waiting gives way to another client who has less there: as a whole, so
+never one of which a choice had a place already, and not before the other's prompt has been read, since that may be refused too.
 Who has had a place is not refused when no verifier is there, but waits for one, for a bounded time.
 """
 
@@ -135,28 +136,38 @@ class Admission:
 
     def ticket(self, places: int = 1, claim: Claim | None = None) -> AbstractContextManager[None]:
         """While a request is prepared it counts as waiting, for so many places. To be taken before its prompt is looked at, and left before
-        `enter`.
+        `enter`. Where there is room for it only if others give way they do when it is left, unless by an error.
 
         Raises Exhausted, with a hint when to retry, if as many requests wait as may, of all clients or of this one; Unavailable if no
         verifier takes sessions;
         InvalidRequest for more places than there are when nobody else runs or waits.
         """
-        free = self._free_places()
-        claim, ahead = claim or Claim(), len(self._waiting) + self._preparing.total()
-        if self._quotas is not None and ahead + places > free:
-            queued = self._waiting.count(claim.client) + self._preparing[claim.client]
-            self._quotas.check_queued(claim.client, min(queued + places, ahead + places - free))
-        while ahead + places > self._max_queue + free and self._crowded_out(claim, places):
-            ahead -= 1
-        if ahead + places > self._max_queue + free:
+        claim = claim or Claim()
+        client, waiting = claim.client, self._ahead + places - self._free_places()
+        own, lacking = self._own(client) + places, max(0, waiting - self._max_queue)
+        if self._quotas is not None and waiting > 0:
+            self._quotas.check_queued(client, min(own, waiting))
+        if lacking and not self._waiting.crowding_out(client, own, lacking):
             self._check_can_ever_fit(places)
-            asked = f" beside one for {places} choices" if places > 1 else ""
-            raise Exhausted(
-                f"{self.running} requests run and {ahead} wait, which is all there is room for{asked}; "
-                f"try again in {self._retry_after_s:g} s",
-                self._retry_after_s,
-            )
-        return self._prepared(places, claim.client)
+            raise self._full(self._ahead, places)
+        return self._prepared(places, client, min(places, lacking))
+
+    @property
+    def _ahead(self) -> int:
+        """Places that are waited for, or about to be."""
+        return len(self._waiting) + self._preparing.total()
+
+    def _own(self, client: str) -> int:
+        """Those of them that are this client's."""
+        return self._waiting.count(client) + self._preparing[client]
+
+    def _full(self, ahead: int, places: int) -> Exhausted:
+        asked = f" beside one for {places} choices" if places > 1 else ""
+        return Exhausted(
+            f"{self.running} requests run and {ahead} wait, which is all there is room for{asked}; "
+            f"try again in {self._retry_after_s:g} s",
+            self._retry_after_s,
+        )
 
     def _free_places(self) -> int:
         """Count them on verifiers that take sessions. Raises Unavailable if there is none, and none that may be back in a moment."""
@@ -167,16 +178,22 @@ class Admission:
                 return 0
             raise
 
-    def _crowded_out(self, claim: Claim, places: int) -> bool:
-        """End the last request in the queue of who has most there, if he has more than this client with these places would."""
-        victim = self._waiting.crowding_out(claim.client, places + self._preparing[claim.client])
-        if victim is None:
-            return False
-        self._waiting.remove(victim)
-        if not victim.granted.done():
-            why = f"the queue is full and most of it is of this client; try again in {self._retry_after_s:g} s"
-            victim.granted.set_exception(Exhausted(why, self._retry_after_s))
-        return True
+    def _make_room(self, client: str, places: int, promised: int) -> None:
+        """Have others give way to a request for so many places, for as many as it was promised and are still lacking.
+
+        Raises Exhausted if those that would have given way have been served meanwhile.
+        """
+        lacking = min(promised, self._ahead - self._free_places() - self._max_queue)
+        if lacking <= 0:
+            return
+        crowd = self._waiting.crowding_out(client, self._own(client), lacking)
+        if not crowd:
+            raise self._full(self._ahead - places, places)
+        why = f"the queue is full and most of it is of this client; try again in {self._retry_after_s:g} s"
+        for place in [each for each in self._waiting if each.claim in crowd]:
+            self._waiting.remove(place)
+            if not place.granted.done():
+                place.granted.set_exception(Exhausted(why, self._retry_after_s))
 
     def _check_can_ever_fit(self, places: int) -> None:
         most = sum(seat.who.max_sessions for seat in self._registry.verifiers)  # one that drains is about to come back
@@ -188,10 +205,11 @@ class Admission:
             )
 
     @contextmanager
-    def _prepared(self, places: int, client: str) -> Generator[None]:
+    def _prepared(self, places: int, client: str, promised: int) -> Generator[None]:
         self._preparing[client] += places
         try:
             yield
+            self._make_room(client, places, promised)
         finally:
             self._preparing[client] -= places
             self._preparing += Counter[str]()  # drops who has none any more

@@ -1,42 +1,37 @@
-"""Channels to the verifiers, one each, kept while the verifier is in the cluster."""
+"""The calls to verifiers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Protocol
 
 import grpc
 
 from specsplit.errors import Incompatible, InvalidRequest, SpecsplitError, Unavailable, quoted
 from specsplit.observe import TraceContext, Tracing
-from specsplit.rpc import dial, from_rpc_error, is_from_peer
+from specsplit.rpc import from_rpc_error, is_from_peer
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import TransportSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.wire.verifier import decode_event, decode_to_wire
 from specsplit.wire.watching import Watched, watch_event, watch_to_wire
+from specsplit_coordinator.lines import Lines
 from specsplit_coordinator.registry import Seat
 
 _NOT_A_VERIFIER = frozenset({grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 """How a call ends that reaches somebody else's server, for instance because a verifier advertises a wrong address."""
 _REFUSED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 """How a call ends that a verifier does not take from this coordinator, which is nothing that the caller could mend."""
-LAST_WORDS_S = 5.0
-"""How long the calls to a verifier that drained may go on once it has left: the end of a session and that of its membership come over
-different connections, and a busy coordinator may read them in either order."""
 
 
 class Dialler:
     """Decodes sessions on verifiers."""
 
     def __init__(self, settings: TransportSettings, tracing: Tracing) -> None:
-        self._settings = settings
         self._tracing = tracing
-        self._channels: dict[Seat, grpc.aio.Channel] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-        self._over = asyncio.Event()
+        self._lines = Lines(settings, tracing)
 
     async def decode(
         self,
@@ -50,20 +45,20 @@ class Dialler:
         Raises Unavailable if the verifier is lost meanwhile, else what the verifier says.
         """
         _require_alive(seat)
-        stub = verifier_pb2_grpc.VerifierServiceStub(self._channel(seat))
-        with self._tracing.within(trace):
-            call = stub.Decode(decode_to_wire(request), timeout=timeout_s)
-        finished: Finished | None = None
-        with _bound(seat, call), _as_a_verifier(seat):
-            async for message in call:
-                event = decode_event(message)
-                if isinstance(event, Finished):
-                    # Held until the call is over too: a call that is left at its end counts as cancelled.
-                    finished = event
-                else:
-                    yield event
-            if finished is not None:
-                yield finished
+        with self._lines.to(seat) as channel:
+            with self._tracing.within(trace):
+                call = verifier_pb2_grpc.VerifierServiceStub(channel).Decode(decode_to_wire(request), timeout=timeout_s)
+            finished: Finished | None = None
+            with _bound(seat, call), _as_a_verifier(seat):
+                async for message in call:
+                    event = decode_event(message)
+                    if isinstance(event, Finished):
+                        # Held until the call is over too: a call that is left at its end counts as cancelled.
+                        finished = event
+                    else:
+                        yield event
+                if finished is not None:
+                    yield finished
 
     async def watch(self, seat: Seat, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
         """What happens to the speculation of a session on a verifier until the session ends, and how many events were left out before each.
@@ -71,37 +66,15 @@ class Dialler:
         Raises NotFound if there is no such session there, Unsupported if the verifier does not know this call, else as `decode`.
         """
         _require_alive(seat)
-        call = verifier_pb2_grpc.VerifierServiceStub(self._channel(seat)).Watch(watch_to_wire(request_id))
-        with _bound(seat, call):
-            async for message in call:
-                yield watch_event(message)
+        with self._lines.to(seat) as channel:
+            call = verifier_pb2_grpc.VerifierServiceStub(channel).Watch(watch_to_wire(request_id))
+            with _bound(seat, call):
+                async for message in call:
+                    yield watch_event(message)
 
     async def close(self) -> None:
         """Close every channel."""
-        self._over.set()
-        for seat in [*self._channels]:
-            self._forget(seat)
-        await asyncio.gather(*self._closing)
-
-    def _channel(self, seat: Seat) -> grpc.aio.Channel:
-        channel = self._channels.get(seat)
-        if channel is None:
-            channel = self._channels[seat] = dial(seat.who.address, self._settings, self._tracing)
-            seat.on_lost.append(lambda: self._forget(seat))
-        return channel
-
-    def _forget(self, seat: Seat) -> None:
-        channel = self._channels.pop(seat, None)
-        if channel is not None:
-            task = asyncio.get_running_loop().create_task(self._close(channel, LAST_WORDS_S if seat.leaving else 0.0))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-
-    async def _close(self, channel: grpc.aio.Channel, after_s: float) -> None:
-        """Close a channel, and with it the calls on it, after so many seconds, or when the coordinator ends."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._over.wait(), after_s)
-        await channel.close()
+        await self._lines.close()
 
 
 class _Call(Protocol):

@@ -3,26 +3,34 @@
 Within a priority it is start-time fair queueing (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996) with one unit of work for everybody:
 what a client adds starts where its work before it ends, or now if that is later, and the earliest start is served first. So clients that
 wait are served equally often, to within one, however many each has waiting. One client alone is served in the order in which it came.
+What leaves unserved gives its time back: whatever its client has behind it starts as early as if it had never been there.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Claim:
-    """On whose behalf something waits."""
+    """On whose behalf something waits: one request. All that waits for the request has the same claim."""
 
     client: str = ""
     priority: int = 0
     """The higher, the sooner."""
+    begun: bool = False
+    """Some of what waited for the request has been served."""
+
+    @property
+    def line(self) -> tuple[int, str]:
+        """Priority and client: within a line the order is that of arrival."""
+        return self.priority, self.client
 
 
 @dataclass(order=True, frozen=True, slots=True)
@@ -36,6 +44,8 @@ class _Entry(Generic[T]):
     number: int
     item: T = field(compare=False)
     claim: Claim = field(compare=False)
+    came: int = field(compare=False)
+    """Where the lane's time was when it came."""
 
 
 @dataclass(slots=True)
@@ -80,33 +90,61 @@ class FairQueue(Generic[T]):
     def add(self, item: T, claim: Claim, *, ahead: bool = False) -> None:
         """Have it wait its turn, or, `ahead`, before all others but those that came so earlier."""
         self._number += 1
-        start = 0 if ahead else self._start(claim)
-        insort(self._entries, _Entry(not ahead, 0 if ahead else -claim.priority, start, self._number, item, claim))
+        came, start = (0, 0) if ahead else self._start(claim)
+        priority = 0 if ahead else claim.priority
+        insort(self._entries, _Entry(not ahead, -priority, start, self._number, item, claim, came))
         self._counts[claim.client] += 1
 
     def serve(self, item: T) -> None:
         """Take it out because it is served: time goes on to where it begins."""
         entry = self._pop(item)
+        entry.claim.begun = True
         if entry.behind:
             self._lanes[entry.claim.priority].pass_on(entry)
 
     def remove(self, item: T) -> None:
-        """Take it out because it waits no longer."""
-        self._pop(item)
+        """Take it out because it waits no longer: what its client has behind it moves up."""
+        gone = self._pop(item)
+        if gone.behind:
+            self._move_up(gone)
 
-    def crowding_out(self, client: str, places: int) -> T | None:
-        """What is to give way to so much more of this client where there is no room: the last one of who has most, if that stays more."""
-        others = [(count, name) for name, count in self._counts.items() if name != client]
-        most, crowd = max(others, default=(0, ""))
-        if most <= self.count(client) + places:
-            return None
-        own = [entry.item for entry in self._entries if entry.claim.client == crowd and entry.behind]
-        return own[-1] if own else None
+    def crowding_out(self, client: str, places: int, wanted: int) -> Sequence[Claim]:
+        """The requests that are to give way for `wanted` places to a client that would have so many `places` here then; none if that
+        many cannot be had.
 
-    def _start(self, claim: Claim) -> int:
+        It is always the last request in the queue of who has most there, as long as that is more than the client would have. One of which
+        something has been served stays.
+        """
+        waiting = Counter(entry.claim for entry in self._entries if entry.behind and not entry.claim.begun)
+        counts, victims, freed = self._counts.copy(), list[Claim](), 0
+        while freed < wanted:
+            crowd = [claim for claim in reversed(waiting) if claim.client != client and counts[claim.client] > places]
+            if not crowd:
+                return ()
+            victims.append(last := max(crowd, key=lambda claim: counts[claim.client]))
+            counts[last.client] -= waiting[last]
+            freed += waiting.pop(last)
+        return victims
+
+    def _start(self, claim: Claim) -> tuple[int, int]:
+        """Where time is, and where that begins which is added for this request now."""
         lane = self._lanes.setdefault(claim.priority, _Lane())
-        waiting = [entry.start + 1 for entry in self._entries if entry.behind and entry.claim == claim]
-        return max(lane.now, lane.ends.get(claim.client, 0), *waiting)
+        waiting = [entry.start + 1 for entry in self._line(claim)]
+        return lane.now, max(lane.now, lane.ends.get(claim.client, 0), *waiting)
+
+    def _line(self, claim: Claim) -> list[_Entry[T]]:
+        """What waits in the line of this request, in order."""
+        return [entry for entry in self._entries if entry.behind and entry.claim.line == claim.line]
+
+    def _move_up(self, gone: _Entry[T]) -> None:
+        free, moved = gone.start, dict[int, _Entry[T]]()
+        for entry in self._line(gone.claim):
+            if entry.start > gone.start:
+                start = max(entry.came, free)
+                moved[entry.number] = replace(entry, start=start)
+                free = start + 1
+        if moved:
+            self._entries = sorted(moved.get(entry.number, entry) for entry in self._entries)
 
     def _pop(self, item: T) -> _Entry[T]:
         index = next(index for index, entry in enumerate(self._entries) if entry.item == item)

@@ -1,6 +1,6 @@
 """The life of one request, from prompt to last message. Works on values; the servicer is its edge.
 
-1. check, quota  2. ticket  3. name and seed  4. prompt to tokens
+1. check, quota  2. ticket  3. name and seed  4. prompt to tokens, and the answer as far as the caller has it
 of every choice by itself (`run`): 5. wait for a verifier  6. choose a drafter  7. decode  8. tokens to text
 """
 
@@ -112,23 +112,25 @@ class Generator:
         target: ModelInfo,
         use: Callable[[int], None],
     ) -> AsyncGenerator[GenerateEvent, None]:
-        """Prepare the request, and run its choices. All that is read of it is used now, what it resumes too."""
+        """Prepare the request, and run its choices.
+
+        What is read of it counts as used, what it resumes too, unless no verifier ever had it.
+        """
         with self._ticket(logged, claim):
             prepared = await self._prepare(request, target, logged, claim)
-        use(logged.particulars.prompt_tokens + len(request.resume_from))
-        choices = [self._choice(prepared.choice(each.index), remaining_s, each) for each in logged.choices]
-        async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
-            async for event in events:
-                yield event
+            runs = [await self._begin(prepared.choice(each.index), remaining_s, each) for each in logged.choices]
+        use(read := logged.particulars.prompt_tokens + len(request.resume_from))
+        choices = [run.events() for run in runs]
+        try:
+            async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
+                async for event in events:
+                    yield event
+        finally:
+            if logged.verifier is None:
+                use(-read)
 
-    async def _choice(
-        self, prepared: EngineRequest, remaining_s: Remaining, logged: LoggedChoice
-    ) -> AsyncGenerator[GenerateEvent, None]:
-        answer = await self._answer(prepared)
-        logged.resumed(len(answer.tokens))
-        async with aclosing(Run(self._cluster, prepared, answer, remaining_s, logged).events()) as events:
-            async for event in events:
-                yield event
+    async def _begin(self, prepared: EngineRequest, remaining_s: Remaining, logged: LoggedChoice) -> Run:
+        return Run(self._cluster, prepared, await self._answer(prepared), remaining_s, logged)
 
     async def _answer(self, prepared: EngineRequest) -> Answer:
         """Begin an answer, behind what the caller has of it already. Raises InvalidRequest if it cannot have that."""

@@ -38,6 +38,11 @@ class _Purse:
     tokens: float
     filled_at: float
 
+    def fill(self, now: float, rate: int) -> None:
+        """Put in what has come since it was filled last, at so many tokens a minute."""
+        self.tokens = min(float(rate), self.tokens + (now - self.filled_at) * rate / _MINUTE_S)
+        self.filled_at = now
+
 
 class Quotas:
     """What the clients have and use. Everything runs on one event loop."""
@@ -49,6 +54,8 @@ class Quotas:
         self._retry_after_s = retry_after_s
         self._requests: Counter[str] = Counter()
         self._purses: dict[str, _Purse] = {}
+        self._look_at = 0.0
+        """When purses that are full again are to be forgotten."""
 
     @contextmanager
     def request(self, client: str, places: int) -> Generator[Callable[[int], None]]:
@@ -75,8 +82,6 @@ class Quotas:
 
     def _check_requests(self, client: str, places: int) -> None:
         most, asked = self._quota.requests, self._requests[client] + places
-        if not self._requests[client]:
-            del self._requests[client]
         if most is not None and asked > most:
             raise self._exhausted(
                 f"{_named(client)} would have {asked} requests on their way", "client_max_requests", most
@@ -86,6 +91,7 @@ class Quotas:
         rate = self._quota.tokens_per_minute
         if rate is None:
             return
+        self._forget_full(rate)
         left = self._purse(client, rate).tokens
         if left <= 0:
             wait_s = (1 - left) * _MINUTE_S / rate
@@ -97,14 +103,21 @@ class Quotas:
             self._purse(client, rate).tokens -= tokens
 
     def _purse(self, client: str, rate: int) -> _Purse:
-        """The client's purse, filled up to now; those that are full again are forgotten."""
+        """The client's purse, filled up to now. It takes as long however many clients there are: it is asked for with every delta."""
         now = self._clock.now()
-        for name, purse in [*self._purses.items()]:
-            purse.tokens = min(float(rate), purse.tokens + (now - purse.filled_at) * rate / _MINUTE_S)
-            purse.filled_at = now
-            if purse.tokens >= rate and name != client:
-                del self._purses[name]
-        return self._purses.setdefault(client, _Purse(float(rate), now))
+        purse = self._purses.setdefault(client, _Purse(float(rate), now))
+        purse.fill(now, rate)
+        return purse
+
+    def _forget_full(self, rate: int) -> None:
+        """Forget the purses that are full again, once a minute."""
+        now = self._clock.now()
+        if now < self._look_at:
+            return
+        self._look_at = now + _MINUTE_S
+        for purse in self._purses.values():
+            purse.fill(now, rate)
+        self._purses = {name: purse for name, purse in self._purses.items() if purse.tokens < rate}
 
     def _exhausted(self, what: str, setting: str, bound: int, wait_s: float | None = None) -> Exhausted:
         hint_s = self._retry_after_s if wait_s is None else wait_s

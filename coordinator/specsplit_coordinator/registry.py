@@ -202,6 +202,8 @@ class Registry:
         if isinstance(who.role, ModelInfo):
             self._require_same_vocabulary(who.member_id, who.role)
         seat = self._seats[who.member_id] = self._back(who) or self._seat(who)
+        if (namesake := self._away.get(who.member_id)) is not None:
+            self.remove(namesake, "another has its name now")
         self.changed()
         return seat
 
@@ -210,12 +212,9 @@ class Registry:
         return Seat(who, self._clock.now(), Breaker(self._clock), group=group)
 
     def _back(self, who: Register) -> Seat | None:
-        """The seat of one that was away; None if there is none, or it was another's, who is lost then."""
+        """The seat of one that was away; None if there is none, or it is another's."""
         seat = self._away.get(who.member_id)
-        if seat is None:
-            return None
-        if seat.who != who:
-            self.remove(seat, "another has its name now")
+        if seat is None or seat.who != who:
             return None
         del self._away[who.member_id]
         seat.absence, seat.heard_at = None, self._clock.now()
@@ -223,9 +222,10 @@ class Registry:
 
     def _joined(self, who: GroupRank) -> Group:
         group = self._groups.get(who.group_id) or Group(who.size)
-        if group.empty:
-            group.since = self._clock.now()
+        first = group.empty
         group.join(who)
+        if first:
+            group.since = self._clock.now()
         self._groups[who.group_id] = group
         return group
 

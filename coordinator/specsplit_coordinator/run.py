@@ -79,6 +79,7 @@ class Run:
     async def events(self) -> AsyncGenerator[GenerateEvent, None]:
         """Its deltas and its Done. Raises SpecsplitError."""
         index = self._logged.index
+        self._logged.resumed(len(self._answer.tokens))
         async with aclosing(self._deltas()) as deltas:
             async for delta in deltas:
                 yield replace(delta, index=index) if index else delta

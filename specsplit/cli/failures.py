@@ -9,12 +9,23 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from specsplit.errors import InvalidRequest, SpecsplitError, Unavailable, Unsupported
+from specsplit.errors import (
+    InvalidRequest,
+    PermissionDenied,
+    SpecsplitError,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+)
 
 # typer carries its own click or uses the one installed, depending on its version; either way these are the two classes.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
-_HINT = "is a coordinator running there? start one with specsplit up"
+_NOBODY_THERE = "is a coordinator running there? start one with specsplit up"
+_NOT_ALLOWED = (
+    "show another token or certificate (--token-file, --tls-cert), and operators' commands to the port that members have, if there is one "
+    "(--address)"
+)
 
 
 class OneLineGroup(TyperGroup):
@@ -48,7 +59,9 @@ def leave(error: SpecsplitError) -> NoReturn:
     """Say what went wrong and exit: 2 for a wrong or unsupported value, else 1."""
     sentence = str(error)
     if isinstance(error, Unavailable) and "connection refused" in sentence.lower():
-        sentence += f"; {_HINT}"
+        sentence += f"; {_NOBODY_THERE}"
+    if isinstance(error, Unauthenticated | PermissionDenied):
+        sentence += f"; {_NOT_ALLOWED}"
     fail(sentence, 2 if isinstance(error, InvalidRequest | Unsupported) else 1)
 
 

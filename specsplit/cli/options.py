@@ -12,10 +12,12 @@ import typer
 
 from specsplit.settings import ClientSettings, TransportSettings
 
-ADDRESS = "127.0.0.1:50050"
+ADDRESS = ClientSettings().address
 """Where a coordinator listens unless told otherwise."""
 
-AddressOption = Annotated[str, typer.Option("--address", metavar="HOST:PORT", help="The coordinator.")]
+AddressOption = Annotated[
+    str, typer.Option("--address", metavar="HOST:PORT", envvar="SPECSPLIT_CLIENT_ADDRESS", help="The coordinator.")
+]
 """Which coordinator to talk to."""
 
 _TRANSPORT: dict[str, Any] = {

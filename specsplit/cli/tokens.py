@@ -12,8 +12,14 @@ import typer
 from specsplit.errors import InvalidRequest
 from specsplit.identity import CallerRole, digest
 
-TOKENS = "tokens.toml"
-"""The file that services are given as tokens_file."""
+FOLDERS: Mapping[CallerRole, str] = {
+    CallerRole.CLIENT: "clients",
+    CallerRole.MEMBER: "members",
+    CallerRole.OPERATOR: "operators",
+}
+"""Where the tokens of a role lie, so that each machine or container can be given those of its role alone."""
+TOKENS = f"{FOLDERS[CallerRole.MEMBER]}/tokens.toml"
+"""The file that services are given as tokens_file; whoever has it shows the token of members too."""
 _BYTES = 32
 """Of chance in a token."""
 
@@ -25,9 +31,10 @@ def tokens(
         typer.Option("--client", metavar="NAME", help="A client with a token of its own; any number. Default: client."),
     ] = None,
 ) -> None:
-    """Draw tokens, one for each client, one for members and one for operators: NAME.token each, and tokens.toml, which knows them.
+    """Draw tokens: clients/NAME.token for each client, members/member.token, operators/operator.token, and members/tokens.toml, by
+    which services know them.
 
-    What is there already stays: a folder that has tokens.toml is left as it is.
+    A service needs the folder members, and nothing else. What is there already stays: a folder that has tokens is left as it is.
     """
     if (folder / TOKENS).exists():
         typer.echo(f"{folder / TOKENS} is there already; nothing was changed")
@@ -36,18 +43,19 @@ def tokens(
     if taken := roles.keys() & {CallerRole.MEMBER, CallerRole.OPERATOR}:
         raise InvalidRequest("client", f"is {min(taken)!r}, the name of a role; expected another name")
     drawn = write(folder, {**roles, "member": CallerRole.MEMBER, "operator": CallerRole.OPERATOR})
-    typer.echo(f"{folder}: {', '.join(path.name for path in drawn)}")
+    typer.echo(f"{folder}: {', '.join(str(path.relative_to(folder)) for path in drawn)}")
 
 
 def write(folder: Path, roles: Mapping[str, CallerRole]) -> list[Path]:
-    """Draw a token for every name, and write them and their tokens.toml, which comes last; the paths. Raises InvalidRequest."""
+    """Draw a token for every name, and write them and what knows them, which comes last; the paths. Raises InvalidRequest."""
     entries: list[str] = []
     paths: list[Path] = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for place in FOLDERS.values():
+            (folder / place).mkdir(parents=True, exist_ok=True)
         for name, role in roles.items():
             token = secrets.token_urlsafe(_BYTES)
-            paths.append(_private(folder / f"{_checked(name)}.token", token + "\n"))
+            paths.append(_private(folder / FOLDERS[role] / f"{_checked(name)}.token", token + "\n"))
             entries.append(f'[{name}]\nroles = ["{role}"]\nsha256 = "{digest(token)}"\n')
         return [*paths, _private(folder / TOKENS, "\n".join(entries))]
     except OSError as error:

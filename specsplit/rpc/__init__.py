@@ -13,6 +13,7 @@ from specsplit.rpc.catalogue import (
     to_error,
     to_status,
 )
+from specsplit.rpc.certificates import Pems, shown_to_servers
 from specsplit.rpc.channel import check_reachable, dial, dial_blocking
 from specsplit.rpc.edge import Context, abort
 from specsplit.rpc.health import health_of_blocking, wait_until_serving, wait_until_serving_blocking
@@ -30,6 +31,7 @@ __all__ = [
     "Context",
     "Dialled",
     "Membership",
+    "Pems",
     "Phase",
     "Server",
     "Service",
@@ -47,6 +49,7 @@ __all__ = [
     "registration",
     "run_service",
     "sentence_of",
+    "shown_to_servers",
     "to_error",
     "to_status",
     "wait_until_serving",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ class Pems:
     """Whoever signed the peer's certificate."""
     chain: bytes | None
     """This side's certificate, and the key to it."""
-    key: bytes | None
+    key: bytes | None = field(repr=False)
 
     @property
     def pair(self) -> tuple[bytes, bytes]:
@@ -33,12 +33,20 @@ class Pems:
         return self.key, self.chain
 
 
-def channel_credentials(settings: TransportSettings) -> grpc.ChannelCredentials | None:
-    """What to dial with now; None: in the clear. Raises InvalidRequest if the files are no good the first time."""
+def shown_to_servers(settings: TransportSettings) -> Pems | None:
+    """What a channel that is dialled now shows and checks; None: it is in the clear. An open channel keeps what it was dialled with.
+
+    Raises InvalidRequest if the files are no good the first time.
+    """
     if settings.tls_ca is None:
         return None
-    pems = _files(settings.tls_ca, "tls_ca", settings.tls_cert, settings.tls_key).value
-    return grpc.ssl_channel_credentials(pems.authority, pems.key, pems.chain)
+    return _files(settings.tls_ca, "tls_ca", settings.tls_cert, settings.tls_key).value
+
+
+def channel_credentials(settings: TransportSettings) -> grpc.ChannelCredentials | None:
+    """What to dial with now; None: in the clear. Raises InvalidRequest if the files are no good the first time."""
+    pems = shown_to_servers(settings)
+    return None if pems is None else grpc.ssl_channel_credentials(pems.authority, pems.key, pems.chain)
 
 
 def server_credentials(settings: ServiceSettings) -> grpc.ServerCredentials | None:

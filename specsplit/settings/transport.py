@@ -44,6 +44,9 @@ class ClientSettings(TransportSettings):
 
     model_config = SettingsConfigDict(env_prefix="SPECSPLIT_CLIENT_")
 
+    address: str = "127.0.0.1:50050"
+    """host:port of the coordinator that commands talk to; a program gives its client one."""
+
     @model_validator(mode="after")
     def _check_certificate(self) -> Self:
         if self.tls_cert is not None and self.tls_ca is None:

@@ -24,28 +24,30 @@ def run(*arguments: str) -> int:
 def test_every_party_gets_a_token_that_the_servers_file_knows_and_nobody_else_reads(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     assert run("tokens", str(folder), "--client", "alice", "--client", "bob-2") == 0
-    known = tokens_of((folder / "tokens.toml").read_text())
+    known = tokens_of((folder / "members/tokens.toml").read_text())
     roles = {"alice": "client", "bob-2": "client", "member": "member", "operator": "operator"}
     for name, role in roles.items():
-        token = token_of((folder / f"{name}.token").read_text())
+        token = token_of((folder / f"{role}s" / f"{name}.token").read_text())
         assert known[digest(token)] == Identity(name, frozenset({CallerRole(role)}))
-        assert token not in (folder / "tokens.toml").read_text()
+        assert token not in (folder / "members/tokens.toml").read_text()
     assert len(known) == len(roles)
-    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert len(files) == len(roles) + 1
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
 def test_tokens_that_are_there_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("tokens", str(tmp_path)) == 0
-    before = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    before = {file: file.read_text() for file in tmp_path.rglob("*.t*")}
     assert run("tokens", str(tmp_path), "--client", "alice") == 0
     assert "nothing was changed" in capsys.readouterr().out
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == before
+    assert {file: file.read_text() for file in tmp_path.rglob("*.t*")} == before and len(before) == 4
 
 
 @pytest.mark.parametrize("name", ["member", "operator", "../alice", "a b", "a.b", "ä", ""])
 def test_a_name_that_is_taken_or_no_file_is_refused_and_nothing_is_known(name: str, tmp_path: Path) -> None:
     assert run("tokens", str(tmp_path), "--client", name) == 2
-    assert not (tmp_path / "tokens.toml").exists()
+    assert not (tmp_path / "members/tokens.toml").exists()
 
 
 def test_what_a_command_is_not_told_it_finds_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +58,18 @@ def test_what_a_command_is_not_told_it_finds_in_the_environment(monkeypatch: pyt
     monkeypatch.setenv("SPECSPLIT_CLIENT_TOKEN", "secret")
     with pytest.raises(InvalidRequest, match="names no setting"):
         transport()
+
+
+def test_a_command_dials_what_it_is_told_then_what_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPECSPLIT_CLIENT_ADDRESS", "127.0.0.1:7")
+    assert ClientSettings.load().address == "127.0.0.1:7"
+    assert run("status", "--once") == 1
+    assert "127.0.0.1:7" in capsys.readouterr().err
+    assert run("status", "--once", "--address", "127.0.0.1:9") == 1
+    err = capsys.readouterr().err
+    assert "127.0.0.1:9" in err and "127.0.0.1:7" not in err
 
 
 def test_a_certificate_that_would_never_be_shown_is_refused(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 
 import pytest
 
 from specsplit.clock import ManualClock
-from specsplit.errors import Exhausted, Unavailable
+from specsplit.errors import Exhausted, InvalidRequest, Unavailable
 from specsplit.membership import GroupRank, Register
 from specsplit.values import ModelInfo, Vocabulary
 from specsplit_coordinator.admission import Admission, Lease
+from specsplit_coordinator.fair_queue import Claim
 from specsplit_coordinator.registry import Registry, Seat
 
 
@@ -86,6 +88,18 @@ async def test_who_waits_is_told_when_the_last_verifier_goes(registry: Registry)
     with pytest.raises(Unavailable):
         await waiting
     assert admission.queued == 0
+
+
+async def test_who_waits_for_a_verifier_that_is_away_takes_another_that_comes_by_its_name(registry: Registry) -> None:
+    seat = join(registry, "v1")
+    admission = Admission(registry, max_queue=4, retry_after_s=1)
+    await enter(admission)
+    waiting = asyncio.create_task(enter(admission))
+    await settle()
+    registry.part(seat, "its stream ended")
+    other = join(registry, "v1", max_sessions=2)
+    assert other is not seat and seat.lost_because == "another has its name now"
+    assert (await waiting).verifier is other
 
 
 async def test_who_gives_up_waiting_leaves_the_queue(registry: Registry) -> None:
@@ -292,3 +306,135 @@ async def test_requests_that_a_failing_group_still_serves_do_not_prolong_the_wai
     assert again.done()
     with pytest.raises(Unavailable, match="no verifier took it over in 3 s"):
         await again
+
+
+class Crowded:
+    """A queue of four before one verifier with one place, which somebody has."""
+
+    def __init__(self, registry: Registry) -> None:
+        join(registry, "v1")
+        self.admission = Admission(registry, max_queue=4, retry_after_s=1)
+
+    async def begin(self) -> Crowded:
+        self.running = await enter(self.admission)
+        return self
+
+    async def ask(self, client: str, choices: int = 1) -> list[asyncio.Task[Lease]]:
+        """A request whose prompt was read: its choices, each of which waits for a place."""
+        claim = Claim(client)
+        with self.admission.ticket(choices, claim):
+            pass
+        waiting = [asyncio.create_task(self.admission.enter(claim=claim)) for _ in range(choices)]
+        await settle()
+        return waiting
+
+    async def end(self, *requests: list[asyncio.Task[Lease]]) -> None:
+        tasks = [task for request in requests for task in request]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def crowded(registry: Registry) -> Crowded:
+    return await Crowded(registry).begin()
+
+
+async def test_a_request_gives_way_with_all_of_its_choices(crowded: Crowded) -> None:
+    first, flood = await crowded.ask("flood"), await crowded.ask("flood", 3)
+    alice = await crowded.ask("alice")
+    for choice in flood:
+        with pytest.raises(Exhausted, match="most of it is of this client"):
+            await choice
+    assert not first[0].done() and crowded.admission.queued == 2
+    await crowded.end(first, alice)
+
+
+async def test_a_request_of_which_a_choice_had_a_place_never_gives_way(crowded: Crowded) -> None:
+    flood = await crowded.ask("flood", 4)
+    crowded.running.release()
+    running = await flood[0]
+    rest = await crowded.ask("flood")
+    (await crowded.ask("alice"))[0].cancel()
+    with pytest.raises(Exhausted, match="most of it is of this client"):
+        await rest[0]
+    running.release()  # the choice is over, and was told to the caller
+    running = await flood[1]
+    flooded, others = await crowded.ask("flood"), await crowded.ask("bob")
+    with pytest.raises(Exhausted, match="1 requests run and 4 wait"):
+        await crowded.ask("alice", 2)
+    assert not any(task.done() for task in (*flood[2:], *flooded, *others))
+    await crowded.end(flood, flooded, others)
+
+
+async def test_nobody_gives_way_to_a_request_that_finds_no_room_even_so(crowded: Crowded) -> None:
+    flood = [await crowded.ask("flood") for _ in range(4)]
+    with pytest.raises(Exhausted, match="1 requests run and 4 wait, which is all there is room for beside one for 3 c"):
+        await crowded.ask("alice", 3)
+    assert crowded.admission.queued == 4
+    await crowded.end(*flood)
+
+
+async def test_nobody_gives_way_to_a_request_whose_prompt_is_refused(crowded: Crowded) -> None:
+    flood = [await crowded.ask("flood") for _ in range(4)]
+    with pytest.raises(InvalidRequest), crowded.admission.ticket(1, Claim("alice")):
+        raise InvalidRequest("prompt", "is too long")
+    await settle()
+    assert crowded.admission.queued == 4 and not any(task.done() for (task,) in flood)
+    await crowded.end(*flood)
+
+
+async def test_no_more_prompts_are_read_than_there_is_room_for_once_others_give_way(crowded: Crowded) -> None:
+    """Of four the flooder has he keeps one: who has one more has no less than he."""
+    flood, admission = [await crowded.ask("flood") for _ in range(4)], crowded.admission
+    tickets: list[tuple[Claim, AbstractContextManager[None]]] = []
+    for claim in map(Claim, ("alice", "bob", "carol")):
+        tickets.append((claim, ticket := admission.ticket(1, claim)))
+        ticket.__enter__()
+    with pytest.raises(Exhausted, match="1 requests run and 7 wait"):
+        admission.ticket(1, Claim("dave"))
+    assert admission.queued == 4
+    entered: list[asyncio.Task[Lease]] = []
+    for claim, ticket in tickets:
+        ticket.__exit__(None, None, None)
+        entered.append(asyncio.create_task(admission.enter(claim=claim)))
+        await settle()
+        assert admission.queued == 4
+    assert [task.done() for (task,) in flood] == [False, True, True, True]
+    await crowded.end(*flood, entered)
+
+
+async def test_who_was_let_in_since_others_would_give_way_is_refused_if_they_cannot_any_more(crowded: Crowded) -> None:
+    flood = await crowded.ask("flood", 4)
+    ticket = crowded.admission.ticket(2, Claim("alice"))
+    ticket.__enter__()
+    crowded.running.release()
+    await settle()
+    assert flood[0].done(), "the request has begun"
+    with pytest.raises(Exhausted, match="1 requests run and 3 wait"):
+        ticket.__exit__(None, None, None)
+    assert crowded.admission.queued == 3 and not any(task.done() for task in flood[1:])
+    await crowded.end(flood)
+
+
+async def test_nobody_gives_way_if_there_is_room_by_then(crowded: Crowded) -> None:
+    flood = [await crowded.ask("flood") for _ in range(4)]
+    with crowded.admission.ticket(1, Claim("alice")):
+        crowded.running.release()
+        await settle()
+    assert [task.done() for (task,) in flood] == [True, False, False, False]
+    await crowded.end(*flood)
+
+
+async def test_who_had_room_when_his_prompt_was_taken_keeps_it_when_there_is_less(registry: Registry) -> None:
+    join(registry, "v1")
+    admission = Admission(registry, max_queue=0, retry_after_s=1)
+    await enter(admission)
+    other = join(registry, "v2")
+    with admission.ticket():
+        registry.remove(other, "it was killed")
+    waiting = asyncio.create_task(admission.enter())
+    await settle()
+    assert not waiting.done() and admission.queued == 1
+    waiting.cancel()
+    await asyncio.wait({waiting})

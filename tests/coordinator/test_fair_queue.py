@@ -57,10 +57,10 @@ def test_everything_comes_out_once_and_a_client_keeps_its_order(steps: list[tupl
         out.append(first(queue))
         queue.serve(out[-1])
     assert sorted([item.number for item in out] + [*left]) == [*range(len(steps))]
-    by_claim: dict[Claim, list[int]] = defaultdict(list)
+    by_line: dict[tuple[int, str], list[int]] = defaultdict(list)
     for item in out:
-        by_claim[item.claim].append(item.number)
-    assert all(numbers == sorted(numbers) for numbers in by_claim.values())
+        by_line[item.claim.line].append(item.number)
+    assert all(numbers == sorted(numbers) for numbers in by_line.values())
 
 
 @given(st.lists(claims, min_size=1), st.lists(st.booleans()))
@@ -97,14 +97,101 @@ def test_while_two_clients_wait_neither_is_served_two_more_than_the_other(
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 4))
 def test_who_has_most_gives_way_to_who_has_less_and_to_nobody_else(flood: int, own: int, places: int) -> None:
     queue = FairQueue[Item]()
-    for number in range(flood):
-        queue.add(Item(number, Claim("flood")), Claim("flood"))
-    for number in range(own):
-        queue.add(Item(number, Claim("a")), Claim("a"))
-    victim = queue.crowding_out("a", places)
-    assert (victim is not None) is (flood > own + places)
-    if victim is not None:
-        assert (victim.claim.client, victim.number) == ("flood", flood - 1), "the one that came last"
+    for client, count in (("flood", flood), ("a", own)):
+        for number in range(count):
+            queue.add(Item(number, claim := Claim(client)), claim)
+    waiting = [*queue]
+    victims = queue.crowding_out("a", own + places, 1)
+    assert bool(victims) is (flood > own + places)
+    if victims:
+        (number,) = [item.number for item in waiting if item.claim in victims]
+        assert (victims[0].client, number) == ("flood", flood - 1), "the one that came last"
+
+
+requests = st.lists(st.tuples(claims, st.integers(1, 4), st.booleans()), max_size=12)
+
+
+@given(requests, st.integers(1, 8), st.integers(1, 12))
+def test_requests_give_way_as_a_whole_and_not_once_they_have_begun_and_no_more_of_them_than_must(
+    asked: list[tuple[Claim, int, bool]], places: int, wanted: int
+) -> None:
+    queue = FairQueue[Item]()
+    for number, (claim, choices, _) in enumerate(asked):
+        for _ in range(choices):
+            queue.add(Item(number, claim), claim)
+    for number, (_, _, begun) in enumerate(asked):
+        if begun:
+            queue.serve(next(item for item in queue if item.number == number))
+    before = [*queue]
+    victims = queue.crowding_out("a", places, wanted)
+    assert [*queue] == before, "it is a question"
+    counts, freed = Counter(item.claim.client for item in before), [0]
+    for victim in victims:
+        assert victim.client != "a" and not victim.begun
+        able = {item.claim.client for item in before if not item.claim.begun and item.claim not in victims}
+        assert counts[victim.client] > places
+        assert all(counts[victim.client] >= counts[other] for other in able - {"a"}), "of who has most"
+        size = sum(item.claim is victim for item in before)
+        counts[victim.client] -= size
+        freed.append(freed[-1] + size)
+    if victims:
+        assert freed[-1] >= wanted > freed[-2]
+    able = {item.claim.client for item in before if not item.claim.begun} - {"a"}
+    assert bool(queue.crowding_out("a", places, 1)) is any(queue.count(client) > places for client in able)
+
+
+@given(st.lists(st.tuples(claims, st.booleans(), st.integers(0, 3), st.integers(0, 9))))
+def test_who_takes_something_back_comes_when_he_would_have_come_if_he_had_never_asked_for_it(
+    steps: list[tuple[Claim, bool, int, int]],
+) -> None:
+    """The one queue has what is taken back, for a while; the other never has it."""
+    queue, other, doomed = FairQueue[Item](), FairQueue[Item](), list[Item]()
+    for number, (claim, stays, then, which) in enumerate(steps):
+        queue.add(item := Item(number, claim), claim)
+        if stays:
+            other.add(item, claim)
+        else:
+            doomed.append(item)
+        if then == 1 and doomed:
+            queue.remove(doomed.pop(which % len(doomed)))
+        if then == 2 and len(other) and first(queue) is first(other):
+            served = first(queue)
+            queue.serve(served)
+            other.serve(served)
+    for item in reversed(doomed):
+        queue.remove(item)
+    assert [*queue] == [*other]
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.lists(st.integers(0, 99), max_size=60))
+def test_whatever_two_clients_take_back_neither_is_served_two_more_than_the_other_while_both_wait(
+    flood: int, few: int, taken_back: list[int]
+) -> None:
+    queue = FairQueue[Item]()
+    for client, count in (("flood", flood), ("a", few)):
+        for number in range(count):
+            queue.add(Item(number, claim := Claim(client)), claim)
+    served: Counter[str] = Counter()
+    while queue.count("flood") and queue.count("a"):
+        item = first(queue)
+        queue.serve(item)
+        served[item.claim.client] += 1
+        assert abs(served["flood"] - served["a"]) <= 1
+        if taken_back and len(queue):
+            waiting = [*queue]
+            queue.remove(waiting[taken_back.pop() % len(waiting)])
+
+
+def test_who_takes_back_most_of_what_he_asked_for_is_next_again() -> None:
+    """Starts of a: 0 to 9, and those of b: 0 and 1. Once a1 to a8 are gone a9 starts at 1."""
+    queue: FairQueue[str] = FairQueue()
+    for number in range(10):
+        queue.add(f"a{number}", Claim("a"))
+    queue.add("b0", Claim("b"))
+    queue.add("b1", Claim("b"))
+    for number in range(1, 9):
+        queue.remove(f"a{number}")
+    assert [*queue] == ["a0", "b0", "a9", "b1"]
 
 
 def test_who_is_served_just_now_comes_behind_one_that_had_nothing() -> None:
@@ -136,3 +223,17 @@ def test_of_a_client_that_does_not_wait_no_more_is_remembered_than_that_it_was_s
     (lane,) = vars(queue)["_lanes"].values()
     assert (lane.now, lane.ends) == (198, {"b": 199})
     assert not vars(queue)["_counts"]
+
+
+def test_what_moves_up_does_not_begin_before_it_came() -> None:
+    """All of b is served out of turn, so that time is at 4 when a1, a2 and c0 come: their starts are 4, 5 and 4."""
+    queue: FairQueue[str] = FairQueue()
+    queue.add("a0", Claim("a"))
+    for number in range(5):
+        queue.add(f"b{number}", Claim("b"))
+    for number in range(5):
+        queue.serve(f"b{number}")
+    for name in ("a1", "a2", "c0"):
+        queue.add(name, Claim(name[0]))
+    queue.remove("a0")
+    assert [*queue] == ["a1", "c0", "a2"]

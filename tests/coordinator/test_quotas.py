@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,9 @@ from specsplit.identity import CallerRole
 from specsplit.observe.metric_table import CLIENT_REQUESTS, CLIENT_TOKENS
 from specsplit.rpc import dial
 from specsplit.settings import TransportSettings
+from specsplit_coordinator.fair_queue import Claim
 from specsplit_coordinator.quotas import Quota, Quotas
+from tests.support.effort import Effort
 
 if TYPE_CHECKING:
     from .conftest import Cluster, Script, StartCluster
@@ -91,6 +93,20 @@ def test_purses_that_are_full_are_forgotten() -> None:
     assert [*vars(quotas)["_purses"]] == ["alice"]
 
 
+@pytest.mark.parametrize("tokens", [1, 0])
+def test_a_delta_costs_as_much_work_with_many_clients_as_with_few(tokens: int) -> None:
+    def effort(others: int) -> int:
+        quotas, counted = Quotas(Quota(tokens_per_minute=60), ManualClock(), 1.0), Effort()
+        for number in range(others):
+            with quotas.request(f"client {number}", 1) as use:
+                use(10)
+        with quotas.request("alice", 1) as use, counted.counted():
+            use(tokens)
+        return counted.lines
+
+    assert effort(200) == effort(2)
+
+
 class Known:
     """A cluster that knows alice and the flooder by their tokens."""
 
@@ -100,7 +116,7 @@ class Known:
         self._stack = stack
 
     async def client(self, name: str) -> AsyncClient:
-        shown = TransportSettings(token_file=self._folder / f"{name}.token")
+        shown = TransportSettings(token_file=self._folder / "clients" / f"{name}.token")
         return await self._stack.enter_async_context(AsyncClient(self.cluster.address, shown))
 
 
@@ -109,12 +125,12 @@ async def known(start_cluster: StartCluster, tmp_path: Path, say: Say, monkeypat
     """Starts such a cluster, with a verifier for one session whose answers do not end."""
     client, member = CallerRole.CLIENT, CallerRole.MEMBER
     write(tmp_path, {"alice": client, "flood": client, "member": member})
-    as_member = TransportSettings(token_file=tmp_path / "member.token")
+    as_member = TransportSettings(token_file=tmp_path / "members/member.token")
     monkeypatch.setattr("tests.coordinator.conftest.dial", lambda address: dial(address, as_member))
     async with AsyncExitStack() as stack:
 
         async def start(then_wait: bool = True, **settings: Any) -> Known:
-            cluster = await start_cluster(tokens_file=tmp_path / "tokens.toml", **settings)
+            cluster = await start_cluster(tokens_file=tmp_path / "members/tokens.toml", **settings)
             await cluster.add_verifier(say((5, 6, 7), then_wait=then_wait), "v1", max_sessions=1)
             return Known(cluster, tmp_path, stack)
 
@@ -229,3 +245,54 @@ async def test_what_a_request_resumes_counts_as_tokens_of_the_client(known: Call
     assert (await alice.generate("x", resume_from=(5,) * 50, max_tokens=52)).tokens
     with pytest.raises(Exhausted, match="client alice has used up its tokens"):
         await alice.generate("x")
+
+
+async def test_a_request_that_streams_is_never_ended_to_make_room(known: Callable[..., Any]) -> None:
+    cluster: Known = await known(max_queue=3)
+    flood, alice = await cluster.client("flood"), await cluster.client("alice")
+    async with aclosing(flood.stream("x", n=4)) as streaming:
+        await anext(streaming)
+        admission = cluster.cluster.coordinator.admission
+        async with asyncio.timeout(30):
+            while admission.queued < 3:
+                await asyncio.sleep(0.01)
+        with pytest.raises(Exhausted, match="1 requests run and 3 wait, which is all there is room for"):
+            await alice.generate("x")
+        assert (admission.running, admission.queued) == (1, 3)
+
+
+async def test_a_request_that_is_refused_ends_nobody_elses(known: Callable[..., Any]) -> None:
+    cluster: Known = await known(max_queue=4, client_max_requests=2)
+    flood, alice = await cluster.client("flood"), await cluster.client("alice")
+    asked = asyncio.create_task(flood.generate("x", n=2))
+    admission = cluster.cluster.coordinator.admission
+    async with asyncio.timeout(30):
+        while not admission.queued:
+            await asyncio.sleep(0.01)
+    claims = [Claim("other") for _ in range(3)]
+    waiting = [asyncio.create_task(admission.enter(claim=claim)) for claim in claims]
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidRequest, match="max_tokens"):
+        await alice.generate("x", max_tokens=512)
+    with pytest.raises(InvalidRequest, match="resume_from: has 9 tokens, but the answer ends after 2 at most"):
+        await alice.generate("x", max_tokens=2, resume_from=(5,) * 9)
+    with pytest.raises(Exhausted, match="client_max_requests = 2"):
+        await alice.generate("x", n=3)
+    assert admission.queued == 4 and not any(task.done() for task in waiting)
+    await end([asked, *waiting])
+
+
+async def test_what_was_read_of_a_request_that_no_verifier_ever_had_is_not_counted(known: Callable[..., Any]) -> None:
+    cluster: Known = await known(client_tokens_per_minute=20)
+    tasks = await flooded(cluster, await cluster.client("flood"), 1)
+    alice, admission = await cluster.client("alice"), cluster.cluster.coordinator.admission
+    for _ in range(2):
+        asked = asyncio.create_task(alice.generate("def main( " * 40))
+        async with asyncio.timeout(30):
+            while not admission.queued:
+                assert not asked.done(), "its tokens are used up"
+                await asyncio.sleep(0.01)
+            await end([asked])
+            while admission.queued:
+                await asyncio.sleep(0.01)
+    await end(tasks)

@@ -53,6 +53,17 @@ def test_a_name_that_is_taken_is_refused_and_free_again_afterwards(registry: Reg
     registry.register(drafter("v1"))
 
 
+def test_a_member_that_is_refused_takes_nothing_from_its_namesake_that_may_come_back(registry: Registry) -> None:
+    registry.register(replace(verifier("g0"), group=GroupRank("g", 0, 2)))
+    away = registry.register(verifier("v1"))
+    registry.part(away, "its stream ended")
+    for rank, size in ((0, 2), (1, 3)):
+        with pytest.raises(InvalidRequest, match=r"register\.group"):
+            registry.register(replace(verifier("v1"), group=GroupRank("g", rank, size)))
+    assert away.lost_because is None
+    assert registry.register(verifier("v1")) is away
+
+
 def test_a_silent_member_is_lost_and_a_reporting_one_is_not(registry: Registry, clock: ManualClock) -> None:
     silent, loud = registry.register(verifier("v1")), registry.register(verifier("v2"))
     calls: list[str] = []

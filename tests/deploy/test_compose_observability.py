@@ -71,7 +71,7 @@ def test_what_turns_tracing_on_is_a_command_that_there_is(tmp_path: Path) -> Non
     token.write_text("secret")
     program, *arguments = SERVICES["tracing"]["entrypoint"]
     assert program == "specsplit"
-    here = {"coordinator:50049": "127.0.0.1:9", "/secrets/operator.token": str(token)}
+    here = {"coordinator:50049": "127.0.0.1:9", "/secrets/operators/operator.token": str(token)}
     given = [here.get(str(each), str(each)) for each in arguments]
     assert len({*arguments} - {*given}) == 2, "it shows an operator's token at the members' port"
     assert run(*given) == 1, "nobody listens there; a wrong option would be 2"

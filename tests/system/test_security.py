@@ -64,9 +64,9 @@ def by_tokens(
 ) -> tuple[Mapping[str, Any], Mapping[str, Any], Callable[[str], TransportSettings], TransportSettings]:
     write(folder, ROLES)
     return (
-        {"tokens_file": folder / "tokens.toml"},
-        {"token_file": folder / "member.token"},
-        lambda name: TransportSettings(token_file=folder / f"{name}.token"),
+        {"tokens_file": folder / "members/tokens.toml"},
+        {"token_file": folder / "members/member.token"},
+        lambda name: TransportSettings(token_file=folder / f"{ROLES[name]}s" / f"{name}.token"),
         TransportSettings(),
     )
 

@@ -1,0 +1,111 @@
+"""What a token costs the coordinator does not grow with whoever else is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from itertools import count
+
+from specsplit.client import make_request
+from specsplit.clock import ManualClock
+from specsplit.membership import Heartbeat, Register
+from specsplit.observe import TraceContext, Tracing
+from specsplit.observe.metrics import CoordinatorMetrics
+from specsplit.requests import GenerateEvent
+from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
+from specsplit.text.tokenizer import Tokenizer
+from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, SpeculationStatistics, TraceScope
+from specsplit_coordinator.admission import Admission
+from specsplit_coordinator.balance import Balance
+from specsplit_coordinator.caps import Caps
+from specsplit_coordinator.generation import Draws, Generator
+from specsplit_coordinator.placement import DrafterPlacement
+from specsplit_coordinator.quotas import Quota, Quotas
+from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.request_log import RequestLog
+from specsplit_coordinator.telemetry import tell
+from tests.support.effort import Effort
+
+from .conftest import POCKET
+
+TOKENIZER = Tokenizer.load(POCKET)
+VOCABULARY = TOKENIZER.vocabulary
+
+
+class Steady:
+    """Commits a token in every step, and has no end."""
+
+    async def decode(
+        self, seat: Seat, request: DecodeRequest, timeout_s: float | None = None, trace: TraceContext | None = None
+    ) -> AsyncGenerator[DecodeEvent, None]:
+        for steps in count(1):
+            yield Tokens((5,), 0, SpeculationStatistics(steps=steps))
+
+
+class Crowd:
+    """A coordinator with so many members of each kind, requests that run and requests that wait, each of a client of its own."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        clock = ManualClock()
+        self._registry = Registry(VOCABULARY, clock, 9.0)
+        quotas = Quotas(Quota(requests=9, queued=9, tokens_per_minute=100_000), clock, 1.0)
+        self.admission = Admission(self._registry, size, 1.0, quotas=quotas)
+        log = RequestLog(clock, Tracing("coordinator", TraceScope()))
+        tell(log, CoordinatorMetrics(on=True))
+        self._generator = Generator(
+            TOKENIZER,
+            self._registry,
+            self.admission,
+            Steady(),
+            Draws(lambda: 1, lambda: "drawn"),
+            log,
+            Caps(),
+            DrafterPlacement(Balance(self._registry, clock)),
+            quotas,
+        )
+
+    async def gather(self, stack: AsyncExitStack) -> AsyncGenerator[GenerateEvent, None]:
+        """Have all of them come, and return one of the requests that run."""
+        for number in range(self._size):
+            drafter = DrafterInfo(DrafterKind.NGRAM, "", None, 512)
+            self._registry.register(Register(f"d{number}", "a:1", drafter, 9))
+            seat = self._registry.register(Register(f"v{number}", "a:1", ModelInfo("toy", VOCABULARY, 512), 1))
+            self._registry.hear(seat, Heartbeat(Load(free_pages=999, total_pages=999, page_size=16)))
+        streams = [await self._begin(stack, f"runs {number}") for number in range(self._size)]
+        waiting = [asyncio.create_task(self._wait(f"waits {number}")) for number in range(self._size)]
+        stack.push_async_callback(asyncio.wait, waiting)
+        for task in waiting:
+            stack.callback(task.cancel)
+        while self.admission.queued < self._size:
+            await asyncio.sleep(0.01)
+        return streams[0]
+
+    async def _wait(self, client: str) -> None:
+        async with AsyncExitStack() as stack:
+            await self._begin(stack, client)
+
+    async def _begin(self, stack: AsyncExitStack, client: str) -> AsyncGenerator[GenerateEvent, None]:
+        request = make_request("x", max_tokens=100, ignore_eos=True)
+        events = await stack.enter_async_context(aclosing(self._generator.generate(request, lambda: None, client)))
+        for _ in range(3):
+            await anext(events)
+        return events
+
+    def close(self) -> None:
+        self._generator.close()
+
+
+async def test_a_token_is_as_much_work_in_a_large_cluster_that_is_busy_as_in_a_small_one() -> None:
+    lines: list[int] = []
+    for size in (1, 40):
+        effort, crowd = Effort(), Crowd(size)
+        async with AsyncExitStack() as stack:
+            events = await crowd.gather(stack)
+            assert (crowd.admission.running, crowd.admission.queued) == (size, size)
+            with effort.counted():
+                await anext(events)
+        crowd.close()
+        lines.append(effort.lines)
+    assert lines[0] == lines[1] > 20
