@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 SOURCES := specsplit drafter verifier coordinator scripts benchmarks tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types floors drift unit format bench lab gpu gpu-wheels chat protos clean
+.PHONY: help setup demo test lint types floors drift unit format bench lab fire gpu gpu-wheels chat protos clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ bench: $(STAMP) ## the benchmarks: a table, a JSON file and a plot each
 lab: $(STAMP) ## policies in virtual time: the same digits every time, in a few minutes
 	@$(BIN)/python -m benchmarks lab
 
+fire: $(STAMP) ## real processes are killed, stopped, fed nonsense, kept busy: PARTS="chaos fuzz soak", MINUTES=10 each, SEED=
+	@$(BIN)/python -m benchmarks fire $(PARTS) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
 gpu: ## with CUDA: tests and benchmarks in 9 minutes, by PYTHON as it stands and, with WHEELS=path, the packages that it lacks
 	@$(PYTHON) -m scripts.gpu_site $(if $(WHEELS),--wheels "$(WHEELS)") $(if $(COMMIT),--commit "$(COMMIT)")
 
@@ -82,4 +85,4 @@ protos: $(STAMP) ## write specsplit/v1 from protos/specsplit/v1
 	@$(BIN)/python scripts/generate_protos.py
 
 clean: ## remove what the other targets made, models and .venv excepted
-	@rm -rf dist build/protos-venv build/wheel build/wheels build/gpu .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf dist build/protos-venv build/wheel build/wheels build/gpu build/fire .pytest_cache .ruff_cache .import_linter_cache .hypothesis

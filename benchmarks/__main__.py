@@ -1,6 +1,6 @@
 """`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|telemetry|trees|all] [--quick]`.
 
-Or `lab`, `adaptive`, `ranks` or `gpu`, which have options of their own.
+Or `lab`, `adaptive`, `ranks`, `fire` or `gpu`, which have options of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.machine import describe
 from specsplit.errors import SpecsplitError
 
 NAMES = ("step_overhead", "overlap", "speedup", "acceptance", "drafters", "features", "telemetry", "trees")
-COMMANDS = ("lab", "adaptive", "ranks", "gpu")
+COMMANDS = ("lab", "adaptive", "ranks", "fire", "gpu")
 
 
 def main() -> None:

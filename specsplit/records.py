@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from specsplit.values import Estimate, Miss, Plan
@@ -128,6 +128,11 @@ class LinkStatistics:
     events_received: int = 0
     drops: int = 0
     """Streams that were closed here, since the drafter caused more work than it was asked for."""
+
+    def add(self, other: LinkStatistics) -> None:
+        """Count in what went over the streams of another drafter."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 class Eager(StrEnum):

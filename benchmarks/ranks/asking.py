@@ -7,9 +7,9 @@ import re
 import time
 from typing import Final
 
+from benchmarks.known import Known
 from benchmarks.ranks.arrivals import Asked
 from benchmarks.ranks.tally import Outcome
-from benchmarks.ranks.texts import Known
 from specsplit.client import AsyncClient, Delta
 from specsplit.errors import SpecsplitError, Unavailable
 

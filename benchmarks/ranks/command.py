@@ -15,9 +15,10 @@ from rich.console import Console
 
 from benchmarks.context import Context
 from benchmarks.machine import describe
+from benchmarks.ports import free_ports
 from benchmarks.prompts import held_out
 from benchmarks.ranks.bench import Advance, Cell, Parked, Turns, Wakes, Way, rest, visit, wake
-from benchmarks.ranks.group import RankGroup, free_ports
+from benchmarks.ranks.group import RankGroup
 from benchmarks.ranks.soak import soak
 from benchmarks.ranks.table import (
     TURNS,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import urllib.request
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
+from benchmarks.scrape import fetched, samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +54,13 @@ _NAMES = {
 
 def counted(metrics: str) -> Counters:
     """Sums since start, of what a verifier's /metrics say. Raises KeyError if one of them is missing."""
-    found = {sample: value for sample, value in _samples(metrics) if sample in _NAMES}
+    found = {sample: value for sample, value in samples(metrics) if sample in _NAMES}
     return Counters(**{field: found[name] for name, field in _NAMES.items()})
 
 
 def read(urls: Iterable[str]) -> Counters:
     """Of all verifiers that tell their metrics there, summed."""
     return sum((counted(fetched(url)) for url in urls), Counters())
-
-
-def sum_of(metrics: str, name: str) -> float:
-    """Of all samples of that name, whatever their labels."""
-    return sum(value for sample, value in _samples(metrics) if sample == name)
-
-
-def fetched(url: str) -> str:
-    """What is at an address."""
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        return answer.read().decode()
-
-
-def _samples(metrics: str) -> Iterable[tuple[str, float]]:
-    return ((sample.name, sample.value) for each in text_string_to_metric_families(metrics) for sample in each.samples)
 
 
 @dataclass(frozen=True, slots=True)

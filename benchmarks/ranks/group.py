@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,14 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from benchmarks.ports import free_ports
 from specsplit.client import Client
 from specsplit.errors import DeadlineExceeded, Unavailable
 from specsplit.membership import Member
 from specsplit.values import ModelInfo
 
 START_S = 300.0
-_PORTS = range(21_000, 32_000)
-"""Below those that the kernel gives to whoever asks for any."""
 
 
 class RankGroup:
@@ -140,20 +138,3 @@ def rank_of(pid: int) -> int | None:
     except OSError:
         return None
     return next((int(word[5:]) for word in words if word.startswith(b"RANK=")), None)
-
-
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody listens on."""
-    for first in range(_PORTS.start + os.getpid() % 1000 * 8, _PORTS.stop - count):
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
-    raise Unavailable(f"no {count} ports in a row are free")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as bound:
-        try:
-            bound.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

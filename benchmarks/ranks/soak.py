@@ -14,13 +14,15 @@ from statistics import median
 from matplotlib.figure import Figure
 
 from benchmarks.context import Context
+from benchmarks.known import Known, known_texts
+from benchmarks.leftover import left_over
+from benchmarks.ports import free_ports
 from benchmarks.ranks.arrivals import Asked, Burst, Kill, bursts, kills
 from benchmarks.ranks.asking import HANG_S, Asking
-from benchmarks.ranks.counters import fetched, sum_of
-from benchmarks.ranks.group import RankGroup, free_ports, is_parked, is_whole
+from benchmarks.ranks.group import RankGroup, is_parked, is_whole
 from benchmarks.ranks.tally import NEAR_PARK_S, Answered, Killed, Outcome, Tally
-from benchmarks.ranks.texts import Known, known_texts
 from benchmarks.ranks.wave_log import WaveLog, delays
+from benchmarks.scrape import fetched, sum_of
 from specsplit.cli.local import LocalCluster
 from specsplit.client import AsyncClient
 from specsplit.membership import Cluster
@@ -182,12 +184,7 @@ class _Soak:
 
 def _left(cluster: Cluster) -> str:
     """What is there that should not be when nobody asks for anything; empty: nothing."""
-    if cluster.queued or cluster.running:
-        return f"{cluster.queued} requests were queued, and {cluster.running} running"
-    busy = [member.member_id for member in cluster.members if member.load.sessions]
-    if busy:
-        return f"{', '.join(busy)} had sessions"
-    return "" if is_parked(cluster.members) else "the group was not parked"
+    return left_over(cluster) or ("" if is_parked(cluster.members) else "the group was not parked")
 
 
 def _report(context: Context, tally: Tally, settings: dict[str, object]) -> None:

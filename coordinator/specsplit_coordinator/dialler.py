@@ -11,7 +11,7 @@ import grpc
 
 from specsplit.errors import Incompatible, InvalidRequest, SpecsplitError, Unavailable, quoted
 from specsplit.observe import TraceContext, Tracing
-from specsplit.rpc import from_rpc_error, is_from_peer
+from specsplit.rpc import CODES, from_rpc_error, is_from_peer
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import TransportSettings
 from specsplit.v1 import verifier_pb2_grpc
@@ -20,8 +20,13 @@ from specsplit.wire.watching import Watched, watch_event, watch_to_wire
 from specsplit_coordinator.lines import Lines
 from specsplit_coordinator.registry import Seat
 
-_NOT_A_VERIFIER = frozenset({grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
-"""How a call ends that reaches somebody else's server, for instance because a verifier advertises a wrong address."""
+_OF_A_VERIFIER = frozenset(CODES.values()) - {
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.ABORTED,
+}
+"""How a call may end without a status of the catalogue. Else it has reached somebody else's server, for instance because a verifier
+advertises a wrong address."""
 _REFUSED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 """How a call ends that a verifier does not take from this coordinator, which is nothing that the caller could mend."""
 
@@ -116,7 +121,7 @@ def _as_a_verifier(seat: Seat) -> Generator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        if error.code() in _NOT_A_VERIFIER and not is_from_peer(error):
+        if error.code() not in _OF_A_VERIFIER and not is_from_peer(error):
             raise _no_verifier(seat, f"{error.code().name}: {quoted(error.details() or '')}") from error
         raise
     except (InvalidRequest, Incompatible) as error:

@@ -98,8 +98,8 @@ def pages_lacking(seat: Seat, need: Need) -> int:
 
 
 def pages_known(seat: Seat, need: Need) -> int:
-    """Pages with which a session's text begins whose KV the verifier has."""
-    if not seat.prefixes:
+    """Pages with which a session's text begins whose KV the verifier has; none known where it has not said how large its pages are."""
+    if not seat.prefixes or not seat.load.page_size:
         return 0
     known = frozenset(seat.prefixes)
     return sum(1 for _ in takewhile(known.__contains__, need.marks(seat.load.page_size)))

@@ -163,7 +163,7 @@ class Run:
                         yield delta
                 if self._answer.end is not None or self._reserved is not None:
                     return
-        raise SpecsplitError("the verifier ended the session without saying why")
+        raise SpecsplitError(f"verifier {lease.verifier.member_id} ended the session without saying why")
 
     def _preempted(self, verifier: Seat, begun: int) -> None:
         """Reserve a place where there are pages for it; not before it has got on from where it had `begun` here, lest it go round."""

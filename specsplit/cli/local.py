@@ -32,6 +32,7 @@ class Child:
 
     def __init__(self, name: str, service: str, options: Mapping[str, object], listener: Listener | None) -> None:
         """Starts it. `options` are settings of the service by name."""
+        self._options = options
         self.name = name
         self.service = service
         self._listener = listener
@@ -51,6 +52,11 @@ class Child:
         )
         self._reader = threading.Thread(target=self._read, name=f"{name}-output", daemon=True)
         self._reader.start()
+
+    def again(self) -> Child:
+        """Start another process as this one was started, which is over; a coordinator at the address that it had."""
+        here = {"listen": self._address} if self.service == "coordinator" and self._address else {}
+        return Child(self.name, self.service, {**self._options, **here}, self._listener)
 
     @property
     def pid(self) -> int:
@@ -254,6 +260,15 @@ class LocalCluster:
         child = self._spawn(name, "drafter", options)
         self.drafters.append(child)
         return child
+
+    def revive(self, child: Child) -> Child:
+        """Start another process in the place of one that is over, under the same name; a member joins by itself (`wait_joined`)."""
+        again = child.again()
+        if child is self._coordinator:
+            self._coordinator = again
+        for members in (self.verifiers, self.drafters):
+            members[:] = [again if each is child else each for each in members]
+        return again
 
     def wait_joined(self) -> None:
         """Return once the coordinator sees every member that was not told to end. Raises as `start`."""

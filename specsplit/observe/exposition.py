@@ -70,4 +70,5 @@ class _Refreshed(Collector):
 
     def _refresh(self, done: threading.Event) -> None:
         self._metrics.refresh()
+        self._metrics.tasks(len(asyncio.all_tasks(self._loop)))
         done.set()

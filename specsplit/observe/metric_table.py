@@ -57,6 +57,7 @@ _COORDINATOR = (Service.COORDINATOR,)
 _VERIFIER = (Service.VERIFIER,)
 _DRAFTER = (Service.DRAFTER,)
 _MEMBERS = (Service.VERIFIER, Service.DRAFTER)
+_ALL = tuple(Service)
 
 # Requests, seen by the coordinator.
 
@@ -443,6 +444,16 @@ EAGER_FORWARDS = Metric(
     "Forward passes without a CUDA graph although there are some, by reason. size: more tokens or rows than the largest graph takes; "
     "layout: more pages or masks than there is memory for; failed: their graph could not be captured for other layers.",
     (REASON_OF_EAGER,),
+)
+
+# Every process.
+
+TASKS = Metric(
+    "specsplit_tasks",
+    Kind.GAUGE,
+    _ALL,
+    "Tasks of the event loop that are not over.",
+    unused="it moves with the requests; a process in which it grows without end has a leak",
 )
 
 TABLE: tuple[Metric, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Metric))

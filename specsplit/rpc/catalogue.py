@@ -67,8 +67,12 @@ _ERRORS: Mapping[grpc.StatusCode, type[SpecsplitError]] = MappingProxyType(
     {code: error for error, code in CODES.items() if error not in (LoadError, RankLost)}
 )
 _TRANSPORT_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
-_BROKEN_OFF = "Internal error from Core"
-"""What grpc.aio says of a call that the other side ended, or whose connection broke, while it was being written to."""
+_BROKEN_OFF = frozenset(
+    {(grpc.StatusCode.INTERNAL, "Internal error from Core"), (grpc.StatusCode.CANCELLED, "CANCELLED")}
+)
+"""What gRPC itself says of a call that the other side ended, or whose connection broke, while it was being written to; and of one that
+reaches a server as it stops. A call that was cancelled on this side has another sentence.
+"""
 _ILLEGAL = re.compile(r"session (\d+): (.+?) in state (\w+): (.*)", re.DOTALL)
 
 
@@ -121,7 +125,7 @@ def from_rpc_error(error: grpc.RpcError, peer: str = "") -> SpecsplitError:
     """
     failure = cast("_Failure", error)
     status = _sent_status(failure)
-    if status is None and failure.code() is grpc.StatusCode.INTERNAL and failure.details() == _BROKEN_OFF:
+    if status is None and (failure.code(), failure.details()) in _BROKEN_OFF:
         return Unavailable(f"{peer or 'the other side'}: it ended the call, or the connection broke")
     sentence = shortened(failure.details() or failure.code().name, _MOST_BYTES)
     if peer and status is None and failure.code() in _TRANSPORT_CODES:
@@ -168,13 +172,14 @@ def _packed(detail: message.Message) -> any_pb2.Any:
 
 
 def _sent_status(failure: _Failure) -> status_pb2.Status | None:
-    """What the peer's own catalogue sent; None if the transport ended the call."""
+    """What the peer's own catalogue sent; None if the transport ended the call, or what was sent is the status of no such end."""
     for key, value in failure.trailing_metadata() or ():
         if key == _DETAILS_KEY and isinstance(value, bytes):
             try:
-                return status_pb2.Status.FromString(value)
+                status = status_pb2.Status.FromString(value)
             except message.DecodeError:
                 return None
+            return status if status.code == int(failure.code().value[0]) else None
     return None
 
 

@@ -96,7 +96,7 @@ class Edge(grpc.aio.ServerInterceptor):
                 return await behaviour(door(request, context), context)
             except SpecsplitError as error:
                 await abort(context, error)
-            except grpc.aio.AbortError:
+            except grpc.aio.BaseError:  # the runtime's own: the call was aborted, or the server has stopped
                 raise
             except Exception:  # noqa: BLE001 (the edge: logged, then answered with INTERNAL)
                 await self._abort_unexpected(method, context)
@@ -112,7 +112,7 @@ class Edge(grpc.aio.ServerInterceptor):
                         yield response
             except SpecsplitError as error:
                 await abort(context, error)
-            except grpc.aio.AbortError:
+            except grpc.aio.BaseError:  # the runtime's own: the call was aborted, or the server has stopped
                 raise
             except Exception:  # noqa: BLE001 (the edge: logged, then answered with INTERNAL)
                 await self._abort_unexpected(method, context)

@@ -189,8 +189,14 @@ class Membership:
         """One Join call, from registration to its end. Raises what ended it."""
         self._failure = None
         registered: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        over = asyncio.Event()
         async with self._dialled() as channel:
-            await self._talk(cluster_pb2_grpc.ClusterServiceStub(channel).Join(self._reports(registered)), registered)
+            call = cluster_pb2_grpc.ClusterServiceStub(channel).Join(self._reports(registered, over))
+            try:
+                await self._talk(call, registered)
+            finally:  # grpc.aio leaves the reports of a call that the coordinator ended waiting for the next
+                over.set()
+                self._news.set()
         raise Unavailable("coordinator: it ended the membership")
 
     async def _talk(self, call: _Call, registered: asyncio.Future[float]) -> None:
@@ -209,19 +215,22 @@ class Membership:
             call.cancel()
             registered.cancel()
 
-    async def _reports(self, registered: asyncio.Future[float]) -> AsyncIterator[cluster_pb2.JoinRequest]:
+    async def _reports(
+        self, registered: asyncio.Future[float], over: asyncio.Event
+    ) -> AsyncIterator[cluster_pb2.JoinRequest]:
         try:
-            async for report in self._news_of(registered):
+            async for report in self._news_of(registered, over):
                 yield report_to_wire(report)
         except Exception as error:
             self._failure = error
             raise
 
-    async def _news_of(self, registered: asyncio.Future[float]) -> AsyncIterator[Report]:
+    async def _news_of(self, registered: asyncio.Future[float], over: asyncio.Event) -> AsyncIterator[Report]:
+        """What there is to say on one call, until that is over."""
         yield self._register
         interval_s = await registered
         told_draining, told_wave = False, None
-        while True:
+        while not over.is_set():
             self._news.clear()
             if self._draining and not told_draining:
                 told_draining = True

@@ -45,6 +45,9 @@ _FORMATS_BACK: dict[int, FeatureFormat] = {int(wire): each for each, wire in _FO
 _REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FINISH_REASON_LENGTH}
 _REASONS_BACK: dict[int, FinishReason] = {int(wire): reason for reason, wire in _REASONS.items()}
 
+_MOST = 2**32 - 1
+"""Of a sum."""
+
 
 def check_tokens(field: str, tokens: Sequence[int], vocab_size: int) -> None:
     """Raise InvalidRequest naming `field` and the first token id that is not below `vocab_size`."""
@@ -210,13 +213,15 @@ def usage_from_wire(message: pb.Usage) -> Usage:
 
 
 def speculation_to_wire(statistics: SpeculationStatistics) -> pb.SpeculationStatistics:
-    """Write the sums, and what follows from them."""
+    """Write the sums, and what follows from them. A sum that the wire has no room for, which none of a true session is, is written as the
+    largest number that it has.
+    """
     return pb.SpeculationStatistics(
-        steps=statistics.steps,
-        drafted=statistics.drafted,
-        accepted=statistics.accepted,
-        hits=statistics.hits,
-        misses=statistics.misses,
+        steps=min(statistics.steps, _MOST),
+        drafted=min(statistics.drafted, _MOST),
+        accepted=min(statistics.accepted, _MOST),
+        hits=min(statistics.hits, _MOST),
+        misses=min(statistics.misses, _MOST),
         accept_length=statistics.accept_length,
     )
 

@@ -11,15 +11,17 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
+from benchmarks.known import Known
+from benchmarks.ports import free_ports
 from benchmarks.ranks.arrivals import WIDTH_S, bursts, kills
 from benchmarks.ranks.bench import Cell, Turns, Wakes
-from benchmarks.ranks.counters import Counters, Processor, counted, sum_of
-from benchmarks.ranks.group import free_ports, is_parked, is_whole, rank_of
+from benchmarks.ranks.counters import Counters, Processor, counted
+from benchmarks.ranks.group import is_parked, is_whole, rank_of
 from benchmarks.ranks.table import turn_row, wake_rows, weights_note
 from benchmarks.ranks.tally import Answered, Killed, Outcome, Tally
-from benchmarks.ranks.texts import Known
 from benchmarks.ranks.wave_log import WaveLog, delays
 from benchmarks.ranks.weights import Weights, weights
+from benchmarks.scrape import sum_of
 from specsplit.membership import GroupRank, Member, WaveReport
 from specsplit.observe.metrics import VerifierMetrics
 from specsplit.values import ModelInfo, Vocabulary

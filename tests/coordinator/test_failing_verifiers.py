@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
+from google.rpc import status_pb2  # pyright: ignore[reportMissingTypeStubs]
 
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import GroupRank, Register
@@ -111,6 +113,23 @@ async def test_answers_that_cannot_be_read_are_as_bad(cluster: Cluster, say: Say
         await cluster.client.generate("x")
     await cluster.add_verifier(say((5,)), "good")
     assert (await cluster.client.generate("x")).done.verifier == "good"
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.DATA_LOSS, grpc.StatusCode.ABORTED, grpc.StatusCode.UNKNOWN])
+async def test_an_end_that_no_verifier_makes_is_as_bad(cluster: Cluster, say: Say, code: grpc.StatusCode) -> None:
+    await join_unreachable(cluster, await cluster.stack.enter_async_context(garbling(code)))
+    with pytest.raises(Unavailable, match=f"verifier bad at .* does not answer as a verifier does: {code.name}: 'no'"):
+        await cluster.client.generate("x")
+    await cluster.add_verifier(say((5,)), "good")
+    assert (await cluster.client.generate("x")).done.verifier == "good"
+
+
+async def test_details_of_another_end_are_those_of_no_verifier(cluster: Cluster) -> None:
+    of_an_ok = status_pb2.Status(message="well").SerializeToString()
+    address = await cluster.stack.enter_async_context(garbling(grpc.StatusCode.INTERNAL, of_an_ok))
+    await join_unreachable(cluster, address)
+    with pytest.raises(Unavailable, match="does not answer as a verifier does: INTERNAL: 'no'"):
+        await cluster.client.generate("x")
 
 
 async def test_after_the_first_token_another_verifier_goes_on_behind_what_has_come(cluster: Cluster, say: Say) -> None:

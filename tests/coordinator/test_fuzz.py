@@ -27,7 +27,7 @@ from specsplit.values import (
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
 from tests.coordinator.conftest import Cluster, Script
-from tests.support.fuzz import HEALTH, REFLECTION, calls_of, check_no_tracebacks, fuzz
+from tests.support.fuzz import HEALTH, REFLECTION, check_no_tracebacks, fuzz, methods_of
 
 PROMPTS = (TextPrompt("def f"), ChatPrompt((ChatMessage("user", "hello"),)), TokenPrompt((5, 6, 7)))
 REPORT = SpeculationReport("ema", estimate=Estimate(2.5, 0.02, 1e-4, 120, 100), drafters=(DrafterReport("d1", 1, 9.0),))
@@ -46,7 +46,7 @@ async def test_a_coordinator_survives_messages_that_nobody_means(
 ) -> None:
     await cluster.add_verifier(say([5], [6, 7]), max_sessions=64)
     services = (COORDINATOR_SERVICE, CLUSTER_SERVICE, HEALTH, REFLECTION)
-    await fuzz(cluster.address, calls_of(*services), EXAMPLES, rounds=200)
+    await fuzz(cluster.address, methods_of(*services), EXAMPLES, rounds=200)
     options: dict[str, Any] = {"timeout_s": 10}
     assert (await cluster.client.generate("x", **options)).tokens
     check_no_tracebacks(caplog.records)

@@ -221,6 +221,14 @@ def test_who_lost_a_verifier_is_told_if_all_have_just_failed() -> None:
         choose_verifier([one], sound_s=2.0)
 
 
+def test_of_pages_whose_size_a_verifier_has_not_said_none_are_known() -> None:
+    text, untold, knows = range(100), verifier("untold"), holding("knows", free=99)
+    for seat in (untold, knows):
+        seat.report = replace(seat.report, prefixes=first_marks(text, 16))
+    assert untold.load.page_size == 0 == pages_known(untold, Need(text))
+    assert choose_verifier([untold, knows], Need(text)) is knows
+
+
 def test_then_the_shortest_queue_then_the_beginning_of_the_text_then_load() -> None:
     text = range(100)
     knows, queues, idle = holding("a", free=99, running=1), holding("b", free=99, waiting=1), holding("c", free=99)

@@ -11,7 +11,7 @@ from specsplit.speculation import Commit
 from specsplit.wire.drafter import draft_request
 from tests.drafter.service_toys import Stream, drafter
 from tests.drafter.toys import open_event
-from tests.support.fuzz import HEALTH, REFLECTION, calls_of, check_no_tracebacks, fuzz
+from tests.support.fuzz import HEALTH, REFLECTION, check_no_tracebacks, fuzz, methods_of
 
 EXAMPLES = (
     draft_request([(1, open_event([1, 2, 1, 2])), (2, open_event([3, 4, 3]))]),
@@ -21,7 +21,7 @@ EXAMPLES = (
 
 async def test_a_drafter_survives_messages_that_nobody_means(caplog: pytest.LogCaptureFixture) -> None:
     async with drafter() as (server, channel, running):
-        await fuzz(server.bound, calls_of(DRAFTER_SERVICE, HEALTH, REFLECTION), EXAMPLES, rounds=300)
+        await fuzz(server.bound, methods_of(DRAFTER_SERVICE, HEALTH, REFLECTION), EXAMPLES, rounds=300)
         stream = Stream(channel)
         stream.send((1, open_event([1, 2, 1])))
         assert (await stream.grown(1)).tokens[0] == 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import grpc
 import pytest
 from hypothesis import given
@@ -11,6 +14,7 @@ from specsplit import errors
 from specsplit.rpc import CODES, code_of, from_rpc_error, number_of, to_error, to_status
 from tests.rpc.toy import get_model_info, serving
 
+OWN_CANCEL = "Locally cancelled by application!"
 EXAMPLES = [
     errors.InvalidRequest("sampling.top_p", "is 2, expected a number in (0, 1]: see the docs"),
     errors.Unsupported("logprobs", "not supported yet"),
@@ -82,6 +86,45 @@ def test_a_shortened_sentence_keeps_its_beginning_and_its_measure(sentence: str,
 def test_somebody_elses_text_is_quoted_with_its_length() -> None:
     assert errors.quoted("it's\n") == '"it\'s\\n"'
     assert errors.quoted("x" * 5_000) == f"'{'x' * 100}'… (5,000 characters)"
+
+
+async def test_a_call_that_reaches_a_server_as_it_stops_is_unavailable_as_those_before_it() -> None:
+    class Draining(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+            async def refuse(request: bytes, context: Any) -> None:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
+
+            return grpc.unary_unary_rpc_method_handler(refuse)
+
+    async def ask() -> None:
+        while not over.is_set():
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await channel.unary_unary("/a/b")(b"")
+            found.add((failed.value.code(), type(from_rpc_error(failed.value, "coordinator"))))
+
+    found: set[object] = set()
+    for _ in range(3):
+        over, server = asyncio.Event(), grpc.aio.server()
+        server.add_generic_rpc_handlers((Draining(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel, asyncio.TaskGroup() as callers:
+            for _ in range(8):
+                callers.create_task(ask())
+            await asyncio.sleep(0.05)
+            await server.stop(0.2)
+            over.set()
+    assert found <= {(code, errors.Unavailable) for code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)}
+
+
+async def test_a_call_that_its_own_caller_cancels_stays_cancelled() -> None:
+    async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
+        call = channel.unary_unary("/a/b")(b"", wait_for_ready=True)
+        call.cancel()
+        assert (await call.code(), await call.details()) == (grpc.StatusCode.CANCELLED, OWN_CANCEL)
+    nothing = grpc.aio.Metadata()
+    own = grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, nothing, nothing, details=OWN_CANCEL)
+    assert type(from_rpc_error(own, "coordinator")) is errors.Cancelled
 
 
 def test_a_call_that_broke_off_while_it_was_written_to_is_unavailable_and_says_of_whom() -> None:

@@ -207,3 +207,41 @@ async def test_a_message_that_would_be_huge_in_memory_is_refused_before_it_is_pa
         grpc.StatusCode.INVALID_ARGUMENT,
         "events: has more than 2,048 entries, expected at most 2,048",
     )
+
+
+class Lingering(Taking):
+    """Goes on reading its stream although that was cancelled, when the server has stopped."""
+
+    def __init__(self) -> None:
+        self.begun, self.stopped, self.over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def Draft(  # noqa: N802
+        self, request_iterator: AsyncIterator[drafter_pb2.DraftRequest], context: Context
+    ) -> AsyncIterator[drafter_pb2.DraftResponse]:
+        yield drafter_pb2.DraftResponse()
+        self.begun.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await self.stopped.wait()
+        try:
+            await anext(request_iterator)
+        finally:
+            self.over.set()
+
+
+async def test_a_stream_that_is_read_when_the_server_has_stopped_ends_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server, servicer = make_server(), Lingering()  # pyright: ignore[reportAbstractUsage] (one method is not asked for)
+    drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
+    address = await server.start()
+    server.ready()
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = channel.stream_stream("/specsplit.v1.DrafterService/Draft")()
+        await call.write(b"")
+        async with asyncio.timeout(20):
+            await servicer.begun.wait()
+            await server.stop()
+            servicer.stopped.set()
+            await servicer.over.wait()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

@@ -47,8 +47,9 @@ ROSTER = Roster((Endpoint("drafter-2", "127.0.0.1:8"),))
 class Script(cluster_pb2_grpc.ClusterServiceServicer):
     """Registers everyone, keeps their reports, and sends what is put into `directives` (None ends the stream)."""
 
-    def __init__(self, refusals: int = 0) -> None:
+    def __init__(self, refusals: int = 0, interval_ms: int = 20) -> None:
         self.refusals = refusals
+        self.interval_ms = interval_ms
         self.reports: asyncio.Queue[Report] = asyncio.Queue()
         self.directives: asyncio.Queue[Directive | None] = asyncio.Queue()
 
@@ -59,7 +60,7 @@ class Script(cluster_pb2_grpc.ClusterServiceServicer):
             self.refusals -= 1
             raise Unavailable("not now")
         await self.reports.put(report_from_wire(await anext(request_iterator)))
-        yield directive_to_wire(Registered(20))
+        yield directive_to_wire(Registered(self.interval_ms))
         reading = asyncio.create_task(self._read(request_iterator))
         try:
             while (directive := await self.directives.get()) is not None:
@@ -351,3 +352,17 @@ async def test_a_bug_of_a_members_own_is_logged_and_does_not_end_its_membership(
     (complaint,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert complaint.getMessage() == "not in the cluster, will retry: an unexpected error: a bug"
     assert complaint.exc_info
+
+
+async def test_what_is_news_is_told_on_the_call_that_there_is_and_not_on_the_one_that_ended() -> None:
+    script = Script(interval_ms=3_600_000)
+    async with joined(script) as member:
+        for _ in range(3):
+            assert isinstance(await script.next_report(lambda report: isinstance(report, Register)), Register)
+            await script.next_report(lambda report: isinstance(report, Heartbeat))
+            script.directives.put_nowait(None)
+        await script.next_report(lambda report: isinstance(report, Register))
+        await script.next_report(lambda report: isinstance(report, Heartbeat))
+        member.report_lost("drafter-2")
+        heard = await script.next_report()
+        assert isinstance(heard, Heartbeat) and heard.lost_drafters == ("drafter-2",)

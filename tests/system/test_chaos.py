@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specsplit.cli.local import Child, LocalCluster
+from specsplit.cli.local import LocalCluster
 from specsplit.client import Delta, Done, make_request
 from specsplit.errors import Unavailable
 from specsplit.requests import GenerateEvent
@@ -189,14 +189,10 @@ def test_a_killed_coordinator_comes_back_and_a_stream_that_it_broke_is_resumed_w
             with pytest.raises(Unavailable, match="the same request with resume_from set to them gets") as broken:
                 read_and_kill(client.send(asked))
         assert broken.value.received == tokens_of(came)
-        again = Child("coordinator", "coordinator", {"model": POCKET, "listen": cluster.address}, None)
-        try:
-            again.wait_listening(60)
-            with cluster.client() as client:
-                eventually(lambda: len((now := client.cluster()).members) == 2 and empty(now))
-                *rest, done = client.send(replace(asked, resume_from=broken.value.received))
-        finally:
-            again.kill()
+        cluster.revive(cluster.coordinator).wait_listening(60)
+        with cluster.client() as client:
+            eventually(lambda: len((now := client.cluster()).members) == 2 and empty(now))
+            *rest, done = client.send(replace(asked, resume_from=broken.value.received))
     assert tokens_of([*came, *rest]) == tokens_of(whole)
     assert text_of([*came, *rest]) == text_of(whole)
     assert isinstance(end, Done) and isinstance(done, Done)

@@ -15,7 +15,7 @@ from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
 from specsplit.wire.verifier import decode_event, decode_to_wire
 from specsplit.wire.watching import watch_to_wire
 from specsplit_verifier.service import service_of
-from tests.support.fuzz import HEALTH, REFLECTION, calls_of, check_no_tracebacks, fuzz
+from tests.support.fuzz import HEALTH, REFLECTION, check_no_tracebacks, fuzz, methods_of
 from tests.support.toys import letter
 
 REQUEST = DecodeRequest("r1", (letter("a"),), Sampling(), Stopping(3), PlanChanges(), None)
@@ -35,7 +35,7 @@ async def test_a_verifier_survives_messages_that_nobody_means(alphabet: Path, ca
     try:
         async with dial(server.bound) as channel:
             await wait_until_serving(channel, 60)
-            await fuzz(server.bound, calls_of(VERIFIER_SERVICE, HEALTH, REFLECTION), EXAMPLES, rounds=200)
+            await fuzz(server.bound, methods_of(VERIFIER_SERVICE, HEALTH, REFLECTION), EXAMPLES, rounds=200)
             call = verifier_pb2_grpc.VerifierServiceStub(channel).Decode(decode_to_wire(REQUEST))
             assert len([decode_event(message) async for message in call]) >= 2
         assert not running.done()

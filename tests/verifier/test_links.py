@@ -29,7 +29,7 @@ from specsplit.wire.drafter import draft_request, draft_response
 from specsplit.wire.limits import MAX_EVENTS, MAX_MALFORMED_EVENTS
 from specsplit.wire.packing import bytes_of, packed
 from specsplit_verifier.events import DrafterLost, FromDrafter
-from specsplit_verifier.links import DRAFT, Links, Stream, why_over
+from specsplit_verifier.links import DRAFT, OTHERS, Links, Stream, why_over
 from tests.support.flooding import KINDS, flooding
 from tests.support.garbage import GARBAGE
 
@@ -222,3 +222,22 @@ def test_no_message_holds_more_events_than_the_other_side_takes() -> None:
     ids = range(2**40, 2**40 + 100)
     grow = Grow(0, tuple(ids), tuple(ids), (2**32 - 1,) * 100, (-1.0,) * 100)
     assert len(draft_response([(1, grow)]).SerializeToString()) <= bytes_of(grow) + 100
+
+
+async def test_of_very_many_drafters_not_all_are_remembered_and_nothing_that_they_sent_is_lost_in_the_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(specsplit_verifier.links, "REMEMBERED", 3)
+    lost: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
+    settings = VerifierSettings(model=Path("unused"), drafter_connect_timeout_s=0.01)
+    links = Links(settings, SystemClock(), lost.put_nowait)
+    try:
+        for number in range(8):
+            address = f"127.0.0.1:{number + 1}"
+            links.send([(address, 1, OPEN)])
+            links.statistics[address].messages_received += 1
+            await asyncio.wait_for(lost.get(), 20)
+    finally:
+        await links.close()
+    assert [*links.statistics] == [OTHERS, "127.0.0.1:6", "127.0.0.1:7", "127.0.0.1:8"]
+    assert links.statistics[OTHERS] == LinkStatistics(messages_received=5)

@@ -163,6 +163,11 @@ def test_the_accept_length_is_told_with_the_sums() -> None:
     sums = SpeculationStatistics(steps=4, drafted=20, accepted=6, hits=1, misses=3)
     assert common.speculation_to_wire(sums).accept_length == sums.accept_length == 2.5
     assert common.speculation_to_wire(SpeculationStatistics()).accept_length == 0
+
+
+def test_sums_that_the_wire_has_no_room_for_are_written_as_the_largest_number() -> None:
+    most = SpeculationStatistics(*[2**32 - 1] * 5)
+    assert common.speculation_from_wire(common.speculation_to_wire(SpeculationStatistics.sum([most, most]))) == most
     told = common_pb2.SpeculationStatistics(steps=4, accepted=6, accept_length=99)
     assert common.speculation_from_wire(told).accept_length == 2.5
 

@@ -36,6 +36,10 @@ EVENT_BYTES = 64
 """What an event takes at least."""
 _SAID = 300
 """Bytes of what a drafter says when it ends the stream."""
+REMEMBERED = 1024
+"""Drafters whose statistics are kept apart; of those without a stream the first is then counted among the others."""
+OTHERS = ""
+"""Stands for the address of all drafters that are not kept apart any more."""
 
 DRAFT: Final = f"/{DRAFTER_SERVICE}/Draft"
 
@@ -89,7 +93,7 @@ class Links:
         self._on_event = on_event
         self._links: dict[str, DrafterStream] = {}
         self.statistics: dict[str, LinkStatistics] = {}
-        """By drafter address."""
+        """By drafter address; those of the drafters that were forgotten are in `OTHERS`."""
 
     def send(self, events: Iterable[tuple[str, int, ToDrafter]]) -> None:
         """Queue (drafter address, session, event)s. What is queued together leaves as one message per drafter.
@@ -116,6 +120,7 @@ class Links:
         except SpecsplitError as error:
             self._on_event(DrafterLost(address, str(error)))
             return None
+        self._make_room(address)
         settings, statistics = self._settings, self.statistics.setdefault(address, LinkStatistics())
         claims = Claims(settings.drafter_lost_after_s)
         allowance = Allowance(settings.max_nodes, settings.drafter_allowance)
@@ -123,6 +128,15 @@ class Links:
         self._links[address] = link
         link.task = asyncio.create_task(self._run(link), name=f"drafter {address}")
         return link
+
+    def _make_room(self, address: str) -> None:
+        """Count a drafter without a stream among the others, if another one comes and there are many."""
+        if address in self.statistics or len(self.statistics) < REMEMBERED:
+            return
+        idle = next((each for each in self.statistics if each != OTHERS and each not in self._links), None)
+        if idle is not None:
+            past = self.statistics.pop(idle)
+            self.statistics.setdefault(OTHERS, LinkStatistics()).add(past)
 
     async def _run(self, link: DrafterStream) -> None:
         lost = DrafterLost(link.address, await self._until_lost(link), dropped=link.dropped)

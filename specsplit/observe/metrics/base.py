@@ -19,6 +19,10 @@ class Metrics:
         self.instruments = Instruments(service, fixed)
         self._watchers: list[Callable[[], None]] = []
 
+    def tasks(self, count: int) -> None:
+        """So many tasks of the event loop are not over."""
+        self.instruments.gauge(table.TASKS).set(count)
+
     def watch_graphs(self, read: Callable[[], GraphStatistics]) -> None:
         """Where to look up what has become of a member's forwards, on the event loop, before every scrape."""
         made = self.instruments

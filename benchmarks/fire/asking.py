@@ -1,0 +1,133 @@
+"""One request of a caller, held against the text that it should bring."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import Final
+
+from benchmarks.fire.mix import Asked, Manner
+from benchmarks.fire.outcomes import Outcome
+from benchmarks.known import Known
+from specsplit.client import AsyncClient, Delta, Done, TokenPrompt, make_request
+from specsplit.errors import DeadlineExceeded, Exhausted, SpecsplitError, Unavailable
+from specsplit.requests import GenerateEvent, GenerateRequest
+
+HANG_S: Final = 60.0
+"""A request that is not over so long after it was sent hangs. The coordinator's `failover_s` is half of it."""
+GIVE_UP_S: Final = 120.0
+"""A caller who sends again what ended with UNAVAILABLE does so for no longer."""
+REPEAT_S: Final = 0.1
+_SLOW_S: Final = 5.0
+"""A slow reader pauses for so long in all."""
+
+
+class Asking:
+    """One request on its way."""
+
+    def __init__(self, known: Known, asked: Asked) -> None:
+        self.asked = asked
+        self.sent = 0
+        """Times."""
+        self.tokens: list[list[int]] = []
+        """Of every choice, so far."""
+        self.moved_at = 0.0
+        """When something came last, by time.monotonic(); 0: nothing has."""
+        self.drafted_at = 0.0
+        """When an accepted draft came last; 0: none has."""
+        self.over = False
+        self._known = known
+        self._began = time.monotonic()
+
+    @property
+    def received(self) -> int:
+        """Tokens."""
+        return sum(map(len, self.tokens))
+
+    async def outcome(self, client: AsyncClient) -> tuple[Outcome, str]:
+        """How it ended, and what was wrong."""
+        while True:
+            outcome, why = await self._sent(client)
+            if any(self._strays(index) for index in range(len(self.tokens))):
+                outcome, why = Outcome.DIFFERENT, f"{self.tokens} in the place of {self._expected}"
+            if outcome is not Outcome.UNAVAILABLE or not self.asked.resumes or self._age_s > GIVE_UP_S:
+                self.over = True
+                return outcome, f"{self.asked}, after {self._age_s:.1f} s and {self.received} tokens: {why}"
+            await asyncio.sleep(REPEAT_S)
+
+    async def _sent(self, client: AsyncClient) -> tuple[Outcome, str]:
+        self.sent += 1
+        try:
+            async with asyncio.timeout(HANG_S):
+                return await self._answered(client)
+        except TimeoutError:
+            return Outcome.HUNG, f"not over {HANG_S:g} s after it was sent"
+        except SpecsplitError as error:
+            return self._ended(error), f"{type(error).__name__}: {error}"
+
+    async def _answered(self, client: AsyncClient) -> tuple[Outcome, str]:
+        patience = asyncio.timeout(self.asked.patience_s if self.asked.manner is Manner.CANCEL else None)
+        try:
+            async with patience, aclosing(client.send(self._request(), self._deadline_s)) as events:
+                slept_s, done = 0.0, 0
+                async for event in events:
+                    self._take(event)
+                    done += isinstance(event, Done)
+                    if self.asked.manner is Manner.SLOW and slept_s < _SLOW_S:
+                        slept_s += self.asked.patience_s
+                        await asyncio.sleep(self.asked.patience_s)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            return Outcome.CANCELLED, ""
+        if done != self.asked.n or [tuple(each) for each in self.tokens] != self._expected:
+            return Outcome.DIFFERENT, f"{self.tokens} in the place of {self._expected}, and {done} ends"
+        return Outcome.SAME, ""
+
+    def _request(self) -> GenerateRequest:
+        """The request, for the rest if there is something already; of several choices for all, anew."""
+        if self.asked.n > 1 or not self.tokens:
+            self.tokens = [[] for _ in range(self.asked.n)]
+        asked, known = self.asked, self._known
+        return make_request(
+            TokenPrompt(known.prompt), max_tokens=asked.new, temperature=known.temperature, seed=known.seed, n=asked.n,
+            ignore_eos=True, drafter=asked.drafter, plan=asked.plan,
+            resume_from=tuple(self.tokens[0]) if asked.n == 1 else (),
+        )  # fmt: skip
+
+    @property
+    def _deadline_s(self) -> float | None:
+        return self.asked.patience_s if self.asked.manner is Manner.DEADLINE else None
+
+    @property
+    def _age_s(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def _expected(self) -> list[tuple[int, ...]]:
+        return [self._known.choice(index)[: self.asked.new] for index in range(self.asked.n)]
+
+    def _strays(self, index: int) -> bool:
+        """True if what came is not the beginning of the text."""
+        came = self.tokens[index]
+        return tuple(came) != self._expected[index][: len(came)]
+
+    def _take(self, event: GenerateEvent) -> None:
+        self.moved_at = time.monotonic()
+        if isinstance(event, Delta):
+            self.tokens[event.index] += event.tokens
+            if event.num_correct_drafts:
+                self.drafted_at = self.moved_at
+
+    def _ended(self, error: SpecsplitError) -> Outcome:
+        """Which outcome a status is: one that the protocol allows for, or a failure."""
+        match error:
+            case Unavailable() if "without its last message" not in str(error):
+                return Outcome.UNAVAILABLE
+            case Exhausted():
+                return Outcome.EXHAUSTED
+            case DeadlineExceeded() if self.asked.manner is Manner.DEADLINE:
+                return Outcome.LATE
+            case _:
+                return Outcome.FAILED

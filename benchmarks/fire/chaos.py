@@ -1,0 +1,121 @@
+"""Processes are killed, stopped, drained and started again under load, while plans change and clients are rude."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import Final
+
+from benchmarks.fire.beside import beside
+from benchmarks.fire.faults import Deed, Fault, Service, faults
+from benchmarks.fire.findings import Findings
+from benchmarks.fire.fire import DRAFTERS, Fire
+from benchmarks.fire.load import Load
+from benchmarks.fire.logs import Logs
+from benchmarks.fire.mix import mutes, plan_changes
+from benchmarks.fire.mute import Mutes
+from benchmarks.fire.plans import Plans
+from benchmarks.fire.recovery import Recoveries
+from benchmarks.fire.samples import Samples
+from benchmarks.fire.strike import AGAIN, NEXT, Strike
+from benchmarks.fire.telling import tell
+from benchmarks.fire.verdict import conclude, settled
+from specsplit.cli.local import LocalCluster
+from specsplit.errors import SpecsplitError
+
+VERIFIERS, CALLERS = 2, 6
+SAMPLE_S: Final = 2.0
+PLACES: Final = (Service.COORDINATOR, *(Service.VERIFIER,) * VERIFIERS, *(Service.DRAFTER,) * len(DRAFTERS))
+"""In the order of a cluster's children."""
+AIMS: Final = {
+    f"{Service.DRAFTER} {Deed.KILL}, {NEXT}": "< 1 s",
+    f"{Service.VERIFIER} {Deed.KILL}, {NEXT}": "< 3 s",
+    f"{Service.COORDINATOR} {Deed.KILL}, {AGAIN}": "< 3 s",
+}
+
+
+def run(fire: Fire, seconds: float) -> Findings:
+    """Let a cluster suffer for so long, then see that everything comes to its end."""
+    findings = Findings("chaos")
+    fire.say(f"{len(fire.known)} texts are known")
+    with fire.cluster("chaos", verifiers=VERIFIERS) as (cluster, logs):
+        chaos = Chaos(fire, cluster, logs)
+        left = asyncio.run(chaos.run(seconds))
+    chaos.report(findings)
+    conclude(findings, chaos.load.tally, logs, chaos.samples, left)
+    return findings
+
+
+class Chaos:
+    """One run. Everything is on one event loop, but for waiting for processes."""
+
+    def __init__(self, fire: Fire, cluster: LocalCluster, logs: Logs) -> None:
+        self.load = Load(fire, cluster.address, CALLERS)
+        self.samples = Samples()
+        self._fire = fire
+        self._cluster = cluster
+        self._logs = logs
+        self._mutes = Mutes(cluster, mutes(fire.chance("mutes")))
+        self._plans = Plans(cluster.address, plan_changes(fire.chance("plans")))
+        self._recoveries = Recoveries()
+        self._struck: Counter[str] = Counter()
+        """Faults by kind."""
+        self._suffering: dict[str, asyncio.Task[None]] = {}
+        """Faults that last, by the name of the process."""
+
+    async def run(self, seconds: float) -> str:
+        """What was left when all was over, or what ended it too soon."""
+        async with beside(
+            self.samples.keep(self._cluster, self._logs, SAMPLE_S),
+            self._mutes.run(),
+            self._plans.run(),
+            tell(self._fire, seconds, self.load, self._told),
+        ):
+            try:
+                async with self.load:
+                    await self._strike_all(time.monotonic() + seconds)
+                return await settled(self._cluster.address)
+            except SpecsplitError as error:
+                return f"the run broke off: {error}"
+
+    def report(self, findings: Findings) -> None:
+        """Write the rows that are of chaos alone."""
+        findings.add("faults", self._struck.total())
+        for kind, count in sorted(self._struck.items()):
+            findings.add(f"of these {kind}", count)
+        findings.add("changes of the plan", self._plans.made)
+        findings.add("clients that opened and never sent", self._mutes.opened)
+        self._recoveries.report(findings, AIMS)
+
+    def _told(self) -> str:
+        return f"{self._struck.total()} faults; now at {', '.join(self._suffering) or 'nobody'}"
+
+    async def _strike_all(self, until: float) -> None:
+        """Faults until then; at the end everybody is there."""
+        for fault in faults(self._fire.chance("faults"), PLACES):
+            await asyncio.sleep(fault.pause_s)
+            if time.monotonic() > until:
+                break
+            self._begin(fault)
+            if not fault.joined:
+                await self._whole()
+        await self._whole()
+
+    def _begin(self, fault: Fault) -> None:
+        """Strike, unless that process suffers already. Only a fault that has no other beside it is measured."""
+        child = self._cluster.children[PLACES.index(fault.service) + fault.place]
+        if child.name in self._suffering:
+            return
+        recoveries = Recoveries() if fault.joined or self._suffering else self._recoveries
+        strike = Strike(fault, child, self._cluster, self._logs, lambda: self.load.running, recoveries)
+        self._suffering[child.name] = asyncio.create_task(strike.run())
+        self._struck[fault.kind] += 1
+
+    async def _whole(self) -> None:
+        """Return once no fault lasts and everybody has joined. Raises Unavailable, DeadlineExceeded."""
+        try:
+            await asyncio.gather(*self._suffering.values())
+        finally:
+            self._suffering.clear()
+        await asyncio.to_thread(self._cluster.wait_joined)

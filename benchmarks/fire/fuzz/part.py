@@ -1,0 +1,82 @@
+"""The part as `python -m benchmarks fire fuzz` runs it, and the rows of its table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.fire.findings import Findings
+from benchmarks.fire.fire import Fire
+from benchmarks.fire.fuzz.case import Case
+from benchmarks.fire.fuzz.corpus import Corpus
+from benchmarks.fire.fuzz.ground import Ground, ground
+from benchmarks.fire.fuzz.memory import shares
+from benchmarks.fire.fuzz.recording import recorded
+from benchmarks.fire.fuzz.storm import Storm
+from benchmarks.fire.logs import Logs
+
+AIM = "10^6"
+"""Messages."""
+
+
+def run(fire: Fire, seconds: float, only: Sequence[str] = (), heard: Path | None = None) -> Findings:
+    """Fuzz for so long, or only the cases of these names.
+
+    Honest conversations are recorded, or read from the file `heard` that an earlier run wrote.
+    """
+    findings, _ = Findings("fuzz"), fire.known  # texts first: it takes torch, and no event loop
+    cases = [Case(fire.seed, party, int(number)) for party, _, number in (name.partition(":") for name in only)]
+    with Logs(fire.folder / "fuzz") as logs:
+        with ground(fire, logs, long=not fire.context.quick) as (place, children):
+            storm = Storm(place, children, fire.seed, fire.say)
+            asyncio.run(_stormed(fire, storm, place, seconds, cases, heard))
+        storm.memory.write(fire.folder / "fuzz" / "memory.json")
+        _report(findings, storm, logs)
+    if findings.faults:
+        fire.say(replay(fire, storm))
+    return findings
+
+
+async def _stormed(
+    fire: Fire, storm: Storm, place: Ground, seconds: float, only: Sequence[Case], heard: Path | None
+) -> None:
+    corpus = await recorded(place, fire.known) if heard is None else Corpus.read(heard)
+    corpus.write(_corpus_of(fire))
+    fire.say(f"honest messages by method: {corpus.counts}")
+    await storm.run(fire.known, corpus, seconds, only)
+
+
+def replay(fire: Fire, storm: Storm) -> str:
+    """How to have the cases again that were told, or that were under way at the end."""
+    told = [fault.partition(": ")[0] for fault in storm.tally.faults[:5]] or sorted(storm.tally.running)[:24]
+    again = f"python -m benchmarks.fire.fuzz --seed {fire.seed} --corpus {_corpus_of(fire)}"
+    return f"once more: {again} {' '.join(f'--only {name}' for name in dict.fromkeys(told))}"
+
+
+def _corpus_of(fire: Fire) -> Path:
+    return fire.folder / "fuzz" / "corpus.jsonl"
+
+
+def _report(findings: Findings, storm: Storm, logs: Logs) -> None:
+    tally, honest = storm.tally, storm.honest
+    findings.add("fuzzed messages", tally.sent, AIM)
+    findings.add("a second", round(tally.sent / max(1e-9, storm.seconds)))
+    findings.add("cases", tally.cases)
+    for rpc, messages in sorted(tally.messages.items(), key=lambda item: -item[1]):
+        findings.add(f"messages: {rpc}", messages)
+    for rpc, statuses in sorted(tally.statuses.items()):
+        findings.add(f"ended: {rpc}", ", ".join(f"{status} {count:,}" for status, count in statuses.most_common()))
+    findings.add("honest requests", len(honest.seconds))
+    findings.add("seconds of an honest request, p50, p99, longest", shares(honest.seconds))
+    findings.add("MiB of the processes at first and at last, and growth in the second half", storm.memory.told)
+    findings.must_be_none("bad ends", tally.faults)
+    findings.must_be_none(
+        "requests that failed", honest.failed if honest.seconds else [*honest.failed, "none was answered"]
+    )
+    findings.must_be_none("hangs", honest.hung)
+    findings.must_be_none("different texts", honest.different)
+    findings.must_be_none("left over", storm.left)
+    findings.must_be_none("memory", storm.memory.faults)
+    findings.must_be_none("tracebacks", logs.tracebacks)
+    findings.must_be_none("processes that died", logs.unwell)

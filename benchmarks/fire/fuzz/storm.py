@@ -1,0 +1,210 @@
+"""Hostile parties at work, many cases at once, with honest clients beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+import traceback
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from benchmarks.fire.fuzz.case import Case
+from benchmarks.fire.fuzz.corpus import Corpus
+from benchmarks.fire.fuzz.ground import Ground
+from benchmarks.fire.fuzz.honest import Honest
+from benchmarks.fire.fuzz.hostile_client import HostileClient
+from benchmarks.fire.fuzz.hostile_coordinator import Answering, directing
+from benchmarks.fire.fuzz.hostile_drafter import HostileDrafter
+from benchmarks.fire.fuzz.hostile_stream import HostileStream
+from benchmarks.fire.fuzz.hostile_verifier import HostileVerifier
+from benchmarks.fire.fuzz.memory import Memory
+from benchmarks.fire.fuzz.noise import Noise
+from benchmarks.fire.fuzz.scene import Scene
+from benchmarks.fire.fuzz.tally import Tally
+from benchmarks.known import Known
+from specsplit.cli.local import Child
+from specsplit.client import AsyncClient
+from specsplit.errors import SpecsplitError
+from specsplit.membership import Cluster
+
+AT_ONCE: Final = 24
+"""Cases."""
+HONEST: Final = 2
+"""Honest clients."""
+CASE_S: Final = 120.0
+"""A case that is not over by then hangs."""
+END_S: Final = 5.0
+"""A case that is under way when the time is over is cut off after so long."""
+REST_S: Final = 60.0
+"""What is left over when all is over gets so long to go."""
+_WEIGHTS: Final = {"client": 12, "stream": 5, "drafter": 3, "verifier": 1, "answers": 0.5, "noise": 0.5}
+_TELL_S: Final = 5.0
+_SAMPLE_S: Final = 1.0
+
+
+class Party(Protocol):
+    """Somebody hostile."""
+
+    name: str
+
+    async def act(self, case: Case) -> None:
+        """Do what is drawn for this case, and tell the tally."""
+        ...
+
+
+@dataclass
+class Storm:
+    """One run."""
+
+    ground: Ground
+    children: Mapping[str, Child]
+    seed: int
+    say: Callable[[str], None]
+    tally: Tally = field(default_factory=Tally)
+    honest: Honest = field(default_factory=Honest)
+    memory: Memory = field(default_factory=Memory)
+    left: list[str] = field(default_factory=list[str])
+    """A sentence on what was still there when all was over."""
+    seconds: float = 0.0
+
+    async def run(self, known: Sequence[Known], corpus: Corpus, seconds: float, only: Sequence[Case] = ()) -> None:
+        """Let every party act for so long; or have these cases again, one after the other."""
+        scene = Scene(self.ground, known, corpus, self.tally)
+        began = time.monotonic()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(scene.close)
+            first = next((case.number for case in only if case.party == "coordinator"), 0)
+            await stack.enter_async_context(directing(scene, self.seed, first))
+            beside = [asyncio.create_task(each) for each in (*self._askers(scene), self._watch(began + seconds))]
+            parties = _parties(scene)
+            try:
+                if only:
+                    for case in only:
+                        await self._act(parties.get(case.party), case)
+                else:
+                    await self._all(parties, began + seconds)
+            finally:
+                self.seconds = time.monotonic() - began
+                for task in beside:
+                    task.cancel()
+                _raise_any(await asyncio.gather(*beside, return_exceptions=True))
+        if self._well:
+            await self._settle()
+
+    @property
+    def _well(self) -> bool:
+        """True while every process runs."""
+        return all(child.alive for child in self.children.values())
+
+    async def _all(self, parties: Mapping[str, Party], until: float) -> None:
+        """Draw case after case until the time is over or a process is."""
+        order = random.Random(f"{self.seed} order")
+        numbers = {name: itertools.count() for name in parties}
+
+        async def worker() -> None:
+            while time.monotonic() < until and self._well:
+                name = order.choices([*parties], [_WEIGHTS[each] for each in parties])[0]
+                await self._act(parties[name], Case(self.seed, name, next(numbers[name])))
+
+        workers = [asyncio.create_task(worker()) for _ in range(AT_ONCE)]
+        _, late = await asyncio.wait(workers, timeout=until + END_S - time.monotonic())
+        for task in late:
+            task.cancel()
+        _raise_any(await asyncio.gather(*workers, return_exceptions=True))
+
+    async def _act(self, party: Party | None, case: Case) -> None:
+        if party is None:  # a hostile coordinator waits for its members
+            await asyncio.sleep(5.0)
+            return
+        self.tally.running.add(case.name)
+        self.tally.cases += 1
+        try:
+            async with asyncio.timeout(CASE_S):
+                await party.act(case)
+        except TimeoutError:
+            self.tally.fault(case, f"was not over after {CASE_S:g} s")
+        except Exception as error:  # noqa: BLE001 (one case that cannot be played must not end the others)
+            self.tally.fault(case, f"raised {error!r} at {_place(error)}")
+        finally:
+            self.tally.running.discard(case.name)
+
+    def _askers(self, scene: Scene) -> list[Coroutine[None, None, None]]:
+        drafters: list[str | None] = [None, "none", *(name for name in ("ngram", "eagle3") if name in self.children)]
+        chances = [random.Random(f"{self.seed} honest {number}") for number in range(HONEST)]
+        return [self.honest.ask(self.ground, scene.known, drafters, chance) for chance in chances]
+
+    async def _watch(self, until: float) -> None:
+        """Show progress and what is wrong, and sample memory."""
+        told = set[str]()
+        for tick in itertools.count():
+            await asyncio.sleep(_SAMPLE_S)
+            self.memory.look(self.children)
+            for fault in [each for each in self._wrong if each not in told]:
+                told.add(fault)
+                self.say(fault)
+            if tick % round(_TELL_S / _SAMPLE_S) == 0:
+                self.say(self._told(max(0.0, until - time.monotonic())))
+
+    @property
+    def _wrong(self) -> list[str]:
+        """A sentence on all that is wrong so far."""
+        return [*self.tally.faults, *self.honest.failed, *self.honest.hung, *self.honest.different]
+
+    def _told(self, left_s: float) -> str:
+        return (
+            f"{left_s:.0f} s left: {self.tally.sent:,} messages in {self.tally.cases:,} cases, "
+            f"{len(self.honest.seconds):,} honest requests, {len(self._wrong)} faults"
+        )
+
+    async def _settle(self) -> None:
+        """Both clusters come to rest: no session, no page, no member that is not honest."""
+        for address, expected in ((self.ground.public, 1 + len(self.ground.drafters)), (self.ground.lone, 0)):
+            async with AsyncClient(address, self.ground.transport("honest")) as client:
+                until, left = time.monotonic() + REST_S, "not asked"
+                while left and time.monotonic() < until:
+                    left = await _left(client, expected)
+                    await asyncio.sleep(0.5)
+                self.left += [f"{REST_S:g} s after the last message, {left}"] if left else []
+
+
+def _place(error: Exception) -> str:
+    """Where it was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}, line {last.lineno}"
+
+
+def _raise_any(ended: Sequence[object]) -> None:
+    """Raise what a task beside the cases ended with, if it was not cancelled."""
+    for error in ended:
+        if isinstance(error, Exception):
+            raise error
+
+
+def _parties(scene: Scene) -> dict[str, Party]:
+    found: list[Party] = [
+        HostileClient(scene), HostileStream(scene), HostileDrafter(scene), HostileVerifier(scene), Answering(scene), Noise(scene),
+    ]  # fmt: skip
+    return {party.name: party for party in found}
+
+
+async def _left(client: AsyncClient, members: int) -> str:
+    """What is there that should not be, or is not and should be; empty: nothing."""
+    try:
+        cluster: Cluster = await client.cluster(5)
+    except SpecsplitError as error:
+        return f"the coordinator did not answer: {error}"
+    if cluster.queued or cluster.running:
+        return f"{cluster.queued} requests were queued, and {cluster.running} running"
+    if len(cluster.members) != members:
+        return f"there were {len(cluster.members)} members in the place of {members}: {[each.member_id for each in cluster.members]}"
+    busy = [
+        f"{each.member_id} had {each.load.sessions} sessions and {each.load.free_pages} of {each.load.total_pages} pages"
+        for each in cluster.members
+        if each.load.sessions or each.load.free_pages != each.load.total_pages
+    ]
+    return "; ".join(busy)

@@ -1,0 +1,71 @@
+"""Whether what a process holds grows: the slope of a line through its samples by least squares. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.fire.samples import DESCRIPTORS, PAGES, RSS, SESSIONS, TASKS, THREADS, Life, Samples
+
+WARM_UP: Final = 1 / 3
+"""The first part of a life, which is left out: caches fill, code is loaded."""
+LEAST_SAMPLES: Final = 5
+JUDGED_MINUTES: Final = 3.0
+"""A shorter life is not judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Growth is a leak if it is more than both: in a minute, and over all samples behind the warm-up."""
+
+    per_minute: float
+    in_all: float
+
+
+BOUNDS: Final[Mapping[str, Bound]] = {
+    RSS: Bound(1.0, 32.0), DESCRIPTORS: Bound(0.5, 12.0), THREADS: Bound(0.5, 8.0), TASKS: Bound(1.0, 40.0),
+    SESSIONS: Bound(0.5, 8.0), PAGES: Bound(4.0, 200.0),
+}  # fmt: skip
+"""RSS in MiB. What callers come and go with moves counts by some tens; a leak goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Of one amount in one life, behind the warm-up."""
+
+    life: Life
+    what: str
+    per_minute: float
+    minutes: float
+
+    @property
+    def leaks(self) -> bool:
+        """True if it is above both bounds."""
+        bound = BOUNDS[self.what]
+        return self.per_minute > bound.per_minute and self.per_minute * self.minutes > bound.in_all
+
+    @property
+    def told(self) -> str:
+        return f"{self.what} of {self.life.name} (pid {self.life.pid}) by {self.per_minute:.3g} a minute for {self.minutes:.1f} minutes"
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Of the line that fits best, in y for each x; 0 if all x are the same."""
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+
+
+def growths(taken: Samples) -> Iterator[Growth]:
+    """Every amount of every life that has samples enough."""
+    for life, sampled in taken.lives.items():
+        warm = sampled[round(len(sampled) * WARM_UP) :]
+        if len(warm) < LEAST_SAMPLES or sampled[-1][0] - sampled[0][0] < JUDGED_MINUTES * 60:
+            continue
+        minutes = (warm[-1][0] - warm[0][0]) / 60
+        for what in BOUNDS:
+            points = [(at / 60, amounts[what]) for at, amounts in warm if what in amounts]
+            if len(points) >= LEAST_SAMPLES:
+                yield Growth(life, what, slope(points), minutes)

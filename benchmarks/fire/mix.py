@@ -1,0 +1,121 @@
+"""What callers ask for and how they behave, drawn on a seed. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from specsplit.values import Adaptive, Control, PlanChanges
+
+DRAFTERS: Final = (None, None, "standalone", "eagle3", "ngram", "none")
+PLANS: Final = (
+    PlanChanges(),
+    PlanChanges(),
+    PlanChanges(num_steps=0),
+    PlanChanges(num_steps=8, topk=8, num_draft_tokens=32),
+    PlanChanges(num_steps=3, topk=1, num_draft_tokens=4),
+    PlanChanges(draft_ahead=False, wait_budget_us=20_000),
+)
+
+
+class Manner(StrEnum):
+    """How a caller takes his answer."""
+
+    READ = "reads"
+    SLOW = "reads slowly"
+    CANCEL = "cancels"
+    DEADLINE = "has a deadline"
+
+
+_MANNERS: Final = (Manner.READ,) * 6 + (Manner.SLOW, Manner.CANCEL, Manner.CANCEL, Manner.DEADLINE)
+_PATIENCE_S: Final = {
+    Manner.READ: (0.0, 0.0), Manner.SLOW: (0.02, 0.3), Manner.CANCEL: (0.0, 1.0), Manner.DEADLINE: (0.05, 1.5),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request."""
+
+    text: int
+    """Which of the known texts."""
+    new: int
+    """Tokens of it."""
+    n: int
+    """Choices."""
+    drafter: str | None
+    plan: PlanChanges
+    manner: Manner
+    patience_s: float
+    """Of a slow reader between messages, of who cancels until he does, of a deadline the deadline itself."""
+    resumes: bool
+    """He asks for the rest of an answer that breaks with UNAVAILABLE, or again where nothing had come."""
+    pause_s: float
+    """From the end of his last request."""
+
+
+def requests(chance: random.Random, texts: int, longest: int) -> Iterator[Asked]:
+    """The requests of one caller, for ever, of so many texts of so many tokens."""
+    while True:
+        manner = chance.choice(_MANNERS)
+        yield Asked(
+            text=chance.randrange(texts),
+            new=min(longest, chance.choice((1, 2, 5, 16, longest, longest, longest))),
+            n=chance.choice((1, 1, 1, 1, 2)),
+            drafter=chance.choice(DRAFTERS),
+            plan=chance.choice(PLANS),
+            manner=manner,
+            patience_s=chance.uniform(*_PATIENCE_S[manner]),
+            resumes=chance.random() < 0.7,
+            pause_s=chance.choice((0.0, 0.0, chance.uniform(0.0, 0.5))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChange:
+    """What an operator does to the plan of all verifiers."""
+
+    after_s: float
+    changes: PlanChanges
+    control: Control
+    reset: bool
+
+
+def plan_changes(chance: random.Random) -> Iterator[PlanChange]:
+    """An operator's changes of the plan, for ever."""
+    controls = (*Adaptive, None)
+    while True:
+        control = Control(chance.choice(controls), None)
+        yield PlanChange(chance.uniform(1.0, 8.0), chance.choice(PLANS), control, chance.random() < 0.5)
+
+
+class Silence(StrEnum):
+    """How somebody opens and never sends."""
+
+    TCP = "a connection without a byte"
+    GENERATE = "/specsplit.v1.CoordinatorService/Generate"
+    JOIN = "/specsplit.v1.ClusterService/Join"
+    DECODE = "/specsplit.v1.VerifierService/Decode"
+    DRAFT = "/specsplit.v1.DrafterService/Draft"
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """A client that opens and never sends."""
+
+    after_s: float
+    kind: Silence
+    server: float
+    """Which of the processes that have such a call, as a share of them."""
+    holds_s: float
+    """Until he hangs up."""
+
+
+def mutes(chance: random.Random) -> Iterator[Mute]:
+    """Clients that open and never send, for ever."""
+    kinds = tuple(Silence)
+    while True:
+        yield Mute(chance.uniform(0.1, 2.0), chance.choice(kinds), chance.random(), chance.uniform(0.1, 20.0))

@@ -1,0 +1,70 @@
+"""Clients that open and never send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+
+import grpc
+
+from benchmarks.fire.mix import Mute, Silence
+from specsplit.cli.local import LocalCluster
+
+
+class Mutes:
+    """Opens what is drawn, to processes of a cluster, until cancelled."""
+
+    def __init__(self, cluster: LocalCluster, draws: Iterator[Mute]) -> None:
+        self.opened = 0
+        self._cluster = cluster
+        self._draws = draws
+
+    async def run(self) -> None:
+        """Open them, each beside the others."""
+        async with asyncio.TaskGroup() as all_of_them:
+            for mute in self._draws:
+                await asyncio.sleep(mute.after_s)
+                all_of_them.create_task(self._open(mute))
+
+    async def _open(self, mute: Mute) -> None:
+        """One of them. That the server is gone, or hangs up first, is as good."""
+        address = self._address(mute)
+        if not address:  # it is being started
+            return
+        self.opened += 1
+        with suppress(OSError, grpc.aio.AioRpcError):
+            if mute.kind is Silence.TCP:
+                await _connected(address, mute.holds_s)
+            else:
+                await _called(address, mute.kind, mute.holds_s)
+
+    def _address(self, mute: Mute) -> str:
+        cluster = self._cluster
+        servers = {
+            Silence.TCP: cluster.children, Silence.GENERATE: [cluster.coordinator], Silence.JOIN: [cluster.coordinator],
+            Silence.DECODE: cluster.verifiers, Silence.DRAFT: cluster.drafters,
+        }[mute.kind]  # fmt: skip
+        return servers[int(mute.server * len(servers))].address
+
+
+async def _connected(address: str, seconds: float) -> None:
+    host, _, port = address.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def _called(address: str, method: str, seconds: float) -> None:
+    async def nothing() -> AsyncIterator[bytes]:
+        await asyncio.sleep(seconds)
+        return
+        yield b""
+
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = channel.stream_stream(method)(nothing(), timeout=seconds)
+        async for _ in call:
+            pass

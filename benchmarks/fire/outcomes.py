@@ -1,0 +1,66 @@
+"""How requests ended, counted. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from benchmarks.fire.findings import Findings
+
+
+class Outcome(StrEnum):
+    """How a request ended."""
+
+    SAME = "exactly its text"
+    CANCELLED = "cancelled by its caller"
+    LATE = "DEADLINE_EXCEEDED, by its own deadline"
+    UNAVAILABLE = "UNAVAILABLE"
+    EXHAUSTED = "RESOURCE_EXHAUSTED"
+    DIFFERENT = "different texts"
+    HUNG = "hangs"
+    FAILED = "requests that failed"
+    """With another status, or none."""
+
+
+WRONG: Final = (Outcome.DIFFERENT, Outcome.HUNG, Outcome.FAILED)
+"""What must not be."""
+_RIGHT: Final = tuple(outcome for outcome in Outcome if outcome not in WRONG)
+
+
+@dataclass
+class Tally:
+    """Requests by outcome."""
+
+    counts: Counter[Outcome] = field(default_factory=Counter[Outcome])
+    tokens: int = 0
+    resumed: int = 0
+    """Requests that were sent more than once, since an answer broke."""
+    wrong: list[tuple[Outcome, str]] = field(default_factory=list[tuple[Outcome, str]])
+    """What must not be, with a sentence each."""
+
+    def add(self, outcome: Outcome, tokens: int, sent: int, why: str) -> None:
+        """One request that is over, after it was sent so many times."""
+        self.counts[outcome] += 1
+        self.tokens += tokens
+        self.resumed += sent > 1
+        if outcome in WRONG:
+            self.wrong.append((outcome, why))
+
+    @property
+    def told(self) -> str:
+        """One line."""
+        return ", ".join(f"{self.counts[each]} {each}" for each in Outcome if self.counts[each]) or "none is over"
+
+    def report(self, findings: Findings) -> None:
+        """Write the rows of requests. That there were none that ended with their text is a fault too."""
+        findings.add("requests", self.counts.total())
+        for outcome in _RIGHT:
+            findings.add(f"of these {outcome}", self.counts[outcome])
+        findings.add("requests sent again for the rest, since an answer broke", self.resumed)
+        findings.add("tokens", self.tokens)
+        for outcome in WRONG:
+            findings.must_be_none(outcome, [why for found, why in self.wrong if found is outcome])
+        if not self.counts[Outcome.SAME]:
+            findings.faults.append(f"{findings.part}: no request ended with its text")

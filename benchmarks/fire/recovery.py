@@ -1,0 +1,77 @@
+"""How long requests stand still after a fault."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from benchmarks.fire.asking import Asking
+from benchmarks.fire.findings import Findings
+from benchmarks.fire.mix import Manner
+
+POLL_S: Final = 0.005
+GIVE_UP_S: Final = 60.0
+
+
+@dataclass
+class Recoveries:
+    """Seconds by what was measured."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    missed: int = 0
+    """Measurements that there was nothing for: no request ran, or none that had begun to come."""
+
+    def add(self, what: str, seconds: float | None) -> None:
+        """One measurement; None: there was nothing to measure by."""
+        if seconds is None:
+            self.missed += 1
+        else:
+            self.seconds.setdefault(what, []).append(seconds)
+
+    def report(self, findings: Findings, aims: dict[str, str]) -> None:
+        """A row of the table for each, in order of their names."""
+        for what, seconds in sorted(self.seconds.items()):
+            told = f"median {median(seconds):.2f} s, worst {max(seconds):.2f} s, of {len(seconds)}"
+            findings.add(f"recovery: {what}", told, aims.get(what, ""))
+        findings.add("recovery: measurements for which no request ran", self.missed)
+
+
+def steady(running: Collection[Asking]) -> list[Asking]:
+    """Those of the requests that have begun to come, and are read as they come."""
+    return [each for each in running if each.moved_at and each.asked.manner is Manner.READ]
+
+
+async def next_tokens(asked: Collection[Asking], since: float) -> float | None:
+    """Seconds from `since` until each of these has had something more, or is over; None if there are none."""
+    return await _longest(asked, since, lambda each: each.moved_at)
+
+
+async def next_drafts(asked: Collection[Asking], since: float) -> float | None:
+    """Seconds from `since` until each of these that had accepted drafts has had one again; those that are over before do not count."""
+    return await _longest([each for each in asked if each.drafted_at], since, lambda each: each.drafted_at, ended=False)
+
+
+async def first_token(running: Callable[[], Collection[Asking]], since: float) -> float | None:
+    """Seconds from `since` until any request has had something; None if none has in a minute."""
+    while time.monotonic() < since + GIVE_UP_S:
+        if moved := [each.moved_at for each in running() if each.moved_at > since]:
+            return min(moved) - since
+        await asyncio.sleep(POLL_S)
+    return None
+
+
+async def _longest(
+    asked: Collection[Asking], since: float, moment: Callable[[Asking], float], *, ended: bool = True
+) -> float | None:
+    waiting, found = list(asked), list[float]()
+    while waiting and time.monotonic() < since + GIVE_UP_S:
+        found += [moment(each) - since for each in waiting if moment(each) > since]
+        if ended:
+            found += [time.monotonic() - since for each in waiting if each.over and moment(each) <= since]
+        waiting = [each for each in waiting if moment(each) <= since and not each.over]
+        await asyncio.sleep(POLL_S if waiting else 0)
+    return max([*found, *(GIVE_UP_S for _ in waiting)], default=None)

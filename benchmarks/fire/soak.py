@@ -1,0 +1,52 @@
+"""Steady load without faults, and what processes hold meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from benchmarks.fire.beside import beside
+from benchmarks.fire.findings import Findings
+from benchmarks.fire.fire import Fire
+from benchmarks.fire.load import Load
+from benchmarks.fire.logs import Logs
+from benchmarks.fire.samples import Samples
+from benchmarks.fire.telling import tell
+from benchmarks.fire.verdict import conclude, settled
+from specsplit.cli.local import LocalCluster
+from specsplit.errors import SpecsplitError
+
+CALLERS: Final = 4
+MOST_SAMPLES: Final = 720
+LEAST_SAMPLE_S: Final = 1.0
+
+
+def run(fire: Fire, seconds: float) -> Findings:
+    """Ask for so long, and see that nothing grows."""
+    findings, samples = Findings("soak"), Samples()
+    fire.say(f"{len(fire.known)} texts are known")
+    with fire.cluster("soak") as (cluster, logs):
+        load = Load(fire, cluster.address, CALLERS, "soak")
+        left = asyncio.run(_soaked(fire, cluster, logs, load, samples, seconds))
+    conclude(findings, load.tally, logs, samples, left)
+    return findings
+
+
+async def _soaked(fire: Fire, cluster: LocalCluster, logs: Logs, load: Load, samples: Samples, seconds: float) -> str:
+    """What was left when all was over."""
+    every_s = max(LEAST_SAMPLE_S, seconds / MOST_SAMPLES)
+    async with beside(samples.keep(cluster, logs, every_s), tell(fire, seconds, load, lambda: _told(samples))):
+        try:
+            async with load:
+                await asyncio.sleep(seconds)
+            return await settled(cluster.address)
+        except SpecsplitError as error:
+            return f"the run broke off: {error}"
+
+
+def _told(samples: Samples) -> str:
+    """The latest sample of every process."""
+    latest = {life.name: taken[-1][1] for life, taken in samples.lives.items()}
+    return "; ".join(
+        f"{name} {', '.join(f'{value:.0f} {what}' for what, value in held.items())}" for name, held in latest.items()
+    )

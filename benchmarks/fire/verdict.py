@@ -1,0 +1,43 @@
+"""What every part with processes is judged by."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from benchmarks.fire.findings import Findings
+from benchmarks.fire.leaks import BOUNDS, JUDGED_MINUTES, growths
+from benchmarks.fire.logs import Logs
+from benchmarks.fire.outcomes import Tally
+from benchmarks.fire.samples import Samples
+from benchmarks.leftover import left_over
+from specsplit.client import AsyncClient
+
+SETTLE_S: Final = 60.0
+
+
+async def settled(address: str) -> str:
+    """What is left when all requests are over, once it is nothing or a minute has passed. Raises SpecsplitError."""
+    deadline = time.monotonic() + SETTLE_S
+    async with AsyncClient(address) as client:
+        while (left := left_over(await client.cluster(SETTLE_S))) and time.monotonic() < deadline:
+            await asyncio.sleep(0.25)
+    return left
+
+
+def conclude(findings: Findings, tally: Tally, logs: Logs, samples: Samples, left: str) -> None:
+    """The rows that all parts have, once the cluster is down. `left`: what was there at the end and should not have been."""
+    tally.report(findings)
+    findings.must_be_none("tracebacks", logs.tracebacks)
+    findings.must_be_none("processes that died, or did not leave with status 0", logs.unwell)
+    findings.must_be_none("left over when all requests were over", [left] if left else [])
+    samples.write(logs.folder / "samples.jsonl")
+    grown = list(growths(samples))
+    for what, bound in BOUNDS.items():
+        here = [each for each in grown if each.what == what]
+        most = max(here, key=lambda each: each.per_minute, default=None)
+        told = f"no process lived for {JUDGED_MINUTES:g} minutes" if most is None else most.told
+        aim = f"at most {bound.per_minute:g} a minute, or {bound.in_all:g} in all"
+        findings.add(f"fastest growth of {what}, of {len(here)} lives", told, aim)
+    findings.must_be_none("leaks", [each.told for each in grown if each.leaks])

@@ -1,0 +1,174 @@
+"""What the fire draws, counts and judges; no processes but this one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import time
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from benchmarks.context import Context
+from benchmarks.fire import table
+from benchmarks.fire.asking import Asking
+from benchmarks.fire.faults import LOST_AFTER_S, Deed, Service, faults
+from benchmarks.fire.findings import Findings
+from benchmarks.fire.fire import Fire
+from benchmarks.fire.leaks import BOUNDS, growths, slope
+from benchmarks.fire.logs import Logs
+from benchmarks.fire.mix import Asked, Manner, mutes, plan_changes, requests
+from benchmarks.fire.outcomes import Outcome, Tally
+from benchmarks.fire.recovery import Recoveries, next_tokens
+from benchmarks.fire.samples import DESCRIPTORS, RSS, SESSIONS, THREADS, Life, Samples, held_by, told_by
+from benchmarks.known import Known
+from specsplit.values import PlanChanges
+
+PLACES = (Service.COORDINATOR, Service.VERIFIER, Service.VERIFIER, Service.DRAFTER)
+KNOWN = Known((1,), 0.0, 0, (5, 6, 7), ((5, 6, 7),))
+
+
+def asked(manner: Manner = Manner.READ, n: int = 1) -> Asked:
+    return Asked(0, 3, n, None, PlanChanges(), manner, 0.0, resumes=True, pause_s=0.0)
+
+
+def test_a_seed_draws_the_same_again_and_another_one_something_else() -> None:
+    def drawn(seed: int) -> list[object]:
+        chance = random.Random(seed)
+        streams = (faults(chance, PLACES), requests(chance, 4, 64), plan_changes(chance), mutes(chance))
+        return [list(islice(each, 50)) for each in streams]
+
+    assert drawn(3) == drawn(3) != drawn(4)
+
+
+def test_every_kind_of_fault_comes_once_before_any_comes_again() -> None:
+    some = list(islice(faults(random.Random(5), PLACES), 24))
+    assert len({each.kind for each in some[:12]}) == len({each.kind for each in some[12:]}) == 12
+    assert {
+        each.place for each in islice(faults(random.Random(5), PLACES), 200) if each.service is Service.VERIFIER
+    } == {0, 1}
+    for each in islice(faults(random.Random(5), PLACES), 200):
+        assert each.deed is not Deed.PAUSE or each.for_s < LOST_AFTER_S
+        assert each.deed is not Deed.STOP or each.for_s > LOST_AFTER_S
+
+
+def test_requests_are_of_every_manner_and_ask_for_no_more_than_is_known() -> None:
+    some = list(islice(requests(random.Random(1), 4, 64), 300))
+    assert {each.manner for each in some} == set(Manner) and {each.text for each in some} == set(range(4))
+    assert max(each.new for each in some) == 64 and {each.n for each in some} == {1, 2}
+
+
+@given(st.floats(-10, 10), st.floats(-100, 100), st.lists(st.integers(-100, 100), min_size=2, unique=True))
+def test_the_slope_through_points_of_a_line_is_the_lines(a: float, b: float, xs: list[int]) -> None:
+    assert slope([(x, a * x + b) for x in xs]) == pytest.approx(a, abs=1e-6)
+
+
+def test_the_slope_of_noise_is_that_of_the_best_line() -> None:
+    assert slope([(0, 0.0), (1, 2.0), (2, 1.0), (3, 3.0)]) == pytest.approx(0.8)
+    assert slope([(1, 5.0), (1, 7.0)]) == 0.0
+
+
+def life(grows: float, minutes: float = 30.0) -> Samples:
+    """A process whose RSS goes up and down by 5 MiB, and grows by so many MiB a minute behind its first third."""
+    name, each = Life("verifier-0", 7), Samples()
+    points = [
+        (at * 10.0, 300.0 + (at % 2) * 5 + max(0.0, at / 6 - minutes / 3) * grows) for at in range(round(minutes * 6))
+    ]
+    each.lives[name] = [(at, {RSS: rss}) for at, rss in points]
+    return each
+
+
+def test_what_grows_behind_the_warm_up_leaks_and_what_goes_up_and_down_does_not() -> None:
+    (leaking,) = growths(life(2.0))
+    assert leaking.per_minute == pytest.approx(2.0, rel=0.05) and leaking.leaks
+    (steady,) = growths(life(0.1))
+    assert not steady.leaks, "less than a MiB a minute"
+    (little,) = growths(life(2.0, minutes=6.0))
+    assert not little.leaks, "so few MiB may be a cache that fills"
+    assert not list(growths(life(50.0, minutes=2.0))), "too short to be judged"
+
+
+def test_samples_are_written_a_line_each(tmp_path: Path) -> None:
+    life(1.0, minutes=1.0).write(tmp_path / "a" / "samples.jsonl")
+    lines = (tmp_path / "a" / "samples.jsonl").read_text().splitlines()
+    assert len(lines) == 6 and json.loads(lines[1]) == {"process": "verifier-0", "pid": 7, "at_s": 10.0, RSS: 305.0}
+
+
+def test_a_process_is_sampled_by_what_the_kernel_and_its_metrics_say() -> None:
+    held = held_by(os.getpid())
+    assert held[RSS] > 20 and held[DESCRIPTORS] > 2 and held[THREADS] >= 1
+    metrics = "# TYPE specsplit_open_sessions gauge\n" + "".join(
+        f'specsplit_open_sessions{{kind="{kind}"}} {count}\n' for kind, count in (("ngram", 1), ("eagle3", 2))
+    )
+    assert told_by(metrics) == {SESSIONS: 3.0}
+    assert set(BOUNDS) >= {RSS, DESCRIPTORS, THREADS, SESSIONS}
+
+
+def test_a_traceback_is_found_in_either_form_and_the_place_of_the_metrics_too(tmp_path: Path) -> None:
+    with Logs(tmp_path) as logs:
+        logs.hear("a", "metrics on http://127.0.0.1:1234/metrics")
+        logs.hear("a", "Traceback (most recent call last):")
+        logs.hear("b", '{"level": "error", "exception": "Traceback (most recent call last):\\n  File"}')
+        logs.hear("b", "a fine line")
+        assert [each.split(":")[0] for each in logs.tracebacks] == ["a", "b"]
+        assert (logs.metrics("a"), logs.metrics("b")) == ("http://127.0.0.1:1234/metrics", None)
+    assert (tmp_path / "b.log").read_text().endswith("a fine line\n")
+
+
+def test_a_tally_is_a_fault_for_each_request_that_ended_as_it_must_not() -> None:
+    tally, findings = Tally(), Findings("chaos")
+    tally.add(Outcome.SAME, 3, 1, "")
+    tally.add(Outcome.UNAVAILABLE, 0, 2, "gone")
+    tally.report(findings)
+    assert findings.sound and tally.resumed == 1
+    for wrong in (Outcome.DIFFERENT, Outcome.HUNG, Outcome.FAILED):
+        tally.add(wrong, 0, 1, f"it {wrong}")
+    tally.report(again := Findings("chaos"))
+    assert [each.split(": ")[1] for each in again.faults] == [Outcome.DIFFERENT, Outcome.HUNG, Outcome.FAILED]
+    Tally().report(nothing := Findings("chaos"))
+    assert not nothing.sound, "nothing was shown"
+
+
+async def test_requests_have_gone_on_when_each_has_had_something_more_or_is_over() -> None:
+    first, second = Asking(KNOWN, asked()), Asking(KNOWN, asked())
+    since = time.monotonic()
+    first.moved_at = second.moved_at = since - 1.0
+    measuring = asyncio.create_task(next_tokens([first, second], since))
+    await asyncio.sleep(0.02)
+    first.moved_at = since + 0.5
+    await asyncio.sleep(0.02)
+    assert not measuring.done()
+    second.moved_at = since + 2.0
+    assert await measuring == pytest.approx(2.0)
+    first.over = True
+    assert await next_tokens([first], since + 1.0) is not None
+    assert await next_tokens([], since) is None
+
+
+def test_recoveries_are_told_by_their_median_and_worst() -> None:
+    recoveries, findings = Recoveries(), Findings("chaos")
+    for seconds in (0.5, None, 0.25, 2.0):
+        recoveries.add("drafter killed", seconds)
+    recoveries.report(findings, {"drafter killed": "< 1 s"})
+    assert findings.rows[0]["count"] == "median 0.50 s, worst 2.00 s, of 3" and findings.rows[0]["aim"] == "< 1 s"
+    assert findings.rows[1]["count"] == 1
+
+
+def test_the_table_keeps_the_rows_of_parts_that_did_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    machine: dict[str, object] = {"commit": "abc", "date": "today", "load_average_at_start": 0.1}
+    fire = Fire(Context(tmp_path, True, machine, Console(quiet=True)), 5, tmp_path)
+    for part, count in (("chaos", 1), ("soak", 2), ("chaos", 3)):
+        findings = Findings(part)
+        findings.add("requests", count)
+        findings.must_be_none("hangs", ["one"] if part == "soak" else [])
+        written = table.write(fire, 1.0, [findings])
+    counts = {row["part"]: row["count"] for row in written.rows if row["what"] == "requests"}
+    assert counts == {"chaos": 3, "soak": 2}
+    assert [note for note in written.notes if note.startswith(table.WRONG)] == ["Must not be: soak: hangs: one."]

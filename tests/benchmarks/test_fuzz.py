@@ -1,0 +1,181 @@
+"""What the fuzz part of the fire draws, and what it takes for a fault; one server of this process, no others."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import cast
+
+import grpc
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from benchmarks.fire.fuzz import borders
+from benchmarks.fire.fuzz.calls import HEALTH, REFLECTION, Ended, Manner, Method, call, methods_of
+from benchmarks.fire.fuzz.case import Case
+from benchmarks.fire.fuzz.corpus import Conversation, Corpus
+from benchmarks.fire.fuzz.generated import kind_of
+from benchmarks.fire.fuzz.memory import MOST_GROWTH, Memory
+from benchmarks.fire.fuzz.relay import relayed
+from benchmarks.fire.fuzz.scene import Spite
+from benchmarks.fire.fuzz.tally import Tally
+from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
+from specsplit.rpc.permissions import PERMISSIONS
+from specsplit.v1 import common_pb2, drafter_pb2
+from specsplit.wire.limits import MAX_NAME
+from tests.rpc.toy import serving
+
+METHODS = methods_of(COORDINATOR_SERVICE, CLUSTER_SERVICE, VERIFIER_SERVICE, DRAFTER_SERVICE, HEALTH, REFLECTION)
+MODEL_INFO = next(each for each in METHODS if each.name == "CoordinatorService.GetModelInfo")
+GENERATE = next(each for each in METHODS if each.name == "CoordinatorService.Generate")
+OPEN = drafter_pb2.DraftRequest(
+    events=[drafter_pb2.DraftRequestEvent(session_id=1, open=drafter_pb2.OpenEvent(token_ids=[1, 2, 3], max_nodes=9))]
+).SerializeToString()
+
+
+def spite(seed: int, **how: int) -> Spite:
+    return Spite.of(random.Random(seed), **how)
+
+
+def test_every_method_that_a_server_has_is_fuzzed() -> None:
+    assert {each.path for each in METHODS} >= set(PERMISSIONS)
+
+
+def test_a_case_draws_the_same_again_and_no_other_case_does() -> None:
+    cases = [
+        Case(1, "client", 7),
+        Case(1, "client", 7),
+        Case(1, "client", 8),
+        Case(2, "client", 7),
+        Case(1, "drafter", 7),
+    ]
+    drawn = [Spite.of(each.chance()).message(OPEN, kind_of(drafter_pb2.DraftRequest), kept=0.0) for each in cases]
+    assert drawn[0] == drawn[1] and len(set(drawn)) == 4
+    assert cases[0].name == "client:7"
+
+
+def test_generated_messages_set_every_field_of_every_request_and_answer() -> None:
+    for method in METHODS:
+        for kind in (method.request, method.answer):
+            found, generator = set[str](), spite(3, most=300).generator
+            for _ in range(400):
+                _note(generator.message(kind), found)
+            assert {field.full_name for field in kind.fields} <= found, method.name
+
+
+def _note(message: Message, found: set[str]) -> None:
+    """Add the names of the fields that are set, those of messages inside too."""
+    for field, value in message.ListFields():
+        found.add(field.full_name)
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for inner in value if field.is_repeated else [value]:
+                _note(inner, found)
+
+
+def test_values_stand_at_the_borders() -> None:
+    chance = random.Random(1)
+    request_id = cast("FieldDescriptor", GENERATE.request.fields_by_name["request_id"])
+    lengths = {len(cast("str", borders.scalar(chance, request_id, 10_000))) for _ in range(2_000)}
+    assert lengths >= {0, MAX_NAME - 1, MAX_NAME, MAX_NAME + 1}
+    top_k = cast("FieldDescriptor", common_pb2.Sampling.DESCRIPTOR.fields_by_name["top_k"])
+    numbers = {borders.scalar(chance, top_k, 1) for _ in range(5_000)}
+    assert numbers >= {0, 1, 2**31, 2**32 - 1}
+    assert all(0 <= cast("int", number) < 2**32 for number in numbers)
+    floats = Counter(str(borders.number(chance)) for _ in range(2_000))
+    assert floats.keys() >= {"nan", "inf", "-inf", "-0.0"}
+
+
+def test_changed_messages_are_messages_still_and_spoiled_ones_often_are_not() -> None:
+    kind, drawn = kind_of(drafter_pb2.DraftRequest), spite(5)
+    changed = [drawn.mutator.changed(OPEN, kind) for _ in range(200)]
+    assert all(_reads(data, kind) for data in changed) and len(set(changed)) > 100
+    spoiled = [drawn.mutator.spoiled(OPEN) for _ in range(200)]
+    assert 0 < sum(_reads(data, kind) for data in spoiled) < 100
+
+
+def _reads(data: bytes, kind: Descriptor) -> bool:
+    try:
+        GetMessageClass(kind)().ParseFromString(data)
+    except DecodeError:
+        return False
+    return True
+
+
+def test_a_shuffled_conversation_drops_doubles_and_exchanges() -> None:
+    drawn, said = spite(2), [b"a", b"b", b"c", b"d"]
+    found = [drawn.mutator.shuffled(said, [b"x"]) for _ in range(300)]
+    assert {len(each) for each in found} >= {0, 1, 2, 3, 4, 5}
+    assert any(sorted(each) == said and each != said for each in found), "exchanged"
+    assert any(first == second for each in found for first, second in pairwise(each)), "doubled"
+    assert any(b"x" in each for each in found), "of another conversation"
+    assert said == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
+    corpus = Corpus(
+        [Conversation("/a/B", [b"\xff\x00"], [b"1", b"2"]), Conversation("/a/B", [b"q"]), Conversation("/a/C")]
+    )
+    corpus.write(tmp_path / "folder" / "corpus.jsonl")
+    again = Corpus.read(tmp_path / "folder" / "corpus.jsonl")
+    assert [*again.of("/a/B")] == [*corpus.of("/a/B")] and again.counts == {"/a/B": 4, "/a/C": 0}
+    assert again.requests("/a/B") == [b"\xff\x00", b"q"] and again.answers("/a/B") == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "sentence", "wrong"),
+    [
+        (GENERATE, grpc.StatusCode.OK, "", False),
+        (GENERATE, grpc.StatusCode.INVALID_ARGUMENT, "sampling.top_p: is 2, expected 0..1", False),
+        (GENERATE, grpc.StatusCode.INVALID_ARGUMENT, "no good", True),
+        (METHODS[-1], grpc.StatusCode.INVALID_ARGUMENT, "no good", False),
+        (GENERATE, grpc.StatusCode.UNKNOWN, "", True),
+        (GENERATE, grpc.StatusCode.INTERNAL, "internal error in Generate; the log says more", True),
+        (GENERATE, grpc.StatusCode.INTERNAL, "Internal error from Core", False),
+        (GENERATE, grpc.StatusCode.CANCELLED, "", False),
+        (MODEL_INFO, grpc.StatusCode.CANCELLED, "", True),
+    ],
+)
+def test_what_counts_as_a_bad_end(method: Method, code: grpc.StatusCode, sentence: str, wrong: bool) -> None:
+    tally = Tally()
+    tally.ended(Case(1, "client", 3), method, Ended(code, sentence, 2, 0))
+    assert len(tally.faults) == wrong and tally.sent == 2 and tally.statuses == {method.name: {code.name: 1}}
+    assert all(fault.startswith("client:3: ") for fault in tally.faults)
+
+
+async def test_a_servicer_that_breaks_on_a_message_is_found_out() -> None:
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    async with serving() as (server, _), grpc.aio.insecure_channel(server.bound) as channel:
+        end = await call(channel, MODEL_INFO, [b""], Manner())
+        assert (end.code, end.fault(MODEL_INFO)) == (grpc.StatusCode.OK, None)
+        end = await call(channel, MODEL_INFO, [b"\xff"], Manner())
+        assert (end.code, end.fault(MODEL_INFO)) == (grpc.StatusCode.INVALID_ARGUMENT, None)
+    async with serving(broken) as (server, _), grpc.aio.insecure_channel(server.bound) as channel:
+        assert "INTERNAL" in str((await call(channel, MODEL_INFO, [b""], Manner())).fault(MODEL_INFO))
+
+
+async def test_a_relay_passes_a_call_on_and_keeps_both_sides_of_it() -> None:
+    async with (
+        serving() as (server, _),
+        relayed(server.bound) as (address, relay),
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        request = GetMessageClass(GENERATE.request)(text="hello").SerializeToString()
+        end = await call(channel, GENERATE, [request], Manner())
+        refused = await call(channel, GENERATE, [b"\xff"], Manner())
+    assert (end.code, end.answers) == (grpc.StatusCode.OK, 2)
+    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert relay.conversations[0] == Conversation(GENERATE.path, [request], [b"", b""])
+
+
+def test_memory_that_grows_to_the_end_is_a_fault_and_what_fills_at_the_beginning_is_none() -> None:
+    steps = range(100)
+    leaks = [step * 4 * MOST_GROWTH // 100 for step in steps]
+    fills = [min(step * 40 * MOST_GROWTH // 100, 10 * MOST_GROWTH) for step in steps]
+    memory = Memory({"leaks": leaks, "fills": fills, "young": leaks[:5]})
+    assert [fault.partition(" ")[0] for fault in memory.faults] == ["leaks"]
