@@ -7,6 +7,9 @@ Elkan 2001): in logit space, so that bins are narrow near 0 and 1 where scores a
 bin to its own probability; pooled, so that a likelier candidate never gets a lower estimate; interpolated between bin centres;
 and with old observations forgotten exponentially, so that it follows a change of text.
 
+A first choice is right far more often than its raw probability says, and a second choice of the same raw probability far less: where two
+tokens are likely, the target mostly picks the likelier one. So the first choices of nodes have a calibration, and all others have another.
+
 A head is the less right the more of its own guesses its state was made of. So there is a calibration for every *distance*: guessed states
 since the last true feature. What all distances have shown together stands for one that has shown little.
 """
@@ -31,6 +34,8 @@ KEEP = 0.9995
 """Weight that an observed node keeps when another is observed: a memory of about 1 / (1 - KEEP) nodes."""
 
 
+_PARTS = slice(0, 1), slice(1, None)
+"""Of the candidates of a node, likeliest first: the first choice, and all others."""
 DISTANCES = 4
 """Told apart for a kind whose nodes are the better, the nearer they are to a true feature."""
 
@@ -129,33 +134,65 @@ class Calibration:
         self._shift = np.log(rates) - np.log1p(-rates) - self._centres
 
 
+class RankedCalibration:
+    """Reliability of the children of a node, by their rank."""
+
+    def __init__(self, *, wider: RankedCalibration | None = None) -> None:
+        """wider: what is believed where little was seen, as a Calibration has it."""
+        believed = [None] * len(_PARTS) if wider is None else wider.by_rank
+        self.by_rank = [Calibration(wider=each) for each in believed]
+
+    @property
+    def shifts(self) -> FloatArray:
+        """What every rank adds to a logit at the centre of every bin [R, num_bins]."""
+        return np.stack([calibration.shifts for calibration in self.by_rank])
+
+    def observe(self, raw: FloatArray, picked: int | None) -> None:
+        """Learn as `Calibration.observe` does from one node, whose candidates stand likeliest first."""
+        for calibration, part in zip(self.by_rank, _PARTS, strict=True):
+            own = range(len(raw))[part]
+            if own:
+                calibration.observe(raw[part], None if picked is None or picked not in own else own.index(picked))
+
+
 class DistanceCalibration:
     """Reliability of one kind of session (greedy, or sampled), by distance."""
 
     def __init__(self, distances: int = 1) -> None:
         """distances: how many are told apart; the last is `so far and farther`."""
-        self._overall = Calibration()
+        self._overall = RankedCalibration()
         self.by_distance = (
-            [self._overall] if distances == 1 else [Calibration(wider=self._overall) for _ in range(distances)]
+            [self._overall] if distances == 1 else [RankedCalibration(wider=self._overall) for _ in range(distances)]
         )
+        self._shifts: FloatArray | None = None
+        """None: something was observed since they were asked for."""
 
     def log_probabilities(self, raw: FloatArray, distances: Ints) -> FloatArray:
-        """Calibrate raw log-probabilities [n, c] of the children of nodes at these distances [n]."""
-        found = np.empty_like(raw)
-        which = np.minimum(distances, len(self.by_distance) - 1)
-        for distance in set(which.tolist()):
-            rows = (which == distance).nonzero()[0]
-            found[rows] = self.by_distance[distance].log_probabilities(raw.take(rows, axis=0))
-        return found
+        """Calibrate raw log-probabilities [n, c] of the children of nodes at these distances [n].
+
+        Each is <= 0, and no child is likelier than one that stands before it.
+        """
+        shifts = self.shifts
+        logits = np.minimum(_logit(raw), LOGIT_LIMIT)
+        places = ((logits + LOGIT_LIMIT) * ((NUM_BINS - 1) / (2 * LOGIT_LIMIT))).clip(0, NUM_BINS - 1)
+        lower = places.astype(np.int64).clip(max=NUM_BINS - 2)
+        ranks = np.arange(raw.shape[1]).clip(max=len(_PARTS) - 1)
+        of_child = distances.clip(max=len(shifts) - 1)[:, None] * len(_PARTS) + ranks
+        low, high = (shifts.take(of_child * NUM_BINS + lower + i) for i in (0, 1))
+        found = -np.logaddexp(0.0, -(logits + low + (high - low) * (places - lower)))
+        return np.minimum(found, np.minimum.accumulate(np.where(np.isfinite(raw), found, 0.0), axis=1))
 
     @property
     def shifts(self) -> FloatArray:
-        """What every distance adds to a logit at the centre of every bin [D, num_bins]."""
-        return np.stack([calibration.shifts for calibration in self.by_distance])
+        """What every distance, and rank, adds to a logit at the centre of every bin [D, R, num_bins]."""
+        if self._shifts is None:
+            self._shifts = np.stack([calibration.shifts for calibration in self.by_distance])
+        return self._shifts
 
     def observe(self, raw: npt.ArrayLike, picked: int | None, distance: int) -> None:
-        """Learn as `Calibration.observe` does from a node at this distance."""
-        own = self.by_distance[min(distance, len(self.by_distance) - 1)]
+        """Learn as `RankedCalibration.observe` does from a node at this distance."""
+        self._shifts = None
+        own, raw = self.by_distance[min(distance, len(self.by_distance) - 1)], np.asarray(raw, dtype=np.float64)
         for calibration in {self._overall, own}:
             calibration.observe(raw, picked)
 

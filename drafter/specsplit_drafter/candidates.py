@@ -142,7 +142,7 @@ class CandidatePool:
 
     @property
     def shifts(self) -> Scores:
-        """The calibration of edges, by distance (calibration.py)."""
+        """The calibration of edges, by distance and rank (calibration.py)."""
         return self._calibration.shifts
 
     def take(self, count: int, floor: float) -> Candidates:

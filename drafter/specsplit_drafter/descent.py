@@ -107,7 +107,7 @@ class DescentInputs:
     lent: Tensor
     """int64 [B, levels - 1, W]"""
     shifts: Tensor
-    """float64 [B, D, bins]"""
+    """float64 [B, D, R, bins]"""
     floors: Tensor
     """float64 [B, 1, 1]"""
     deepest: Tensor
@@ -223,9 +223,9 @@ class Descent:
         return parents, pad(tokens.flatten(1), (0, missing)).gather(1, places), below
 
     def _shifts(self, distances: Tensor) -> Tensor:
-        """Calibrations float64 [B, N, bins] of nodes at these distances [B, N]."""
+        """Calibrations float64 [B, N, R, bins] of nodes at these distances [B, N]."""
         shifts = self.inputs.shifts
-        which = distances.clamp(max=shifts.shape[1] - 1).unsqueeze(2).expand(-1, -1, shifts.shape[2])
+        which = distances.clamp(max=shifts.shape[1] - 1)[..., None, None].expand(-1, -1, *shifts.shape[2:])
         return shifts.gather(1, which)
 
 

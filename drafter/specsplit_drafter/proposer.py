@@ -44,7 +44,7 @@ class Scoring:
     distances: Ints
     """[n] by which they are calibrated; that of a child is one more."""
     shifts: Scores
-    """[D, 24] calibration by distance, the last one for all that are farther (calibration.py)."""
+    """[D, R, 24] calibration by distance and rank, the last of each for all that are farther (calibration.py)."""
     floor: float
     """Log-survival below which a child is not worth it."""
     deepest: int

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
 from specsplit.tree import ROOT, Node
 from specsplit.values import Plan
-from specsplit_drafter.calibration import DistanceCalibration
+from specsplit_drafter.calibration import CalibrationBin, DistanceCalibration
 from specsplit_drafter.cost import CostLine
 from specsplit_drafter.growth import Growth, choose
 from specsplit_drafter.proposer import UNBOUNDED, Children
@@ -315,17 +315,20 @@ def test_candidates_of_a_renewed_root_give_way_to_those_of_its_new_expansion() -
     assert {node.token for node in growth.original.tree.root.children.values()} == {0, 2}
 
 
+def lines(calibration: DistanceCalibration) -> list[CalibrationBin]:
+    """What was seen at distance 0, of all ranks."""
+    return [line for each in calibration.by_distance[0].by_rank for line in each.table()]
+
+
 def test_what_was_picked_below_a_renewed_root_teaches_of_its_new_expansion() -> None:
     calibration = DistanceCalibration()
     growth = growth_of(redraws=True, calibration=calibration, plan=Plan(num_steps=1, draft_ahead=False))
     expand([growth], children({0: 0.5}))
     growth.commit(Commit(1, 0, (0,)))
     expand([growth], children({3: 0.99, 4: 0.01}))
-    assert sum(line.observations for line in calibration.by_distance[0].table()) == 1
+    assert sum(line.observations for line in lines(calibration)) == 1
     growth.commit(Commit(2, 0, (3,)))
-    observed = {
-        round(line.raw, 2): line.observations for line in calibration.by_distance[0].table() if line.observations > 0.1
-    }
+    observed = {round(line.raw, 2): line.observations for line in lines(calibration) if line.observations > 0.1}
     assert max(observed) > 0.98
     assert min(observed) < 0.02
 
