@@ -64,6 +64,8 @@ class StepCosts:
     """From a commit to the first grow made after it, of every one that came."""
     hand_overs: int = 0
     """Sessions that went on with another drafter because the coordinator wanted it."""
+    cold: bool = False
+    """True if the forward was the first of its size, and may have been slow for that."""
     turn: TurnCosts | None = None
     """The turn that the step was, or the last of them if it was tried again; None: the verifier is alone."""
 
@@ -142,8 +144,12 @@ class Eager(StrEnum):
     """More tokens or rows than the largest graph takes."""
     LAYOUT = "layout"
     """Its pages or masks are more than the memory for them holds."""
+    LAYERS = "layers"
+    """Hidden states are wanted that no graph leaves."""
+    FIRST = "first"
+    """A descent of this shape had not come before: the next one is captured."""
     FAILED = "failed"
-    """Capturing it anew, for hidden states of other layers, has failed."""
+    """Capturing has failed."""
 
 
 @dataclass(frozen=True, slots=True)

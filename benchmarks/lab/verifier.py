@@ -96,7 +96,7 @@ class Verifier:
     def _run(self, step: StepInput) -> None:
         self._in_flight = True
         seconds = self._curve.of(step)
-        output = replace(self._target.run(step), started=self._timeline.clock.now(), forward_s=seconds)
+        output = replace(self._target.run(step), started=self._timeline.clock.now(), forward_s=seconds, cold=False)
         self._timeline.after(seconds, lambda: self._ran(step, output))
 
     def _ran(self, step: StepInput, output: StepOutput) -> None:

@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from specsplit.first_runs import FirstRuns
+from specsplit.records import Eager, GraphStatistics
 from specsplit.tree import Scores
 from specsplit_drafter.level_cost import LevelCost
 from specsplit_drafter.proposer import Frontier
@@ -45,6 +47,8 @@ class Expansions:
         self.brought = 0
         """How many of the further ones brought nodes."""
         self.level_cost = LevelCost()
+        self._first_runs = FirstRuns()
+        """Of expansions, by rows and levels."""
         self._sums = np.zeros(5)
         """Sums of weight, rows, seconds, rows squared and rows times seconds."""
 
@@ -56,6 +60,17 @@ class Expansions:
             return
         self._sums *= FORGETTING
         self._sums += (1, rows, seconds, rows * rows, rows * seconds)
+
+    def ran(self, seconds: float, before: GraphStatistics, now: GraphStatistics) -> None:
+        """Learn how long it took, unless it was the first of its size, met a shape that will be captured, or captured it.
+
+        What such an expansion takes says nothing of others. The graphs are those of the proposer, before it and now.
+        """
+        met = now.eager.get(Eager.FIRST, 0) != before.eager.get(Eager.FIRST, 0)
+        if not (self._first_runs.is_first(self.rows, self.levels) or met or now.captured != before.captured):
+            self.took(seconds)
+        elif self.levels > 1:
+            self.level_cost.again()
 
     @property
     def mean_s(self) -> float | None:

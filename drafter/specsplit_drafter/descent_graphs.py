@@ -66,9 +66,10 @@ class DescentGraphs:
     def draw(self, descent: Descent) -> list[Drawn]:
         """Draw all levels. What is drawn is to be read before the next call."""
         descent = replace(descent, ranking=_padded(descent.ranking))
-        graph = self._graph(descent) if descent.ranking.rows.bias is None else None
+        biased = descent.ranking.rows.bias is not None
+        graph = None if biased else self._graph(descent)
         if graph is None:
-            self._eager[Eager.FAILED if self._failed else Eager.SIZE] += 1
+            self._eager[Eager.SIZE if biased else Eager.FAILED if self._failed else Eager.FIRST] += 1
             return descent.draw(self._model)
         write(descent, graph.inputs)
         graph.captured.replay()

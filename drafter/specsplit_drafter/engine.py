@@ -197,14 +197,13 @@ class Engine:
 
     def _expand(self) -> tuple[float, float] | None:
         """Expand once: when that began and ended, None if every session rests."""
-        began, captured = self._clock.now(), self._table.proposer.graphs.captured
+        began, graphs = self._clock.now(), self._table.proposer.graphs
         self._table.rounds.stamp(began)
         if self._table.step() == 0:
             return None
         ended = self._clock.now()
         self._durations.add((ended - began) * 1e3)
-        if self._table.proposer.graphs.captured == captured:  # capturing is no part of what expansions cost
-            self._table.expansions.took(ended - began)
+        self._table.expansions.ran(ended - began, graphs, self._table.proposer.graphs)
         return began, ended
 
     def _told_of(self, expansion: Expansion | None) -> Cycle | None:

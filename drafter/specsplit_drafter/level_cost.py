@@ -23,6 +23,8 @@ class LevelCost:
         """Time that further levels took, and how many of them brought nodes, older ones counted less."""
         self._until_tried = FIRST_TRIED
         """Expansions before the other way is tried again."""
+        self._after_cold = 1
+        """Expansions before it is tried again after a trial of which nothing was learnt."""
 
     @property
     def level_s(self) -> float | None:
@@ -31,8 +33,15 @@ class LevelCost:
 
     def took(self, further_s: float, brought: int) -> None:
         """Learn how long all levels of an expansion but the first took together, and how many of them brought nodes."""
+        self._after_cold = 1
         self._seconds = _FORGETTING * self._seconds + max(further_s, 1e-9)
         self._levels = _FORGETTING * self._levels + brought
+
+    def again(self) -> None:
+        """Learn nothing of the latest expansion, of several levels. If it was a trial, there is another soon, and then ever later."""
+        if self._until_tried == TRIED_EVERY:
+            self._until_tried = self._after_cold
+            self._after_cold = min(2 * self._after_cold, TRIED_EVERY)
 
     def choose(self, most: int, alone_s: float, step_s: float) -> int:
         """Choose how many levels, `most` at most, to draw where an expansion of one takes `alone_s`.

@@ -211,7 +211,7 @@ def _drafters() -> Row:
         lines(
             "Forwards with and without a graph",
             "Forward passes a second: those that were a CUDA graph, and those that ran eagerly although others are one, by reason; size "
-            "means that cuda_graph_tokens or cuda_graph_rows is too small for them.",
+            "means that cuda_graph_tokens or cuda_graph_rows is too small for them, layers that cuda_graph_layers lacks what a head reads.",
             "ops",
             [
                 Query(CHOICE.rate(table.GRAPH_FORWARDS, "job, instance"), "{{job}} {{instance}} graph"),

@@ -35,6 +35,10 @@ class Capture:
         self._model = model
         self._layers = decoder_layers(model)
 
+    def has(self, layer: int) -> bool:
+        """Whether the hidden states of a layer can be taken."""
+        return layer == LAST or (self._layers is not None and 0 <= layer <= self._model.config.num_hidden_layers)
+
     def check(self, layers: Collection[int]) -> None:
         """Raise Incompatible, saying which there are, for a layer that this model does not have."""
         if self._layers is None and set(layers) - {LAST}:

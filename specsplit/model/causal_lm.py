@@ -106,11 +106,26 @@ class CausalLM(ModelRunner):
         compile_layers(layers, backend)
 
     def capture_graphs(
-        self, buckets: Buckets, *, capturer: Capturer | None = None, attention: StaticAttention | None = None
+        self,
+        buckets: Buckets,
+        layers: Collection[int] = (),
+        *,
+        capturer: Capturer | None = None,
+        attention: StaticAttention | None = None,
     ) -> None:
-        """Capture forwards of all buckets, as `capture_program` does, to be run from then on."""
-        shared = len(self.blocks) > 0
-        self.capture_program(self._captured, buckets, shared=shared, capturer=capturer, attention=attention)
+        """Capture forwards of all buckets, as `capture_program` does, to be run from then on, with the hidden states of `layers`.
+
+        Raises Incompatible for a layer that the model does not have.
+        """
+        self.capture.check(layers)
+        self.capture_program(
+            self._captured,
+            buckets,
+            layers=frozenset(layers),
+            shared=len(self.blocks) > 0,
+            capturer=capturer,
+            attention=attention,
+        )
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """Run rows through the model and store their KV -> logits [n, V], in the model's dtype and the order the rows ask for them.

@@ -18,8 +18,9 @@ from specsplit.model.batch import Row
 from specsplit.model.flashinfer_forward import FlashInferForward, Library, Paged, PagedKV, PlannedGroup, workspace
 from specsplit.model.flashinfer_plan import Form, Layout, PagedRows, lay_out
 from specsplit.model.graphs.buckets import Bucket, Buckets
-from specsplit.model.graphs.upload import Upload, pinned_zeros
+from specsplit.model.graphs.upload import Upload
 from specsplit.model.page_tables import PageTables
+from specsplit.model.transfer import pinned_zeros
 
 _PLAN_BYTES: Final = 256 << 10
 """For one plan: some numbers of 4 bytes for each tile of queries, of which there are a few hundred, and for each token."""

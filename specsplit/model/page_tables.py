@@ -8,7 +8,9 @@ Rows of a forward name a table and a length, so a step ships what changed of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specsplit.model.transfer import on_device
+from specsplit.model.transfer import Put, on_device
 
 Pages = NDArray[np.int32]
 Slots = NDArray[np.int64]
@@ -64,18 +66,26 @@ class TablesCopy:
             self._tensor = None
             self._changed.clear()
 
-    def updated(self, matrix: Pages) -> Tensor:
-        """int32, equal to the host's `matrix`: by one copy of what was written, or of all if the matrix has grown."""
-        if self._tensor is None or self._tensor.shape != matrix.shape:
-            self._tensor = on_device(matrix.copy(), self._device)
-        elif self._changed:
+    def follow(self, matrix: Pages, put: Put) -> Callable[[], Tensor]:
+        """Put what was written -> to be called once that is under way: int32, equal to the host's `matrix` as it is now.
+
+        All of the matrix is copied, by itself, if it has grown.
+        """
+        tensor, changed = self._tensor, self._changed
+        self._changed = []
+        if tensor is None or tensor.shape != matrix.shape:
+            tensor = self._tensor = on_device(matrix.copy(), self._device)
+        elif changed:
             width = matrix.shape[1]
-            at = np.concatenate([np.arange(t * width + start, t * width + stop) for t, start, stop in self._changed])
+            at = np.concatenate([np.arange(t * width + start, t * width + stop) for t, start, stop in changed])
             at = np.unique(at)  # where an index comes twice, which value a device writes last is open
-            written = on_device(np.stack((at, matrix.reshape(-1).take(at))), self._device)
-            self._tensor.view(-1).index_copy_(0, written[0], written[1].to(torch.int32))
-        self._changed.clear()
-        return self._tensor
+            return partial(_written, tensor, put(np.stack((at, matrix.reshape(-1).take(at)))))
+        return lambda: tensor
+
+
+def _written(tensor: Tensor, written: Tensor) -> Tensor:
+    tensor.view(-1).index_copy_(0, written[0], written[1].to(torch.int32))
+    return tensor
 
 
 class PageTables:
@@ -138,9 +148,13 @@ class PageTables:
 
     def on(self, device: torch.device) -> Tensor:
         """The pages of all tables, int32 [tables, pages], as they are now, on a device, which is the same every time."""
+        return self.follow(device, partial(on_device, device=device))()
+
+    def follow(self, device: torch.device, put: Put) -> Callable[[], Tensor]:
+        """Put what a device lacks of all tables -> to be called once that is under way, and not to be left out: see `on`."""
         if self._copy is None:
             self._copy = TablesCopy(device)
-        return self._copy.updated(self._matrix)
+        return self._copy.follow(self._matrix, put)
 
     def _grow(self, count: int, width: int) -> None:
         more = count - self._matrix.shape[0], width - self._matrix.shape[1]

@@ -74,12 +74,14 @@ class ModelRunner:
         program: Program,
         buckets: Buckets,
         *,
+        layers: frozenset[int] = frozenset(),
         shared: bool = False,
         capturer: Capturer | None = None,
         attention: StaticAttention | None = None,
     ) -> None:
         """Capture a forward for every bucket, if the attention backend can be captured; else, or if it fails, none, and the log says so.
 
+        `layers`: whose hidden states the captured forwards leave; who wants others is run eagerly.
         `shared`: it exchanges rows with the other ranks of a group, which is not captured: whether one is lost shows when the host waits.
         `capturer` and `attention` stand for those of the device and of the backend.
         """
@@ -92,16 +94,14 @@ class ModelRunner:
             return
         inputs = StaticInputs(self.pool.tables, self.spare_page, buckets.most_tokens, self.device)
         try:
-            graphs = Graphs(program, inputs, attention, buckets, capturer or CudaCapturer(self.device))
-            graphs.capture()
+            self.graphs = Graphs(program, inputs, attention, buckets, capturer or CudaCapturer(self.device), layers)
+            self.graphs.capture()
         except RuntimeError as error:
             _log.warning(
                 "every forward is run eagerly, which is slower: CUDA graphs cannot be captured (if for want of memory, set "
                 "cuda_graph_tokens or cuda_graph_rows lower; cuda_graphs = off does without them): %s",
                 error,
             )
-        else:
-            self.graphs = graphs
 
     def plan_on_device(self, batch: DeviceBatch) -> ForwardBatch:
         """Plan a batch that only the device knows. It attends by torch with every backend: other kernels are planned on the host."""

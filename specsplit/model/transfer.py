@@ -1,4 +1,7 @@
-"""Between numpy on the host and tensors on the device: there without waiting, and back in one copy that is waited for when it is read."""
+"""Between numpy on the host and tensors on the device: there without waiting, and back in one copy that is waited for when it is read.
+
+Whatever is copied to the device in a step goes through `on_device` or `send`, so what a step copies can be counted.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import accumulate
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +24,19 @@ _NUMPY: Final = {
     torch.float64: np.float64,
     torch.float32: np.float32,
 }
+
+Put: TypeAlias = Callable[[NDArray[Any]], Tensor]
+"""Takes an array that is to be on the device, and gives the place where it will be."""
+
+
+def pinned_zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On the host, in memory that a GPU copies from by itself; ordinary memory if the device is no GPU."""
+    return torch.zeros(size, dtype=dtype, pin_memory=device.type == "cuda")
+
+
+def send(host: Tensor, memory: Tensor) -> Tensor:
+    """Copy what is on the host, in pinned memory, over as much memory of the device, without waiting -> that memory."""
+    return memory.copy_(host, non_blocking=True)
 
 
 def pinned(array: NDArray[Any], device: torch.device) -> Tensor:

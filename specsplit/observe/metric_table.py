@@ -442,7 +442,8 @@ EAGER_FORWARDS = Metric(
     Kind.COUNTER,
     _MEMBERS,
     "Forward passes without a CUDA graph although there are some, by reason. size: more tokens or rows than the largest graph takes; "
-    "layout: more pages or masks than there is memory for; failed: their graph could not be captured for other layers.",
+    "layout: more pages or masks than there is memory for; layers: hidden states that no graph leaves; first: a descent of a new shape; "
+    "failed: capturing has failed, and the log says why.",
     (REASON_OF_EAGER,),
 )
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.model.transfer import on_device
+from specsplit.model.transfer import all_on_device
 
 
 class TokenCounts:
@@ -51,12 +51,11 @@ class TokenCounts:
         """Distinct tokens of the text, int64 [K], and how often each was generated, float32 [K]."""
         if self._changed:
             tokens, times = (tensor.to(device) for tensor in self._tensors)
-            fresh = list(islice(self._places, len(tokens), None))
-            tokens = torch.cat([tokens, on_device(np.array(fresh, dtype=np.int64), device)])
-            times = torch.cat([times, times.new_zeros(len(fresh))])
             changed = sorted(self._changed)
-            counted = np.array([self._times[place] for place in changed], dtype=np.float32)
-            times[on_device(np.array(changed), device)] = on_device(counted, device)
-            self._tensors = tokens, times
+            columns = list(islice(self._places, len(tokens), None)), changed, [self._times[at] for at in changed]
+            fresh, places, counted = all_on_device([np.array(each, dtype=np.int64) for each in columns], device)
+            times = torch.cat([times, times.new_zeros(len(fresh))])
+            times[places] = counted.to(times.dtype)
+            self._tensors = torch.cat([tokens, fresh]), times
             self._changed.clear()
         return self._tensors

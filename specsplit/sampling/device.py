@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specsplit.model.transfer import all_on_device, on_device
+from specsplit.model.transfer import Put, on_device
 from specsplit.sampling.batch import COLDEST, SamplingBatch, SamplingRows
 from specsplit.sampling.counts import TokenCounts
 from specsplit.sampling.kernels.filtering import bars
@@ -26,6 +26,7 @@ from specsplit.splitmix import draw
 from specsplit.values import Sampling
 
 Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float32]
 _ALL: Final = 2**62
 """More than any vocabulary has."""
 _GREEDY: Final = Sampling()
@@ -53,25 +54,49 @@ class DeviceBatch:
         # A matrix of float32 is made of processed rows alone, so they are picked by themselves.
         self._batch = SamplingBatch(samplings, vocab_size, device, counts) if self._processed.any() else None
 
-    def rows(self, owners: Sequence[int]) -> DeviceRows:
+    def rows(self, owners: Sequence[int]) -> UnsentRows:
         """Index the rows of a forward, of which number r is of the session owners[r]."""
         of_rows = np.array(owners, dtype=np.int64)
         which = self._processed[of_rows].nonzero()[0]
         if self._batch is None or not len(which):
-            return DeviceRows(self._columns(of_rows))
+            return UnsentRows(self._columns(of_rows))
         of_which, others = of_rows[which], of_rows.copy()
         others[which] = -1
         sampling = self._batch.rows(of_which.tolist())
-        own = ProcessedRows(which.tolist(), on_device(which, self._device), sampling, self._columns(of_which))
-        return DeviceRows(self._columns(others), own)
+        own = ProcessedRows(which.tolist(), on_device(which, self._device), sampling)
+        return UnsentRows(self._columns(others), (own, self._columns(of_which)))
 
-    def _columns(self, owners: Ints) -> Columns:
+    def _columns(self, owners: Ints) -> UnsentColumns:
         at = self._filtered[owners].nonzero()[0]
-        integers = self._streams[owners], at, self._counts[owners[at]]
-        numbers = self._numbers[owners, 0], self._numbers[owners[at], 1], self._numbers[owners[at], 2]
-        streams, which, counts = all_on_device(integers, self._device)
-        temperatures, masses, margins = all_on_device(numbers, self._device)
-        return Columns(temperatures, streams, (which, counts, masses, margins) if len(at) else None)
+        of_filtered = owners[at]
+        filters = at, self._counts[of_filtered], self._numbers[of_filtered, 1], self._numbers[of_filtered, 2]
+        return UnsentColumns(self._numbers[owners, 0], self._streams[owners], filters if len(at) else None)
+
+
+class UnsentColumns(NamedTuple):
+    """`Columns` as arrays on the host."""
+
+    temperatures: Floats
+    streams: Ints
+    filters: tuple[Ints, Ints, Floats, Floats] | None
+
+    def sent(self, put: Put) -> Columns:
+        """Put all of it."""
+        filters = None if self.filters is None else tuple(put(each) for each in self.filters)
+        return Columns(put(self.temperatures), put(self.streams), filters)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnsentRows:
+    """`DeviceRows` before the device knows of them. They may be sent again and again."""
+
+    columns: UnsentColumns
+    processed: tuple[ProcessedRows, UnsentColumns] | None = None
+
+    def sent(self, put: Put) -> DeviceRows:
+        """Put what the kernels read."""
+        own = None if self.processed is None else (self.processed[0], self.processed[1].sent(put))
+        return DeviceRows(self.columns.sent(put), own)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +107,7 @@ class Columns:
     """float32 [R]; 0: greedy."""
     streams: Tensor
     """int64 [R]"""
-    filters: tuple[Tensor, Tensor, Tensor, Tensor] | None
+    filters: Sequence[Tensor] | None
     """[F] each: which rows, top_k, top_p, the logarithm of min_p; see `bars`. None: no row has any."""
 
     def pick(self, logits: Tensor, positions: Tensor) -> Tensor:
@@ -105,14 +130,11 @@ class ProcessedRows:
     """[P] the same on the device."""
     sampling: SamplingRows
     """What is done to them."""
-    columns: Columns
-    """How they are picked behind that."""
 
-    def pick(self, logits: Tensor, positions: Tensor, paths: Paths) -> Tensor:
-        """Pick for these rows of all logits [R, V]: int64 [P]."""
+    def of(self, logits: Tensor, paths: Paths) -> Tensor:
+        """Bias and penalise the logits of these rows, out of all logits [R, V]: float32 [P, V]."""
         own_paths = [paths[row] for row in self.rows] if self.sampling.penalties is not None else ()
-        done = processed(logits[self.at], self.sampling, own_paths)
-        return self.columns.pick(done, positions[self.at])
+        return processed(logits[self.at], self.sampling, own_paths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +142,8 @@ class DeviceRows:
     """R rows of one forward, each with its session's sampling."""
 
     columns: Columns
-    processed: ProcessedRows | None = None
+    processed: tuple[ProcessedRows, Columns] | None = None
+    """Which rows are processed, and how they are picked behind that."""
 
     @torch.inference_mode()
     def pick(self, logits: Tensor, positions: Tensor, paths: Paths = ()) -> Tensor:
@@ -131,7 +154,8 @@ class DeviceRows:
         """
         picked = self.columns.pick(logits, positions)
         if self.processed is not None:
-            picked[self.processed.at] = self.processed.pick(logits, positions, paths)
+            rows, columns = self.processed
+            picked[rows.at] = columns.pick(rows.of(logits, paths), positions[rows.at])
         return picked
 
 

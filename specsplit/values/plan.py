@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from specsplit.values.checks import require, said
+
+MOST_DRAFT_TOKENS: Final = 256
+"""Tokens of a session in one step under any plan, the root included."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,9 @@ class Plan:
         require(0 <= self.num_steps <= 64, "plan.num_steps", f"is {self.num_steps}, expected 0..64")
         require(1 <= self.topk <= 64, "plan.topk", f"is {self.topk}, expected 1..64")
         require(
-            1 <= self.num_draft_tokens <= 256, "plan.num_draft_tokens", f"is {self.num_draft_tokens}, expected 1..256"
+            1 <= self.num_draft_tokens <= MOST_DRAFT_TOKENS,
+            "plan.num_draft_tokens",
+            f"is {self.num_draft_tokens}, expected 1..{MOST_DRAFT_TOKENS}",
         )
         require(
             0 <= self.wait_budget_us <= 60_000_000,

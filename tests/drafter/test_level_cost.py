@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -63,3 +64,22 @@ def test_never_more_than_there_may_be_nor_several_that_are_dearer(
     levels = learnt(level_s).choose(most, alone_s, step_s)
     assert 1 <= levels <= most
     assert levels == 1 or level_s < alone_s * CHEAPER * 1.01
+
+
+def test_a_trial_that_was_a_first_run_is_made_again_at_once_and_then_ever_later() -> None:
+    cost, tried = LevelCost(), list[int]()
+    for number in range(1, 2000):
+        if cost.choose(8, 0.001, 1.0) == 2:
+            tried.append(number)
+            cost.again()
+    gaps = [later - earlier for earlier, later in pairwise(tried)]
+    assert tried[0] == FIRST_TRIED and gaps[:10] == [1, 2, 4, 8, 16, 32, 64, 128, TRIED_EVERY, TRIED_EVERY]
+
+
+def test_a_first_run_of_several_levels_that_was_no_trial_changes_nothing() -> None:
+    cost = learnt(0.0001)
+    chosen: list[int] = []
+    for _ in range(FIRST_TRIED - 1):
+        chosen.append(cost.choose(8, 0.001, 1.0))
+        cost.again()
+    assert chosen == [8] * len(chosen)

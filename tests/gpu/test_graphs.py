@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specsplit.model import CausalLM, PageTable, Row
 from specsplit.model.flashinfer_attention import obstacle
-from specsplit.model.graphs import Buckets
+from specsplit.model.graphs import Buckets, CudaCapturer, Results
 from tests.model.ragged import ragged
-from tests.support.graphs import LAYERS, asking, is_as_eager
+from tests.support.graphs import ALL_LAYERS, LAYERS, asking, is_as_eager
 
 GPU = torch.device("cuda", 0)
 BUCKETS = Buckets(64, 8)
@@ -52,7 +52,7 @@ def lm(request: pytest.FixtureRequest, folder: Path) -> CausalLM:
     lm = CausalLM.load(
         folder, num_pages=32768 // request.param, page_size=request.param, dtype="float16", device="cuda"
     )
-    lm.capture_graphs(BUCKETS)
+    lm.capture_graphs(BUCKETS, ALL_LAYERS)
     return lm
 
 
@@ -101,3 +101,32 @@ def test_a_replay_waits_for_nothing_on_the_device_and_allocates_nothing(lm: Caus
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert lm.graph_statistics.replayed == replayed + 9 and torch.cuda.memory_allocated() == held
+
+
+def test_after_a_capture_that_failed_memory_comes_back_and_others_succeed() -> None:
+    """Asking for a value cannot be recorded. What was used on two streams is freed only while no capture is taken to be under way."""
+    capturer = CudaCapturer(GPU)
+    numbers = torch.arange(1000.0, device=GPU)
+    kept = capturer.capture(lambda: {"sum": numbers.sum()})
+
+    def asking_back() -> Results:
+        return {"sum": numbers * numbers.sum().item()}
+
+    with pytest.raises(RuntimeError):
+        capturer.capture(asking_back)
+    assert torch.cuda.current_stream(GPU) == torch.cuda.default_stream(GPU)
+    torch.cuda.synchronize()
+    held, other = torch.cuda.memory_allocated(), torch.cuda.Stream(GPU)
+    for _ in range(3):
+        wide = torch.ones(1 << 24, device=GPU)
+        with torch.cuda.stream(other):
+            wide.sum()
+            wide.record_stream(other)
+        del wide
+        torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() <= held + (1 << 26)
+    numbers += 1
+    kept.replay()
+    again = capturer.capture(lambda: {"sum": numbers.sum()})
+    again.replay()
+    assert kept.results["sum"].item() == again.results["sum"].item() == numbers.sum().item()

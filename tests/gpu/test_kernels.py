@@ -5,9 +5,10 @@ These tests have never run: they were written on a machine without a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, CostCurve, Paced, PageTable
+from specsplit.model.parcel import Parcel
 from specsplit.model.transfer import to_host
 from specsplit.values import Sampling
 from specsplit_verifier.acceptor import HostAcceptor, acceptor_for
@@ -35,7 +37,7 @@ from tests.support.kernels import (
     rows,
     walks,
 )
-from tests.support.steps import steps
+from tests.support.steps import drafted, steps
 from tests.support.toys import random_target
 
 pytestmark = [*on_a_gpu, pytest.mark.timeout(300)]
@@ -112,10 +114,10 @@ def no_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def copies_to_the_host(run: TargetRunner, step: StepInput) -> int:
+def copies(kind: str, work: Callable[[], object]) -> int:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        run.run(step)
-    return sum(event.count for event in profiler.key_averages() if "Memcpy DtoH" in event.key)
+        work()
+    return sum(event.count for event in profiler.key_averages() if f"Memcpy {kind}" in event.key)
 
 
 def wants_features(step: StepInput) -> bool:
@@ -150,6 +152,31 @@ def test_a_step_copies_to_the_host_once_and_features_aside_and_waits_for_nothing
     with no_waiting():
         output = runner.run(step)
     assert not output.failed and output.forward_s > 0
-    assert copies_to_the_host(runner, step) == 1 + wants_features(step)
+    assert copies("DtoH", lambda: runner.run(step)) == 1 + wants_features(step)
+    for table in tables:
+        table.release()
+
+
+def test_what_a_forward_does_not_read_goes_to_the_device_in_one_copy_and_does_not_wait_for_the_forward(
+    target: CausalLM,
+) -> None:
+    acceptor, tables = DeviceAcceptor(target, Extractor(target)), list[PageTable]()
+    step = drafted(target, tables, 3)
+    with torch.inference_mode():
+        logits, hidden = target.forward_capturing(step.rows, step.layers)
+    expected = acceptor.prepare(step)(logits, hidden)
+    assert copies("HtoD", lambda: acceptor.prepare(step)(logits, hidden)) == 1
+    parcel = Parcel(GPU)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000_000)  # pyright: ignore[reportPrivateUsage] (about a second, in the place of a forward)
+    asleep = torch.cuda.current_stream(GPU).record_event()
+    there = parcel.begin()(np.arange(5))
+    parcel.send()
+    copied = parcel._halves[0].sent  # pyright: ignore[reportPrivateUsage]
+    assert copied is not None
+    copied.synchronize()
+    assert not asleep.query(), "it went while the device was busy"
+    assert there.tolist() == [0, 1, 2, 3, 4]
+    assert acceptor.prepare(step)(logits, hidden).accepted == expected.accepted
     for table in tables:
         table.release()

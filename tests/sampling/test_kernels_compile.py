@@ -25,7 +25,7 @@ TYPES = {
     walking._walk: "*i64 *i64 *i64 *i64 *i64 *i64 *i64 i32",
     compaction._compact: "*bf16 *i32 i32 *i64 *i64 *i64 *i64 i32 i32 i32 i32",
 }
-CONSTANTS = {"BLOCK": 1024, "BLOCKS": 128, "UNUSED": 16, "WIDTH": 64}
+CONSTANTS = {"BLOCK": 1024, "BLOCKS": 128, "UNUSED": 16, "WIDTH": 256}
 
 for kernel, types in TYPES.items():
     constants = {name: CONSTANTS[name] for name in kernel.arg_names if name in CONSTANTS}

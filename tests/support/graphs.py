@@ -106,7 +106,8 @@ def asking(data: st.DataObject, rows: Sequence[Row]) -> list[Row]:
     return [replace(row, logits_at=at) for row, at in zip(rows, asked, strict=True)]
 
 
-LAYERS = st.sets(st.sampled_from([0, 1, 3, LAST]))
+ALL_LAYERS = (0, 1, 3, LAST)
+LAYERS = st.sets(st.sampled_from(ALL_LAYERS))
 
 
 def is_as_eager(lm: CausalLM, rows: Sequence[Row], layers: Collection[int], share: float) -> None:

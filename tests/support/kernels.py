@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from specsplit import sampling
 from specsplit.model import Geometry, PageTable, Row
 from specsplit.model.runner import ModelRunner
+from specsplit.model.transfer import on_device
 from specsplit.sampling import Filters, SamplingBatch, TokenCounts, restrict
 from specsplit.speculation import Draft
 from specsplit.values import MAX_TEMPERATURE, Sampling
@@ -99,10 +101,11 @@ def check_picks(given: Rows, device: torch.device) -> None:
     """Kernels pick what torch picks on the CPU."""
     vocab_size = given.logits.shape[1]
     on_host = SamplingBatch(given.samplings, vocab_size, CPU, given.counts).rows(given.owners)
-    on_device = DeviceBatch(given.samplings, vocab_size, device, given.counts).rows(given.owners)
+    batch = DeviceBatch(given.samplings, vocab_size, device, given.counts)
+    rows = batch.rows(given.owners).sent(partial(on_device, device=device))
     expected = sampling.pick(given.logits, on_host, given.positions, given.paths)
     positions = torch.tensor(given.positions, device=device)
-    found = on_device.pick(given.logits.to(device), positions, given.paths)
+    found = rows.pick(given.logits.to(device), positions, given.paths)
     assert [None if token < 0 else token for token in found.tolist()] == expected
 
 
@@ -164,7 +167,7 @@ def walked_on(device: torch.device, given: Walks) -> Walked:
     widths = [len(draft.tokens) for draft in drafts]
     starts = torch.tensor([0, *widths], device=device).cumsum(0)
     deepest = max(max(draft.positions) - draft.positions[0] + 1 for draft in drafts)
-    return walk(picks, tokens, parents, starts, max(widths), deepest)
+    return walk(picks, tokens, parents, starts, deepest)
 
 
 def check_walk(given: Walks, device: torch.device) -> None:
@@ -198,6 +201,6 @@ def check_compaction(
     runner.kv.data.copy_(before)
     walked = walked_on(device, given)
     numbers = torch.from_numpy(np.array([(row.pages.table, 20) for row in rows])).to(device)
-    on_device = runner.pool.tables.on(device)
-    compact(runner.kv, on_device, page_size, numbers[:, 0].contiguous(), numbers[:, 1].contiguous(), *walked[:2])
+    pages = runner.pool.tables.on(device)
+    compact(runner.kv, pages, page_size, numbers[:, 0].contiguous(), numbers[:, 1].contiguous(), *walked[:2])
     assert torch.equal(runner.kv.raw, expected)

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from specsplit.features import LAST, FeatureNeed
 from specsplit.model import CausalLM, PageTable, RowPages
+from specsplit.speculation import Draft
+from specsplit.values import Sampling
 from specsplit_verifier.extraction import Extractor
 from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
 from tests.support.kernels import samplings, trees
@@ -48,3 +50,19 @@ def steps(draw: st.DrawFn, target: CausalLM, tables: list[PageTable]) -> StepInp
         length = draw(st.integers(1, 9))
         chunks.append(ChunkInput.chunk([3] * length, pages(length), session=session, first=0, recipe=draw(recipes)))
     return StepInput(made, chunks)
+
+
+DRAFT = Draft((0, 1, 2), (3, 4, 5), (-1, 0, 0), (7, 8, 8), (0.0,) * 3)
+SAMPLED = Sampling(0.8, top_k=5, min_p=0.01, seed=3)
+
+
+def drafted(target: CausalLM, tables: list[PageTable], sessions: int, length: int = 10) -> StepInput:
+    """Trees of three tokens that want all that may be wanted but penalties: filters, log-probabilities and features."""
+    recipe = Extractor(target).recipe(FeatureNeed((LAST,), target.hidden_size))
+    trees: list[TreeInput] = []
+    for session in range(sessions):
+        tables.append(PageTable(target.pool))
+        tables[-1].reserve(length)
+        told = {"session": session, "draft": DRAFT, "sampling": SAMPLED, "recipe": recipe, "logprobs": 2}
+        trees.append(TreeInput.tree(DRAFT.tokens, DRAFT.parents, tables[-1].upto(length), **told))
+    return StepInput(trees)

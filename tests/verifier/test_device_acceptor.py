@@ -14,8 +14,10 @@ from specsplit_verifier.device_acceptor import DeviceAcceptor
 from specsplit_verifier.extraction import Extractor
 from specsplit_verifier.step import StepInput, StepOutput
 from specsplit_verifier.target_runner import TargetRunner
+from tests.support.copies import counted_copies
 from tests.support.kernels import interpreted
-from tests.support.steps import steps
+from tests.support.launches import recorded_kernels
+from tests.support.steps import drafted, steps
 from tests.support.toys import random_target
 
 pytestmark = interpreted
@@ -59,3 +61,43 @@ def test_an_idle_step_asks_for_nothing(target: CausalLM) -> None:
 
 def test_the_host_settles_steps_of_a_target_that_no_kernel_runs_beside(target: CausalLM) -> None:
     assert isinstance(acceptor_for(target, Extractor(target)), HostAcceptor)
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_what_a_forward_does_not_read_is_one_copy_and_the_host_waits_once(target: CausalLM, sessions: int) -> None:
+    """New sessions, new pages and other widths are in that copy too."""
+    acceptor, tables = DeviceAcceptor(target, Extractor(target)), list[PageTable]()
+    step = drafted(target, tables, sessions)
+    with torch.inference_mode():
+        logits, hidden = target.forward_capturing(step.rows, step.layers)
+    with counted_copies() as before:
+        accept = acceptor.prepare(step)
+    assert not before, "nothing is done before the forward is under way"
+    with counted_copies() as found:
+        outcome = accept(logits, hidden)
+    for table in tables:
+        table.release()
+    assert len(outcome.accepted) == sessions
+    assert found == {"copies": 1, "waits": 1}
+
+
+def test_no_step_needs_a_kernel_that_was_not_compiled_at_load(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A kernel is compiled for types, for whether numbers are 1 or multiples of 16, and for constants."""
+    folder = random_target(tmp_path_factory.mktemp("random"), 16)
+    narrow = CausalLM.load(folder, num_pages=100, page_size=4, dtype="bfloat16")
+    with recorded_kernels() as compiled:
+        acceptor = DeviceAcceptor(narrow, Extractor(narrow))
+    assert len({name for name, *_ in compiled}) == 5 and len(compiled) == 7, "two kernels read logits, of two types"
+
+    @given(st.data())
+    @settings(max_examples=12)
+    def law(data: st.DataObject) -> None:
+        tables: list[PageTable] = []
+        step = data.draw(steps(narrow, tables))
+        with recorded_kernels() as launched:
+            run(narrow, acceptor, step)
+        for table in tables:
+            table.release()
+        assert launched <= compiled
+
+    law()

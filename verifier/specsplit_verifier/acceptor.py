@@ -42,7 +42,7 @@ class Acceptor(Protocol):
     """Settles steps, one after the other."""
 
     def prepare(self, step: StepInput) -> Accept:
-        """Do what can be done before the forward of a step."""
+        """Do what has to be under way before the forward of a step is."""
         ...
 
 

@@ -284,6 +284,7 @@ class EngineCore:
             ended=lap.ended,
             waited_us=lap.waited_s * 1e6,
             forward_us=output.forward_s * 1e6,
+            cold=output.cold,
             host_us=lap.host_s * 1e6,
             unverified_nodes=lost.unverified_nodes + sum(session.reroot.cut for session in sessions),
             late_nodes=lost.late_nodes,

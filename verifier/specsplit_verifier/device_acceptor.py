@@ -1,5 +1,7 @@
 """What comes behind the forward of a step, on the device: the host waits once, for what it has to know of it.
 
+The forward reads none of this, so it is laid out and copied, in one parcel, while the device runs the forward.
+
     n   tokens of all trees      B   trees      D   tokens of the longest path from a root to a leaf      T   tokens of the forward
 
 The path of a tree has D places, of which as many are real as were accepted; so the places of tree b are those from b * D.
@@ -7,6 +9,7 @@ The path of a tree has D places, of which as many are real as were accepted; so 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,10 +24,12 @@ from torch import Tensor
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.kernels.compaction import compact
-from specsplit.model.transfer import HostCopy, all_on_device, on_host, to_host
-from specsplit.sampling.device import DeviceBatch, DeviceRows
+from specsplit.model.parcel import Parcel
+from specsplit.model.transfer import HostCopy, Put, on_host, to_host
+from specsplit.sampling.device import DeviceBatch, DeviceRows, UnsentRows
 from specsplit.sampling.kernels import launching_on
 from specsplit.sampling.kernels.walking import Walked, walk
+from specsplit.sampling.pick import Paths
 from specsplit.values import Sampling
 from specsplit_verifier.acceptor import Accept, Outcome, wanted_of_chunks
 from specsplit_verifier.extraction import Extractor, Made, Wanted, by_recipe, parted
@@ -32,6 +37,8 @@ from specsplit_verifier.feed import Recipe
 from specsplit_verifier.logprobs import listed, measured
 from specsplit_verifier.sampler import TreeRows, paths_of
 from specsplit_verifier.step import Accepted, StepInput, TreeInput
+
+_log = logging.getLogger(__name__)
 
 
 class DeviceAcceptor:
@@ -43,53 +50,60 @@ class DeviceAcceptor:
     def __init__(self, target: CausalLM, extractor: Extractor) -> None:
         self._target = target
         self._extractor = extractor
-        self._rows: TreeRows[DeviceRows] = TreeRows(DeviceBatch, target.info.vocabulary.size, target.device)
+        self._parcel = Parcel(target.device)
+        self._rows: TreeRows[UnsentRows] = TreeRows(DeviceBatch, target.info.vocabulary.size, target.device)
         self._trial()
 
     @torch.inference_mode()
     def _trial(self) -> None:
-        """Run every kernel once, for a root alone: what has to be compiled is not compiled within a step."""
-        vocab_size, device = self._target.model.config.vocab_size, self._target.device
-        zero = torch.zeros(1, dtype=torch.int64, device=device)
-        logits = torch.zeros(1, vocab_size, dtype=self._target.model.dtype, device=device)
+        """Run every kernel for a root alone, on each type of logits: what has to be compiled is not compiled within a step."""
+        device, dtype = self._target.device, self._target.model.dtype
+        vocab_size = self._target.model.config.vocab_size
         rows = DeviceBatch([Sampling(1.0, top_k=1, top_p=0.5)], vocab_size, device).rows([0])
-        (starts,) = all_on_device([np.array([0, 1])], device)
-        trees = DeviceTrees(zero, zero - 1, zero, starts, zero, zero, [1], 1)
-        with launching_on(device):
-            walked = trees.walk(rows.pick(logits, zero))
-            self._compact(trees, walked)
-        on_host(walked)
+        for each in dict.fromkeys((dtype, torch.float32)):  # what is biased or penalised is float32
+            _log.info("kernels that pick from %s on %s are compiled, unless an earlier start has", each, device)
+            put = self._parcel.begin()
+            zero, columns = np.zeros(1, dtype=np.int64), rows.sent(put)
+            trees = DeviceTrees(*map(put, (zero, zero - 1, zero, np.arange(2), zero, zero)), depths=[1])
+            walked = self._walk(trees, columns, torch.zeros(1, vocab_size, dtype=each, device=device), (), put)[1]
+            on_host(walked)
 
     def prepare(self, step: StepInput) -> Accept:
-        """Upload what is known of the trees. This and what it returns wait for nothing but the one copy."""
-        trees = DeviceTrees.of(step.trees, self._target.device)
-        rows, paths = self._rows.of(step.trees), paths_of(step.trees)
-        asked = AskedLogprobs.of(step.trees, trees)
-        wanted = WantedFeatures.of(step, trees)
+        """Do nothing yet: the device has no use for any of it before the forward is over. What this returns waits for one copy."""
+        return partial(self._accept, step)
 
-        @torch.inference_mode()
-        def accept(logits: Tensor, hidden: Hidden) -> Outcome:
-            with launching_on(self._target.device):
-                picked = rows.pick(logits, trees.positions, paths)
-                walked = trees.walk(picked)
-                self._compact(trees, walked)
-            nodes = trees.nodes(walked)
-            told = to_host((*walked, *asked.measure(logits, picked, nodes)))
-            features = wanted.gather(self._extractor, hidden, nodes)  # behind the copy above, so as not to delay it
-            path, length, bonus, *logprobs = told.arrays()
-            accepted = {
-                tree.session: Accepted(path[b, : length[b]].tolist(), int(bonus[b]))
-                for b, tree in enumerate(step.trees)
-                if bonus[b] >= 0
-            }
-            return Outcome(asked.read(logprobs, accepted), wanted.read(features, accepted))
+    @torch.inference_mode()
+    def _accept(self, step: StepInput, logits: Tensor, hidden: Hidden) -> Outcome:
+        put = self._parcel.begin()
+        trees = DeviceTrees.of(step.trees, put)
+        asked = AskedLogprobs.of(step.trees, trees, put)
+        wanted = WantedFeatures.of(step, trees, put)
+        rows, paths = self._rows.of(step.trees).sent(put), paths_of(step.trees)
+        picked, walked = self._walk(trees, rows, logits, paths, put)
+        nodes = trees.nodes(walked)
+        told = to_host((*walked, *asked.measure(logits, picked, nodes)))
+        features = wanted.gather(self._extractor, hidden, nodes)  # behind the copy above, so as not to delay it
+        path, length, bonus, *logprobs = told.arrays()
+        accepted = {
+            tree.session: Accepted(path[b, : length[b]].tolist(), int(bonus[b]))
+            for b, tree in enumerate(step.trees)
+            if bonus[b] >= 0
+        }
+        return Outcome(asked.read(logprobs, accepted), wanted.read(features, accepted))
 
-        return accept
-
-    def _compact(self, trees: DeviceTrees, walked: Walked) -> None:
-        pool = self._target.pool
-        tables = pool.tables.on(self._target.device)
-        compact(self._target.kv, tables, pool.page_size, trees.tables, trees.roots, walked.paths, walked.lengths)
+    def _walk(
+        self, trees: DeviceTrees, rows: DeviceRows, logits: Tensor, paths: Paths, put: Put
+    ) -> tuple[Tensor, Walked]:
+        """Send the parcel off, pick behind every token, walk, and move the KV of what was accepted -> picks int64 [n], and what was."""
+        pool, device = self._target.pool, self._target.device
+        follow = pool.tables.follow(device, put)
+        self._parcel.send()
+        tables = follow()
+        with launching_on(device):
+            picked = rows.pick(logits, trees.positions, paths)
+            walked = trees.walk(picked)
+            compact(self._target.kv, tables, pool.page_size, trees.tables, trees.roots, walked.paths, walked.lengths)
+        return picked, walked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,12 +124,10 @@ class DeviceTrees:
     """int64 [B] local index of each root."""
     depths: Sequence[int]
     """[B] tokens of the longest path of each."""
-    widest: int
-    """Tokens of the largest."""
 
     @classmethod
-    def of(cls, trees: Sequence[TreeInput], device: torch.device) -> DeviceTrees:
-        """Upload the trees."""
+    def of(cls, trees: Sequence[TreeInput], put: Put) -> DeviceTrees:
+        """Put all of the trees."""
         drafts = [tree.draft for tree in trees]
         widths = [len(draft.tokens) for draft in drafts]
         arrays = [
@@ -126,10 +138,8 @@ class DeviceTrees:
             [tree.pages.table for tree in trees],
             [tree.pages.length - tree.num_tokens for tree in trees],
         ]
-        uploaded = all_on_device([np.array(array, dtype=np.int64) for array in arrays], device)
-        tokens, parents, positions, starts, tables, roots = uploaded
         depths = [max(draft.positions) - draft.positions[0] + 1 for draft in drafts]
-        return cls(tokens, parents, positions, starts, tables, roots, depths, max(widths, default=0))
+        return cls(*(put(np.array(array, dtype=np.int64)) for array in arrays), depths=depths)
 
     @property
     def deepest(self) -> int:
@@ -143,7 +153,7 @@ class DeviceTrees:
 
     def walk(self, picked: Tensor) -> Walked:
         """Walk down all trees along picks int64 [n]."""
-        return walk(picked, self.tokens, self.parents, self.starts, self.widest, self.deepest)
+        return walk(picked, self.tokens, self.parents, self.starts, self.deepest)
 
     def nodes(self, walked: Walked) -> Tensor:
         """Where in the forward is what was accepted, int64 [B * D]; the root at places that are not real."""
@@ -160,12 +170,11 @@ class AskedLogprobs:
     """int64 [R] of all who ask."""
 
     @classmethod
-    def of(cls, trees: Sequence[TreeInput], on_device: DeviceTrees) -> AskedLogprobs:
+    def of(cls, trees: Sequence[TreeInput], on_device: DeviceTrees, put: Put) -> AskedLogprobs:
         """Find who asks."""
         asking = [(b, tree, tree.logprobs) for b, tree in enumerate(trees) if tree.logprobs is not None]
         places = np.array([place for b, _, _ in asking for place in on_device.places(b)], dtype=np.int64)
-        (uploaded,) = all_on_device([places], on_device.tokens.device)
-        return cls([(tree, most, on_device.depths[b]) for b, tree, most in asking], uploaded)
+        return cls([(tree, most, on_device.depths[b]) for b, tree, most in asking], put(places))
 
     def measure(self, logits: Tensor, picked: Tensor, nodes: Tensor) -> Sequence[Tensor]:
         """Measure at every place what was picked there; nothing if nobody asks."""
@@ -206,7 +215,7 @@ class WantedFeatures:
     """T."""
 
     @classmethod
-    def of(cls, step: StepInput, trees: DeviceTrees) -> WantedFeatures:
+    def of(cls, step: StepInput, trees: DeviceTrees, put: Put) -> WantedFeatures:
         """Find what is wanted."""
         first = len(trees.depths) * trees.deepest
         starts = list(accumulate((row.num_tokens for row in step.rows), initial=first))
@@ -216,11 +225,8 @@ class WantedFeatures:
             if tree.recipe is not None
         )
         groups = by_recipe([*wanted_of_chunks(step, starts[len(step.trees) :]), *of_trees])
-        if not groups:
-            return cls((), step.tokens)
-        indices = [np.concatenate([want.at for want in group]) for group in groups.values()]
-        uploaded = all_on_device(indices, trees.tokens.device)
-        return cls([(*group, at) for group, at in zip(groups.items(), uploaded, strict=True)], step.tokens)
+        indices = {recipe: np.concatenate([want.at for want in group]) for recipe, group in groups.items()}
+        return cls([(recipe, group, put(indices[recipe])) for recipe, group in groups.items()], step.tokens)
 
     def gather(self, extractor: Extractor, hidden: Hidden, nodes: Tensor) -> HostCopy:
         """Make the features of each recipe, uint8 [m, bytes_per_token], wherever something may have been accepted, and send them off."""

@@ -252,7 +252,7 @@ class CyclePlanner:
 
     def observe(self, result: StepResult) -> None:
         costs = result.costs
-        if not result.failed:  # what was tried in vain says nothing of what a step takes
+        if not (result.failed or costs.cold):  # what was tried in vain, or first of its size, says nothing of others
             self.cost.observe(costs.tokens + costs.others_tokens, costs.kv_tokens, costs.forward_us * 1e-6)
         self._controller.observe(result)
 

@@ -28,6 +28,7 @@ from specsplit.rpc import VERIFIER_SERVICE, Dialled, Membership, Server, Service
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit_verifier.adaptive.choice import controller_for
+from specsplit_verifier.captured_layers import captured_layers
 from specsplit_verifier.events import BeginWave, HandOver, Roster
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.profile import profile
@@ -83,7 +84,8 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
     if settings.compile == "regional":
         target.compile_layers()
     if settings.cuda_graphs == "auto":
-        target.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
+        buckets = Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows)
+        target.capture_graphs(buckets, captured_layers(settings.cuda_graph_layers, target))
     lockstep = None if mesh is None else Lockstep(mesh, clock, drawn=secrets.randbits(62))
     return _runner(settings, clock, target, lockstep)
 

@@ -128,6 +128,8 @@ class StepOutput:
     started: float = 0.0
     """When the forward began, in seconds of the clock."""
     forward_s: float = 0.0
+    cold: bool = False
+    """True if the forward was the first of its size: it says nothing of what others take."""
 
     def beside(self, other: StepOutput) -> StepOutput:
         """This, and what came of the rest of the step after it."""
@@ -138,6 +140,7 @@ class StepOutput:
             [*self.no_pick, *other.no_pick],
             self.started,
             self.forward_s + other.forward_s,
+            self.cold or other.cold,
         )
 
 

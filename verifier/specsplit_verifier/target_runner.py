@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from specsplit.clock import Clock
 from specsplit.errors import RankLost, SpecsplitError
+from specsplit.first_runs import FirstRuns
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import Paced
 from specsplit.ranks.lockstep import Lockstep
@@ -49,6 +50,8 @@ class TargetRunner:
         """What steps of a few sizes took at load."""
         self._paced = paced
         self._clock = clock
+        self._first_runs = FirstRuns()
+        """Of forwards, by tokens."""
         self._acceptor = acceptor_for(target, self.extractor) if acceptor is None else acceptor
 
     def run(self, step: StepInput) -> StepOutput:
@@ -96,4 +99,5 @@ class TargetRunner:
             logits, hidden = self.target.forward_capturing(step.rows, step.layers)
         accepted, features = accept(logits, hidden)
         no_pick = [tree.session for tree in step.trees if tree.session not in accepted]
-        return StepOutput(accepted, features, {}, no_pick, started, time.seconds)
+        cold = self._first_runs.is_first(sum(self.lockstep.rows) or step.tokens)
+        return StepOutput(accepted, features, {}, no_pick, started, time.seconds, cold)

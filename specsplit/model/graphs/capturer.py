@@ -9,6 +9,8 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
+from specsplit.model.graphs.pool import leave
+
 Results = Mapping[Hashable, Tensor]
 """What work leaves, by name."""
 
@@ -48,7 +50,7 @@ class CudaCapturer:
 
     def __init__(self, device: torch.device) -> None:
         self._device: Final = device
-        self._pool: Final = torch.cuda.graph_pool_handle()
+        self._pool = torch.cuda.graph_pool_handle()
         self._side: Final = torch.cuda.Stream(device)
         """One for all captures: libraries keep memory for every stream that they have met."""
         self._nbytes = 0
@@ -63,8 +65,13 @@ class CudaCapturer:
                 # Other threads may go on using the device meanwhile.
                 with torch.cuda.graph(graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"):
                     results = work()
-            finally:
+            except BaseException as error:
                 torch.cuda.set_stream(stream)  # torch leaves the side stream current where a capture could not be ended
+                leave(self._pool, graph, torch.cuda.current_device())
+                self._pool = torch.cuda.graph_pool_handle()
+                if isinstance(cause := error.__context__, Exception):  # torch's own says only that the capture has failed
+                    raise RuntimeError(f"{type(cause).__name__}: {cause}") from error
+                raise
             self._nbytes += max(0, free - torch.cuda.mem_get_info()[0])
         return Captured(graph.replay, results)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Final, Protocol
 
@@ -31,19 +30,19 @@ class Program(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Graph:
-    captured: Captured
-    layers: Layers
-    """Whose hidden states are among its results."""
-
-
 class Graphs:
     """Captures a program for every bucket and form, and runs rows through it. Used by one thread at a time, that of its runner."""
 
     def __init__(
-        self, program: Program, inputs: StaticInputs, attention: StaticAttention, buckets: Buckets, capturer: Capturer
+        self,
+        program: Program,
+        inputs: StaticInputs,
+        attention: StaticAttention,
+        buckets: Buckets,
+        capturer: Capturer,
+        layers: Layers = frozenset(),
     ) -> None:
+        """`layers`: whose hidden states are among the results of every graph. Forwards that want others are run eagerly."""
         self._program: Final = program
         self._inputs: Final = inputs
         self._attention: Final = attention
@@ -51,29 +50,27 @@ class Graphs:
         self._capturer: Final = capturer
         self._outputs: Final = StaticOutputs()
         self._turns: Final = Turns(inputs.device)
-        self._graphs: dict[tuple[Bucket, Form], _Graph | None] = {}
-        """None: it could not be captured anew."""
-        self._layers: Layers = frozenset()
-        """All that were ever wanted."""
+        self._layers: Final = layers
+        self._graphs: dict[tuple[Bucket, Form], Captured] = {}
         self._replayed = 0
         self._eager: Counter[Eager] = Counter()
 
     @property
     def statistics(self) -> GraphStatistics:
         """What has become of forwards so far. Any thread may ask."""
-        return GraphStatistics(
-            sum(graph is not None for graph in list(self._graphs.values())),
-            self._capturer.nbytes,
-            self._replayed,
-            dict(self._eager),
-        )
+        captured = len(self._graphs)
+        return GraphStatistics(captured, captured and self._capturer.nbytes, self._replayed, dict(self._eager))
 
     def capture(self) -> None:
-        """Capture all buckets in all forms, largest first. Raises whatever cannot be captured."""
+        """Capture all buckets in all forms, largest first. Raises whatever cannot be captured; then there are no graphs at all."""
         total = len(self._buckets) * len(self._attention.forms)
         for tokens, buckets in groupby(self._buckets, lambda bucket: bucket.tokens):
             for bucket, form in product(buckets, self._attention.forms):
-                self._capture(bucket, form)
+                try:
+                    self._graphs[bucket, form] = self._capture(bucket, form)
+                except RuntimeError:
+                    self._graphs.clear()
+                    raise
             done, nbytes = len(self._graphs), self._capturer.nbytes
             _log.info("captured forwards of %d tokens: %d of %d graphs, %.0f MiB", tokens, done, total, nbytes / 2**20)
 
@@ -81,9 +78,12 @@ class Graphs:
     def run(self, rows: Sequence[Row], layers: Layers = frozenset()) -> Results | None:
         """Run rows (at least one), and store their KV -> results, padding behind them, to be read before the next forward.
 
-        None: there is no graph for them, nothing has been done, and they are to be run eagerly. Who wants hidden states of layers that were
-        not wanted before waits until this one forward is captured anew.
+        None: there is no graph for them, nothing has been done, and they are to be run eagerly.
         """
+        if not self._graphs:
+            return self._refuse(Eager.FAILED)
+        if not layers <= self._layers:
+            return self._lack(layers)
         bucket = self._buckets.fit(sum(row.num_tokens for row in rows), len(rows))
         if bucket is None:
             return self._refuse(Eager.SIZE)
@@ -91,31 +91,27 @@ class Graphs:
         layout = self._attention.layout(padded)
         if layout is None:
             return self._refuse(Eager.LAYOUT)
-        graph = self._with(layers, bucket, layout.form)
-        if graph is None:
-            return self._refuse(Eager.FAILED)
+        captured = self._graphs[bucket, layout.form]
         self._load(padded, layout, bucket)
-        graph.captured.replay()
+        captured.replay()
         self._replayed += 1
-        return graph.captured.results
+        return captured.results
 
     def _refuse(self, why: Eager) -> None:
         self._eager[why] += 1
 
-    def _with(self, layers: Layers, bucket: Bucket, form: Form) -> _Graph | None:
-        """The graph of a bucket, captured anew if it lacks some of the layers."""
-        graph = self._graphs.get((bucket, form))
-        if graph is not None and not layers <= graph.layers:
-            self._layers |= layers
-            try:
-                graph = self._capture(bucket, form)
-            except RuntimeError:
-                _log.exception("forwards of %s are run eagerly from now on: no graph takes hidden states", bucket)
-                graph = self._graphs[bucket, form] = None
-        return graph
+    def _lack(self, layers: Layers) -> None:
+        """Refuse a forward that wants hidden states which no graph leaves; the first time the log says so."""
+        if not self._eager[Eager.LAYERS]:
+            _log.warning(
+                "a forward for a head that reads the hidden states of layers %s is run eagerly, which is slower, and so will be others: "
+                "CUDA graphs leave those of layers %s; name all of them in cuda_graph_layers",
+                *(",".join(map(str, sorted(each))) or "none" for each in (layers, self._layers)),
+            )
+        self._refuse(Eager.LAYERS)
 
     @torch.inference_mode()
-    def _capture(self, bucket: Bucket, form: Form) -> _Graph:
+    def _capture(self, bucket: Bucket, form: Form) -> Captured:
         inputs, layers = self._inputs.of(bucket), self._layers
         forward_batch = self._attention.forward(bucket, form, inputs.write_slots)
         padding = self._inputs.padded((), bucket)
@@ -123,9 +119,7 @@ class Graphs:
         assert layout is not None, "padding is less than any layout that is to fit"
         for _ in range(2):  # once for each half
             self._load(padding, layout, bucket)
-        captured = self._capturer.capture(lambda: self._outputs.keep(self._program(inputs, forward_batch, layers)))
-        graph = self._graphs[bucket, form] = _Graph(captured, layers)
-        return graph
+        return self._capturer.capture(lambda: self._outputs.keep(self._program(inputs, forward_batch, layers)))
 
     def _load(self, padded: Sequence[Row], layout: Layout, bucket: Bucket) -> None:
         half = self._turns.take()

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specsplit.model.transfer import pinned_zeros, send
+
 
 class Upload:
     """An array on the device, and two on the host that it is copied from in turns.
@@ -30,7 +32,7 @@ class Upload:
 
     def send(self, half: int, count: int) -> Tensor:
         """Copy the first `count` elements -> a view of them on the device."""
-        return self.memory[:count].copy_(self._halves[half][:count], non_blocking=True)
+        return send(self._halves[half][:count], self.memory[:count])
 
 
 class Turns:
@@ -52,8 +54,3 @@ class Turns:
         """All copies of this step have been asked for."""
         if self._done:
             self._done[self._half].record(torch.cuda.current_stream(self._device))
-
-
-def pinned_zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On the host, in memory that a GPU copies from by itself; ordinary memory if the device is no GPU."""
-    return torch.zeros(size, dtype=dtype, pin_memory=device.type == "cuda")

@@ -47,8 +47,8 @@ def feature_layers(facts: dict[str, Any], num_layers: int) -> tuple[int, ...]:
     """The hidden states that an EAGLE-3 head reads, as FeatureNeed counts them (k: behind k decoder layers).
 
     `eagle_config.eagle_aux_hidden_state_layer_ids` (SpecForge, SGLang) names outputs of layers counted from 0: k - 1. At the top
-    level (speculators, vLLM) the same key names inputs of layers counted from 0: k. So does the default [2, L // 2, L - 3] for a
-    target of L layers. Raises LoadError unless they are layers of the target, each once.
+    level (speculators, vLLM) the same key names inputs of layers counted from 0: k. So does the default for a
+    target of L layers, `usual_layers`. Raises LoadError unless they are layers of the target, each once.
     """
     eagle = facts.get("eagle_config") or {}
     inputs, outputs = facts.get("eagle_aux_hidden_state_layer_ids"), eagle.get("eagle_aux_hidden_state_layer_ids")
@@ -57,10 +57,15 @@ def feature_layers(facts: dict[str, Any], num_layers: int) -> tuple[int, ...]:
     elif outputs:
         layers = tuple(layer + 1 for layer in outputs)
     else:
-        layers = (2, num_layers // 2, num_layers - 3)
+        layers = usual_layers(num_layers)
     if len(set(layers)) < len(layers) or min(layers) < 0 or max(layers) > num_layers:
         raise LoadError(
             f"a head on hidden states {list(layers)} of a target of {num_layers} layers: "
             "expected different ones; name them in eagle_config.eagle_aux_hidden_state_layer_ids of its config.json"
         )
     return layers
+
+
+def usual_layers(num_layers: int) -> tuple[int, ...]:
+    """The hidden states of a target of L layers that an EAGLE-3 head reads whose files name none, as FeatureNeed counts them."""
+    return 2, num_layers // 2, num_layers - 3

@@ -50,7 +50,7 @@ def compact(
     )
 
 
-@triton.jit(do_not_specialize=["deepest"], do_not_specialize_on_alignment=["table", "first", "lengths"])
+@triton.jit(do_not_specialize=["deepest", "pages"], do_not_specialize_on_alignment=["table", "first", "lengths"])
 def _compact(data, tables, pages, table, first, paths, lengths, deepest, page_size, slots, width, BLOCK: tl.constexpr):
     tree, layer = tl.program_id(0), tl.program_id(1).to(tl.int64)
     part = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)

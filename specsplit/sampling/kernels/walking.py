@@ -6,7 +6,7 @@ n   tokens of all trees      B   trees      D   tokens of the longest path from 
 # pyright: reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportArgumentType=false
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 import triton
@@ -14,6 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from specsplit.sampling.kernels.noise import EXACT
+from specsplit.values.plan import MOST_DRAFT_TOKENS
+
+_WIDTH: Final = triton.next_power_of_2(MOST_DRAFT_TOKENS)
+"""Nodes that are looked at together: all of any tree, so that there is one kernel for all."""
 
 
 class Walked(NamedTuple):
@@ -27,19 +31,18 @@ class Walked(NamedTuple):
     """int64 [B] the pick behind the last of the path; -1 behind a root without one."""
 
 
-def walk(picked: Tensor, tokens: Tensor, parents: Tensor, starts: Tensor, widest: int, deepest: int) -> Walked:
-    """Walk down trees , as `Draft.accept` does on the host.
+def walk(picked: Tensor, tokens: Tensor, parents: Tensor, starts: Tensor, deepest: int) -> Walked:
+    """Walk down trees of up to `MOST_DRAFT_TOKENS` tokens, as `Draft.accept` does on the host.
 
     picked, tokens, parents int64 [n]: of every node of every tree the target's pick behind it (-1: none), its token, and the index of its
-    parent within the tree. starts int64 [B + 1]: where trees begin, and n. widest: tokens of the largest tree, deepest: D.
+    parent within the tree. starts int64 [B + 1]: where trees begin, and n. deepest: D.
     """
     count = len(starts) - 1
     paths = torch.zeros(count, deepest, dtype=torch.int64, device=picked.device)
     lengths, bonus = torch.empty(2, count, dtype=torch.int64, device=picked.device)
     if not count:
         return Walked(paths, lengths, bonus)
-    width = max(16, triton.next_power_of_2(widest))
-    _walk[(count,)](picked, tokens, parents, starts, paths, lengths, bonus, deepest, WIDTH=width, **EXACT)
+    _walk[(count,)](picked, tokens, parents, starts, paths, lengths, bonus, deepest, WIDTH=_WIDTH, **EXACT)
     return Walked(paths, lengths, bonus)
 
 

@@ -1,0 +1,60 @@
+"""What the first forward of a size takes is learnt by nobody in the verifier."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specsplit.clock import SystemClock
+from specsplit.model import CausalLM, CostCurve, Paced, PageTable
+from specsplit.values import Plan
+from specsplit_verifier.planner import CyclePlanner
+from specsplit_verifier.profile import profile
+from specsplit_verifier.step import ChunkInput, StepInput, StepOutput, StepResult
+from specsplit_verifier.target_runner import TargetRunner
+from tests.support.toys import random_target
+from tests.verifier.test_ema import COSTS
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> CausalLM:
+    folder: Path = random_target(tmp_path_factory.mktemp("random"), 16)
+    return CausalLM.load(folder, num_pages=32, page_size=4)
+
+
+def ran(runner: TargetRunner, tokens: int) -> StepOutput:
+    """What comes of a prompt."""
+    table = PageTable(runner.target.pool)
+    table.reserve(tokens)
+    output = runner.run(StepInput(chunks=[ChunkInput.chunk([3] * tokens, table.upto(tokens), session=0, first=0)]))
+    table.release()
+    return output
+
+
+def test_a_forward_is_cold_if_none_of_its_size_was_run(target: CausalLM) -> None:
+    clock = SystemClock()
+    runner = TargetRunner(target, Paced(CostCurve(), clock), None, clock)
+    assert [ran(runner, tokens).cold for tokens in (5, 5, 8, 9, 6, 16)] == [True, False, False, True, False, False]
+
+
+def test_sizes_that_were_measured_at_load_are_not_cold(target: CausalLM) -> None:
+    clock = SystemClock()
+    runner = TargetRunner(target, Paced(CostCurve(), clock), None, clock)
+    assert [seconds.tokens for seconds in profile(runner)] == [1, 8, 32, 64]
+    assert [ran(runner, tokens).cold for tokens in (1, 7, 20, 64, 3)] == [False, False, False, False, True]
+
+
+def test_what_a_cold_step_took_does_not_change_what_steps_are_expected_to_take() -> None:
+    planner, costs = CyclePlanner(Plan(), 64), replace(COSTS, tokens=10, kv_tokens=10, forward_us=9e6)
+    expected_s = planner.expected_s(10, 10)
+    planner.observe(StepResult((), (), {}, replace(costs, cold=True)))
+    assert planner.expected_s(10, 10) == expected_s
+    planner.observe(StepResult((), (), {}, costs))
+    assert planner.expected_s(10, 10) > 100 * expected_s
+
+
+def test_a_step_that_was_tried_in_halves_is_cold_if_one_of_them_was() -> None:
+    assert StepOutput(cold=True).beside(StepOutput()).cold and StepOutput().beside(StepOutput(cold=True)).cold
+    assert not StepOutput().beside(StepOutput()).cold
