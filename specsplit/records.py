@@ -150,6 +150,8 @@ class Eager(StrEnum):
     """A descent of this shape had not come before: the next one is captured."""
     FAILED = "failed"
     """Capturing has failed."""
+    GROUP = "group"
+    """There is no graph for what another rank of the group had in the same turn, or for all of them together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 from dataclasses import replace
@@ -28,6 +29,8 @@ from specsplit_drafter.telemetry import Telemetry
 if TYPE_CHECKING:  # an ngram drafter runs without torch
     from specsplit.model.sharded import TensorMesh
     from specsplit_drafter.draft_model import DraftModel
+
+_log = logging.getLogger(__name__)
 
 
 def main(settings: DrafterSettings) -> int:
@@ -167,7 +170,7 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
     )
     if settings.compile == "regional":
         model.compile_layers()
-    if settings.cuda_graphs == "auto":
+    if _captures(settings):
         model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
     return StandaloneModel(model)
 
@@ -189,9 +192,17 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None)
     model = HeadModel(head, settings.kv_tokens, need, settings.attention, settings.kv_cache_dtype)
     if settings.compile == "regional":
         compile_layers(head.layers)
-    if settings.cuda_graphs == "auto":
+    if _captures(settings):
         model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
     return model
+
+
+def _captures(settings: DrafterSettings) -> bool:
+    """Whether forwards are to be captured. Those of a group are not: its ranks agree on rows by step, and not on graphs."""
+    auto = settings.cuda_graphs == "auto"
+    if auto and settings.dp_size > 1 and settings.device.startswith("cuda"):
+        _log.warning("every forward of this drafter is run eagerly: a group of drafters (dp_size) has no CUDA graphs")
+    return auto and settings.dp_size == 1
 
 
 def _pace(settings: DrafterSettings) -> Pace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from specsplit.model.backends import check_backend
 from specsplit.model.batch import Row
 from specsplit.model.capture import Capture, Hidden, decoder_layers
 from specsplit.model.device_batch import DeviceBatch
-from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, StaticAttention
+from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, SharedGraphs, StaticAttention
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.load import load_model
 from specsplit.model.probe import probe
@@ -24,6 +25,7 @@ from specsplit.model.regional import Backend, compile_layers
 from specsplit.model.runner import ModelRunner
 from specsplit.model.sharded import ShardedBlocks, TensorMesh, no_rows
 from specsplit.model.support import check_class, check_config, measure, refusing
+from specsplit.ranks.demand import EAGER, Demand
 from specsplit.values import ModelInfo
 
 _LOGITS: Final = "logits"
@@ -107,7 +109,7 @@ class CausalLM(ModelRunner):
 
     def capture_graphs(
         self,
-        buckets: Buckets,
+        buckets: Buckets | None,
         layers: Collection[int] = (),
         *,
         capturer: Capturer | None = None,
@@ -115,17 +117,37 @@ class CausalLM(ModelRunner):
     ) -> None:
         """Capture forwards of all buckets, as `capture_program` does, to be run from then on, with the hidden states of `layers`.
 
-        Raises Incompatible for a layer that the model does not have.
+        None captures none. All ranks of a group call it at the same time. Raises Incompatible for a layer that the model does not have,
+        and RankLost.
         """
         self.capture.check(layers)
         self.capture_program(
             self._captured,
             buckets,
             layers=frozenset(layers),
-            shared=len(self.blocks) > 0,
+            together=self.blocks if len(self.blocks) else None,
             capturer=capturer,
             attention=attention,
         )
+
+    def demand(self, rows: Sequence[Row], layers: Collection[int]) -> Demand:
+        """What rows need of a captured forward that all ranks of a group run together. EAGER: there is none for them.
+
+        Raises Incompatible for a layer that the model does not have.
+        """
+        if not isinstance(self.graphs, SharedGraphs):
+            return EAGER
+        self.capture.check(layers)
+        return self.graphs.demand(rows, frozenset(layers))
+
+    def turn(self, rows: Sequence[int], demand: Demand) -> AbstractContextManager[None]:
+        """One forward on every rank of a group: `rows` of them by rank, which make this demand together.
+
+        This rank may run its rows inside. If it does not, or fails, it does what the others wait for. Raises RankLost.
+        """
+        if isinstance(self.graphs, SharedGraphs):
+            return self.graphs.turn(rows, demand)
+        return self.blocks.turn(rows)
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """Run rows through the model and store their KV -> logits [n, V], in the model's dtype and the order the rows ask for them.
@@ -163,6 +185,7 @@ class CausalLM(ModelRunner):
         logits = self.model(
             input_ids=token, position_ids=token, use_cache=False, logits_to_keep=1, forward_batch=TrialForward()
         ).logits
+        self.blocks.settle()
         logits.sum().item()  # waits for the device
 
     @torch.inference_mode()

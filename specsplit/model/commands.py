@@ -1,6 +1,7 @@
 """What a leader has its followers do, and how it travels: as int64 numbers, of which the first says what it is.
 
-Forward    of each row five sizes (Q, pages, logits wanted, L, E), then tokens, positions, pages, logits_at and bits of the tail mask
+Forward    the demand, and of each row five sizes (Q, pages, logits wanted, L, E), then tokens, positions, pages, logits_at and bits of
+           the tail mask
 Move       source slots, then as many target slots
 Trial      nothing
 Leave      nothing
@@ -16,6 +17,7 @@ import numpy as np
 
 from specsplit.model.batch import Ints, Row
 from specsplit.model.page_tables import Pages, PageTables, RowPages, Slots
+from specsplit.ranks.demand import EAGER, NUMBERS, Demand
 
 _WORD: Final = 64
 """Bits of a number."""
@@ -27,10 +29,12 @@ class Forward:
 
     kind: ClassVar[int] = 1
     rows: Sequence[Row]
+    demand: Demand = EAGER
+    """Which captured forward to run them in."""
 
     def packed(self, tables: PageTables) -> Ints:
         """`tables`: those that the rows name. Only the leader has them, so the pages of every row travel."""
-        parts = [np.array([self.kind])]
+        parts = [np.array([self.kind, *self.demand.numbers])]
         for row in self.rows:
             parts += _packed_row(row, tables.listed(row.pages))
         return np.concatenate(parts, dtype=np.int64)
@@ -38,7 +42,7 @@ class Forward:
     @classmethod
     def unpacked(cls, numbers: Ints) -> Forward:
         """What `packed` wrote, but its first number. The rows name no table."""
-        return cls(list(_unpacked_rows(numbers)))
+        return cls(list(_unpacked_rows(numbers[NUMBERS:])), Demand.of(numbers[:NUMBERS].tolist()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -105,23 +105,32 @@ class Form(Enum):
 class Layout:
     """What a form attends to."""
 
-    form: Form
     seen: PagedRows
     """With a mask, but for ORDERED."""
     prefix: PagedRows | None = None
     """For SPLIT."""
 
 
-def lay_out(rows: Sequence[Row], tables: PageTables, form: Form | None = None, whole_mask: int = WHOLE_MASK) -> Layout:
-    """Lay rows (at least one) out, which are one behind the other in the batch, in a form, or in the one that costs the least."""
-    if form is None:
-        form = Form.ORDERED if all(in_order(row.tail_mask) for row in rows) else None
-    if form is Form.ORDERED:
-        return Layout(form, *_in_order(rows, tables))
-    whole = form is Form.WHOLE or (form is None and _whole_pays(rows, tables.page_size, whole_mask))
-    if whole:
-        return Layout(Form.WHOLE, _masked(rows, tables))
-    return Layout(Form.SPLIT, *_split(rows, tables))
+def lay_out(rows: Sequence[Row], tables: PageTables, form: Form) -> Layout:
+    """Lay rows (at least one) out, which are one behind the other in the batch. ORDERED is for rows that are all in order."""
+    match form:
+        case Form.ORDERED:
+            return Layout(*_in_order(rows, tables))
+        case Form.WHOLE:
+            return Layout(_masked(rows, tables))
+        case Form.SPLIT:
+            return Layout(*_split(rows, tables))
+
+
+def forms_of(rows: Sequence[Row], page_size: int, whole_mask: int = WHOLE_MASK) -> dict[Form, int]:
+    """Forms that pay for rows (at least one), the one that costs the least first, and the bytes of mask that each takes."""
+    queries, lengths = _sizes(rows)
+    forms: dict[Form, int] = {}
+    if all(in_order(row.tail_mask) for row in rows):
+        forms[Form.ORDERED] = 0
+    if _whole_pays(rows, page_size, whole_mask):
+        forms[Form.WHOLE] = int(queries @ lengths)
+    return {**forms, Form.SPLIT: int(queries @ (lengths - _shared(rows, lengths, page_size) * page_size))}
 
 
 def plan_groups(rows: Sequence[Row], tables: PageTables, whole_mask: int = WHOLE_MASK) -> list[Group]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specsplit.model.batch import Row
 from specsplit.model.flashinfer_forward import FlashInferForward, Library, Paged, PagedKV, PlannedGroup, workspace
-from specsplit.model.flashinfer_plan import Form, Layout, PagedRows, lay_out
+from specsplit.model.flashinfer_plan import Form, PagedRows, forms_of, lay_out
 from specsplit.model.graphs.buckets import Bucket, Buckets
 from specsplit.model.graphs.upload import Upload
 from specsplit.model.page_tables import PageTables
@@ -25,6 +25,7 @@ from specsplit.model.transfer import pinned_zeros
 _PLAN_BYTES: Final = 256 << 10
 """For one plan: some numbers of 4 bytes for each tile of queries, of which there are a few hundred, and for each token."""
 _MASK_BYTES: Final = 1 << 20
+"""For the masks of rows; that of padding, which is a row of up to all tokens, has room besides."""
 _MOST_PAGES: Final = 1 << 20
 
 
@@ -43,17 +44,16 @@ class _Memory:
     """What the package computes of a plan, uint8."""
 
     @classmethod
-    def of(cls, most_rows: int, most_pages: int, device: torch.device, *, masked: bool) -> _Memory:
+    def of(cls, buckets: Buckets, most_pages: int, device: torch.device, *, masked: bool) -> _Memory:
+        """`most_pages`: of rows, and as many of padding as there are tokens."""
+        rows, tokens = buckets.most_rows + 1, buckets.most_tokens
         return cls(
-            torch.zeros(3, most_rows + 1, dtype=torch.int32, device=device),
-            torch.zeros(most_rows, dtype=torch.int32, device=device),
-            Upload(most_pages, torch.int32, device),
-            Upload(_MASK_BYTES, torch.uint8, device) if masked else None,
+            torch.zeros(3, rows + 1, dtype=torch.int32, device=device),
+            torch.zeros(rows, dtype=torch.int32, device=device),
+            Upload(most_pages + tokens, torch.int32, device),
+            Upload(_MASK_BYTES + tokens * tokens, torch.uint8, device) if masked else None,
             torch.zeros(_PLAN_BYTES, dtype=torch.uint8, device=device),
         )
-
-    def holds(self, rows: PagedRows) -> bool:
-        return len(rows.indices) <= len(self.indices) and (self.mask is None or len(_mask(rows)) <= len(self.mask))
 
     def wrapper(self, library: Library, rows: int) -> Any:
         """For so many rows."""
@@ -131,28 +131,26 @@ class StaticFlashInfer:
         self._attends: Final = attends
         self._tables: Final = tables
         self._whole_mask: Final = whole_mask
-        rows = buckets.most_rows + 1  # and the padding
-        pages = kv.num_pages + buckets.most_tokens
-        most_pages = max(pages, min(rows * pages, _MOST_PAGES))
+        self._most_pages: Final = max(kv.num_pages, min(buckets.most_rows * kv.num_pages, _MOST_PAGES))
         self._ordered, self._masked, self._prefix = (
-            _Memory.of(rows, most_pages, kv.device, masked=masked) for masked in (False, True, False)
+            _Memory.of(buckets, self._most_pages, kv.device, masked=masked) for masked in (False, True, False)
         )
         self._parts: Final[dict[Bucket, _Parts]] = {}
 
-    def layout(self, rows: Sequence[Row], form: Form | None = None) -> Layout | None:
-        laid = lay_out(rows, self._tables, form, self._whole_mask)
-        seen = self._ordered if laid.form is Form.ORDERED else self._masked
-        fits = seen.holds(laid.seen) and (laid.prefix is None or self._prefix.holds(laid.prefix))
-        return laid if fits else None
+    def fitting(self, rows: Sequence[Row]) -> list[Form]:
+        size = self._tables.page_size
+        if sum(-(-row.pages.length // size) for row in rows) > self._most_pages:
+            return []
+        return [form for form, nbytes in forms_of(rows, size, self._whole_mask).items() if nbytes <= _MASK_BYTES]
 
     def forward(self, bucket: Bucket, form: Form, write_slots: Tensor) -> FlashInferForward:
         parts = self._parts_of(bucket)
         prefix = parts.prefix if form is Form.SPLIT else None
         return self._attends(write_slots, [PlannedGroup(slice(0, bucket.tokens), parts.seen(form), prefix)])
 
-    def plan(self, layout: Layout, bucket: Bucket, half: int) -> None:
-        parts = self._parts_of(bucket)
-        parts.seen(layout.form).plan(layout.seen, half)
+    def plan(self, rows: Sequence[Row], bucket: Bucket, form: Form, half: int) -> None:
+        parts, layout = self._parts_of(bucket), lay_out(rows, self._tables, form)
+        parts.seen(form).plan(layout.seen, half)
         if layout.prefix is not None:
             parts.prefix.plan(layout.prefix, half)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -13,7 +14,18 @@ from specsplit.model.attention import ForwardBatch
 from specsplit.model.backends import BACKENDS, choose_backend
 from specsplit.model.batch import Row
 from specsplit.model.device_batch import DeviceBatch
-from specsplit.model.graphs import Buckets, Capturer, CudaCapturer, Graphs, Program, StaticAttention, StaticInputs
+from specsplit.model.graphs import (
+    Buckets,
+    Capturer,
+    CudaCapturer,
+    Graphs,
+    Program,
+    SharedCapturer,
+    SharedGraphs,
+    StaticAttention,
+    StaticInputs,
+    Together,
+)
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import STORED, Geometry, KVCache
 from specsplit.model.page_tables import Slots
@@ -46,7 +58,7 @@ class ModelRunner:
         self.attention: Final = choose_backend(backend, self.kv)
         """Name of the backend."""
         self.backend: Final = BACKENDS[self.attention](self.kv, geometry.group, page_size)
-        self.graphs: Graphs | None = None
+        self.graphs: Graphs | SharedGraphs | None = None
         """Its captured forwards; None: every forward is run eagerly."""
 
     @property
@@ -72,36 +84,34 @@ class ModelRunner:
     def capture_program(
         self,
         program: Program,
-        buckets: Buckets,
+        buckets: Buckets | None,
         *,
         layers: frozenset[int] = frozenset(),
-        shared: bool = False,
+        together: Together | None = None,
         capturer: Capturer | None = None,
         attention: StaticAttention | None = None,
     ) -> None:
         """Capture a forward for every bucket, if the attention backend can be captured; else, or if it fails, none, and the log says so.
 
-        `layers`: whose hidden states the captured forwards leave; who wants others is run eagerly.
-        `shared`: it exchanges rows with the other ranks of a group, which is not captured: whether one is lost shows when the host waits.
-        `capturer` and `attention` stand for those of the device and of the backend.
+        `buckets`: None captures nothing. `layers`: whose hidden states the captured forwards leave; who wants others is run eagerly.
+        `together`: the program exchanges tensors with other ranks, on all of which this is called at the same time; all of them capture
+        the same, or none does: raises RankLost. `capturer` and `attention` stand for those of the device and of the backend.
         """
-        attention = attention or self.backend.static(self.pool.tables, buckets)
-        if attention is None:
-            _log.debug("no forward is captured: attention = %s runs eagerly", self.attention)
+        if buckets is not None and attention is None:
+            attention = self.backend.static(self.pool.tables, buckets)
+            if attention is None:
+                _log.debug("no forward is captured: attention = %s runs eagerly", self.attention)
+        if together is not None and not _alike(together, buckets, layers, attention):
             return
-        if shared:
-            _log.warning("every forward is run eagerly: a rank that is lost would not be noticed within a CUDA graph")
+        if buckets is None or attention is None:
             return
+        capturer = capturer or CudaCapturer(self.device)
         inputs = StaticInputs(self.pool.tables, self.spare_page, buckets.most_tokens, self.device)
-        try:
-            self.graphs = Graphs(program, inputs, attention, buckets, capturer or CudaCapturer(self.device), layers)
-            self.graphs.capture()
-        except RuntimeError as error:
-            _log.warning(
-                "every forward is run eagerly, which is slower: CUDA graphs cannot be captured (if for want of memory, set "
-                "cuda_graph_tokens or cuda_graph_rows lower; cuda_graphs = off does without them): %s",
-                error,
-            )
+        if together is not None:
+            capturer = SharedCapturer(capturer, together)
+        graphs = Graphs(program, inputs, attention, buckets, capturer, layers)
+        self.graphs = graphs if together is None else SharedGraphs(graphs, together)
+        _capture(graphs)
 
     def plan_on_device(self, batch: DeviceBatch) -> ForwardBatch:
         """Plan a batch that only the device knows. It attends by torch with every backend: other kernels are planned on the host."""
@@ -119,3 +129,34 @@ class ModelRunner:
     def move(self, source: Slots, target: Slots) -> None:
         """Copy the KV in slots source [n] to slots target [n], in all layers; the two may overlap (compaction after a commit)."""
         self.kv.move(torch.from_numpy(source).to(self.device), torch.from_numpy(target).to(self.device))
+
+
+def _capture(graphs: Graphs) -> None:
+    """Capture all graphs. If that fails there are none, and the log says why."""
+    try:
+        graphs.capture()
+    except RuntimeError as error:
+        _log.warning(
+            "every forward is run eagerly, which is slower: CUDA graphs cannot be captured (if for want of memory, set "
+            "cuda_graph_tokens or cuda_graph_rows lower; cuda_graphs = off does without them): %s",
+            error,
+        )
+
+
+def _alike(
+    together: Together, buckets: Buckets | None, layers: Collection[int], attention: StaticAttention | None
+) -> bool:
+    """Whether all ranks are to capture the same. They tell each other. Raises RankLost."""
+    own = (0, 0, 0, 0)
+    if buckets is not None and attention is not None:
+        checksum = crc32(repr(sorted(layers)).encode())
+        own = (buckets.most_tokens, buckets.most_rows, len(attention.forms), checksum)
+    told = together.assemble(own)
+    if len(set(told)) > 1:
+        _log.warning(
+            "every forward is run eagerly, which is slower: ranks would capture different CUDA graphs; set cuda_graphs, "
+            "cuda_graph_tokens, cuda_graph_rows, cuda_graph_layers and attention alike on all of them (tokens, rows, forms and checksum of "
+            "layers by rank: %s)",
+            ", ".join(map(str, told)),
+        )
+    return len(set(told)) == 1

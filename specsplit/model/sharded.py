@@ -18,14 +18,25 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from specsplit.errors import RankLost
-from specsplit.ranks.mesh import Mesh
+from specsplit.ranks.mesh import Mesh, Numbers
 
 
 class TensorMesh(Mesh, Protocol):
     """A Mesh whose ranks exchange tensors too."""
 
-    def assemble(self) -> None:
-        """Wait until every rank has come here, however long loading takes it. Raises RankLost."""
+    def assemble(self, numbers: Sequence[int] = ()) -> tuple[Numbers, ...]:
+        """Wait until every rank has come here, however long loading takes it -> everybody's numbers, by rank. Raises RankLost."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until the device has done what it was asked for, captured collectives too; in a capture there is nothing to wait for.
+
+        Raises RankLost, when another rank has not taken part in time.
+        """
+        ...
+
+    def before_parting(self, work: Callable[[], object]) -> None:
+        """Have `work` called before connections to the others are closed: what was captured of collectives has to be given up first."""
         ...
 
     def gather(self, rows: Tensor) -> Tensor:
@@ -97,7 +108,8 @@ class _Layout:
 class ShardedBlocks:
     """The sharded blocks of one model, or of one step of a head, in the order in which a forward runs them; none if it is whole.
 
-    Outside of a turn every rank is taken to run as many rows as this one, which holds while a model is checked at load.
+    Outside of a turn every rank is taken to run as many rows as this one, which holds while a model is checked at load, and in captured
+    forwards: their shapes are those of a bucket, and padding counts as rows.
     """
 
     def __init__(self, model: Layered, mesh: TensorMesh | None = None) -> None:
@@ -117,10 +129,19 @@ class ShardedBlocks:
         self._blocks.append(block)
         return ShardedMlp(block, len(self._blocks) - 1, self)
 
-    def assemble(self) -> None:
-        """Wait until the other ranks have loaded theirs. Raises RankLost."""
+    def assemble(self, numbers: Sequence[int] = ()) -> tuple[Numbers, ...]:
+        """Wait until the other ranks have come so far in loading theirs -> everybody's numbers, by rank. Raises RankLost."""
+        return (tuple(numbers),) if self._mesh is None else self._mesh.assemble(numbers)
+
+    def settle(self) -> None:
+        """Wait for the device, if there is anything that other ranks take part in. Raises RankLost."""
+        if self._blocks and self._mesh is not None:
+            self._mesh.settle()
+
+    def before_parting(self, work: Callable[[], object]) -> None:
+        """Have `work` called before this rank parts from the others."""
         if self._mesh is not None:
-            self._mesh.assemble()
+            self._mesh.before_parting(work)
 
     @contextmanager
     def turn(self, rows: Sequence[int]) -> Iterator[None]:
@@ -131,11 +152,12 @@ class ShardedBlocks:
         if not self._blocks or not any(rows):
             yield
             return
-        with self._or_leave():
+        with self.or_leave():
             self._layout, self._done = _Layout.of(rows, self._model.device), 0
         try:
             yield
             self._catch_up()
+            self.settle()
         except RankLost:
             raise
         except BaseException:
@@ -146,20 +168,33 @@ class ShardedBlocks:
 
     def run(self, index: int, own: Tensor) -> Tensor:
         """Block `index` on the rows [T, H] of this rank, together with all other ranks. Raises RankLost."""
-        mesh = self._mesh
-        assert mesh is not None, "there is a block, so there is a group"
-        layout = self._layout or _Layout.of([len(own)] * mesh.size, own.device)
-        if self._layout is not None and index != self._done:
+        if self._layout is None:
+            return self._alike(index, own)
+        if index != self._done:
             raise RuntimeError(f"sharded block {index} is run where {self._done} is due: a turn holds one forward")
-        with self._or_leave():
-            gathered = mesh.gather(layout.pad(own))
-            output = mesh.reduce_scatter(layout.apply(self._blocks[index], gathered))[: len(own)]
+        with self.or_leave():
+            output = self._together(index, own, self._layout)
         self._done += 1
         return output
 
+    def _alike(self, index: int, own: Tensor) -> Tensor:
+        """Outside of a turn: what fails fails on all ranks."""
+        assert self._mesh is not None, "there is a block, so there is a group"
+        output = self._together(index, own, _Layout.of([len(own)] * self._mesh.size, own.device))
+        self._mesh.settle()
+        return output
+
+    def _together(self, index: int, own: Tensor, layout: _Layout) -> Tensor:
+        assert self._mesh is not None, "there is a block, so there is a group"
+        gathered = self._mesh.gather(layout.pad(own))
+        return self._mesh.reduce_scatter(layout.apply(self._blocks[index], gathered))[: len(own)]
+
     @contextmanager
-    def _or_leave(self) -> Iterator[None]:
-        """What fails in here ends the group: the others' rows would be wrong without this rank's part, or they would wait for it."""
+    def or_leave(self) -> Iterator[None]:
+        """What fails in here ends the group: the others' rows would be wrong without this rank's part, or they would wait for it.
+
+        Raises RankLost.
+        """
         try:
             yield
         except RankLost:
@@ -171,7 +206,7 @@ class ShardedBlocks:
     @torch.inference_mode()
     def _catch_up(self) -> None:
         for index in range(self._done, len(self._blocks)):
-            with self._or_leave():
+            with self.or_leave():
                 rows = no_rows(self._model)
             self.run(index, rows)
 

@@ -14,6 +14,7 @@ from specsplit.model.batch import Row
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.commands import Command, Forward, Leave, Move, Trial, unpacked
+from specsplit.model.graphs import Buckets, Capturer, StaticAttention
 from specsplit.model.load import load_model
 from specsplit.model.page_tables import Slots
 from specsplit.model.support import refusing
@@ -53,17 +54,39 @@ class SplitLM(CausalLM):
                 model, info, num_pages=num_pages, page_size=page_size, backend=backend, kv_cache_dtype=kv_cache_dtype
             )
 
+    def capture_together(
+        self,
+        group: TensorGroup,
+        buckets: Buckets | None,
+        layers: Collection[int] = (),
+        *,
+        capturer: Capturer | None = None,
+        attention: StaticAttention | None = None,
+    ) -> None:
+        """As `capture_graphs`, on all ranks at the same time, before one of them leads. Raises Incompatible and RankLost."""
+        self.capture.check(layers)
+        with group.together():
+            self.capture_program(
+                self._captured,
+                buckets,
+                layers=frozenset(layers),
+                together=group,
+                capturer=capturer,
+                attention=attention,
+            )
+
     def lead(self, group: TensorGroup) -> None:
         """From now on the other ranks `follow`."""
         self._followers = group
 
     def forward_capturing(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
-        """As CausalLM. Followers capture nothing: hidden states are whole here."""
+        """As CausalLM. Hidden states are whole here, and of no use to followers."""
         if self._followers is None or not rows:
             return super().forward_capturing(rows, layers)
         self.capture.check(layers)
-        self._followers.tell(Forward(rows).packed(self.pool.tables))
-        with self._followers.together():
+        demand = self.demand(rows, layers)
+        self._followers.tell(Forward(rows, demand).packed(self.pool.tables))
+        with self._followers.together(), self.turn([1], demand):
             return super().forward_capturing(rows, layers)
 
     def trial(self) -> None:
@@ -91,7 +114,8 @@ def follow(lm: SplitLM, group: TensorGroup) -> None:
 def _obey(lm: SplitLM, command: Command) -> None:
     match command:
         case Forward():
-            lm.forward(command.rows)
+            with lm.turn([1], command.demand):
+                lm.forward(command.rows)
         case Move():
             lm.move(command.source, command.target)
         case Trial():

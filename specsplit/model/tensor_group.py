@@ -6,8 +6,8 @@ do costs nobody anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Final
 
@@ -78,10 +78,19 @@ class TensorGroup(TorchMesh):
         with self._all_taking_part():
             try:
                 yield
+                self.settle()
             except Exception as error:
                 if isinstance(error, RankLost) or _of_a_collective(error):
                     raise
                 raise self.abort(f"{type(error).__name__}: {error}") from error
+
+    def turn(self, rows: Sequence[int]) -> AbstractContextManager[None]:
+        """Nothing has to be agreed upon: who leads has told the rows."""
+        return nullcontext()
+
+    def or_leave(self) -> AbstractContextManager[None]:
+        """What fails in here ends the group. Raises RankLost."""
+        return self.together()
 
     def blamed(self, error: SpecsplitError) -> SpecsplitError:
         """What to raise where `error` ends this rank's loading: that, or what another rank said when it ended the group by that."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from traceback import clear_frames
@@ -25,11 +25,16 @@ LOAD_TIMEOUT_S: Final = 1800.0
 """Ranks find one another, and wait for the slowest to load, for at most this long."""
 ROLL_CALL_S: Final = 5.0
 """Once a rank is missed, the others get this long to say that they are there."""
-NCCL_RAISES: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
-"""Make NCCL raise from a collective that fails or takes too long, as gloo does.
+POLL_S: Final = 20e-6
+"""How often the device is asked whether it is done."""
+LOOK_ROUND_S: Final = 0.25
+"""How often the others are looked for meanwhile."""
+NCCL_WAITS: Final = {"TORCH_NCCL_BLOCKING_WAIT": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+"""Have NCCL leave it to `settle` to notice a rank that is lost.
 
-Else its watchdog tears the process down, without a word to the others, nor to those whose sessions are here; torchrun sets the second to 1.
-See "PYTORCH ProcessGroupNCCL Environment Variables" in torch's documentation, and `timeout` of `torch.distributed.init_process_group`.
+With the first set it would ask for the end of each collective by itself, which can neither be captured nor happens in a replay. With the
+second its watchdog tears the process down, without a word to the others, nor to those whose sessions are here; torchrun sets that to 1.
+See "PYTORCH ProcessGroupNCCL Environment Variables" in torch's documentation, and ADR 28.
 """
 
 
@@ -46,9 +51,12 @@ class TorchMesh:
         self._timeout_s = timeout_s
         self._why = ""
         """Why the group is at its end; empty: it is not."""
+        self._cuda: Final = cuda
+        self._last_work: list[Callable[[], object]] = []
+        """What is to be done before connections are closed."""
         patient = timedelta(seconds=LOAD_TIMEOUT_S)
         if cuda:
-            os.environ.update(NCCL_RAISES)
+            os.environ.update(NCCL_WAITS)
         try:
             kept, _, _ = next(rendezvous("env://", rank, size, timeout=patient))
             self._store = PrefixStore(f"start/{_start_of(os.environ)}", kept)
@@ -66,10 +74,25 @@ class TorchMesh:
             dist.all_gather(list(told), own, group=self._group)
         return tuple(map(tuple, told.tolist()))
 
-    def assemble(self) -> None:
-        """Wait until every rank has come here, patiently: loading takes some longer than others. Raises RankLost."""
+    def assemble(self, numbers: Sequence[int] = ()) -> tuple[Numbers, ...]:
+        """Wait until every rank has come here, patiently: loading takes some longer than others -> all numbers. Raises RankLost."""
+        own = torch.tensor((0, *numbers), dtype=torch.int64)
+        told = torch.empty(self.size, len(own), dtype=torch.int64)
         with self._all_taking_part():
-            dist.all_gather(list(torch.empty(self.size, 1)), torch.zeros(1))
+            dist.all_gather(list(told), own)
+        return tuple(map(tuple, told[:, 1:].tolist()))
+
+    def settle(self) -> None:
+        """Wait until the device has done what it was asked for, captured collectives too. Raises RankLost.
+
+        That takes longer than `timeout_s` if another rank is lost. Over gloo nothing is left to wait for, nor is there in a capture.
+        """
+        if self._cuda and not torch.cuda.is_current_stream_capturing():
+            self._wait_for(torch.cuda.current_stream().record_event().query)
+
+    def before_parting(self, work: Callable[[], object]) -> None:
+        """Have `work` called before connections are closed: NCCL keeps one open for as long as there is a graph that uses it."""
+        self._last_work.append(work)
 
     def gather(self, rows: Tensor) -> Tensor:
         """[most, H] of every rank -> [size * most, H], by rank. Raises RankLost."""
@@ -100,18 +123,38 @@ class TorchMesh:
 
     def close(self) -> None:
         """Part from the others in peace: none of them waits for this rank, or will. After `abort` nothing is left to do."""
+        self._part()
         self._group = None  # whoever holds a group holds its connections too
         if dist.is_initialized():
             dist.destroy_process_group()
 
     def _cut(self) -> None:
         """Close the connections to the other ranks, so that those who wait for this one notice at once."""
+        self._part()
         try:
             if isinstance(self._group, ProcessGroup):
                 self._group.abort()  # destroying it would have NCCL wait for collectives that cannot end
             self.close()
         except (RuntimeError, ValueError) as error:  # what ends the group is to be told all the same
             _log.warning("connections to the other ranks stay open until this process ends: %s", error)
+
+    def _part(self) -> None:
+        while self._last_work:
+            self._last_work.pop()()
+
+    def _wait_for(self, done: Callable[[], bool]) -> None:
+        """Return once `done` is true. Raises RankLost if that takes too long, or another rank has told meanwhile that the group ends."""
+        with self._all_taking_part():
+            began = looked = time.monotonic()
+            while not done():
+                now = time.monotonic()
+                if now - began > self._timeout_s:
+                    raise RuntimeError("the device still waits for it")
+                if now - looked > LOOK_ROUND_S:
+                    looked = now
+                    if len(self._missing()) < self.size:
+                        raise RuntimeError("a rank has said that it cannot go on")
+                time.sleep(POLL_S)
 
     @contextmanager
     def _all_taking_part(self) -> Iterator[None]:

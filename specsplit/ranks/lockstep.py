@@ -15,6 +15,7 @@ from typing import Final
 from specsplit.clock import Clock
 from specsplit.errors import RankLost
 from specsplit.membership import GroupRank
+from specsplit.ranks.demand import EAGER, NUMBERS, Demand, of_all
 from specsplit.ranks.mesh import Mesh, Numbers
 from specsplit.values import Plan
 
@@ -37,21 +38,24 @@ class Proposal:
     """For how long it would rest if nobody has rows, in microseconds."""
     plan: Plan = field(default_factory=Plan)
     """What its controller wants."""
+    demand: Demand = EAGER
+    """What its rows need of a captured forward."""
     steps: Numbers = ()
     """Of a drafter: how many of its rows are of each step of its model, equally many steps on every rank."""
 
     @property
     def numbers(self) -> Numbers:
         """All of it, as ranks tell it to each other."""
-        return (self.rows, self.kv_tokens, self.unfinished, self.rest_us, *map(int, astuple(self.plan)), *self.steps)
+        plan = map(int, astuple(self.plan))
+        return (self.rows, self.kv_tokens, self.unfinished, self.rest_us, *plan, *self.demand.numbers, *self.steps)
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Proposal:
         """Read what `numbers` wrote."""
         rows, kv_tokens, unfinished, rest_us, *others = numbers
         *plan, draft_ahead = others[:_PLAN]
-        steps = tuple(others[_PLAN:])
-        return cls(rows, kv_tokens, unfinished, rest_us, Plan(*plan, draft_ahead=bool(draft_ahead)), steps)
+        demand, steps = Demand.of(others[_PLAN : _PLAN + NUMBERS]), tuple(others[_PLAN + NUMBERS :])
+        return cls(rows, kv_tokens, unfinished, rest_us, Plan(*plan, draft_ahead=bool(draft_ahead)), demand, steps)
 
 
 NOTHING: Final = Proposal()
@@ -75,6 +79,11 @@ class Agreed:
     def rows_of(self, step: int) -> list[int]:
         """By rank, those of one step of a drafter's model."""
         return [each.steps[step] for each in self.proposals]
+
+    @property
+    def demand(self) -> Demand:
+        """What meets all ranks: which captured forward the turn is, the same on every one of them."""
+        return of_all([each.demand for each in self.proposals])
 
     @property
     def runs(self) -> bool:
@@ -127,13 +136,13 @@ class Lockstep:
         self._clock = clock
         self._waited_s = 0.0
 
-    def turn(self, proposal: Proposal, rows: int, kv_tokens: int) -> bool:
+    def turn(self, proposal: Proposal, rows: int, kv_tokens: int, demand: Demand = EAGER) -> bool:
         """Propose a step of so many tokens, and hear what the others propose -> whether there is a forward. Raises RankLost.
 
         Not to be asked by one that is alone.
         """
         began = self._clock.now()
-        told = self._mesh.exchange(replace(proposal, rows=rows, kv_tokens=kv_tokens).numbers)
+        told = self._mesh.exchange(replace(proposal, rows=rows, kv_tokens=kv_tokens, demand=demand).numbers)
         self.agreed = Agreed(self._mesh.rank, [Proposal.of(numbers) for numbers in told])
         self._waited_s += self._clock.now() - began
         return self.agreed.runs
@@ -142,6 +151,11 @@ class Lockstep:
     def rows(self) -> Sequence[int]:
         """Of the turn that was agreed upon last, by rank; none of one that is alone."""
         return () if self.agreed is None else self.agreed.rows
+
+    @property
+    def demand(self) -> Demand:
+        """What all ranks need of a captured forward in that turn; none will do for one that is alone, which has no turns."""
+        return EAGER if self.agreed is None else self.agreed.demand
 
     def abort(self, why: str) -> RankLost:
         """End the group, since this rank cannot go on; the others read why. Returns the error that says so. Any thread may call it."""

@@ -24,7 +24,8 @@ class EngineSettings(MemberSettings):
     """Type that keys and values are kept in: auto is that of the weights. One of 8 bits holds twice as many tokens as bfloat16 in the same
     memory, and rounds: text may be another than with auto, and is the same with any drafter and none."""
     cuda_graphs: Literal["auto", "off"] = "auto"
-    """auto captures forwards as CUDA graphs at start, where attention = flashinfer; off runs every forward eagerly."""
+    """auto captures forwards as CUDA graphs at start, where attention = flashinfer; off runs every forward eagerly. To be alike on all
+    ranks of a group, with the two below and a verifier's `cuda_graph_layers`; a group of drafters has none."""
     cuda_graph_tokens: int = Field(default=256, ge=1, le=1024)
     """Tokens of the largest forward that is captured; larger ones run eagerly, and are counted."""
     cuda_graph_rows: int = Field(default=64, ge=1, le=1024)

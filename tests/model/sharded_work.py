@@ -155,3 +155,32 @@ def idling(mesh: TorchMesh, folder: Path) -> tuple[int, int]:
         with lm.blocks.turn([count for (count,) in told]):
             lm.forward(mine)
     return calls["attention"], calls["collectives"]
+
+
+def settling(mesh: TorchMesh, victim: int, how: str) -> tuple[str, float]:
+    """A device that never gets done, since one rank is lost: what the others learn, and after how long.
+
+    The victim dies, hangs, or says that it cannot go on.
+    """
+    mesh.exchange([mesh.rank])
+    if mesh.rank == victim:
+        if how == "says so":
+            mesh.abort("it has had enough")
+            return "", 0.0
+        time.sleep(8.0 if how == "hangs" else 0.0)
+        os._exit(9)
+    began, parted = time.monotonic(), [""]
+    mesh.before_parting(lambda: parted.append("parted"))
+    try:
+        mesh._wait_for(lambda: False)  # pyright: ignore[reportPrivateUsage] (what it asks the device is not there without one)
+    except RankLost as error:
+        return str(error) + parted[-1], time.monotonic() - began
+    return "", 0.0
+
+
+def settled(mesh: TorchMesh) -> list[tuple[int, ...]]:
+    """What ranks tell one another while they load; a device that gets done is waited for, and one without a GPU is not asked."""
+    answers = iter([False, False, True])
+    mesh._wait_for(lambda: next(answers))  # pyright: ignore[reportPrivateUsage]
+    mesh.settle()
+    return list(mesh.assemble([mesh.rank, 7]))

@@ -13,10 +13,13 @@ from torch import nn
 from specsplit.errors import LoadError, RankLost, SpecsplitError
 from specsplit.features import LAST
 from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model.graphs import Buckets
 from specsplit.model.split import weight_bytes
 from specsplit.model.split_lm import SplitLM, follow
 from specsplit.model.tensor_group import TensorGroup
+from specsplit.ranks.demand import EAGER
 from tests.model.sharded_work import PARENTS
+from tests.support.graphs import RecordingCapturer, TorchStatic
 
 PAGES, LONG = 160, 300
 LAYERS = (0, 2, LAST)
@@ -66,6 +69,20 @@ def led(group: TensorGroup, folder: Path) -> tuple[list[Any], int, int, int]:
     made = steps(lm)
     group.dismiss()
     return [each.numpy() for each in made], *held
+
+
+def led_captured(group: TensorGroup, folder: Path) -> tuple[list[Any], int, list[int]]:
+    """As `led`, with captured forwards -> the leader's steps, how many captures there were, and which were replayed."""
+    lm, capturer = part_of(folder, group), RecordingCapturer()
+    lm.capture_together(group, Buckets(32, 4), LAYERS, capturer=capturer, attention=TorchStatic(lm))
+    if not group.leads:
+        follow(lm, group)
+        return [], capturer.captures, capturer.replayed
+    lm.lead(group)
+    with lm.turn((), EAGER):  # as in the turns of a verifier that has none with others
+        made = steps(lm)
+    group.dismiss()
+    return [each.numpy() for each in made], capturer.captures, capturer.replayed
 
 
 def a_row(lm: CausalLM) -> list[Row]:

@@ -211,13 +211,6 @@ def test_the_torch_backend_is_not_captured(folders: dict[str, Path], caplog: pyt
     )
 
 
-def test_a_rank_of_a_group_is_not_captured(lm: CausalLM, caplog: pytest.LogCaptureFixture) -> None:
-    lm.graphs = None
-    lm.blocks.shard(torch.nn.Linear(1, 1))
-    lm.capture_graphs(BUCKETS, capturer=RecordingCapturer(), attention=TorchStatic(lm))
-    assert lm.graphs is None and "a rank that is lost would not be noticed" in caplog.text
-
-
 def test_capturing_tells_how_far_it_is(lm: CausalLM, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     lm.capture_graphs(Buckets(4, 2), capturer=RecordingCapturer(), attention=TorchStatic(lm))

@@ -21,7 +21,17 @@ from transformers import (
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM
 from specsplit.model.load import load_model
-from tests.model.sharded_work import dying, failing, failing_part, forwards, idling, leaving, logits_of
+from tests.model.sharded_work import (
+    dying,
+    failing,
+    failing_part,
+    forwards,
+    idling,
+    leaving,
+    logits_of,
+    settled,
+    settling,
+)
 from tests.support.ranks import run_ranks
 
 _WIDE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
@@ -103,6 +113,27 @@ def test_a_rank_that_hangs_is_named_by_all_others_within_the_timeout() -> None:
     for said, seconds in (first, third):
         assert said.startswith("rank 1 of 3 is lost, or did not take part within 2 s")
         assert 1.0 < seconds < 7
+
+
+@pytest.mark.parametrize("how", ["dies", "hangs"])
+def test_a_rank_that_a_device_waits_for_in_vain_is_named_once_the_time_is_up(how: str) -> None:
+    first, second, third = run_ranks(3, settling, 1, how, timeout_s=1.5, dead=[1])
+    assert second is None
+    for said, seconds in (first, third):
+        assert said.startswith("rank 1 of 3 is lost, or did not take part within 1.5 s: the device still waits for it")
+        assert said.endswith("parted"), "what was captured is given up before connections are closed"
+        assert 1.5 <= seconds < 8
+
+
+def test_who_waits_for_a_device_learns_that_another_rank_cannot_go_on_long_before_the_time_is_up() -> None:
+    first, _, third = run_ranks(3, settling, 1, "says so", timeout_s=50.0)
+    for said, seconds in (first, third):
+        assert said.startswith("rank 1 of 3 cannot go on, which ends its group: it has had enough")
+        assert seconds < 20
+
+
+def test_ranks_wait_for_each_other_and_for_their_devices() -> None:
+    assert run_ranks(2, settled) == [[(0, 7), (1, 7)]] * 2
 
 
 def test_an_idle_rank_runs_the_collectives_of_the_model_and_nothing_more(llama_folder: Path) -> None:

@@ -23,13 +23,15 @@ from transformers import (
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM
 from specsplit.model.commands import Forward, Leave, Move, Trial, unpacked
+from specsplit.model.graphs import Buckets
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.page_tables import PageTables
 from specsplit.model.split import check_split, weight_bytes
 from specsplit.model.tensor_group import TensorGroup
+from specsplit.ranks.demand import Demand
 from tests.model.conftest import POCKET
 from tests.model.ragged import Ragged, ragged
-from tests.model.split_work import PAGES, dying, failing, led, refused, steps, waiting
+from tests.model.split_work import PAGES, dying, failing, led, led_captured, refused, steps, waiting
 from tests.support.ranks import run_ranks
 
 Tiny = Callable[..., dict[str, Any]]
@@ -76,6 +78,19 @@ def check_split_in(size: int, folder: Path) -> None:
         assert heads == kv_heads // size
         assert kv_bytes == whole.kv.nbytes // size
         assert weights / size <= held <= weights / size + norms + ROUTERS
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+def test_followers_replay_what_their_leader_replays_and_it_gets_what_the_whole_gives(
+    saved: Saved, tiny_config: Tiny, kind: str
+) -> None:
+    folder = saved(KINDS[kind](tiny_config()))
+    expected = steps(CausalLM.load(folder, num_pages=PAGES, page_size=4))
+    (made, captures, replayed), *followers = run_ranks(2, led_captured, folder, kind=TensorGroup)
+    for ours, each in zip(made, expected, strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), each, atol=1e-4, rtol=1e-4)
+    assert followers == [([], captures, replayed)]
+    assert len(replayed) == 2 and captures == len(Buckets(32, 4))
 
 
 def test_a_follower_that_waits_takes_no_processor_time() -> None:
@@ -128,8 +143,9 @@ def test_what_cannot_be_split_is_refused_with_the_reason(
 
 @given(ragged(4))
 def test_rows_that_travel_read_and_write_the_same_slots_through_the_same_masks(batch: Ragged) -> None:
-    arrived = unpacked(Forward(batch.rows).packed(batch.pool.tables))
-    assert isinstance(arrived, Forward)
+    demand = Demand(40, 5, 0b110)
+    arrived = unpacked(Forward(batch.rows, demand).packed(batch.pool.tables))
+    assert isinstance(arrived, Forward) and arrived.demand == demand
     ours, theirs = batch.batch(CPU), InputBatch(arrived.rows, PageTables(4), CPU)
     for row, other in zip(batch.rows, arrived.rows, strict=True):
         assert (row.tail_mask == other.tail_mask).all()

@@ -24,7 +24,12 @@ class RecordingCapturer:
 
     def __init__(self) -> None:
         self.captures = 0
-        self.replays = 0
+        self.replayed: list[int] = []
+        """The captures that were replayed, by number."""
+
+    @property
+    def replays(self) -> int:
+        return len(self.replayed)
 
     @property
     def nbytes(self) -> int:
@@ -33,10 +38,10 @@ class RecordingCapturer:
     def capture(self, work: Callable[[], Results]) -> Captured:
         work()
         results = work()
-        self.captures += 1
+        number, self.captures = self.captures, self.captures + 1
 
         def replay() -> None:
-            self.replays += 1
+            self.replayed.append(number)
             for name, result in work().items():
                 results[name].copy_(result)
 
@@ -44,22 +49,17 @@ class RecordingCapturer:
 
 
 class FailingCapturer(RecordingCapturer):
-    """Fails from its `last` capture on, as a device does that cannot record something."""
+    """From its `last` capture on it can run what it is to capture, and fails in the end to record it."""
 
     def __init__(self, last: int) -> None:
         super().__init__()
         self._last = last
 
     def capture(self, work: Callable[[], Results]) -> Captured:
-        if self.captures == self._last:
+        if self.captures >= self._last:
+            super().capture(work)
             raise RuntimeError("operation not permitted when stream is capturing")
         return super().capture(work)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    rows: Sequence[Row]
-    form: str = "any"
 
 
 class TorchStatic:
@@ -73,14 +73,14 @@ class TorchStatic:
         self._most_tokens = most_tokens
         self.plans: dict[Bucket, TorchForward] = {}
 
-    def layout(self, rows: Sequence[Row], form: Any = None) -> _Rows | None:
-        return _Rows(rows) if sum(row.pages.length for row in rows) <= self._most_tokens else None
+    def fitting(self, rows: Sequence[Row]) -> Sequence[str]:
+        return self.forms if sum(row.pages.length for row in rows) <= self._most_tokens else ()
 
     def forward(self, bucket: Bucket, form: Any, write_slots: Tensor) -> _Replanned:
         return _Replanned(self, bucket, write_slots)
 
-    def plan(self, layout: _Rows, bucket: Bucket, half: int) -> None:
-        batch = InputBatch(layout.rows, self._runner.pool.tables, self._runner.device)
+    def plan(self, rows: Sequence[Row], bucket: Bucket, form: Any, half: int) -> None:
+        batch = InputBatch(rows, self._runner.pool.tables, self._runner.device)
         forward = self._runner.backend.plan(batch)
         assert isinstance(forward, TorchForward) and len(batch.tokens) == bucket.tokens
         self.plans[bucket] = forward

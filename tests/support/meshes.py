@@ -46,6 +46,7 @@ class ThreadMesh:
         """Nothing has happened yet."""
         self.exchanges = 0
         self.closed = False
+        self._last_work: list[Callable[[], object]] = []
         self.pause: Callable[[], object] = lambda: None
         """Called before and after the ranks meet."""
         self.collectives: list[Collective] = []
@@ -60,8 +61,14 @@ class ThreadMesh:
         self.told.append(told)
         return told
 
-    def assemble(self) -> None:
-        self._meet(Collective("assemble", ()), None)
+    def assemble(self, numbers: Sequence[int] = ()) -> tuple[Numbers, ...]:
+        return tuple(self._meet(Collective("assemble", (len(numbers),)), tuple(numbers)))
+
+    def settle(self) -> None:
+        """Collectives are over when they return."""
+
+    def before_parting(self, work: Callable[[], object]) -> None:
+        self._last_work.append(work)
 
     def gather(self, rows: Tensor) -> Tensor:
         return torch.cat(self._meet(Collective("gather", tuple(rows.shape), rows.dtype), rows))
@@ -77,10 +84,16 @@ class ThreadMesh:
 
     def close(self) -> None:
         self.closed = True
+        self._part()
 
     def die(self) -> None:
         """From now on nobody gets anything any more."""
+        self._part()
         self._shared.barrier.abort()
+
+    def _part(self) -> None:
+        for work in self._last_work:
+            work()
 
     @contextmanager
     def dying(self) -> Iterator[None]:

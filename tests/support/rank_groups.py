@@ -17,11 +17,14 @@ import torch
 from transformers import PreTrainedModel
 
 from specsplit.clock import Clock, SystemClock
+from specsplit.features import LAST
 from specsplit.membership import GroupRank
 from specsplit.model import CausalLM, CostCurve, Paced
+from specsplit.model.graphs import Buckets
 from specsplit.model.load import load_model
 from specsplit.model.sharded import ShardedBlocks
 from specsplit.ranks.lockstep import Lockstep
+from specsplit.records import GraphStatistics
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, ModelInfo, PlanChanges, Stopping
@@ -30,6 +33,7 @@ from specsplit_verifier.events import BeginWave
 from specsplit_verifier.service import load_target
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.verifier import Verifier
+from tests.support.graphs import RecordingCapturer, TorchStatic
 from tests.support.meshes import ThreadMesh, mesh_of, revive
 from tests.verifier.conftest import decode
 
@@ -86,11 +90,12 @@ class Ranks:
 class ShardedTargets:
     """One target, shared out over the ranks of a mesh. It is loaded once, for every group that is made of it."""
 
-    def __init__(self, folder: Path, size: int, kv_tokens: int = 16_384) -> None:
-        """KV that a group still held when it died is lost, so there has to be enough."""
+    def __init__(self, folder: Path, size: int, kv_tokens: int = 16_384, buckets: Buckets | None = None) -> None:
+        """KV that a group still held when it died is lost, so there has to be enough. Forwards of `buckets` are captured."""
         self.folder = folder
         self.meshes = mesh_of(size)
         self._pages = kv_tokens // PAGE_SIZE
+        self._buckets = buckets
         self._started = 0
         torch.set_num_threads(1)
         parts = [load_model(folder, mesh=mesh) for mesh in self.meshes]
@@ -98,7 +103,15 @@ class ShardedTargets:
             self._targets = list(threads.map(lambda part: self._target(*part), parts))
 
     def _target(self, model: PreTrainedModel, info: ModelInfo, blocks: ShardedBlocks) -> CausalLM:
-        return CausalLM(model, info, num_pages=self._pages, page_size=PAGE_SIZE, blocks=blocks)
+        target = CausalLM(model, info, num_pages=self._pages, page_size=PAGE_SIZE, blocks=blocks)
+        layers = list(filter(target.capture.has, range(LAST, model.config.num_hidden_layers + 1)))
+        target.capture_graphs(self._buckets, layers, capturer=RecordingCapturer(), attention=TorchStatic(target))
+        return target
+
+    @property
+    def graphs(self) -> list[GraphStatistics]:
+        """What has become of the forwards of every rank."""
+        return [target.graph_statistics for target in self._targets]
 
     async def runners(self, clock: Clock) -> list[TargetRunner]:
         """The ranks of a group that has just been started. Whatever has become of the one before is forgotten."""

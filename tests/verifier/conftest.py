@@ -27,11 +27,16 @@ def alphabet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def verifier_over(folder: Path, *, drops: bool = False, **settings: Any) -> AsyncIterator[Verifier]:
-    """A verifier in this process, its plan static unless told otherwise; closed, and checked to be empty, on the way out.
+async def verifier_over(folder: Path, **settings: Any) -> AsyncIterator[Verifier]:
+    """A verifier as `verifier_beside_floods`, which must not drop a drafter for causing too much work."""
+    async with verifier_beside_floods(folder, **settings) as verifier:
+        yield verifier
+    assert not sum(link.drops for link in verifier.links.statistics.values())
 
-    Without `drops` it must not drop a drafter for causing too much work.
-    """
+
+@asynccontextmanager
+async def verifier_beside_floods(folder: Path, **settings: Any) -> AsyncIterator[Verifier]:
+    """A verifier in this process, its plan static unless told otherwise; closed, and checked to be empty, on the way out."""
     resolved = VerifierSettings(model=folder, **{"adaptive": "static", **settings})
     clock = SystemClock()
     verifier = Verifier(resolved, load_target(resolved, clock), clock)
@@ -39,7 +44,6 @@ async def verifier_over(folder: Path, *, drops: bool = False, **settings: Any) -
         yield verifier
     finally:
         await verifier.close()
-    assert drops or not sum(link.drops for link in verifier.links.statistics.values())
     statistics = verifier.engine.statistics()
     assert statistics.running == statistics.waiting == 0
     assert statistics.free_pages == statistics.total_pages

@@ -14,6 +14,7 @@ import torch
 from specsplit.clock import ManualClock, SystemClock
 from specsplit.features import LAST, FeatureNeed
 from specsplit.model import PageTable
+from specsplit.model.graphs import Buckets
 from specsplit.ranks.lockstep import NOTHING, Proposal
 from specsplit.ranks.wave import PARK_AFTER
 from specsplit.sessions import DecodeRequest
@@ -46,6 +47,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def targets(folder: Path) -> ShardedTargets:
     return ShardedTargets(folder, SIZE, kv_tokens=1024)
+
+
+@pytest.fixture(scope="module")
+def captured(folder: Path) -> ShardedTargets:
+    return ShardedTargets(folder, SIZE, kv_tokens=1024, buckets=Buckets(16, 4))
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,26 @@ async def test_prefill_verify_draft_extend_and_nothing_in_one_turn_are_the_same_
         assert [mesh.collectives[before:] for mesh in targets.meshes] == [together(LENGTH)] * SIZE
         for kind, output in zip(turned, outputs, strict=True):
             same(output, expected[kind])
+
+
+async def test_captured_turns_are_the_same_collectives_on_all_ranks_with_the_rows_of_one_bucket(
+    folder: Path, captured: ShardedTargets
+) -> None:
+    """All four kinds of step in one turn, of which the largest has 8 tokens, and the one with most rows two of them."""
+    clock, settings = SystemClock(), settings_of(folder, kv_tokens=512)
+    whole = Prompted.of(load_target(settings, clock))
+    expected = {kind: whole.runner.run(kind(whole)) for kind in KINDS}
+    ranks = [Prompted.of(runner) for runner in await captured.runners(clock)]
+    await run_all(ranks, [Prompted.prefill] * SIZE)
+    replayed = [statistics.replayed for statistics in captured.graphs]
+    for first in range(SIZE):
+        before, turned = len(captured.meshes[0].collectives), [*KINDS[first:], *KINDS[:first]]
+        outputs = await run_all(ranks, turned)
+        done = [mesh.collectives[before:] for mesh in captured.meshes]
+        assert done == [done[0]] * SIZE and done[0][-2 * LAYERS :] == together(8)[1:]
+        for kind, output in zip(turned, outputs, strict=True):
+            same(output, expected[kind])
+    assert [statistics.replayed for statistics in captured.graphs] == [count + SIZE for count in replayed]
 
 
 def same(output: StepOutput, expected: StepOutput) -> None:

@@ -14,7 +14,7 @@ from specsplit.values import Endpoint, Stopping
 from specsplit_verifier.events import Roster
 from tests.drafter.service_toys import drafter
 from tests.support.flooding import KINDS, flooding
-from tests.verifier.conftest import decode, verifier_over
+from tests.verifier.conftest import decode, verifier_beside_floods
 
 FLOODS = ("unknown", "known", "huge")
 TOKENS = 120
@@ -28,7 +28,7 @@ async def test_drafters_that_flood_are_dropped_and_named_and_their_sessions_go_o
         floods = [await running.enter_async_context(flooding(KINDS[kind])) for kind in FLOODS]
         drafters = [Endpoint("honest", honest.bound), *floods]
         verifier = await running.enter_async_context(
-            verifier_over(alphabet, drops=True, draft_ahead=False, wait_budget_us=5_000_000)
+            verifier_beside_floods(alphabet, draft_ahead=False, wait_budget_us=5_000_000)
         )
         verifier.engine.post(Roster(drafters))
         requests = [

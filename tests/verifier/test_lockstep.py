@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from specsplit.clock import ManualClock
 from specsplit.errors import RankLost
 from specsplit.membership import GroupRank
+from specsplit.ranks.demand import EAGER, MOST_FORMS, NUMBERS, Demand, of_all
 from specsplit.ranks.lockstep import NOTHING, REST_S, Agreed, Lockstep, Proposal
 from specsplit.ranks.mesh import LocalMesh
 from specsplit.records import TurnCosts
@@ -21,7 +22,8 @@ from tests.support.meshes import mesh_of
 
 COUNT = st.integers(0, 2**31)
 plans = st.builds(Plan, st.integers(0, 64), st.integers(1, 64), st.integers(1, 256), st.integers(0, 9), st.booleans())
-proposals = st.builds(Proposal, COUNT, COUNT, COUNT, COUNT, plans)
+demands = st.builds(Demand, COUNT, COUNT, st.integers(0, (1 << MOST_FORMS) - 1))
+proposals = st.builds(Proposal, COUNT, COUNT, COUNT, COUNT, plans, demands)
 few_plans = st.sampled_from([Plan(num_steps=steps) for steps in range(3)])
 voters = st.builds(Proposal, unfinished=st.integers(0, 3), plan=few_plans)
 
@@ -37,6 +39,39 @@ def test_a_drafters_rank_tells_the_rows_of_each_step_too(proposal: Proposal, ste
     told = replace(proposal, steps=tuple(steps))
     assert Proposal.of(told.numbers) == told
     assert [Agreed(0, [told] * 2).rows_of(step) for step in range(len(steps))] == [[rows] * 2 for rows in steps]
+
+
+@given(st.lists(demands, min_size=1, max_size=5), st.data())
+def test_what_all_ranks_need_does_not_depend_on_their_order_or_on_who_is_asked_first(
+    told: list[Demand], data: st.DataObject
+) -> None:
+    first, *others = data.draw(st.permutations(told))
+    cut = data.draw(st.integers(0, len(others)))
+    assert of_all(told) == of_all([first, *others]) == of_all([first, *others[:cut]]).beside(of_all(others[cut:]))
+    assert of_all(told) == of_all([*told, Demand()]) == of_all([*told, *told]), (
+        "idle ranks and repetition change nothing"
+    )
+    assert {Agreed(rank, [Proposal(demand=each) for each in told]).demand for rank in range(len(told))} == {
+        of_all(told)
+    }
+
+
+@given(st.lists(demands, min_size=1, max_size=5))
+def test_what_all_ranks_need_holds_what_each_of_them_needs_and_is_eager_if_one_is(told: list[Demand]) -> None:
+    together = of_all(told)
+    for each in told:
+        assert each.tokens <= together.tokens and each.rows <= together.rows
+        assert together.eager or each.forms >> together.form & 1
+    assert of_all([*told, EAGER]).eager
+    assert together.tokens in {each.tokens for each in told} and together.rows in {each.rows for each in told}
+
+
+def test_ranks_agree_on_the_cheapest_way_to_attend_that_will_do_for_all_of_them() -> None:
+    tree, chunk, long_tree = Demand(12, 2, 0b110), Demand(40, 1, 0b101), Demand(3, 3, 0b100)
+    assert (chunk.form, tree.form, long_tree.form) == (0, 1, 2)
+    assert of_all([tree, chunk, Demand()]) == Demand(40, 2, 0b100)
+    assert of_all([Demand(1, 1, 0b001), Demand(1, 1, 0b010)]).eager
+    assert tree.numbers == (12, 2, 0b110) and len(tree.numbers) == NUMBERS
 
 
 @given(st.lists(voters, min_size=2, max_size=4))

@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 
 from specsplit.client import make_request
+from specsplit.model.graphs import Buckets
 from specsplit.ranks.lockstep import Agreed, Proposal
 from specsplit.sessions import DecodeRequest
 from specsplit.text.tokenizer import Tokenizer
@@ -98,6 +99,12 @@ def pairs() -> ShardedTargets:
 @pytest.fixture(scope="module")
 def fours() -> ShardedTargets:
     return ShardedTargets(POCKET, 4)
+
+
+@pytest.fixture(scope="module")
+def captured() -> ShardedTargets:
+    """Two ranks whose smaller forwards are captured."""
+    return ShardedTargets(POCKET, 2, buckets=Buckets(32, 4))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -189,6 +196,30 @@ async def test_the_text_of_a_group_is_that_of_one_that_is_alone_with_any_drafter
         same_for_all(ranks)
         assert len({agreed.plan for agreed in turns_of(ranks)}) > 5
         assert len({verifier.plan for verifier in ranks.verifiers}) == 1
+
+
+async def test_the_text_of_a_group_with_captured_forwards_is_that_of_one_that_is_alone(
+    captured: ShardedTargets,
+    drafters: dict[DrafterKind, Endpoint],
+    prompts: list[list[int]],
+    alone: dict[tuple[str, int], list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One session on one rank, three on the other, which is idle in the end. Prompts, and many trees at once, are run eagerly."""
+    restless(monkeypatch)
+    cases = [Case(kind, way, row) for row, (kind, way) in enumerate(zip([None, *DrafterKind], WAYS, strict=False))]
+    async with sharded_ranks(captured, max_sessions=32) as ranks:
+        calls = [decode(ranks.verifiers[case.text % 4 == 0], case.request(prompts, drafters)) for case in cases]
+        async with asyncio.timeout(100):
+            written = await asyncio.gather(*calls)
+        await ranks.parked()
+        assert [tokens for tokens, _ in written] == [alone[case.way, case.text] for case in cases]
+        same_for_all(ranks)
+        turns = [agreed for agreed in turns_of(ranks) if agreed.runs]
+    replayed = [agreed for agreed in turns if not agreed.demand.eager]
+    assert {each.replayed for each in captured.graphs} == {len(replayed)}, "the same turns on both"
+    assert len(replayed) > NEW and len(turns) > len(replayed)
+    assert any(0 in agreed.rows for agreed in replayed), "an idle rank replayed too"
 
 
 @pytest.fixture

@@ -83,9 +83,7 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
     )
     if settings.compile == "regional":
         target.compile_layers()
-    if settings.cuda_graphs == "auto":
-        buckets = Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows)
-        target.capture_graphs(buckets, captured_layers(settings.cuda_graph_layers, target))
+    target.capture_graphs(Buckets.of(settings), captured_layers(settings.cuda_graph_layers, target))
     lockstep = None if mesh is None else Lockstep(mesh, clock, drawn=secrets.randbits(62))
     return _runner(settings, clock, target, lockstep)
 

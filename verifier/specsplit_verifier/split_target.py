@@ -14,6 +14,7 @@ import torch
 
 from specsplit.errors import RankLost, SpecsplitError
 from specsplit.interpreter import freeze_heap
+from specsplit.model.graphs import Buckets
 from specsplit.model.split import weight_bytes
 from specsplit.model.split_lm import SplitLM, follow
 from specsplit.model.tensor_group import TensorGroup
@@ -21,6 +22,7 @@ from specsplit.observe import announce, fields, set_up
 from specsplit.ranks.mesh import LocalMesh
 from specsplit.ranks.place import Place
 from specsplit.settings import VerifierSettings
+from specsplit_verifier.captured_layers import captured_layers
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ def blaming(group: TensorGroup) -> Iterator[None]:
 
 
 def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
-    """This rank's part of the target. Raises LoadError, saying why, if it cannot be served, and RankLost."""
+    """This rank's part of the target, captured together with the others'. Raises LoadError if it cannot be served, and RankLost."""
     part = SplitLM.load_part(
         settings.model,
         group,
@@ -61,6 +63,7 @@ def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
         backend=settings.attention,
         kv_cache_dtype=settings.kv_cache_dtype,
     )
+    part.capture_together(group, Buckets.of(settings), captured_layers(settings.cuda_graph_layers, part))
     held = {"weight_bytes": weight_bytes(part.model), "kv_bytes": part.kv.nbytes}
     _log.info("loaded a part of the target", extra=fields(rank=group.rank, of=group.size, **held))
     return part

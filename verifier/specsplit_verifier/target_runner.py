@@ -71,7 +71,12 @@ class TargetRunner:
 
     def _turn(self) -> AbstractContextManager[None]:
         """The forward that was agreed upon. Nothing that may fail comes between the two, or the others would wait for this rank."""
-        return self.target.blocks.turn(self.lockstep.rows)
+        return self.target.turn(self.lockstep.rows, self.lockstep.demand)
+
+    def _agree(self, step: StepInput) -> bool:
+        """Whether there is a forward."""
+        demand = self.target.demand(step.rows, step.layers)
+        return self.lockstep.turn(step.proposal, step.tokens, step.kv_tokens, demand)
 
     def _in_halves(self, step: StepInput) -> StepOutput:
         started, sessions = self._clock.now(), step.sessions
@@ -92,7 +97,7 @@ class TargetRunner:
 
     def _run(self, step: StepInput) -> StepOutput:
         accept = self._acceptor.prepare(step)
-        if not (self.lockstep.alone or self.lockstep.turn(step.proposal, step.tokens, step.kv_tokens)):
+        if not (self.lockstep.alone or self._agree(step)):
             return StepOutput(started=self._clock.now())
         started = self._clock.now()
         with forward_time(self.target.device, self._clock) as time, self._paced.step(step.tokens), self._turn():

@@ -10,7 +10,8 @@ from __future__ import annotations
 from specsplit.model.graphs.buckets import Bucket, Buckets
 from specsplit.model.graphs.capturer import Captured, Capturer, CudaCapturer, Results
 from specsplit.model.graphs.graphs import Graphs, Program
-from specsplit.model.graphs.static import Inputs, Layout, StaticAttention, StaticInputs, StaticOutputs
+from specsplit.model.graphs.shared import SharedCapturer, SharedGraphs, Together
+from specsplit.model.graphs.static import Inputs, StaticAttention, StaticInputs, StaticOutputs
 from specsplit.model.graphs.upload import Turns, Upload
 
 __all__ = [
@@ -21,12 +22,14 @@ __all__ = [
     "CudaCapturer",
     "Graphs",
     "Inputs",
-    "Layout",
     "Program",
     "Results",
+    "SharedCapturer",
+    "SharedGraphs",
     "StaticAttention",
     "StaticInputs",
     "StaticOutputs",
+    "Together",
     "Turns",
     "Upload",
 ]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
+
+from specsplit.settings.engine import EngineSettings
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -31,6 +34,11 @@ class Buckets:
         rows = list(_ladder(min(most_tokens, most_rows), 4))
         pairs = (Bucket(tokens, row) for tokens in _ladder(most_tokens, 2) for row in rows if row <= tokens)
         self._ascending = tuple(sorted(pairs))
+
+    @classmethod
+    def of(cls, settings: EngineSettings) -> Self | None:
+        """Those that a service is told to capture; None: it is told not to."""
+        return cls(settings.cuda_graph_tokens, settings.cuda_graph_rows) if settings.cuda_graphs == "auto" else None
 
     def __iter__(self) -> Iterator[Bucket]:
         """The largest first, so that what the smaller ones need is there when they are captured."""

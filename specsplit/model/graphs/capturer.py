@@ -69,7 +69,8 @@ class CudaCapturer:
                 torch.cuda.set_stream(stream)  # torch leaves the side stream current where a capture could not be ended
                 leave(self._pool, graph, torch.cuda.current_device())
                 self._pool = torch.cuda.graph_pool_handle()
-                if isinstance(cause := error.__context__, Exception):  # torch's own says only that the capture has failed
+                cause = error.__context__
+                if isinstance(cause, Exception):  # torch's own error says only that the capture has failed
                     raise RuntimeError(f"{type(cause).__name__}: {cause}") from error
                 raise
             self._nbytes += max(0, free - torch.cuda.mem_get_info()[0])

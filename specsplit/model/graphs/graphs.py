@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Final, Protocol
 
@@ -14,8 +15,9 @@ from specsplit.model.attention import ForwardBatch
 from specsplit.model.batch import Row
 from specsplit.model.graphs.buckets import Bucket, Buckets
 from specsplit.model.graphs.capturer import Captured, Capturer, Results
-from specsplit.model.graphs.static import Form, Inputs, Layout, StaticAttention, StaticInputs, StaticOutputs
+from specsplit.model.graphs.static import Form, Inputs, StaticAttention, StaticInputs, StaticOutputs
 from specsplit.model.graphs.upload import Turns
+from specsplit.ranks.demand import EAGER, Demand
 from specsplit.records import Eager, GraphStatistics
 
 _log = logging.getLogger(__name__)
@@ -28,6 +30,15 @@ class Program(Protocol):
     def __call__(self, inputs: Inputs, forward_batch: ForwardBatch, layers: Layers) -> Results:
         """Results by name, each with up to T rows; of `layers` the hidden states too, by number. Other memory that it reads stays put."""
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """One captured forward."""
+
+    bucket: Bucket
+    form: Form
+    captured: Captured
 
 
 class Graphs:
@@ -51,7 +62,7 @@ class Graphs:
         self._outputs: Final = StaticOutputs()
         self._turns: Final = Turns(inputs.device)
         self._layers: Final = layers
-        self._graphs: dict[tuple[Bucket, Form], Captured] = {}
+        self._graphs: dict[tuple[Bucket, Form], Graph] = {}
         self._replayed = 0
         self._eager: Counter[Eager] = Counter()
 
@@ -80,27 +91,61 @@ class Graphs:
 
         None: there is no graph for them, nothing has been done, and they are to be run eagerly.
         """
+        demand = self.demand(rows, layers)
+        graph = None if demand.eager else self.ready(demand)
+        if graph is None:
+            return None
+        self.load(graph, rows)
+        return self.replay(graph)
+
+    def demand(self, rows: Sequence[Row], layers: Layers) -> Demand:
+        """What these rows need of a graph. EAGER, which is counted: there is none for them."""
+        if not rows:
+            return Demand()
         if not self._graphs:
-            return self._refuse(Eager.FAILED)
+            return self.refuse(Eager.FAILED)
         if not layers <= self._layers:
             return self._lack(layers)
-        bucket = self._buckets.fit(sum(row.num_tokens for row in rows), len(rows))
-        if bucket is None:
-            return self._refuse(Eager.SIZE)
-        padded = self._inputs.padded(rows, bucket)
-        layout = self._attention.layout(padded)
-        if layout is None:
-            return self._refuse(Eager.LAYOUT)
-        captured = self._graphs[bucket, layout.form]
-        self._load(padded, layout, bucket)
-        captured.replay()
-        self._replayed += 1
-        return captured.results
+        tokens, count = sum(row.num_tokens for row in rows), len(rows)
+        if self._buckets.fit(tokens, count) is None:
+            return self.refuse(Eager.SIZE)
+        fitting = self._attention.fitting(rows)
+        if not fitting:
+            return self.refuse(Eager.LAYOUT)
+        forms = sum(1 << number for number, form in enumerate(self._attention.forms) if form in fitting)
+        return Demand(tokens, count, forms)
 
-    def _refuse(self, why: Eager) -> None:
+    def refuse(self, why: Eager) -> Demand:
+        """Count a forward that is run eagerly."""
         self._eager[why] += 1
+        return EAGER
 
-    def _lack(self, layers: Layers) -> None:
+    def ready(self, demand: Demand) -> Graph | None:
+        """The least graph that meets a demand, which is not eager. None: all have been given up."""
+        bucket, form = self._buckets.fit(demand.tokens, demand.rows), self._attention.forms[demand.form]
+        assert bucket is not None, "the largest bucket has room for as many tokens as any, and for as many rows"
+        graph = self._graphs.get((bucket, form))
+        if graph is None:
+            self.refuse(Eager.FAILED)
+        return graph
+
+    @torch.inference_mode()
+    def load(self, graph: Graph, rows: Sequence[Row]) -> None:
+        """Copy rows that a graph holds, or none, to where it reads them, and padding behind them."""
+        self._load(rows, graph.bucket, graph.form)
+
+    @torch.inference_mode()
+    def replay(self, graph: Graph) -> Results:
+        """Run a graph on what was loaded last -> its results, padding behind them, to be read before the next forward."""
+        graph.captured.replay()
+        self._replayed += 1
+        return graph.captured.results
+
+    def drop(self) -> None:
+        """Give up all graphs, so that nothing holds what they use of others. Any thread may call it."""
+        self._graphs.clear()
+
+    def _lack(self, layers: Layers) -> Demand:
         """Refuse a forward that wants hidden states which no graph leaves; the first time the log says so."""
         if not self._eager[Eager.LAYERS]:
             _log.warning(
@@ -108,21 +153,19 @@ class Graphs:
                 "CUDA graphs leave those of layers %s; name all of them in cuda_graph_layers",
                 *(",".join(map(str, sorted(each))) or "none" for each in (layers, self._layers)),
             )
-        self._refuse(Eager.LAYERS)
+        return self.refuse(Eager.LAYERS)
 
     @torch.inference_mode()
-    def _capture(self, bucket: Bucket, form: Form) -> Captured:
+    def _capture(self, bucket: Bucket, form: Form) -> Graph:
         inputs, layers = self._inputs.of(bucket), self._layers
         forward_batch = self._attention.forward(bucket, form, inputs.write_slots)
-        padding = self._inputs.padded((), bucket)
-        layout = self._attention.layout(padding, form)
-        assert layout is not None, "padding is less than any layout that is to fit"
         for _ in range(2):  # once for each half
-            self._load(padding, layout, bucket)
-        return self._capturer.capture(lambda: self._outputs.keep(self._program(inputs, forward_batch, layers)))
+            self._load((), bucket, form)
+        captured = self._capturer.capture(lambda: self._outputs.keep(self._program(inputs, forward_batch, layers)))
+        return Graph(bucket, form, captured)
 
-    def _load(self, padded: Sequence[Row], layout: Layout, bucket: Bucket) -> None:
-        half = self._turns.take()
+    def _load(self, rows: Sequence[Row], bucket: Bucket, form: Form) -> None:
+        padded, half = self._inputs.padded(rows, bucket), self._turns.take()
         self._inputs.load(padded, bucket, half)
-        self._attention.plan(layout, bucket, half)
+        self._attention.plan(padded, bucket, form, half)
         self._turns.sent()

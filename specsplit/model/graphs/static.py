@@ -5,7 +5,7 @@ T   tokens of a bucket        B   rows of a bucket
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -104,31 +104,25 @@ Form = Hashable
 """One of the ways in which a backend attends; each is captured by itself, since its kernels are others."""
 
 
-class Layout(Protocol):
-    """Where the KV of some rows lies, and what they see of it; not on the device yet."""
-
-    @property
-    def form(self) -> Form:
-        """How they are attended to."""
-        ...
-
-
 class StaticAttention(Protocol):
     """How the captured forwards of one runner attend: their layouts lie in memory that stays where it is."""
 
     @property
     def forms(self) -> Sequence[Form]:
-        """All that are captured for each bucket."""
+        """All that are captured for each bucket, the one that costs the least first."""
+        ...
+
+    def fitting(self, rows: Sequence[Row]) -> Collection[Form]:
+        """Forms that pay for rows (at least one), with whatever padding behind them. None if there is no memory to lay them out in."""
         ...
 
     def forward(self, bucket: Bucket, form: Any, write_slots: Tensor) -> ForwardBatch:
         """What a captured forward hands to its attention layers; it attends as was planned last for this bucket and form."""
         ...
 
-    def layout(self, rows: Sequence[Row], form: Any = None) -> Layout | None:
-        """Lay rows out, in a form or in the one that costs the least. None: the layout is larger than the memory for it."""
-        ...
+    def plan(self, rows: Sequence[Row], bucket: Bucket, form: Any, half: int) -> None:
+        """Plan rows that fill the bucket, in a form that is fitting but for the padding among them, and copy that to the device.
 
-    def plan(self, layout: Any, bucket: Bucket, half: int) -> None:
-        """Plan the layout of rows that fill the bucket, and copy it to the device. `half`: which of two host memories is free (`Turns`)."""
+        `half`: which of two host memories is free (`Turns`).
+        """
         ...

@@ -67,8 +67,7 @@ class HeadRunner(ModelRunner):
             buckets.most_tokens, self.head.shape.state_width, dtype=self.head.dtype, device=self.head.device
         )
         self._into = into
-        shared = bool(self.head.blocks)
-        self.capture_program(self._captured, buckets, shared=shared, capturer=capturer, attention=attention)
+        self.capture_program(self._captured, buckets, capturer=capturer, attention=attention)
 
     @torch.inference_mode()
     def _replayed(self, rows: Sequence[Row], states: Tensor, into: Tensor | None) -> tuple[Tensor, Tensor] | None:

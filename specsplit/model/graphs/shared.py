@@ -1,0 +1,161 @@
+"""Captured forwards that several ranks run together: all of them capture the same ones in the same order, and replay the same one.
+
+NCCL asks for both: launching a graph with a captured collective is itself a collective of all ranks that were there when it was captured,
+and each of them has to launch what came of that same capture ("Using NCCL with CUDA Graphs" in NCCL's user guide).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, Protocol
+
+from specsplit.errors import RankLost
+from specsplit.model.batch import Row
+from specsplit.model.graphs.capturer import Captured, Capturer, Results
+from specsplit.model.graphs.graphs import Graph, Graphs, Layers
+from specsplit.ranks.demand import Demand
+from specsplit.ranks.mesh import Numbers
+from specsplit.records import Eager, GraphStatistics
+
+
+class Together(Protocol):
+    """How one rank keeps step with the others: those that share a model's MLPs, or that it is split over."""
+
+    def assemble(self, numbers: Sequence[int] = ()) -> Sequence[Numbers]:
+        """Wait until every rank has come here, however long loading takes it -> everybody's numbers, by rank. Raises RankLost."""
+        ...
+
+    def turn(self, rows: Sequence[int]) -> AbstractContextManager[None]:
+        """An eager forward on every rank, with `rows` of them by rank. Raises RankLost."""
+        ...
+
+    def settle(self) -> None:
+        """Wait for the device. Raises RankLost."""
+        ...
+
+    def or_leave(self) -> AbstractContextManager[None]:
+        """What fails in here ends the group. Raises RankLost."""
+        ...
+
+    def before_parting(self, work: Callable[[], object]) -> None:
+        """Have `work` called before this rank parts from the others."""
+        ...
+
+
+class SharedCapturer:
+    """Captures work that exchanges tensors with other ranks (a Capturer): all ranks capture it, or none does."""
+
+    def __init__(self, capturer: Capturer, together: Together) -> None:
+        """`capturer` is that of the device."""
+        self._capturer: Final = capturer
+        self._together: Final = together
+
+    def capture(self, work: Callable[[], Results]) -> Captured:
+        """As Capturer. Raises RuntimeError if any rank cannot record it, and RankLost.
+
+        The devices of the others take part in the first call of `work`, which is no recording. So a rank where that fails ends the group.
+        """
+        trial, failed, captured = _Trial(work), None, None
+        try:
+            captured = self._capturer.capture(trial)
+        except Exception as error:
+            with self._together.or_leave():
+                if not trial.over or not isinstance(error, RuntimeError):
+                    raise
+            failed = error
+        told = self._together.assemble([int(failed is not None)])
+        failing = [rank for rank, (failure,) in enumerate(told) if failure]
+        if failing or captured is None:
+            raise RuntimeError(f"rank {' and '.join(map(str, failing))} of {len(told)} cannot record it") from failed
+        return captured
+
+    @property
+    def nbytes(self) -> int:
+        return self._capturer.nbytes
+
+
+class _Trial:
+    """Work, and whether its first call is over."""
+
+    def __init__(self, work: Callable[[], Results]) -> None:
+        self._work: Final = work
+        self.over = False
+
+    def __call__(self) -> Results:
+        results = self._work()
+        self.over = True
+        return results
+
+
+class SharedGraphs:
+    """The captured forwards of one rank. Which of them a turn replays is agreed upon; an idle rank replays it too, on padding alone."""
+
+    def __init__(self, graphs: Graphs, together: Together) -> None:
+        """`graphs` have a SharedCapturer."""
+        self._graphs: Final = graphs
+        self._together: Final = together
+        self._due: Graph | None = None
+        """What this turn is to replay and has not yet; None: it is run eagerly, or there is none."""
+        self._refused = False
+        """True if it is known why the rows of this turn have no graph."""
+        together.before_parting(graphs.drop)
+
+    @property
+    def statistics(self) -> GraphStatistics:
+        """As those of Graphs."""
+        return self._graphs.statistics
+
+    def demand(self, rows: Sequence[Row], layers: Layers) -> Demand:
+        """What the rows of this rank need of a graph in the next turn."""
+        demand = self._graphs.demand(rows, layers)
+        self._refused = demand.eager
+        return demand
+
+    @contextmanager
+    def turn(self, rows: Sequence[int], demand: Demand) -> Iterator[None]:
+        """One forward on every rank, as `Together.turn` has it: `rows` of them by rank, which make this demand together.
+
+        Raises RankLost. All ranks have captured the same graphs.
+        """
+        graph = None
+        if any(rows) and not demand.eager:
+            with self._together.or_leave():
+                graph = self._graphs.ready(demand)
+            self._refused = graph is None
+        if graph is None:
+            with self._together.turn(rows):
+                yield
+            return
+        self._due = graph
+        try:
+            yield
+        except RankLost:
+            raise
+        except BaseException:
+            self._catch_up()
+            raise
+        self._catch_up()
+        self._together.settle()
+
+    def run(self, rows: Sequence[Row], layers: Layers = frozenset()) -> Results | None:
+        """Run rows (at least one) in the graph of this turn -> as `Graphs.run`. None: the turn is run eagerly. Raises RankLost."""
+        graph = self._due
+        if graph is None:
+            if not self._refused:
+                self._graphs.refuse(Eager.GROUP)
+            return None
+        self._graphs.load(graph, rows)
+        return self._replay(graph)
+
+    def _catch_up(self) -> None:
+        """Do what the other ranks wait for, if the rows of this one have not done so."""
+        if self._due is not None:
+            with self._together.or_leave():
+                self._graphs.load(self._due, ())
+            self._replay(self._due)
+
+    def _replay(self, graph: Graph) -> Results:
+        self._due = None
+        with self._together.or_leave():
+            return self._graphs.replay(graph)
