@@ -96,9 +96,9 @@ class Edge(grpc.aio.ServerInterceptor):
                 return await behaviour(door(request, context), context)
             except SpecsplitError as error:
                 await abort(context, error)
-            except grpc.aio.BaseError:  # the runtime's own: the call was aborted, or the server has stopped
-                raise
-            except Exception:  # noqa: BLE001 (the edge: logged, then answered with INTERNAL)
+            except Exception as error:  # noqa: BLE001 (the edge: logged, then answered with INTERNAL)
+                if _is_over(error):
+                    raise
                 await self._abort_unexpected(method, context)
 
         return guarded
@@ -112,9 +112,9 @@ class Edge(grpc.aio.ServerInterceptor):
                         yield response
             except SpecsplitError as error:
                 await abort(context, error)
-            except grpc.aio.BaseError:  # the runtime's own: the call was aborted, or the server has stopped
-                raise
-            except Exception:  # noqa: BLE001 (the edge: logged, then answered with INTERNAL)
+            except Exception as error:  # noqa: BLE001 (the edge: logged, then answered with INTERNAL)
+                if _is_over(error):
+                    raise
                 await self._abort_unexpected(method, context)
 
         return guarded
@@ -123,6 +123,11 @@ class Edge(grpc.aio.ServerInterceptor):
         _log.exception("%s failed", method)
         error = SpecsplitError(f"internal error in {method}; the log of the {self._service} says more")
         await abort(context, error)
+
+
+def _is_over(error: Exception) -> bool:
+    """Whether gRPC's own error says that the call was aborted or the server has stopped, and not that it was used wrongly, say."""
+    return isinstance(error, grpc.aio.BaseError) and not isinstance(error, grpc.aio.UsageError | grpc.aio.InternalError)
 
 
 def _always_open(method: str) -> None:

@@ -44,12 +44,13 @@ async def test_a_refusal_for_want_of_room_carries_its_hint() -> None:
     assert (str(arrived), arrived.retry_after_s) == ("the queue is full", 1.5)
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, grpc.aio.UsageError, grpc.aio.InternalError])
 @pytest.mark.parametrize("call", [get_model_info, generate])
 async def test_an_unexpected_error_is_logged_in_full_and_answered_in_brief(
-    call: Callable[[grpc.aio.Channel], object], caplog: pytest.LogCaptureFixture
+    call: Callable[[grpc.aio.Channel], object], kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, "specsplit.rpc.edge"):
-        arrived = await failure_of(ZeroDivisionError("a secret"), call)
+        arrived = await failure_of(kind("a secret"), call)
     assert "a secret" in caplog.text
     assert "a secret" not in str(arrived)
     assert "the log of the coordinator says more" in str(arrived)
