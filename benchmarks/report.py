@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,10 +49,10 @@ class Report:
         for number, heading in enumerate(self.columns.values()):
             table.add_column(heading, justify="left" if number == 0 else "right")
         for row in self.rows:
-            table.add_row(*(_cell(row[key]) for key in self.columns))
+            table.add_row(*(Text(_cell(row[key])) for key in self.columns))
         console.print(table)
         for note in self.notes:
-            console.print(f"- {note}", highlight=False)
+            console.print(f"- {note}", highlight=False, markup=False)
 
     def markdown(self) -> str:
         """The same as Markdown, with the machine and the command below."""

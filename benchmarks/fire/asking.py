@@ -9,6 +9,7 @@ from typing import Final
 
 from benchmarks.fire.mix import Asked, Manner
 from benchmarks.fire.outcomes import Outcome
+from benchmarks.fire.stillness import Stillness
 from benchmarks.known import Known
 from specsplit.client import AsyncClient, Delta, Done, TokenPrompt, make_request
 from specsplit.errors import DeadlineExceeded, Exhausted, SpecsplitError, Unavailable
@@ -26,7 +27,7 @@ _SLOW_S: Final = 5.0
 class Asking:
     """One request on its way."""
 
-    def __init__(self, known: Known, asked: Asked) -> None:
+    def __init__(self, known: Known, asked: Asked, stillness: Stillness) -> None:
         self.asked = asked
         self.sent = 0
         """Times."""
@@ -38,6 +39,7 @@ class Asking:
         """When an accepted draft came last; 0: none has."""
         self.over = False
         self._known = known
+        self._stillness = stillness
         self._began = time.monotonic()
 
     @property
@@ -115,6 +117,7 @@ class Asking:
 
     def _take(self, event: GenerateEvent) -> None:
         self.moved_at = time.monotonic()
+        self._stillness.mark()
         if isinstance(event, Delta):
             self.tokens[event.index] += event.tokens
             if event.num_correct_drafts:

@@ -15,9 +15,11 @@ from benchmarks.fire.load import Load
 from benchmarks.fire.logs import Logs
 from benchmarks.fire.mix import mutes, plan_changes
 from benchmarks.fire.mute import Mutes
+from benchmarks.fire.outcomes import Outcome
 from benchmarks.fire.plans import Plans
 from benchmarks.fire.recovery import Recoveries
 from benchmarks.fire.samples import Samples
+from benchmarks.fire.stillness import STANDSTILL_S
 from benchmarks.fire.strike import AGAIN, NEXT, Strike
 from benchmarks.fire.telling import tell
 from benchmarks.fire.verdict import conclude, settled
@@ -26,6 +28,11 @@ from specsplit.errors import SpecsplitError
 
 VERIFIERS, CALLERS = 2, 6
 SAMPLE_S: Final = 2.0
+_POLL_S: Final = 0.1
+AFTERWARDS: Final = 2 * CALLERS
+"""So many requests end with their text after the last fault; no more than CALLERS of them were sent before its end."""
+SLOWEST_S: Final = 60.0
+"""A fault takes no longer on average, with all that is started again."""
 PLACES: Final = (Service.COORDINATOR, *(Service.VERIFIER,) * VERIFIERS, *(Service.DRAFTER,) * len(DRAFTERS))
 """In the order of a cluster's children."""
 AIMS: Final = {
@@ -42,9 +49,15 @@ def run(fire: Fire, seconds: float) -> Findings:
     with fire.cluster("chaos", verifiers=VERIFIERS) as (cluster, logs):
         chaos = Chaos(fire, cluster, logs)
         left = asyncio.run(chaos.run(seconds))
-    chaos.report(findings)
-    conclude(findings, chaos.load.tally, logs, chaos.samples, left)
+    chaos.report(findings, expected_kinds(seconds))
+    conclude(findings, chaos.load, logs, chaos.samples, left)
     return findings
+
+
+def expected_kinds(seconds: float) -> int:
+    """So many kinds of faults have to strike in so long; each comes once before any comes again."""
+    kinds = len(set(PLACES)) * len(Deed)
+    return min(kinds, max(1, int(seconds / SLOWEST_S)))
 
 
 class Chaos:
@@ -63,6 +76,8 @@ class Chaos:
         """Faults by kind."""
         self._suffering: dict[str, asyncio.Task[None]] = {}
         """Faults that last, by the name of the process."""
+        self._afterwards = 0
+        """Requests that ended with their text after the last fault."""
 
     async def run(self, seconds: float) -> str:
         """What was left when all was over, or what ended it too soon."""
@@ -75,18 +90,21 @@ class Chaos:
             try:
                 async with self.load:
                     await self._strike_all(time.monotonic() + seconds)
+                    await self._go_on()
                 return await settled(self._cluster.address)
             except SpecsplitError as error:
                 return f"the run broke off: {error}"
 
-    def report(self, findings: Findings) -> None:
-        """Write the rows that are of chaos alone."""
+    def report(self, findings: Findings, least: int) -> None:
+        """Write the rows that are of chaos alone; fewer kinds of faults than `least` are a fault."""
         findings.add("faults", self._struck.total())
+        findings.at_least("kinds of faults", len(self._struck), least)
         for kind, count in sorted(self._struck.items()):
             findings.add(f"of these {kind}", count)
         findings.add("changes of the plan", self._plans.made)
         findings.add("clients that opened and never sent", self._mutes.opened)
         self._recoveries.report(findings, AIMS)
+        findings.at_least("requests that ended with their text after the last fault", self._afterwards, AFTERWARDS)
 
     def _told(self) -> str:
         return f"{self._struck.total()} faults; now at {', '.join(self._suffering) or 'nobody'}"
@@ -107,8 +125,8 @@ class Chaos:
         child = self._cluster.children[PLACES.index(fault.service) + fault.place]
         if child.name in self._suffering:
             return
-        recoveries = Recoveries() if fault.joined or self._suffering else self._recoveries
-        strike = Strike(fault, child, self._cluster, self._logs, lambda: self.load.running, recoveries)
+        alone = not fault.joined and not self._suffering
+        strike = Strike(fault, child, self._cluster, self._logs, lambda: self.load.running, self._recoveries, alone)
         self._suffering[child.name] = asyncio.create_task(strike.run())
         self._struck[fault.kind] += 1
 
@@ -119,3 +137,11 @@ class Chaos:
         finally:
             self._suffering.clear()
         await asyncio.to_thread(self._cluster.wait_joined)
+
+    async def _go_on(self) -> None:
+        """Return when enough requests have ended with their text since, or a standstill later."""
+        counts, until = self.load.tally.counts, time.monotonic() + STANDSTILL_S
+        before = counts[Outcome.SAME]
+        while self._afterwards < AFTERWARDS and time.monotonic() < until:
+            await asyncio.sleep(_POLL_S)
+            self._afterwards = counts[Outcome.SAME] - before

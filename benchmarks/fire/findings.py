@@ -25,6 +25,12 @@ class Findings:
         self.add(what, len(found), "0")
         self.faults += [f"{self.part}: {what}: {each}" for each in found]
 
+    def at_least(self, what: str, count: int, least: int) -> None:
+        """A row with a number; fewer than `least` are a fault, since then too little was tried for the rest to mean anything."""
+        self.add(what, count, f"at least {least}")
+        if count < least:
+            self.faults.append(f"{self.part}: {what}: {count}, expected at least {least}")
+
     @property
     def sound(self) -> bool:
         """True if nothing was found that must not be."""

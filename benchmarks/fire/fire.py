@@ -39,7 +39,7 @@ class Fire:
 
     def say(self, line: str) -> None:
         """Show a line of progress."""
-        self.context.console.print(line, highlight=False)
+        self.context.console.print(line, highlight=False, markup=False)
 
     def chance(self, what: str) -> random.Random:
         """Draws of one stream, which no other stream disturbs."""

@@ -12,6 +12,7 @@ from benchmarks.fire.asking import Asking
 from benchmarks.fire.fire import LONGEST, Fire
 from benchmarks.fire.mix import Asked, requests
 from benchmarks.fire.outcomes import Tally
+from benchmarks.fire.stillness import Stillness
 from specsplit.client import AsyncClient
 
 Mix = Callable[[random.Random, int, int], Iterator[Asked]]
@@ -26,6 +27,7 @@ class Load:
     def __init__(self, fire: Fire, address: str, callers: int, stream: str = "requests", mix: Mix = requests) -> None:
         """`stream` names the draws of this load among those of the seed."""
         self.tally = Tally()
+        self.stillness = Stillness()
         self.running: set[Asking] = set()
         self._fire = fire
         self._address = address
@@ -50,6 +52,7 @@ class Load:
         for caller in self._callers:
             caller.cancel()
         await asyncio.gather(*self._callers, return_exceptions=error is not None)
+        self.stillness.mark()
 
     async def _call(self, draws: Iterator[Asked]) -> None:
         async with AsyncClient(self._address) as client:
@@ -60,7 +63,7 @@ class Load:
                 await self._ask(client, asked)
 
     async def _ask(self, client: AsyncClient, asked: Asked) -> None:
-        asking = Asking(self._fire.known[asked.text], asked)
+        asking = Asking(self._fire.known[asked.text], asked, self.stillness)
         self.running.add(asking)
         try:
             outcome, why = await asking.outcome(client)

@@ -28,7 +28,7 @@ def run(fire: Fire, seconds: float) -> Findings:
     with fire.cluster("soak") as (cluster, logs):
         load = Load(fire, cluster.address, CALLERS, "soak")
         left = asyncio.run(_soaked(fire, cluster, logs, load, samples, seconds))
-    conclude(findings, load.tally, logs, samples, left)
+    conclude(findings, load, logs, samples, left)
     return findings
 
 

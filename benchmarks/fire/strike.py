@@ -38,6 +38,8 @@ class Strike:
     """The requests on their way now."""
     recoveries: Recoveries
     """Where it is told how long requests stood still."""
+    alone: bool
+    """False: another fault lasts beside it, or may."""
 
     async def run(self) -> None:
         """Return once the process listens again and requests have gone on. Raises Unavailable, DeadlineExceeded if it does not."""
@@ -79,9 +81,9 @@ class Strike:
         """Measure a member's fault by the requests that ran."""
         if self.fault.service is Service.COORDINATOR:
             return
-        self.recoveries.add(f"{self.fault.kind}, {what}", await next_tokens(asked, since))
+        self._tell(what, await next_tokens(asked, since))
         if self.fault.service is Service.DRAFTER and self.fault.deed is Deed.KILL:
-            self.recoveries.add(f"{self.fault.kind}, {DRAFTED}", await next_drafts(asked, since))
+            self._tell(DRAFTED, await next_drafts(asked, since))
 
     async def _came_back(self) -> None:
         """Measure a new coordinator, through which everything comes, by the first token of any request from now on."""
@@ -92,10 +94,13 @@ class Strike:
             await client.wait_until_serving(START_S)
         serves = time.monotonic()
         first_s = await first_token(self.running, serves)
-        self.recoveries.add(f"{self.fault.kind}, {AGAIN}", None if first_s is None else first_s + serves - listens)
-        self.recoveries.add(f"{self.fault.kind}, {AGAIN}: {SERVES}", first_s)
+        self._tell(AGAIN, first_s + serves - listens)
+        self._tell(f"{AGAIN}: {SERVES}", first_s)
 
     async def _went_on(self) -> None:
         """Measure a coordinator that was stopped, by the first token of any request from now on."""
         if self.fault.service is Service.COORDINATOR:
-            self.recoveries.add(f"{self.fault.kind}, {CONTINUED}", await first_token(self.running, time.monotonic()))
+            self._tell(CONTINUED, await first_token(self.running, time.monotonic()))
+
+    def _tell(self, what: str, seconds: float | None) -> None:
+        self.recoveries.add(f"{self.fault.kind}, {what}", seconds, alone=self.alone)

@@ -27,8 +27,9 @@ def write(fire: Fire, minutes: float, found: Sequence[Findings]) -> Report:
     settings: dict[str, object] = {"minutes": minutes, "seed": fire.seed, "short": context.quick}
     notes = [*NOTES, *(f"{WRONG}{fault}." for each in found for fault in each.faults), *kept_notes]
     report = Report(NAME, "Faults, malformed messages and long load", COLUMNS, rows, context.machine, settings, notes)
+    paths = report.write_tables(folder)
     report.show(context.console)
-    for path in report.write_tables(folder):
+    for path in paths:
         fire.say(f"wrote {path}")
     if any(not each.sound for each in found):
         fire.say(f"seed {fire.seed} found what must not be; logs of the processes in {fire.folder}")

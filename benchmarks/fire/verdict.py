@@ -8,8 +8,8 @@ from typing import Final
 
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.leaks import BOUNDS, JUDGED_MINUTES, growths
+from benchmarks.fire.load import Load
 from benchmarks.fire.logs import Logs
-from benchmarks.fire.outcomes import Tally
 from benchmarks.fire.samples import Samples
 from benchmarks.leftover import left_over
 from specsplit.client import AsyncClient
@@ -26,9 +26,10 @@ async def settled(address: str) -> str:
     return left
 
 
-def conclude(findings: Findings, tally: Tally, logs: Logs, samples: Samples, left: str) -> None:
+def conclude(findings: Findings, load: Load, logs: Logs, samples: Samples, left: str) -> None:
     """The rows that all parts have, once the cluster is down. `left`: what was there at the end and should not have been."""
-    tally.report(findings)
+    load.tally.report(findings)
+    load.stillness.report(findings)
     findings.must_be_none("tracebacks", logs.tracebacks)
     findings.must_be_none("processes that died, or did not leave with status 0", logs.unwell)
     findings.must_be_none("left over when all requests were over", [left] if left else [])

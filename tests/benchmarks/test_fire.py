@@ -7,6 +7,7 @@ import json
 import os
 import random
 import time
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from benchmarks.context import Context
-from benchmarks.fire import table
+from benchmarks.fire import command, recovery, table
 from benchmarks.fire.asking import Asking
+from benchmarks.fire.chaos import expected_kinds
 from benchmarks.fire.faults import LOST_AFTER_S, Deed, Service, faults
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
@@ -25,8 +27,9 @@ from benchmarks.fire.leaks import BOUNDS, growths, slope
 from benchmarks.fire.logs import Logs
 from benchmarks.fire.mix import Asked, Manner, mutes, plan_changes, requests
 from benchmarks.fire.outcomes import Outcome, Tally
-from benchmarks.fire.recovery import Recoveries, next_tokens
+from benchmarks.fire.recovery import Recoveries, first_token, next_tokens
 from benchmarks.fire.samples import DESCRIPTORS, RSS, SESSIONS, THREADS, Life, Samples, held_by, told_by
+from benchmarks.fire.stillness import STANDSTILL_S, Stillness
 from benchmarks.known import Known
 from specsplit.values import PlanChanges
 
@@ -136,7 +139,7 @@ def test_a_tally_is_a_fault_for_each_request_that_ended_as_it_must_not() -> None
 
 
 async def test_requests_have_gone_on_when_each_has_had_something_more_or_is_over() -> None:
-    first, second = Asking(KNOWN, asked()), Asking(KNOWN, asked())
+    first, second = (Asking(KNOWN, asked(), Stillness()) for _ in range(2))
     since = time.monotonic()
     first.moved_at = second.moved_at = since - 1.0
     measuring = asyncio.create_task(next_tokens([first, second], since))
@@ -154,10 +157,80 @@ async def test_requests_have_gone_on_when_each_has_had_something_more_or_is_over
 def test_recoveries_are_told_by_their_median_and_worst() -> None:
     recoveries, findings = Recoveries(), Findings("chaos")
     for seconds in (0.5, None, 0.25, 2.0):
-        recoveries.add("drafter killed", seconds)
+        recoveries.add("drafter killed", seconds, alone=True)
+    recoveries.add("drafter killed", 3.0, alone=False)
     recoveries.report(findings, {"drafter killed": "< 1 s"})
     assert findings.rows[0]["count"] == "median 0.50 s, worst 2.00 s, of 3" and findings.rows[0]["aim"] == "< 1 s"
-    assert findings.rows[1]["count"] == 1
+    assert findings.rows[1]["count"] == 1 and findings.sound
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_standstill_is_a_fault_also_of_a_fault_that_was_not_alone(alone: bool) -> None:
+    recoveries, findings = Recoveries(), Findings("chaos")
+    recoveries.add("verifier killed", STANDSTILL_S, alone=alone)
+    recoveries.report(findings, {})
+    (fault,) = findings.faults
+    assert fault.startswith("chaos: standstills after a fault: verifier killed: 60 s or longer")
+    assert ("beside" in fault) is not alone
+
+
+async def test_when_nothing_comes_to_anybody_that_is_a_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "STANDSTILL_S", 0.02)
+    assert await first_token(list, time.monotonic()) == 0.02
+    running = Asking(KNOWN, asked(), Stillness())
+    assert await next_tokens([running], time.monotonic()) == 0.02
+
+
+async def test_the_longest_time_in_which_nothing_came_is_told_and_bounded() -> None:
+    stillness, findings = Stillness(_since=time.monotonic() - 5.0), Findings("chaos")
+    stillness.mark()
+    stillness.mark()
+    assert stillness.longest_s == pytest.approx(5.0, abs=1.0)
+    stillness.report(findings)
+    assert findings.sound
+    Stillness(longest_s=STANDSTILL_S).report(findings)
+    assert findings.faults == ["chaos: nothing came to any caller for 60.0 s"]
+
+
+def test_less_than_is_expected_is_a_fault() -> None:
+    findings = Findings("chaos")
+    findings.at_least("kinds of faults", 1, 1)
+    assert findings.sound
+    findings.at_least("kinds of faults", 1, 2)
+    assert findings.faults == ["chaos: kinds of faults: 1, expected at least 2"]
+    assert [expected_kinds(minutes * 60) for minutes in (0.01, 0.5, 5, 12, 120)] == [1, 1, 5, 12, 12]
+
+
+@pytest.mark.parametrize("words", [["--minutes", "0"], ["--minutes", "-1"], ["--minutes", "nan"], ["--minutes", "x"]])
+def test_a_run_without_time_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command.main(words)
+    assert "is no number of minutes, expected one above 0" in capsys.readouterr().err
+
+
+def test_a_folder_without_models_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--models", str(tmp_path)])
+    assert f"there is no {tmp_path / 'target'}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_part_that_breaks_off_is_a_fault_and_the_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(fire: Fire, seconds: float) -> Findings:
+        raise RuntimeError(f"at {seconds:g} s")
+
+    def whole(fire: Fire, seconds: float) -> Findings:
+        findings = Findings("soak")
+        findings.add("requests", 3)
+        return findings
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("benchmarks.fire.chaos.run", broken)
+    monkeypatch.setattr("benchmarks.fire.soak.run", whole)
+    machine: dict[str, object] = {"commit": "abc", "date": "today", "load_average_at_start": 0.1}
+    chaos, soak = command.burn(Context(tmp_path, True, machine, Console(quiet=True)), ["chaos", "soak"], 2.0, 5)
+    assert chaos.faults == ["chaos: broke off: RuntimeError: at 120 s"] and soak.sound
+    written = json.loads((tmp_path / "build" / "results" / "fire.json").read_text())
+    assert [row["what"] for row in written["rows"]] == ["run", "broke off", "run", "requests"]
 
 
 def test_the_table_keeps_the_rows_of_parts_that_did_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,3 +245,18 @@ def test_the_table_keeps_the_rows_of_parts_that_did_not_run(tmp_path: Path, monk
     counts = {row["part"]: row["count"] for row in written.rows if row["what"] == "requests"}
     assert counts == {"chaos": 3, "soak": 2}
     assert [note for note in written.notes if note.startswith(table.WRONG)] == ["Must not be: soak: hangs: one."]
+
+
+def test_what_is_told_is_shown_as_it_is_whatever_brackets_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    machine: dict[str, object] = {"commit": "abc", "date": "today", "load_average_at_start": 0.1}
+    told = StringIO()
+    fire = Fire(Context(tmp_path, True, machine, Console(file=told, width=200)), 5, tmp_path)
+    findings = Findings("chaos")
+    findings.must_be_none("tracebacks", ["there is no [/grpc.health.v1.Health/Check] [red]"])
+    findings.add("[/x]", "[/y]")
+    fire.say("[/z]")
+    table.write(fire, 1.0, [findings])
+    assert all(each in told.getvalue() for each in ("[/grpc.health.v1.Health/Check] [red].", "[/x]", "[/y]", "[/z]"))

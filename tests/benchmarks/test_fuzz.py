@@ -19,10 +19,12 @@ from benchmarks.fire.fuzz.calls import HEALTH, REFLECTION, Ended, Manner, Method
 from benchmarks.fire.fuzz.case import Case
 from benchmarks.fire.fuzz.corpus import Conversation, Corpus
 from benchmarks.fire.fuzz.generated import kind_of
+from benchmarks.fire.fuzz.ground import ROLES, Ground
 from benchmarks.fire.fuzz.memory import MOST_GROWTH, Memory
 from benchmarks.fire.fuzz.relay import relayed
 from benchmarks.fire.fuzz.scene import Spite
 from benchmarks.fire.fuzz.tally import Tally
+from specsplit.cli.tokens import write
 from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
 from specsplit.rpc.permissions import PERMISSIONS
 from specsplit.v1 import common_pb2, drafter_pb2
@@ -179,3 +181,13 @@ def test_memory_that_grows_to_the_end_is_a_fault_and_what_fills_at_the_beginning
     fills = [min(step * 40 * MOST_GROWTH // 100, 10 * MOST_GROWTH) for step in steps]
     memory = Memory({"leaks": leaks, "fills": fills, "young": leaks[:5]})
     assert [fault.partition(" ")[0] for fault in memory.faults] == ["leaks"]
+
+
+def test_everybody_shows_the_token_of_his_role(tmp_path: Path) -> None:
+    write(tmp_path, ROLES)
+    ground = Ground("", "", "", (), "", "", (), tmp_path)
+    assert len({ground.shown(name) for name in ROLES}) == len(ROLES)
+    for name in ROLES:
+        token_file = ground.transport(name).token_file
+        assert token_file is not None
+        assert ground.shown(name) == (("authorization", f"Bearer {token_file.read_text().strip()}"),)

@@ -19,7 +19,7 @@ from benchmarks.fire.fire import EVERYBODY, Fire
 from benchmarks.fire.logs import Logs
 from benchmarks.ports import free_ports
 from specsplit.cli.local import Child
-from specsplit.cli.tokens import TOKENS, write
+from specsplit.cli.tokens import FOLDERS, TOKENS, write
 from specsplit.client import Client
 from specsplit.errors import DeadlineExceeded, SpecsplitError
 from specsplit.identity import CallerRole
@@ -60,12 +60,17 @@ class Ground:
 
     def transport(self, name: str) -> TransportSettings:
         """What the one of this name in `ROLES` dials with."""
-        return TransportSettings(token_file=self.secrets / f"{name}.token")
+        return TransportSettings(token_file=_token_of(self.secrets, name))
 
     def shown(self, name: str) -> tuple[tuple[str, str], ...]:
         """The same as metadata of a call."""
-        token = (self.secrets / f"{name}.token").read_text(encoding="utf-8").strip()
+        token = _token_of(self.secrets, name).read_text(encoding="utf-8").strip()
         return (("authorization", f"Bearer {token}"),)
+
+
+def _token_of(secrets: Path, name: str) -> Path:
+    """The file of the one of this name in `ROLES`."""
+    return secrets / FOLDERS[ROLES[name]] / f"{name}.token"
 
 
 class _Processes:
@@ -96,7 +101,7 @@ class _Processes:
             child.wait_listening(_START_S)
 
     def _start(self, name: str, service: str, settings: Mapping[str, object], **more: object) -> None:
-        shown = {"tokens_file": self.secrets / TOKENS, "token_file": self.secrets / "member.token"}
+        shown = {"tokens_file": self.secrets / TOKENS, "token_file": _token_of(self.secrets, "member")}
         named = {} if service == "coordinator" else {"member_id": name}
         options = {"listen": "127.0.0.1:0", **EVERYBODY, **shown, **named, **settings, **more}
         self.started[name] = Child(name, service, options, self._logs.hear)
