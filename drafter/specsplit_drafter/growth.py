@@ -118,7 +118,7 @@ class Growth:
         """Make candidates of the children of the nodes that were taken, and nodes of the likely ones.
 
         By level that was drawn below them: the slots of its nodes [n], -1 for those that are none, or have been expanded before. Levels
-        without any are left out.
+        without any are left out. Raises ValueError if these are not the children of as many nodes.
         """
         slots, self._chosen = self._chosen, _NO_SLOTS
         self._unsent.stir()  # if it rested, it was for want of features
@@ -135,6 +135,8 @@ class Growth:
         return kept
 
     def _take_in(self, slots: Ints, children: Children) -> None:
+        if len(children.tokens) != len(slots):
+            raise ValueError(f"children of {len(children.tokens)} nodes, expected those of {len(slots)}")
         rescored = self._candidates.add(slots, children)
         if len(rescored.slots):
             self._unsent.add(self.original.rescore(*rescored))

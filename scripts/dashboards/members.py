@@ -109,11 +109,13 @@ def _verifiers() -> Row:
         ),
         lines(
             "Streams lost, sessions moved",
-            "Streams to drafters that broke, fell silent or could not be opened, sessions that got another drafter for that, and those "
-            "that the coordinator had handed over to a better one.",
+            "Streams to drafters that broke, fell silent or could not be opened, of these the ones that were closed here because the "
+            "drafter caused more work than it was asked for, sessions that got another drafter for that, and those that the coordinator "
+            "had handed over to a better one.",
             "cps",
             [
                 Query(CHOICE.rate(table.DRAFTERS_LOST, by), "{{instance}} stream lost"),
+                Query(CHOICE.rate(table.DRAFTERS_DROPPED, by), "{{instance}} of these dropped"),
                 Query(CHOICE.rate(table.FAILOVERS, by), "{{instance}} failover"),
                 Query(CHOICE.rate(table.HAND_OVERS, by), "{{instance}} handed over"),
             ],

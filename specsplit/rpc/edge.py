@@ -96,7 +96,7 @@ class Edge(grpc.aio.ServerInterceptor):
                 return await behaviour(door(request, context), context)
             except SpecsplitError as error:
                 await abort(context, error)
-            except Exception as error:  # noqa: BLE001 (the edge: logged, then answered with INTERNAL)
+            except Exception as error:
                 if _is_over(error):
                     raise
                 await self._abort_unexpected(method, context)
@@ -112,7 +112,7 @@ class Edge(grpc.aio.ServerInterceptor):
                         yield response
             except SpecsplitError as error:
                 await abort(context, error)
-            except Exception as error:  # noqa: BLE001 (the edge: logged, then answered with INTERNAL)
+            except Exception as error:
                 if _is_over(error):
                     raise
                 await self._abort_unexpected(method, context)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -84,10 +85,22 @@ class Checked(ModelProposer):
 
     def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
         super().settle(session, slots)
+        known, drawn = self.known[session], set[int]()
+        before = dict(known.inputs)
         for level, nodes in zip(self.levels[session], slots, strict=False):
             rows = (nodes >= 0).nonzero()[0]
             self.drawn += len(rows)
-            self.compare_all(session, nodes.take(rows), level.children.at(rows))
+            children = level.children.at(rows)
+            for slot, *found in zip(
+                nodes.take(rows).tolist(), children.tokens, children.log_probabilities, strict=True
+            ):
+                *above, node = known.path(slot)[0]
+                # What is above the frontier's own node may be drawn anew below the root meanwhile: the device saw it as it was.
+                own = takewhile(drawn.__contains__, reversed(above))
+                after, known.inputs = known.inputs, before | {each: known.inputs[each] for each in own}
+                self.compare(session, slot, *found)
+                known.inputs = after | {node: known.inputs[node]}
+                drawn.add(node)
 
     def compare_all(self, session: SessionKey, slots: Ints, children: Children) -> None:
         for slot, *found in zip(slots.tolist(), children.tokens, children.log_probabilities, strict=True):
