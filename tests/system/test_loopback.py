@@ -132,6 +132,7 @@ class World:
             message = wire.draft_response_message(data)
             self.allowances[address].read(wire.bulk_of(message))
             events = FromDrafter(address, list(wire.draft_response_events(message)))
+            self.allowances[address].heard(events.events)
             self.send(self.drafters.received(events, self.sessions, self.now))
 
     def drop(self, address: str) -> None:

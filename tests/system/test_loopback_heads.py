@@ -157,6 +157,7 @@ class World:
             message = wire.draft_response_message(data)
             self.allowances[address].read(wire.bulk_of(message))
             events = list(wire.draft_response_events(message))
+            self.allowances[address].heard(events)
             assert not any(isinstance(event, Refuse | SpecsplitError) for _, event in events), events
             self.send(self.drafters.received(FromDrafter(address, events), self.sessions, self.now))
 

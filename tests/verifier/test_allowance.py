@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specsplit.draft_events import MAX_GROWS, Close, FeaturesRead, Open, Refuse, ToDrafter
 from specsplit.features import Features
 from specsplit.speculation import Commit, Grow
+from specsplit.v1.drafter_pb2 import DraftResponse
 from specsplit.values import Plan, Sampling, Vocabulary
-from specsplit.wire.drafter import Bulk, bulk_of, draft_response
+from specsplit.wire.drafter import Bulk, bulk_of, draft_response, draft_response_events
 from specsplit.wire.limits import MAX_NODES as LARGEST_TREE
 from specsplit_drafter.unsent import UnsentGrows
-from specsplit_verifier.allowance import EVENT_BYTES, NODE_BYTES, RESTS, SAVED, Allowance, Overdrawn
+from specsplit_verifier.allowance import EVENT_BYTES, NODE_BYTES, RESTS, UNANSWERED, Allowance, Overdrawn
+from specsplit_verifier.unanswered import SAVED
 
 MAX_NODES = 64
 OPEN = Open((1, 2), Sampling(), Plan(), Vocabulary(9), MAX_NODES)
@@ -68,9 +72,71 @@ def test_what_is_left_is_saved_for_a_while_and_more_for_more_sessions(message: B
     allowance = Allowance(MAX_NODES, 2.0)
     for session in range(1, sessions + 1):
         allowance.told(session, OPEN)
-        for number in range(100):
-            allowance.told(session, Commit(number + 1, 0, (3,)))
+        for number in range(1, 101):
+            allowance.told(session, Commit(number, 0, (3,)))
+            allowance.heard([(session, Grow(number))])
     assert uses_of(allowance, message) == SAVED * sessions * 2 * each
+
+
+def test_what_unanswered_events_allow_is_saved_however_late_the_answers_come() -> None:
+    allowance = Allowance(MAX_NODES, 1.0)
+    allowance.told(1, OPEN)
+    for number in range(1, 41):
+        allowance.told(1, Commit(number, 0, (3,)))
+    assert uses_of(allowance, EMPTY) == 41 * RESTS
+    allowance.heard([(1, Grow(33))])
+    for number in range(41, 141):
+        allowance.told(1, Commit(number, 0, (3,)))
+        allowance.heard([(1, Grow(number - 7)), (1, Grow(0)), (1, FeaturesRead(5)), (2, Grow(500)), (1, Grow(500))])
+    assert uses_of(allowance, EMPTY) == (SAVED + 7) * RESTS, "those are answered that a grow was made after"
+
+
+def test_of_unanswered_events_so_many_are_saved_and_no_more() -> None:
+    allowance = Allowance(MAX_NODES, 1.0)
+    allowance.told(1, OPEN)
+    for number in range(2 * UNANSWERED):
+        allowance.told(1, Commit(number + 1, 0, (3,)))
+        allowance.heard([(1, Grow(0))])
+    assert uses_of(allowance, EMPTY) == (SAVED + UNANSWERED) * RESTS
+
+
+def test_what_was_saved_for_sessions_that_are_over_is_kept_until_what_they_had_said_must_have_come() -> None:
+    """63 of 64 sessions end in the step after a commit, the last goes on, and what had been said of that commit comes later."""
+    allowance, sessions = Allowance(MAX_NODES, 2.0), range(1, 65)
+    for session in sessions:
+        allowance.told(session, OPEN)
+    allowance.heard([(session, Grow(0)) for session in sessions])
+    for session in sessions:
+        allowance.told(session, Commit(1, 0, (3,)))
+    allowance.heard([(64, Grow(1))])
+    for session in sessions[:-1]:
+        allowance.told(session, Close())
+    for number in range(2, 5):
+        allowance.told(64, Commit(number, 0, (3,)))
+    allowance.read(bulk_of(draft_response([(session, Grow(1, resting=True)) for session in sessions])))
+    allowance.heard([(64, Grow(4))])
+    allowance.told(64, Commit(5, 0, (3,)))
+    assert uses_of(allowance, EMPTY) == SAVED * 2 * RESTS, "nothing of them can come any more"
+
+
+def test_a_session_that_was_opened_anew_is_not_answered_by_what_was_said_before() -> None:
+    allowance = Allowance(MAX_NODES, 1.0)
+    for event in (OPEN, Commit(1, 0, (3,)), Commit(2, 0, (3,)), Close(), OPEN):
+        allowance.told(1, event)
+    for number in range(1, 31):
+        allowance.told(1, Commit(number, 0, (3,)))
+        if number < 2:
+            allowance.heard([(1, Grow(2))])
+    assert uses_of(allowance, EMPTY) == 34 * RESTS
+
+
+def test_a_stream_has_the_sessions_that_were_opened_on_it_and_not_closed() -> None:
+    allowance = Allowance(MAX_NODES, 1.0)
+    assert not allowance.has(1)
+    allowance.told(1, OPEN)
+    allowance.told(2, OPEN)
+    allowance.told(1, Close())
+    assert not allowance.has(1) and allowance.has(2)
 
 
 def test_what_is_too_much_is_named_with_what_was_left_and_what_was_allowed() -> None:
@@ -80,10 +146,14 @@ def test_what_is_too_much_is_named_with_what_was_left_and_what_was_allowed() -> 
     allowance.parse(1000)
     with pytest.raises(Overdrawn) as refused:
         allowance.parse(100_000)
-    assert f"a message of 100,000 bytes, and {BYTES - 1000:,} are left of {BYTES:,} for each open" in str(refused.value)
-    with pytest.raises(Overdrawn, match="a message of 200 events, and 49 are left of 50 for"):
+    assert str(refused.value) == (
+        f"it causes more work than it was asked for: a message of 100,000 bytes, and it may send {BYTES - 1000:,} more now; "
+        f"each open, commit, plan and features event that it is told allows {BYTES:,} (drafter_allowance)"
+    )
+    with pytest.raises(Overdrawn, match=r"a message of 200 events, and it may send 49 more now; each .* allows 50 "):
         allowance.read(Bulk(200, 0, 1, 1))
-    with pytest.raises(Overdrawn, match="a message of 3 events that bring nothing, and 2 are left of 2 for"):
+    nothing = r"a message of 3 events that bring nothing, and it may send 2 more now; each .* allows 2 "
+    with pytest.raises(Overdrawn, match=nothing):
         allowance.read(Bulk(5, 3, 1, 1))
 
 
@@ -140,6 +210,10 @@ class Honest:
             Grow(self.commits, ids, ids, (2**32 - 1,) * nodes, (-1.0,) * nodes, False, again, (-1.0,) * edges)
         )
 
+    def rest(self) -> None:
+        """Make nothing more before the next commit."""
+        self._room = self._edges = 0
+
     def commit(self) -> None:
         """Everything dies, and may be grown anew."""
         self.unsent.seal()
@@ -151,25 +225,95 @@ class Honest:
         return self.unsent.take(self.commits, not (self._room or self._edges), whole=False)
 
 
-pieces = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=80)
+class HonestDrafter:
+    """Its sessions, and wires on which what both sides say may be held up as long as the order stays."""
+
+    def __init__(self, sessions: int) -> None:
+        self.sessions = {session: Honest() for session in range(1, sessions + 1)}
+        self.commits = dict.fromkeys(self.sessions, 0)
+        """Told, by session that is open at the verifier."""
+        self._allowance = Allowance(MAX_NODES, 1.0)
+        self._to_drafter: deque[tuple[int, ToDrafter]] = deque()
+        self._to_verifier: deque[DraftResponse] = deque()
+        for session in self.sessions:
+            self._allowance.told(session, OPEN)
+
+    def tell(self, session: int, event: ToDrafter) -> None:
+        self._allowance.told(session, event)
+        self._to_drafter.append((session, event))
+
+    def step(self) -> None:
+        """Every session that is open is told of a commit."""
+        for session in self.commits:
+            self.commits[session] += 1
+            self.tell(session, Commit(self.commits[session], 0, (3,)))
+
+    def close(self, session: int) -> None:
+        del self.commits[session]
+        self.tell(session, Close())
+
+    def say(self, pieces: Sequence[tuple[int, int]], *, rests: bool) -> None:
+        """Every session grows these pieces, one by one, and rests then, perhaps. Each grow is a message."""
+        for session, honest in self.sessions.items():
+            for nodes, edges in pieces:
+                honest.grow(nodes, edges)
+                self._send(session, honest)
+            if rests:
+                honest.rest()
+            self._send(session, honest)
+
+    def _send(self, session: int, honest: Honest) -> None:
+        self._to_verifier.extend(draft_response([(session, grow)]) for grow in honest.tell())
+
+    def deliver(self, behind: int, late: int) -> None:
+        """All arrives but for the last events to the drafter, and the last messages of it, so many of them."""
+        while len(self._to_drafter) > behind:
+            session, event = self._to_drafter.popleft()
+            if isinstance(event, Close):
+                del self.sessions[session]
+            else:
+                self.sessions[session].commit()
+        while len(self._to_verifier) > late:
+            message = self._to_verifier.popleft()
+            self._allowance.parse(message.ByteSize())
+            self._allowance.read(bulk_of(message))
+            self._allowance.heard(draft_response_events(message))
 
 
-@given(st.lists(pieces, min_size=1, max_size=4), st.integers(1, 3))
-def test_an_honest_drafter_never_uses_up_what_it_is_allowed(steps: list[list[tuple[int, int]]], sessions: int) -> None:
-    """Every grow in a message of its own, as many grows as there can be, and not one event saved up from before."""
-    allowance, honest = Allowance(MAX_NODES, 1.0), [Honest() for _ in range(sessions)]
-    for session in range(sessions):
-        allowance.told(session, OPEN)
-    for grown in steps:
-        for session, drafter in enumerate(honest):
-            for nodes, edges in grown:
-                drafter.grow(nodes, edges)
-                for grow in drafter.tell():
-                    message = draft_response([(session, grow)])
-                    allowance.parse(message.ByteSize())
-                    allowance.read(bulk_of(message))
-            allowance.told(session, Commit(drafter.commits + 1, 0, (3,)))
-            drafter.commit()
+class Phase(NamedTuple):
+    """Steps that are alike."""
+
+    steps: int
+    pieces: list[tuple[int, int]]
+    rests: bool
+    behind: int
+    late: int
+    closes: bool
+    """Then a session ends, and answers may be in flight."""
+
+
+def phases(steps: int, pieces: int) -> st.SearchStrategy[Phase]:
+    many = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=pieces)
+    held = st.integers(0, 20) | st.integers(0, 600)
+    return st.builds(Phase, st.integers(1, steps), many, st.booleans(), st.integers(0, 20), held, st.booleans())
+
+
+@settings(deadline=None)
+@given(st.lists(phases(3, 80) | phases(200, 1), min_size=1, max_size=4), st.integers(1, 3))
+@example([Phase(200, [], True, 0, 200, False), Phase(1, [], True, 0, 0, False)], 1)
+@example([Phase(40, [(64, 64)], True, 0, 40 - n, False) for n in range(0, 40, 10)], 1)
+@example([Phase(9, [], True, 0, 60, True), Phase(20, [], True, 0, 60, True), Phase(1, [], True, 0, 0, False)], 3)
+def test_an_honest_drafter_never_uses_up_what_it_is_allowed(drawn: list[Phase], sessions: int) -> None:
+    """Every grow in a message of its own, as many grows as there can be, held up on either way; sessions end amid it."""
+    drafter = HonestDrafter(sessions)
+    for phase in drawn:
+        for _ in range(phase.steps):
+            drafter.say(phase.pieces, rests=phase.rests)
+            drafter.step()
+            drafter.deliver(phase.behind, phase.late)
+        if phase.closes and len(drafter.commits) > 1:
+            drafter.close(min(drafter.commits))
+    drafter.deliver(0, 0)
 
 
 def told_of(sizes: Iterable[int]) -> list[Grow]:

@@ -75,6 +75,7 @@ class DrafterStream:
             self.dropped = True
             raise
         events = wire.draft_response_events(message)
+        self.allowance.heard(events)
         self.statistics.messages_received += 1
         self.statistics.events_received += len(events)
         self.statistics.bytes_received += len(data)

@@ -1,0 +1,68 @@
+"""The events that a drafter was told and may still answer, over one stream.
+
+A stream keeps the order in both directions, and a grow says how many commits of its session it was made after. So once it has come, all
+that was told before the last of these is answered, except that every session that is still open may have more to say to its last event.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from specsplit.draft_events import Close, Open, ToDrafter
+from specsplit.speculation import Commit
+
+SAVED: Final = 8
+"""What is left of so many events that a drafter was told may be used later, for each of its open sessions."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The open and the commits of one session, from the latest on that its drafter is known to have applied."""
+
+    numbers: deque[int]
+    """Of each of them among all events of the stream."""
+    commits: int = 0
+    """Told so far."""
+
+    def applied(self, commits: int) -> int:
+        """The drafter has applied so many commits: the number of the last of them, 0 if it was never told so many."""
+        if commits > self.commits:  # it speaks of an earlier time that the session was open
+            return 0
+        while len(self.numbers) > 1 and self.commits - len(self.numbers) + 1 < commits:
+            self.numbers.popleft()
+        return self.numbers[0]
+
+
+class Unanswered:
+    """What was told and may still be answered, and the sessions that are open."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, _Asked] = {}
+        """Those that are open, by id."""
+        self._told = 0
+        self._answered = 0
+        """Of what was told, in order."""
+
+    @property
+    def count(self) -> int:
+        """How many they are. For a session that was closed `SAVED` of them stand: what was saved for it while it was open."""
+        return self._told - self._answered
+
+    def told(self, session: int, event: ToDrafter) -> None:
+        """One more is told; a close is not answered."""
+        if isinstance(event, Close):
+            self._told += SAVED if self.sessions.pop(session, None) else 0
+            return
+        self._told += 1
+        if isinstance(event, Open):
+            self.sessions[session] = _Asked(deque([self._told]))
+        elif isinstance(event, Commit) and (asked := self.sessions.get(session)):
+            asked.numbers.append(self._told)
+            asked.commits += 1
+
+    def heard(self, session: int, commits: int) -> None:
+        """A grow has come that was made after so many commits of its session."""
+        if asked := self.sessions.get(session):
+            self._answered = max(self._answered, asked.applied(commits))
