@@ -167,6 +167,46 @@ async def test_a_drafter_that_floods_is_dropped_before_much_of_it_is_worked_on(k
     assert statistics.messages_received == events, "what is too much is not read"
 
 
+async def test_what_was_meant_for_a_lost_stream_is_not_sent_on_the_next_one() -> None:
+    told: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
+    streams = count(1)
+
+    async def draft(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        number = next(streams)
+        async for request in requests:
+            if number == 1:
+                return
+            for event in drafter_pb2.DraftRequest.FromString(request).events:
+                told.put_nowait((event.session_id, event.WhichOneof("event") or ""))
+        yield b""
+
+    handler = grpc.stream_stream_rpc_method_handler(draft)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DRAFTER_SERVICE, {"Draft": handler}),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
+    links = Links(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
+    commit = Commit(1, 0, (3,))
+    try:
+        async with asyncio.timeout(20):
+            links.send([(address, 7, OPEN)])
+            assert isinstance(await heard.get(), DrafterLost)
+            old = [(address, 7, event) for event in (commit, Plan(), Features(0, 1, b""), Close())]
+            links.send([*old, (address, 3, OPEN), *old, (address, 3, commit), (address, 3, Close()), *old])
+            links.send([(address, 7, OPEN), (address, 7, commit)])
+            assert [await told.get() for _ in range(5)] == [
+                (3, "open"),
+                (3, "commit"),
+                (3, "close"),
+                (7, "open"),
+                (7, "commit"),
+            ]
+    finally:
+        await links.close()
+        await server.stop(None)
+
+
 async def test_a_status_with_which_a_drafter_ends_the_stream_is_told_also_where_writing_notices_it_first() -> None:
     async def refuse(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")

@@ -99,16 +99,15 @@ class Links:
     def send(self, events: Iterable[tuple[str, int, ToDrafter]]) -> None:
         """Queue (drafter address, session, event)s. What is queued together leaves as one message per drafter.
 
-        Only an open dials. Anything else for a drafter without a stream belongs to one that was lost, and goes with it.
+        Only an open dials. Anything else for a session that was not opened on the drafter's stream belongs to one that was lost, and goes
+        with it.
         """
         for address, session, event in events:
             link = self._links.get(address)
-            if link is None:
-                if not isinstance(event, Open):
-                    continue
-                link = self._open(address)
-                if link is None:
-                    continue
+            if isinstance(event, Open):
+                link = link or self._open(address)
+            if link is None or not (isinstance(event, Open) or link.allowance.has(session)):
+                continue
             link.unsent.append((session, event))
             link.unread += _held(event)
             link.more.set()
