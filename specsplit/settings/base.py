@@ -29,6 +29,7 @@ class Settings(BaseSettings):
         use_attribute_docstrings=True,
         env_ignore_empty=True,
         case_sensitive=False,
+        allow_inf_nan=False,
     )
 
     removed: ClassVar[Mapping[str, str]] = {}

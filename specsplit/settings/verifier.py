@@ -67,9 +67,9 @@ class VerifierSettings(EngineSettings):
     drafter_lost_after_s: float = Field(default=5.0, gt=0)
     """A drafter that leaves an open or a commit unanswered for this long is lost; what it has to read for that
     gives it 5 ms more per token, 60 s at most."""
-    drafter_allowance: float = Field(default=2.0, ge=1.0)
-    """A drafter that causes more work than this many times the most that an honest one does is dropped; counted in bytes, events and
-    messages, for each open, commit, plan and features event that it is told."""
+    drafter_allowance: float = Field(default=2.0, ge=1.0, le=1e6)
+    """A drafter that causes more work than this many times the most that an honest one does is dropped; counted in bytes, in events, and in
+    events that bring nothing, for each open, commit, plan and features event that it is told. At 1,000,000 none is, in effect."""
     step_timeout_s: float = Field(default=60.0, gt=0)
     """A step that takes longer than this, and than 50 times what its like take, hangs: the verifier hands its sessions back and exits.
     Of a rank more than rank_timeout_s."""

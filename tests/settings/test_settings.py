@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pydantic
@@ -98,6 +99,19 @@ def test_a_wrong_value_is_named_with_what_was_expected() -> None:
     assert str(refusal(VerifierSettings)) == "model: is required"
     unknown = str(refusal(DrafterSettings, kind="clever"))
     assert all(repr(kind.value) in unknown for kind in DrafterKind)
+
+
+@pytest.mark.parametrize(
+    ("cls", "field"),
+    [(cls, name) for cls in CLASSES for name, field in cls.model_fields.items() if field.annotation is float],
+)
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", math.inf])
+def test_numbers_without_end_and_what_is_no_number_are_refused(
+    cls: type[Settings], field: str, value: str | float
+) -> None:
+    required = {name: TARGET for name, each in cls.model_fields.items() if each.is_required()}
+    refused = refusal(cls, **required, **{field: value})
+    assert refused.field == field and "should be a finite number" in refused.problem
 
 
 def test_the_default_plan_is_checked_at_start() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specsplit.draft_events import MAX_GROWS, Close, FeaturesRead, Open, Refuse, ToDrafter
+from specsplit.errors import InvalidRequest
 from specsplit.features import Features
+from specsplit.settings import VerifierSettings
 from specsplit.speculation import Commit, Grow
 from specsplit.v1.drafter_pb2 import DraftResponse
 from specsplit.values import Plan, Sampling, Vocabulary
@@ -155,6 +158,16 @@ def test_what_is_too_much_is_named_with_what_was_left_and_what_was_allowed() -> 
     nothing = r"a message of 3 events that bring nothing, and it may send 2 more now; each .* allows 2 "
     with pytest.raises(Overdrawn, match=nothing):
         allowance.read(Bulk(5, 3, 1, 1))
+
+
+def test_the_largest_allowance_that_may_be_set_can_be_counted() -> None:
+    most = {"drafter_allowance": 1e6, "max_nodes": 65_536}
+    settings = VerifierSettings(model=Path("unused"), **most)
+    allowance = Allowance(settings.max_nodes, settings.drafter_allowance)
+    allowance.told(1, OPEN)
+    allowance.parse(2**31)
+    with pytest.raises(InvalidRequest, match="drafter_allowance"):
+        VerifierSettings(model=Path("unused"), drafter_allowance=1e305)
 
 
 def test_a_message_without_events_brings_nothing_either() -> None:
