@@ -1,8 +1,12 @@
-"""`specsplit health`: do services take calls? For the health checks of containers."""
+"""`specsplit health`: do services take calls? For the health checks of containers.
+
+Whoever reaches a port may ask, so no token is shown: one that the environment names, for other commands, is none of the services' business.
+"""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -18,7 +22,7 @@ UNREACHABLE = "UNREACHABLE"
 """What is said of a service that gives no answer."""
 
 
-@with_transport
+@partial(with_transport, anonymous=True)
 def health(
     *,
     addresses: Annotated[
@@ -28,7 +32,7 @@ def health(
     timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.1, help="Time each gets to answer.")] = 3.0,
     transport: TransportSettings,
 ) -> None:
-    """Ask services whether they take calls: one line each, and exit 0 if all say SERVING, else 1."""
+    """Ask services whether they take calls: one line each, and exit 0 if all say SERVING, else 1. No token is shown."""
     states = [(address, *ask(address, timeout_s, transport)) for address in addresses]
     for address, state, why in states:
         typer.echo(f"{address} {state}{f': {why}' if why else ''}")

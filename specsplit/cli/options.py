@@ -43,21 +43,22 @@ _TRANSPORT: dict[str, Any] = {
 """How to talk to it, by name of the setting."""
 
 
-def with_transport(command: Callable[..., None]) -> Callable[..., None]:
+def with_transport(command: Callable[..., None], *, anonymous: bool = False) -> Callable[..., None]:
     """Give a command, in the place of its parameter `transport`, an option for every setting of a client that concerns its connection.
 
-    What is not given comes from the environment: SPECSPLIT_CLIENT_TLS_CA and so on.
+    What is not given comes from the environment: SPECSPLIT_CLIENT_TLS_CA and so on. `anonymous`: the command shows nobody a token.
     """
+    options = {name: option for name, option in _TRANSPORT.items() if not (anonymous and name == "token_file")}
 
     @wraps(command)
     def told(**given: Any) -> None:
-        chosen = {name: given.pop(name) for name in _TRANSPORT}
-        command(**given, transport=transport(**chosen))
+        chosen = transport(**{name: given.pop(name) for name in options})
+        command(**given, transport=chosen.model_copy(update={"token_file": None}) if anonymous else chosen)
 
     own = [each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name != "transport"]
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in _TRANSPORT.items()
+        for name, annotation in options.items()
     ]
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + added
     told.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]

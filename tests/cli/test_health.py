@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2
 
+from specsplit.rpc.callers import HEADER
 from tests.cli.test_commands import run
 from tests.rpc.toy import make_server, serving
 
@@ -49,12 +53,39 @@ def test_where_nobody_listens_one_line_says_so_and_the_status_is_1(capsys: pytes
     assert err == ""
 
 
+@pytest.mark.parametrize("there", [True, False])
+async def test_nobody_is_shown_the_token_that_the_environment_names_nor_is_it_read(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+
+    async def check(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        seen.extend(key for key, _ in context.invocation_metadata() or ())
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING).SerializeToString()
+
+    methods = {"Check": grpc.unary_unary_rpc_method_handler(check)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    if there:
+        (tmp_path / "operator.token").write_text("of-an-operator\n")
+    monkeypatch.setenv("SPECSPLIT_CLIENT_TOKEN_FILE", str(tmp_path / "operator.token"))
+    try:
+        assert await health(address) == 0
+    finally:
+        await server.stop(None)
+    assert capsys.readouterr() == (f"{address} SERVING\n", "")
+    assert "user-agent" in seen and HEADER not in seen
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         ((), "HOST:PORT"),
         (("nowhere",), "expected host:port"),
         (("127.0.0.1:9", "--timeout-s", "0"), "--timeout-s"),
+        (("127.0.0.1:9", "--token-file", "a.token"), "--token-file"),
         (("127.0.0.1:9", "--tls-ca", "no.pem"), "tls_ca: cannot read no.pem"),
     ],
 )
