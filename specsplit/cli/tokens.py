@@ -20,6 +20,8 @@ FOLDERS: Mapping[CallerRole, str] = {
 """Where the tokens of a role lie, so that each machine or container can be given those of its role alone."""
 TOKENS = f"{FOLDERS[CallerRole.MEMBER]}/tokens.toml"
 """The file that services are given as tokens_file; whoever has it shows the token of members too."""
+OWN = tuple(f"{FOLDERS[role]}/{role}.token" for role in (CallerRole.MEMBER, CallerRole.OPERATOR))
+"""The tokens that are drawn whatever the clients are."""
 _BYTES = 32
 """Of chance in a token."""
 
@@ -34,16 +36,40 @@ def tokens(
     """Draw tokens: clients/NAME.token for each client, members/member.token, operators/operator.token, and members/tokens.toml, by
     which services know them.
 
-    A service needs the folder members, and nothing else. What is there already stays: a folder that has tokens is left as it is.
+    A service needs the folder members, and nothing else. What is there already stays: a folder that has tokens is left as it is, and of
+    members' and operators' it is told which are missing.
     """
     if (folder / TOKENS).exists():
         typer.echo(f"{folder / TOKENS} is there already; nothing was changed")
+        _tell_missing(folder)
         return
+    _check_layout(folder)
     roles = dict.fromkeys(clients or ["client"], CallerRole.CLIENT)
     if taken := roles.keys() & {CallerRole.MEMBER, CallerRole.OPERATOR}:
         raise InvalidRequest("client", f"is {min(taken)!r}, the name of a role; expected another name")
     drawn = write(folder, {**roles, "member": CallerRole.MEMBER, "operator": CallerRole.OPERATOR})
     typer.echo(f"{folder}: {', '.join(str(path.relative_to(folder)) for path in drawn)}")
+
+
+def _check_layout(folder: Path) -> None:
+    """Raise InvalidRequest for a folder with tokens that lie where they did before there was a folder for each role."""
+    name = Path(TOKENS).name
+    if (folder / name).exists():
+        raise InvalidRequest(
+            "folder",
+            f"{folder} has tokens already, in one folder for all roles ({name} is at its top); "
+            "move them as docs/security.md says (New ones), or name another folder",
+        )
+
+
+def _tell_missing(folder: Path) -> None:
+    """Say on stderr which token has to be drawn anew, and how. None can be read out of what the services know."""
+    for name in OWN:
+        if not (folder / name).exists():
+            typer.echo(
+                f"{folder / name} is missing; if nobody has it any more, remove {folder / TOKENS} and draw again: all tokens are new then",
+                err=True,
+            )
 
 
 def write(folder: Path, roles: Mapping[str, CallerRole]) -> list[Path]:

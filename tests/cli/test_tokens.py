@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from specsplit.cli.options import transport
 from specsplit.errors import InvalidRequest
 from specsplit.identity import CallerRole, Identity, digest, token_of, tokens_of
 from specsplit.settings import ClientSettings
+
+SECURITY = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
 
 
 def run(*arguments: str) -> int:
@@ -42,6 +46,47 @@ def test_tokens_that_are_there_stay(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run("tokens", str(tmp_path), "--client", "alice") == 0
     assert "nothing was changed" in capsys.readouterr().out
     assert {file: file.read_text() for file in tmp_path.rglob("*.t*")} == before and len(before) == 4
+
+
+@pytest.mark.parametrize("lost", ["members/member.token", "operators/operator.token"])
+def test_a_token_that_is_missing_is_named_with_what_to_do_and_none_is_drawn(
+    lost: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("tokens", str(tmp_path)) == 0
+    known = (tmp_path / "members/tokens.toml").read_text()
+    (tmp_path / lost).unlink()
+    (tmp_path / "clients/client.token").unlink()  # it was given to the client
+    capsys.readouterr()
+    assert run("tokens", str(tmp_path)) == 0
+    err = capsys.readouterr().err
+    assert err.startswith(f"{tmp_path / lost} is missing; ") and err.count("\n") == 1
+    assert not (tmp_path / lost).exists() and (tmp_path / "members/tokens.toml").read_text() == known
+    (tmp_path / "members/tokens.toml").unlink()  # as it says
+    assert run("tokens", str(tmp_path)) == 0
+    assert capsys.readouterr().err == ""
+    shown = digest(token_of((tmp_path / lost).read_text()))
+    assert shown in tokens_of((tmp_path / "members/tokens.toml").read_text()) and shown not in known
+
+
+def test_tokens_of_before_there_were_folders_are_not_drawn_again_and_are_found_once_moved_as_the_docs_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, old = tmp_path / "new", tmp_path / "secrets"
+    assert run("tokens", str(folder), "--client", "alice", "--client", "bob") == 0
+    drawn = {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+    old.mkdir()
+    for name, text in drawn.items():
+        (old / Path(name).name).write_text(text)
+    capsys.readouterr()
+    assert run("tokens", str(old), "--client", "alice") == 2
+    err = capsys.readouterr().err
+    assert "has tokens already, in one folder for all roles" in err and "docs/security.md" in err
+    assert {file.name for file in old.iterdir()} == {Path(name).name for name in drawn}, "nothing was drawn"
+    (moves,) = re.findall(r"^ *cd secrets/.*\n(?: *mv .*\n)+", SECURITY, re.MULTILINE)
+    subprocess.run(["/bin/sh", "-ec", moves], cwd=tmp_path, check=True)
+    assert {str(file.relative_to(old)): file.read_text() for file in old.rglob("*") if file.is_file()} == drawn
+    assert run("tokens", str(old)) == 0
+    assert capsys.readouterr() == (f"{old / 'members/tokens.toml'} is there already; nothing was changed\n", "")
 
 
 @pytest.mark.parametrize("name", ["member", "operator", "../alice", "a b", "a.b", "ä", ""])

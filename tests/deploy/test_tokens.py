@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,31 @@ def test_no_container_of_compose_has_tokens_of_a_role_that_it_does_not_need(draw
     for service in SERVICES.keys() - {"coordinator"}:
         assert found_in(service, drawn) == needed.get(service, set()), service
         assert not any(writes for target, writes in mounts(service).values() if target.startswith(SECRETS))
+
+
+@pytest.mark.parametrize(
+    ("lost", "drawn_again"),
+    [(None, False), ("members/tokens.toml", True), ("operators/operator.token", True), ("clients/alice.token", False)],
+)
+def test_the_coordinators_container_draws_what_it_lacks_or_has_it_said_and_then_serves(
+    lost: str | None, drawn_again: bool, drawn: set[str], tmp_path: Path
+) -> None:
+    if lost is not None:
+        (tmp_path / lost).unlink()
+    shell, option, command = SERVICES["coordinator"]["entrypoint"]
+    called = tmp_path / "called"
+    (tmp_path / "specsplit").write_text(f'#!/bin/sh\necho "$*" >>{called}; echo shown; echo said >&2\n')
+    (tmp_path / "specsplit").chmod(0o755)
+    done = subprocess.run(
+        [shell, option, command.replace(SECRETS, str(tmp_path))],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    draws = [f"tokens {tmp_path}"] if drawn_again else []
+    assert called.read_text().splitlines() == [*draws, "serve coordinator"]
+    assert done.stderr.count("said") == 1 + len(draws), "what is missing is in the log"
 
 
 @pytest.mark.parametrize("service", SETTINGS)
