@@ -23,8 +23,8 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 _NOBODY_THERE = "is a coordinator running there? start one with specsplit up"
 _NOT_ALLOWED = (
-    "show another token or certificate (--token-file, --tls-cert), and operators' commands to the port that members have, if there is one "
-    "(--address)"
+    "show the token or certificate of a caller who may (--token-file, --tls-cert); where there are two ports (--address), "
+    "clients' commands go to that of clients, and operators' to that of members"
 )
 
 

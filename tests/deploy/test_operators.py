@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -69,18 +70,39 @@ def test_there_are_such_commands() -> None:
     assert {"plan", "plan --num-steps 0", "plan --adaptive static", "plan --reset", "trace --level 2"} <= {*PRINTED}
 
 
-async def test_in_the_coordinators_container_every_command_works_as_it_is_printed(
-    coordinator: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def container_of_compose(coordinator: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment is that of the coordinator's container, for commands."""
     environment: dict[str, Any] = load(COMPOSE)["services"]["coordinator"]["environment"]
     members = str(environment["SPECSPLIT_COORDINATOR_MEMBERS_LISTEN"]).rpartition(":")[2]
     here = str(coordinator.service.server.members_bound)
     for name, value in environment.items():
         if name.startswith("SPECSPLIT_CLIENT_"):
             monkeypatch.setenv(name, value.replace(f"127.0.0.1:{members}", here).replace("/secrets", str(tmp_path)))
-    for command in PRINTED:
+
+
+@pytest.mark.usefixtures("container_of_compose")
+async def test_in_the_coordinators_container_every_command_works_as_it_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command in [*PRINTED, "status --once"]:
         status = await asyncio.to_thread(run, *command.split())
         assert status == 0, f"specsplit {command}: {capsys.readouterr().err}"
+
+
+@pytest.mark.usefixtures("container_of_compose")
+async def test_a_request_in_that_container_is_refused_with_whose_token_to_show_and_with_that_it_is_let_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (command,) = re.findall(rf"`{IN_COMPOSE} specsplit (generate [^`]+)`", OPERATIONS)
+    *request, option, file = shlex.split(command)
+    assert option == "--token-file"
+    assert await asyncio.to_thread(run, *request) == 1
+    said = capsys.readouterr().err
+    assert "Generate needs the role client, and operator is operator; show the token" in said and option in said
+    assert "clients' commands go to that of clients" in said
+    assert await asyncio.to_thread(run, *request, option, file.replace("/secrets", str(tmp_path))) == 1
+    assert "no verifier" in capsys.readouterr().err, "which is all that is missing here"
 
 
 async def test_elsewhere_the_refusal_says_what_to_show_and_where(
