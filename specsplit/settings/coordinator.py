@@ -28,7 +28,8 @@ class CoordinatorSettings(ServiceSettings):
     model: Path
     """Folder with the target's tokenizer and chat template; its weights are not read."""
     max_queue: int = Field(default=64, ge=0)
-    """Requests that may wait for a verifier; more are refused with a hint when to retry."""
+    """Requests that may wait for a verifier, one for n choices as n; more are refused with a hint when to retry. Let it be some times max_n
+    (16 if unset): choices of a request of which one has begun keep their places, so one request could fill a smaller queue for long."""
     heartbeat_ms: int = Field(default=500, ge=10)
     """Time between the reports of a member."""
     lost_after_ms: int = Field(default=2000, ge=20)
