@@ -126,8 +126,12 @@ class Edge(grpc.aio.ServerInterceptor):
 
 
 def _is_over(error: Exception) -> bool:
-    """Whether gRPC's own error says that the call was aborted or the server has stopped, and not that it was used wrongly, say."""
-    return isinstance(error, grpc.aio.BaseError) and not isinstance(error, grpc.aio.UsageError | grpc.aio.InternalError)
+    """Whether gRPC's own error says that the call was aborted or left by its caller or the server has stopped, and not that it was used
+    wrongly, say.
+
+    What cannot be sent to a caller who has left raises a kind of InternalError that grpc.aio does not export, and that it takes care of.
+    """
+    return isinstance(error, grpc.aio.BaseError) and type(error) not in (grpc.aio.UsageError, grpc.aio.InternalError)
 
 
 def _always_open(method: str) -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import grpc
 import pytest
+from grpc._cython.cygrpc import ExecuteBatchError
 
 from specsplit import errors
 from specsplit.rpc import Context, dial, from_rpc_error
@@ -54,6 +55,20 @@ async def test_an_unexpected_error_is_logged_in_full_and_answered_in_brief(
     assert "a secret" in caplog.text
     assert "a secret" not in str(arrived)
     assert "the log of the coordinator says more" in str(arrived)
+
+
+async def test_what_cannot_be_sent_to_a_caller_who_has_left_is_no_error_of_the_servicer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.ERROR, "specsplit.rpc.edge"):
+        async with serving(raising(ExecuteBatchError("the caller has left"))) as (_, channel):
+            with pytest.raises(
+                grpc.aio.AioRpcError
+            ):  # gRPC answers nobody, so this caller, who is there, waits in vain
+                await coordinator_pb2_grpc.CoordinatorServiceStub(channel).GetModelInfo(
+                    pb.GetModelInfoRequest(), timeout=0.2
+                )
+    assert [record for record in caplog.records if record.name == "specsplit.rpc.edge"] == []
 
 
 class Endless(Toy):
