@@ -6,12 +6,14 @@ import argparse
 import importlib
 import math
 import random
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Never
 
 from rich.console import Console
 
@@ -25,6 +27,7 @@ PARTS = {"chaos": "benchmarks.fire.chaos", "fuzz": "benchmarks.fire.fuzz.part", 
 """Each module has `run(fire, seconds) -> Findings`."""
 FOLDER = Path("build/fire")
 MINUTES, SHORT_MINUTES = 10.0, 0.5
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main(words: Sequence[str]) -> None:
@@ -39,8 +42,25 @@ def main(words: Sequence[str]) -> None:
     context = Context(options.models, options.short, describe(["python -m benchmarks fire", *words]), console)
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     minutes = (SHORT_MINUTES if options.short else MINUTES) if options.minutes is None else options.minutes
+    end_with_signals()
     found = burn(context, options.part or [*PARTS], minutes, seed)
     sys.exit(0 if all(each.sound for each in found) else 1)
+
+
+def end_with_signals() -> None:
+    """Let SIGTERM and SIGHUP end this process as an error would: processes that were stopped go on, all are told to leave.
+
+    One that is ignored, as under nohup, stays so.
+    """
+    for each in _ENDING:
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, _end)
+
+
+def _end(number: int, frame: object) -> Never:
+    for each in _ENDING:  # a second one must not cut short what the first one began
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def burn(context: Context, parts: Sequence[str], minutes: float, seed: int) -> list[Findings]:
@@ -69,7 +89,7 @@ def _burnt(fire: Fire, part: str, seconds: float) -> Findings:
     except Exception as error:  # noqa: BLE001 (what the other parts find is written whatever this one does)
         fire.say(traceback.format_exc())
         findings = Findings(part)
-        findings.must_be_none("broke off", [f"{type(error).__name__}: {error}"])
+        findings.must_be_none("broke off", [repr(error)])
         return findings
 
 

@@ -15,6 +15,8 @@ from benchmarks.fire.mix import Manner
 from benchmarks.fire.stillness import STANDSTILL_S
 
 POLL_S: Final = 0.005
+STOOD_STILL_S: Final = 0.5
+"""What a request that runs does not wait for its next token."""
 
 
 @dataclass
@@ -46,6 +48,9 @@ class Recoveries:
         for what, seconds in sorted(self.seconds.items()):
             told = f"median {median(seconds):.2f} s, worst {max(seconds):.2f} s, of {len(seconds)}"
             findings.add(f"recovery: {what}", told, aims.get(what, ""))
+        measured = [each for seconds in self.seconds.values() for each in seconds]
+        stood_still = f"{sum(each > STOOD_STILL_S for each in measured)} of {len(measured)}"
+        findings.add(f"recovery: measurements with more than {STOOD_STILL_S:g} s", stood_still)
         findings.add("recovery: faults alone, and without a request to measure by", self.missed)
         findings.must_be_none("standstills after a fault", self.standstills)
 

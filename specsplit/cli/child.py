@@ -1,7 +1,7 @@
 """`python -m specsplit.cli.child serve ...`: as `python -m specsplit`, but it drains and leaves when stdin ends.
 
 The local cluster starts its services so and holds the other end of the pipe. However the parent ends, SIGKILL included, the pipe ends
-with it, and nobody is left behind.
+with it, and nobody who runs is left behind; a child that is stopped (SIGSTOP) leaves when it goes on, and not before.
 """
 
 from __future__ import annotations

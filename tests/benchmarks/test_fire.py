@@ -6,6 +6,9 @@ import asyncio
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 import time
 from io import StringIO
 from itertools import islice
@@ -34,6 +37,7 @@ from benchmarks.known import Known
 from specsplit.values import PlanChanges
 
 PLACES = (Service.COORDINATOR, Service.VERIFIER, Service.VERIFIER, Service.DRAFTER)
+MUST_NOT_BE = "found that must not be"
 KNOWN = Known((1,), 0.0, 0, (5, 6, 7), ((5, 6, 7),))
 
 
@@ -161,7 +165,7 @@ def test_recoveries_are_told_by_their_median_and_worst() -> None:
     recoveries.add("drafter killed", 3.0, alone=False)
     recoveries.report(findings, {"drafter killed": "< 1 s"})
     assert findings.rows[0]["count"] == "median 0.50 s, worst 2.00 s, of 3" and findings.rows[0]["aim"] == "< 1 s"
-    assert findings.rows[1]["count"] == 1 and findings.sound
+    assert [row["count"] for row in findings.rows[1:]] == ["1 of 3", 1, 0] and findings.sound
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -228,9 +232,9 @@ def test_a_part_that_breaks_off_is_a_fault_and_the_others_run(tmp_path: Path, mo
     monkeypatch.setattr("benchmarks.fire.soak.run", whole)
     machine: dict[str, object] = {"commit": "abc", "date": "today", "load_average_at_start": 0.1}
     chaos, soak = command.burn(Context(tmp_path, True, machine, Console(quiet=True)), ["chaos", "soak"], 2.0, 5)
-    assert chaos.faults == ["chaos: broke off: RuntimeError: at 120 s"] and soak.sound
+    assert chaos.faults == ["chaos: broke off: RuntimeError('at 120 s')"] and soak.sound
     written = json.loads((tmp_path / "build" / "results" / "fire.json").read_text())
-    assert [row["what"] for row in written["rows"]] == ["run", "broke off", "run", "requests"]
+    assert [row["what"] for row in written["rows"]] == ["run", MUST_NOT_BE, "broke off", "run", MUST_NOT_BE, "requests"]
 
 
 def test_the_table_keeps_the_rows_of_parts_that_did_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +249,35 @@ def test_the_table_keeps_the_rows_of_parts_that_did_not_run(tmp_path: Path, monk
     counts = {row["part"]: row["count"] for row in written.rows if row["what"] == "requests"}
     assert counts == {"chaos": 3, "soak": 2}
     assert [note for note in written.notes if note.startswith(table.WRONG)] == ["Must not be: soak: hangs: one."]
+    assert (
+        written.notes[1].startswith("The last run was of chaos:")
+        and "Kept from earlier runs: soak;" in written.notes[1]
+    )
+    status = {row["part"]: row["count"] for row in written.rows if row["what"] == MUST_NOT_BE}
+    assert status == {"chaos": 0, "soak": 1}
+    both = table.write(fire, 1.0, [Findings("chaos"), Findings("soak")])
+    assert both.notes == [table.NOTHING_WRONG, *table.NOTES]
+
+
+def test_a_signal_that_ends_the_run_lets_it_clean_up() -> None:
+    script = """
+import asyncio
+from benchmarks.fire.command import end_with_signals
+
+async def stopped() -> None:
+    try:
+        print("stopped", flush=True)
+        await asyncio.sleep(60)
+    finally:
+        print("goes on", flush=True)
+
+end_with_signals()
+asyncio.run(stopped())
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None and run.stdout.readline() == "stopped\n"
+        run.terminate()
+        assert run.stdout.read() == "goes on\n" and run.wait() == 128 + signal.SIGTERM
 
 
 def test_what_is_told_is_shown_as_it_is_whatever_brackets_it_has(

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from rich.console import Console
 
-from benchmarks.fire.fuzz import borders
-from benchmarks.fire.fuzz.calls import HEALTH, REFLECTION, Ended, Manner, Method, call, methods_of
+from benchmarks.context import Context
+from benchmarks.fire.fire import Fire
+from benchmarks.fire.fuzz import borders, calls, servers
+from benchmarks.fire.fuzz.__main__ import arguments
+from benchmarks.fire.fuzz.calls import HEALTH, REFLECTION, SILENT_S, Ended, Manner, Method, call, methods_of
 from benchmarks.fire.fuzz.case import Case
 from benchmarks.fire.fuzz.corpus import Conversation, Corpus
 from benchmarks.fire.fuzz.generated import kind_of
 from benchmarks.fire.fuzz.ground import ROLES, Ground
 from benchmarks.fire.fuzz.memory import MOST_GROWTH, Memory
+from benchmarks.fire.fuzz.part import replay
 from benchmarks.fire.fuzz.relay import relayed
 from benchmarks.fire.fuzz.scene import Spite
+from benchmarks.fire.fuzz.storm import Storm
 from benchmarks.fire.fuzz.tally import Tally
 from specsplit.cli.tokens import write
 from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
@@ -191,3 +199,62 @@ def test_everybody_shows_the_token_of_his_role(tmp_path: Path) -> None:
         token_file = ground.transport(name).token_file
         assert token_file is not None
         assert ground.shown(name) == (("authorization", f"Bearer {token_file.read_text().strip()}"),)
+
+
+def stormed(tmp_path: Path, *, short: bool) -> tuple[Fire, Storm]:
+    fire = Fire(Context(tmp_path, short, {}, Console(quiet=True)), 5, tmp_path)
+    return fire, Storm(Ground("", "", "", (), "", "", (), tmp_path), {}, 5, fire.say)
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_the_command_that_is_told_plays_the_cases_to_blame_on_a_ground_like_that_of_the_run(
+    tmp_path: Path, short: bool
+) -> None:
+    fire, storm = stormed(tmp_path, short=short)
+    storm.tally.fault(Case(5, "client", 17), "ended with INTERNAL: no")
+    storm.tally.fault(Case(5, "client", 17), "hung")
+    storm.tally.running = {Case(5, "stream", 3), Case(5, "client", 17)}
+    storm.tally.suspect()
+    storm.tally.running = {Case(5, "noise", 1)}
+    storm.tally.suspect()
+    _, _, told = replay(fire, storm).partition("python -m benchmarks.fire.fuzz ")
+    options = arguments().parse_args(told.split())
+    assert (options.seed, options.short, options.only) == (5, short, ["client:17", "stream:3"])
+    assert options.corpus == tmp_path / "fuzz" / "corpus.jsonl"
+    assert Case.named(5, "client:17") == Case(5, "client", 17)
+
+
+def test_without_a_case_to_blame_the_run_is_to_be_repeated(tmp_path: Path) -> None:
+    told = replay(*stormed(tmp_path, short=True))
+    assert told == "no single case is to blame; once more: python -m benchmarks fire fuzz --seed 5 --short"
+
+
+@pytest.mark.parametrize("name", ["client", "client:x", "nobody:3", ":3"])
+def test_what_is_no_case_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        arguments().parse_args(["--seed", "1", "--corpus", "x", "--only", name])
+    assert f"{name!r} is no case" in capsys.readouterr().err
+
+
+async def test_how_long_a_call_was_silent_counts_from_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+            return grpc.stream_stream_rpc_method_handler(self.answers)
+
+        async def answers(self, requests: AsyncIterator[bytes], context: object) -> AsyncIterator[bytes]:
+            yield b""
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(calls, "SILENT_S", 0.05)
+    async with servers.serving(Silent()) as address, grpc.aio.insecure_channel(address) as channel:
+        end = await call(channel, GENERATE, [b""], Manner(listens_s=1.0))
+    assert end.code is grpc.StatusCode.CANCELLED and end.answers == 1 and end.silent_s > 0.05
+    assert "hung" in str(end.fault(GENERATE))
+
+
+def test_a_call_that_was_silent_when_it_was_given_up_hung() -> None:
+    cut = Ended(grpc.StatusCode.CANCELLED, "", 1, 3, silent_s=SILENT_S - 1)
+    assert cut.fault(GENERATE) is None and "hung" in str(cut.fault(MODEL_INFO))
+    silent = Ended(grpc.StatusCode.CANCELLED, "", 1, 3, silent_s=SILENT_S)
+    assert "hung" in str(silent.fault(GENERATE))
+    assert Ended(grpc.StatusCode.OK, "", 1, 3, silent_s=SILENT_S).fault(GENERATE) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -17,6 +18,10 @@ from grpc_reflection.v1alpha import reflection
 from specsplit.rpc import CODES
 from specsplit.v1 import cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
 
+LISTENS_S: Final = 30.0
+"""A call that is to end by itself is given up after so long."""
+SILENT_S: Final = 20.0
+"""A call that streams its answers, and has brought none for so long when it is given up, hangs; another one goes on."""
 HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 REFLECTION: Final = reflection.SERVICE_NAME
 MODULES: Final = (cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2)
@@ -61,13 +66,15 @@ class Ended:
     sent: int
     """Messages that the transport took."""
     answers: int
+    silent_s: float = 0.0
+    """From the last answer, or the beginning, to the end."""
 
     def fault(self, method: Method) -> str | None:
         """What is wrong with that, if anything is."""
         if self.code not in ALLOWED and not _NO_FAULT.search(self.sentence):
             return f"{method.name} ended with {self.code.name}: {self.sentence}"
-        if self.code is grpc.StatusCode.CANCELLED and not method.streams_out:
-            return f"{method.name} hung: it was not over when its caller gave up"
+        if self.code is grpc.StatusCode.CANCELLED and (not method.streams_out or self.silent_s >= SILENT_S):
+            return f"{method.name} hung: it was not over when its caller gave up, {self.silent_s:.0f} s after its last answer"
         nameless = self.code is grpc.StatusCode.INVALID_ARGUMENT and not _NAMES_A_FIELD.match(self.sentence)
         if nameless and method.is_ours:
             return f"{method.name} ended with INVALID_ARGUMENT, and names no field: {self.sentence}"
@@ -97,7 +104,7 @@ class Manner:
     """Seconds between messages, over and over."""
     hangs_up: bool = True
     """False: the caller leaves its side of the stream open when it has said everything."""
-    listens_s: float = 30.0
+    listens_s: float = LISTENS_S
     """After so long he cancels the call."""
     reads: bool = True
     """False: he takes no answer."""
@@ -128,32 +135,44 @@ class _Said:
         return next(iter(self._messages), b"")
 
 
+class _Heard:
+    """What a caller hears, and when he heard something last."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self._last = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """Since the last answer, or since the beginning."""
+        return time.monotonic() - self._last
+
+    async def listen(self, made: Any, manner: Manner, *, reads: bool) -> None:
+        """Wait for the end of a call, or end it after so long."""
+        try:
+            async with asyncio.timeout(manner.listens_s):
+                if reads:
+                    async for _ in made:
+                        self.answers += 1
+                        self._last = time.monotonic()
+                else:
+                    await made.code()
+        except TimeoutError:
+            made.cancel()
+        except grpc.aio.AioRpcError:
+            pass
+        except asyncio.CancelledError:
+            if not made.done():
+                made.cancel()
+                raise
+
+
 async def call(channel: grpc.aio.Channel, method: Method, messages: Iterable[bytes], manner: Manner) -> Ended:
     """Make a call and return how it ended, by itself or because it was listened to for long enough."""
     said = _Said(messages, manner)
     shape = "_".join("stream" if streams else "unary" for streams in (method.streams_in, method.streams_out))
     first = said.stream() if method.streams_in else said.alone()
     made: Any = getattr(channel, shape)(method.path)(first, timeout=manner.timeout_s, metadata=manner.metadata)
-    answers = await _listened(made, manner, reads=method.streams_out and manner.reads)
-    return Ended(await made.code(), await made.details() or "", said.sent, answers)
-
-
-async def _listened(made: Any, manner: Manner, *, reads: bool) -> int:
-    """Wait for the end of a call, or end it after so long; how many answers were read."""
-    answers = 0
-    try:
-        async with asyncio.timeout(manner.listens_s):
-            if reads:
-                async for _ in made:
-                    answers += 1
-            else:
-                await made.code()
-    except TimeoutError:
-        made.cancel()
-    except grpc.aio.AioRpcError:
-        pass
-    except asyncio.CancelledError:
-        if not made.done():
-            made.cancel()
-            raise
-    return answers
+    heard = _Heard()
+    await heard.listen(made, manner, reads=method.streams_out and manner.reads)
+    return Ended(await made.code(), await made.details() or "", said.sent, heard.answers, heard.silent_s)

@@ -14,6 +14,12 @@ class Case:
     party: str
     number: int
 
+    @classmethod
+    def named(cls, seed: int, name: str) -> Case:
+        """The one of this name, as `--only` takes it. Raises ValueError if it is none."""
+        party, _, number = name.partition(":")
+        return cls(seed, party, int(number))
+
     @property
     def name(self) -> str:
         """What `--only` takes."""

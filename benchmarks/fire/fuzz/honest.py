@@ -31,14 +31,16 @@ class Honest:
     failed: list[str] = field(default_factory=list[str])
     hung: list[str] = field(default_factory=list[str])
     different: list[str] = field(default_factory=list[str])
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set it, and who asks comes to the end of the current request and asks for no more."""
 
     async def ask(
         self, ground: Ground, known: Sequence[Known], drafters: list[str | None], chance: random.Random
     ) -> None:
-        """Ask for one known text after the other until cancelled."""
+        """Ask for one known text after the other until it is enough. Returns within BOUND_S of that."""
         number = 0
         async with AsyncClient(ground.public, ground.transport("honest")) as client:
-            while True:
+            while not self.enough.is_set():
                 text, count, drafter = chance.choice(known), chance.randint(1, _LONGEST), chance.choice(drafters)
                 number += 1
                 await self._asked(client, text, count, drafter, f"recorded-{number % 4}")

@@ -11,7 +11,7 @@ from typing import Final
 import grpc
 from google.protobuf.message import DecodeError
 
-from benchmarks.fire.fuzz.calls import HEALTH, REFLECTION, Manner, Method, call, methods_of
+from benchmarks.fire.fuzz.calls import HEALTH, LISTENS_S, REFLECTION, Manner, Method, call, methods_of
 from benchmarks.fire.fuzz.case import Case
 from benchmarks.fire.fuzz.scene import Scene, Spite
 from benchmarks.fire.fuzz.servers import UNBOUNDED
@@ -41,7 +41,12 @@ _NEVER_THERE: Final = (
     "/nowhere.Service/Method",
     "/specsplit.v1.VerifierService/",
 )
+_ENDING: Final = frozenset({"CoordinatorService.Generate", "VerifierService.Decode"})
+"""Methods that stream their answers and come to an end, so that some callers wait for it."""
+_PATIENT: Final = 0.15
+"""The share of those."""
 _CUT_S: Final = 0.25
+_LONGER_S: Final = 2.0
 _SHORT_S: Final = (0.001, 0.02)
 
 
@@ -79,7 +84,7 @@ class HostileClient:
         spite = Spite.of(chance)
         messages = self._said(case, spite, method)
         address = self._rightly(victim.address, method, messages)
-        manner = self._manner(chance, method)
+        manner = self._manner(chance, method, ends=method.name in _ENDING and address != self._scene.ground.lone)
         method = _renamed(chance, method)
         if chance.random() < 0.03:  # a connection of its own, which breaks with the call
             async with grpc.aio.insecure_channel(address, options=UNBOUNDED) as channel:
@@ -117,19 +122,20 @@ class HostileClient:
         joins = method.name.endswith(".Join") and messages and _is_verifier(messages[0])
         return ground.lone if joins and address in (ground.public, ground.members) else address
 
-    def _manner(self, chance: random.Random, method: Method) -> Manner:
+    def _manner(self, chance: random.Random, method: Method, *, ends: bool) -> Manner:
+        """How the call behaves; some of those that come to an end by themselves are listened to until then."""
         shown = self._shown(chance, method)
         if chance.random() < 0.05:
             shown = (*shown, chance.choice(_STRANGE))
-        endless = method.streams_out
-        listens_s = 30.0 if not endless else chance.uniform(0, _CUT_S) if chance.random() < 0.8 else 2.0
+        patient = not method.streams_out or (ends and chance.random() < _PATIENT)
+        cut_s = chance.uniform(0, _CUT_S) if chance.random() < 0.8 else _LONGER_S
         return Manner(
             metadata=shown,
             timeout_s=chance.choice(_SHORT_S) if chance.random() < 0.03 else 60.0,
             pauses=tuple(chance.choice((0.0, 0.0, 0.0, 0.001, 0.01)) for _ in range(5)),
             hangs_up=chance.random() < 0.7,
-            listens_s=listens_s,
-            reads=chance.random() < 0.95,
+            listens_s=LISTENS_S if patient else cut_s,
+            reads=patient or chance.random() < 0.95,
         )
 
     def _shown(self, chance: random.Random, method: Method) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 
-from benchmarks.fire.fuzz.calls import Ended, Method, methods_of
+from benchmarks.fire.fuzz.calls import LISTENS_S, Ended, Method, methods_of
 from benchmarks.fire.fuzz.case import Case
 from benchmarks.fire.fuzz.scene import Scene, Spite
 from specsplit.rpc import DRAFTER_SERVICE
@@ -19,6 +19,7 @@ from specsplit.v1 import drafter_pb2 as pb
 _MOST: Final = 80
 """Messages of one stream."""
 _VOCABULARY: Final = 2048
+_CUT_S: Final = 0.2
 
 
 class _Session:
@@ -77,7 +78,7 @@ class HostileStream:
         spite = Spite.of(case.chance(), most=300)
         address = spite.chance.choice(self._scene.ground.drafters)
         channel, shown = self._scene.channel(address), self._scene.ground.shown("member")
-        made: Any = channel.stream_stream(self._method.path)(metadata=shown, timeout=60.0)
+        made: Any = channel.stream_stream(self._method.path)(metadata=shown, timeout=LISTENS_S)
         sessions: dict[int, _Session] = {}
         reading = asyncio.create_task(_read(made, sessions))
         sent = 0
@@ -86,15 +87,21 @@ class HostileStream:
                 await made.write(self._message(spite, sessions))
                 sent += 1
                 await asyncio.sleep(spite.chance.choice((0.0, 0.0, 0.002, 0.005)))
-            if spite.chance.random() < 0.5:
+            if (drawn := spite.chance.random()) < 0.5:
                 await made.done_writing()
-                await asyncio.wait([reading], timeout=0.2)
+                await asyncio.wait([reading], timeout=_CUT_S if drawn < 0.25 else None)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass
         finally:
             made.cancel()
             answers = await reading
-        self._scene.tally.ended(case, self._method, Ended(await made.code(), await made.details() or "", sent, answers))
+        end = Ended(await made.code(), await made.details() or "", sent, answers)
+        self._scene.tally.ended(case, self._method, end)
+        if end.code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            what = "took no message, or did not end behind the last one,"
+            self._scene.tally.fault(
+                case, f"{self._method.name} hung: it {what} for {LISTENS_S:g} s, after {sent} messages"
+            )
 
     def _message(self, spite: Spite, sessions: dict[int, _Session]) -> bytes:
         """Mostly what a verifier might say now; one message in eight is fuzz of some kind."""

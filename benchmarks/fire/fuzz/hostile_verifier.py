@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import grpc
 
-from benchmarks.fire.fuzz.calls import Manner, call, methods_of
+from benchmarks.fire.fuzz.calls import LISTENS_S, Manner, call, methods_of
 from benchmarks.fire.fuzz.case import Case
 from benchmarks.fire.fuzz.generated import kind_of
 from benchmarks.fire.fuzz.scene import Scene, Spite
@@ -19,9 +19,7 @@ from specsplit.v1 import cluster_pb2, verifier_pb2
 from specsplit.v1.coordinator_pb2 import GenerateRequest
 
 _PATIENCE_S: Final = 3.0
-"""The deadline of a request."""
-_LATE_S: Final = 10.0
-"""A request that is not over so long after its deadline hangs."""
+"""The deadline of half of all requests. The others have none, and hang if they are not over after LISTENS_S."""
 _REPORTS: Final = 30
 _REQUESTS: Final = 4
 _DECODE: Final = f"/{VERIFIER_SERVICE}/Decode"
@@ -55,7 +53,7 @@ class HostileVerifier:
             manner = Manner(scene.ground.shown("member"), 20.0, (0.02,), hangs_up=False, listens_s=_PATIENCE_S)
             joined = asyncio.create_task(call(scene.channel(lone), self._join, reports, manner))
             await asyncio.sleep(0.05)
-            await asyncio.gather(*(self._asked(case, request) for request in self._requests(spite)))
+            await asyncio.gather(*(self._asked(case, *request) for request in self._requests(spite)))
             joined.cancel()
             with suppress(asyncio.CancelledError):
                 if (fault := (await joined).fault(self._join)) is not None:
@@ -72,22 +70,25 @@ class HostileVerifier:
             self._scene.tally.messages[self._join.name] += 1
             yield spite.message(spite.chance.choice(said[1:]), self._join.request, broken=0.01, made=0.02, kept=0.5)
 
-    def _requests(self, spite: Spite) -> list[bytes]:
-        """What honest clients have asked, of which some is kept."""
+    def _requests(self, spite: Spite) -> list[tuple[bytes, float | None]]:
+        """What honest clients have asked, of which some is kept, and deadlines."""
         asked = self._scene.corpus.requests(self._generate.path)
         return [
-            spite.message(spite.chance.choice(asked), kind_of(GenerateRequest), broken=0.0, made=0.0, kept=0.9)
+            (
+                spite.message(spite.chance.choice(asked), kind_of(GenerateRequest), broken=0.0, made=0.0, kept=0.9),
+                spite.chance.choice((_PATIENCE_S, None)),
+            )
             for _ in range(spite.chance.randint(1, _REQUESTS))
         ]
 
-    async def _asked(self, case: Case, request: bytes) -> None:
+    async def _asked(self, case: Case, request: bytes, deadline_s: float | None) -> None:
         """A request on its way to whoever decodes it. It need not succeed; it has to end, and in time."""
         scene = self._scene
-        manner = Manner(scene.ground.shown("client"), _PATIENCE_S, listens_s=_PATIENCE_S + _LATE_S)
+        manner = Manner(scene.ground.shown("client"), deadline_s)
         end = await call(scene.channel(scene.ground.lone), self._generate, [request], manner)
         scene.tally.status("CoordinatorService.Generate with a hostile verifier", end.code.name)
         if end.code is grpc.StatusCode.CANCELLED:
-            scene.tally.fault(case, f"a request hung: it was not over {_LATE_S:g} s after its deadline")
+            scene.tally.fault(case, f"a request hung: it was not over after {LISTENS_S:g} s")
         elif (fault := end.fault(self._generate)) is not None:
             scene.tally.fault(case, fault)
 

@@ -26,7 +26,7 @@ def run(fire: Fire, seconds: float, only: Sequence[str] = (), heard: Path | None
     Honest conversations are recorded, or read from the file `heard` that an earlier run wrote.
     """
     findings, _ = Findings("fuzz"), fire.known  # texts first: it takes torch, and no event loop
-    cases = [Case(fire.seed, party, int(number)) for party, _, number in (name.partition(":") for name in only)]
+    cases = [Case.named(fire.seed, name) for name in only]
     with Logs(fire.folder / "fuzz") as logs:
         with ground(fire, logs, long=not fire.context.quick) as (place, children):
             storm = Storm(place, children, fire.seed, fire.say)
@@ -48,10 +48,12 @@ async def _stormed(
 
 
 def replay(fire: Fire, storm: Storm) -> str:
-    """How to have the cases again that were told, or that were under way at the end."""
-    told = [fault.partition(": ")[0] for fault in storm.tally.faults[:5]] or sorted(storm.tally.running)[:24]
-    again = f"python -m benchmarks.fire.fuzz --seed {fire.seed} --corpus {_corpus_of(fire)}"
-    return f"once more: {again} {' '.join(f'--only {name}' for name in dict.fromkeys(told))}"
+    """The command that plays the cases again that are to blame; or, where no single one is, the run that draws the same once more."""
+    short = " --short" if fire.context.quick else ""
+    if not storm.tally.blamed:
+        return f"no single case is to blame; once more: python -m benchmarks fire fuzz --seed {fire.seed}{short}"
+    only = " ".join(f"--only {name}" for name in storm.tally.blamed)
+    return f"once more: python -m benchmarks.fire.fuzz --seed {fire.seed}{short} --corpus {_corpus_of(fire)} {only}"
 
 
 def _corpus_of(fire: Fire) -> Path:

@@ -7,8 +7,8 @@ import itertools
 import random
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from benchmarks.fire.fuzz.case import Case
 from benchmarks.fire.fuzz.corpus import Corpus
 from benchmarks.fire.fuzz.ground import Ground
-from benchmarks.fire.fuzz.honest import Honest
+from benchmarks.fire.fuzz.honest import BOUND_S, Honest
 from benchmarks.fire.fuzz.hostile_client import HostileClient
 from benchmarks.fire.fuzz.hostile_coordinator import Answering, directing
 from benchmarks.fire.fuzz.hostile_drafter import HostileDrafter
@@ -38,11 +38,15 @@ HONEST: Final = 2
 """Honest clients."""
 CASE_S: Final = 120.0
 """A case that is not over by then hangs."""
-END_S: Final = 5.0
-"""A case that is under way when the time is over is cut off after so long."""
+END_S: Final = 45.0
+"""A case that is not over so long after the time is hangs. A call that nobody answers is given up after LISTENS_S and told by its case."""
 REST_S: Final = 60.0
 """What is left over when all is over gets so long to go."""
 _WEIGHTS: Final = {"client": 12, "stream": 5, "drafter": 3, "verifier": 1, "answers": 0.5, "noise": 0.5}
+PARTIES: Final = (*_WEIGHTS, "coordinator")
+"""Whose cases there are; a hostile coordinator's are drawn when a member joins it."""
+_LAST_S: Final = BOUND_S + 5.0
+"""Honest clients get so long for their last request."""
 _TELL_S: Final = 5.0
 _SAMPLE_S: Final = 1.0
 
@@ -80,21 +84,30 @@ class Storm:
             stack.push_async_callback(scene.close)
             first = next((case.number for case in only if case.party == "coordinator"), 0)
             await stack.enter_async_context(directing(scene, self.seed, first))
-            beside = [asyncio.create_task(each) for each in (*self._askers(scene), self._watch(began + seconds))]
-            parties = _parties(scene)
-            try:
-                if only:
-                    for case in only:
-                        await self._act(parties.get(case.party), case)
-                else:
+            async with self._served(scene, began + seconds):
+                parties = _parties(scene)
+                for case in only:
+                    await self._act(parties.get(case.party), case)
+                if not only:
                     await self._all(parties, began + seconds)
-            finally:
                 self.seconds = time.monotonic() - began
-                for task in beside:
-                    task.cancel()
-                _raise_any(await asyncio.gather(*beside, return_exceptions=True))
         if self._well:
             await self._settle()
+
+    @asynccontextmanager
+    async def _served(self, scene: Scene, until: float) -> AsyncIterator[None]:
+        """Inside it honest clients ask, and somebody watches; at its end what they have asked for has come, or hangs."""
+        asking = [asyncio.create_task(each) for each in self._askers(scene)]
+        watching = asyncio.create_task(self._watch(until))
+        try:
+            yield
+            self.honest.enough.set()
+            _, late = await asyncio.wait(asking, timeout=_LAST_S)
+            self.honest.hung += [f"an honest client did not end within {_LAST_S:g} s" for _ in late]
+        finally:
+            for task in (*asking, watching):
+                task.cancel()
+            _raise_any(await asyncio.gather(*asking, watching, return_exceptions=True))
 
     @property
     def _well(self) -> bool:
@@ -113,6 +126,8 @@ class Storm:
 
         workers = [asyncio.create_task(worker()) for _ in range(AT_ONCE)]
         _, late = await asyncio.wait(workers, timeout=until + END_S - time.monotonic())
+        for case in [*self.tally.running]:
+            self.tally.fault(case, f"was not over {END_S:g} s after the time was")
         for task in late:
             task.cancel()
         _raise_any(await asyncio.gather(*workers, return_exceptions=True))
@@ -121,7 +136,7 @@ class Storm:
         if party is None:  # a hostile coordinator waits for its members
             await asyncio.sleep(5.0)
             return
-        self.tally.running.add(case.name)
+        self.tally.running.add(case)
         self.tally.cases += 1
         try:
             async with asyncio.timeout(CASE_S):
@@ -131,7 +146,9 @@ class Storm:
         except Exception as error:  # noqa: BLE001 (one case that cannot be played must not end the others)
             self.tally.fault(case, f"raised {error!r} at {_place(error)}")
         finally:
-            self.tally.running.discard(case.name)
+            if not self._well:
+                self.tally.suspect()
+            self.tally.running.discard(case)
 
     def _askers(self, scene: Scene) -> list[Coroutine[None, None, None]]:
         drafters: list[str | None] = [None, "none", *(name for name in ("ngram", "eagle3") if name in self.children)]

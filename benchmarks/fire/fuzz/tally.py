@@ -10,6 +10,8 @@ from benchmarks.fire.fuzz.case import Case
 
 _LONGEST = 400
 """Characters of a fault that are told."""
+_TOLD = 5
+"""Cases with a fault that are to be played again, at most."""
 
 
 @dataclass
@@ -22,8 +24,10 @@ class Tally:
     """How calls ended, by RPC."""
     faults: list[str] = field(default_factory=list[str])
     """A sentence on each bad end, with the case."""
-    running: set[str] = field(default_factory=set[str])
-    """Names of the cases that are under way."""
+    running: set[Case] = field(default_factory=set[Case])
+    """Cases that are under way."""
+    suspects: list[str] = field(default_factory=list[str])
+    """Names of those that were when a process died."""
     cases: int = 0
 
     @property
@@ -49,3 +53,13 @@ class Tally:
     def fault(self, case: Case, sentence: str) -> None:
         """Something is wrong; it came of this case, or of one that ran beside it."""
         self.faults.append(f"{case.name}: {sentence[:_LONGEST]}")
+
+    def suspect(self) -> None:
+        """A process has died; it came of one of the cases that are under way. Only the first time counts."""
+        self.suspects = self.suspects or sorted(case.name for case in self.running)
+
+    @property
+    def blamed(self) -> list[str]:
+        """Names of the first cases that a fault was told of, and of those under way when a process died."""
+        told = [fault.partition(": ")[0] for fault in self.faults]
+        return list(dict.fromkeys([*told[:_TOLD], *self.suspects]))
