@@ -69,7 +69,7 @@ class TablesCopy:
     def follow(self, matrix: Pages, put: Put) -> Callable[[], Tensor]:
         """Put what was written -> to be called once that is under way: int32, equal to the host's `matrix` as it is now.
 
-        All of the matrix is copied, by itself, if it has grown.
+        All of the matrix is copied, by itself, if it has grown, or if what was put the last time was never written.
         """
         tensor, changed = self._tensor, self._changed
         self._changed = []
@@ -79,13 +79,14 @@ class TablesCopy:
             width = matrix.shape[1]
             at = np.concatenate([np.arange(t * width + start, t * width + stop) for t, start, stop in changed])
             at = np.unique(at)  # where an index comes twice, which value a device writes last is open
-            return partial(_written, tensor, put(np.stack((at, matrix.reshape(-1).take(at)))))
+            self._tensor = None  # until all of it is written
+            return partial(self._write, tensor, put(np.stack((at, matrix.reshape(-1).take(at)))))
         return lambda: tensor
 
-
-def _written(tensor: Tensor, written: Tensor) -> Tensor:
-    tensor.view(-1).index_copy_(0, written[0], written[1].to(torch.int32))
-    return tensor
+    def _write(self, tensor: Tensor, written: Tensor) -> Tensor:
+        tensor.view(-1).index_copy_(0, written[0], written[1].to(torch.int32))
+        self._tensor = tensor
+        return tensor
 
 
 class PageTables:
@@ -151,7 +152,10 @@ class PageTables:
         return self.follow(device, partial(on_device, device=device))()
 
     def follow(self, device: torch.device, put: Put) -> Callable[[], Tensor]:
-        """Put what a device lacks of all tables -> to be called once that is under way, and not to be left out: see `on`."""
+        """Put what a device lacks of all tables -> to be called once that is under way: see `on`.
+
+        Where it is never called, since a step failed, all of the tables are copied the next time.
+        """
         if self._copy is None:
             self._copy = TablesCopy(device)
         return self._copy.follow(self._matrix, put)

@@ -139,8 +139,9 @@ class TorchMesh:
             _log.warning("connections to the other ranks stay open until this process ends: %s", error)
 
     def _part(self) -> None:
-        while self._last_work:
-            self._last_work.pop()()
+        last, self._last_work = self._last_work, []  # two threads may part at the same time
+        for work in reversed(last):
+            work()
 
     def _wait_for(self, done: Callable[[], bool]) -> None:
         """Return once `done` is true. Raises RankLost if that takes too long, or another rank has told meanwhile that the group ends."""

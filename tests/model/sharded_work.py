@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.distributed_c10d import ProcessGroup
 
 from specsplit.errors import RankLost
 from specsplit.model import CausalLM, PageTable, Row, sharded
@@ -169,13 +172,38 @@ def settling(mesh: TorchMesh, victim: int, how: str) -> tuple[str, float]:
             return "", 0.0
         time.sleep(8.0 if how == "hangs" else 0.0)
         os._exit(9)
-    began, parted = time.monotonic(), [""]
-    mesh.before_parting(lambda: parted.append("parted"))
+    began, done, abort = time.monotonic(), list[str](), ProcessGroup.abort
+    mesh.before_parting(lambda: done.append("parted"))
+    ProcessGroup.abort = lambda self: (done.append("closed"), abort(self))[1]
     try:
         mesh._wait_for(lambda: False)  # pyright: ignore[reportPrivateUsage] (what it asks the device is not there without one)
     except RankLost as error:
-        return str(error) + parted[-1], time.monotonic() - began
+        return f"{error}: {' '.join(done)}", time.monotonic() - began
     return "", 0.0
+
+
+class _SeenByBoth(list[Any]):
+    """Two threads that ask whether it is empty get their answers at the same time."""
+
+    def __init__(self, member: object) -> None:
+        super().__init__([member])
+        self._both = threading.Barrier(2)
+
+    def __len__(self) -> int:
+        length = super().__len__()
+        with suppress(threading.BrokenBarrierError):
+            self._both.wait(0.5)
+        return length
+
+
+def parting(mesh: TorchMesh) -> list[str]:
+    """Two threads end the group at the same time, as those of the model and of the watchdog may -> what is done before."""
+    done: list[str] = []
+    mesh._last_work = _SeenByBoth(lambda: done.append("parted"))  # pyright: ignore[reportPrivateUsage]
+    with ThreadPoolExecutor(2) as threads:
+        for each in [threads.submit(mesh._part) for _ in range(2)]:  # pyright: ignore[reportPrivateUsage]
+            each.result()
+    return done
 
 
 def settled(mesh: TorchMesh) -> list[tuple[int, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
@@ -95,6 +97,10 @@ def test_slots_are_those_of_the_table_whatever_the_page_size_in_numpy_and_in_tor
     assert in_numpy.slots(some).equal(in_torch.slots(some))
 
 
+def no_room(_: object) -> torch.Tensor:
+    raise torch.OutOfMemoryError("none left")
+
+
 @given(st.data())
 def test_a_copy_of_the_tables_is_brought_up_to_date_by_what_was_written(data: st.DataObject) -> None:
     copy, parcel, matrix = TablesCopy(CPU), Parcel(CPU), np.zeros((3, 8), dtype=np.int32)
@@ -104,12 +110,23 @@ def test_a_copy_of_the_tables_is_brought_up_to_date_by_what_was_written(data: st
         parcel.send()
         return follow().tolist()
 
+    def fails() -> None:
+        """A step has no room for what is put, or ends before it is written."""
+        put = parcel.begin()
+        if data.draw(st.booleans()):
+            copy.follow(matrix, put)
+            return
+        with suppress(torch.OutOfMemoryError):
+            copy.follow(matrix, no_room)
+
     for _ in range(4):
         for _ in range(data.draw(st.integers(0, 3))):
             table, start = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 7))
             stop = data.draw(st.integers(start, 8))
             matrix[table, start:stop] = data.draw(st.integers(1, 99))
             copy.note(table, start, stop)
+        if data.draw(st.booleans()):
+            fails()
         if data.draw(st.booleans()):
             assert told() == matrix.tolist()
     matrix = np.pad(matrix, ((0, 1), (0, 8)), constant_values=5)

@@ -29,6 +29,7 @@ from tests.model.sharded_work import (
     idling,
     leaving,
     logits_of,
+    parting,
     settled,
     settling,
 )
@@ -121,7 +122,7 @@ def test_a_rank_that_a_device_waits_for_in_vain_is_named_once_the_time_is_up(how
     assert second is None
     for said, seconds in (first, third):
         assert said.startswith("rank 1 of 3 is lost, or did not take part within 1.5 s: the device still waits for it")
-        assert said.endswith("parted"), "what was captured is given up before connections are closed"
+        assert said.endswith("parted closed"), "what was captured is given up before connections are closed"
         assert 1.5 <= seconds < 8
 
 
@@ -130,6 +131,10 @@ def test_who_waits_for_a_device_learns_that_another_rank_cannot_go_on_long_befor
     for said, seconds in (first, third):
         assert said.startswith("rank 1 of 3 cannot go on, which ends its group: it has had enough")
         assert seconds < 20
+
+
+def test_two_threads_that_part_from_the_others_at_the_same_time_do_what_comes_before_that_once() -> None:
+    assert run_ranks(1, parting) == [["parted"]]
 
 
 def test_ranks_wait_for_each_other_and_for_their_devices() -> None:
