@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from specsplit.errors import RankLost
+from specsplit.model.tracebacks import forget_variables
 from specsplit.ranks.mesh import Mesh, Numbers
 
 
@@ -187,6 +188,7 @@ class ShardedBlocks:
     def _together(self, index: int, own: Tensor, layout: _Layout) -> Tensor:
         assert self._mesh is not None, "there is a block, so there is a group"
         gathered = self._mesh.gather(layout.pad(own))
+        self._mesh.settle()  # experts ask the device for what was gathered, and wait for it without an end
         return self._mesh.reduce_scatter(layout.apply(self._blocks[index], gathered))[: len(own)]
 
     @contextmanager
@@ -201,6 +203,7 @@ class ShardedBlocks:
             raise
         except Exception as error:
             assert self._mesh is not None, "there is a block, so there is a group"
+            forget_variables(error)
             raise self._mesh.abort(f"{type(error).__name__}: {error}") from error
 
     @torch.inference_mode()

@@ -27,6 +27,8 @@ class SplitLM(CausalLM):
     All that may fail by itself (packing rows, say) comes before followers are told; what fails after that ends the group.
     """
 
+    _group: TensorGroup | None = None
+    """All processes, once this one's part is loaded."""
     _followers: TensorGroup | None = None
 
     @classmethod
@@ -50,9 +52,11 @@ class SplitLM(CausalLM):
         model, info, _ = load_model(folder, dtype=dtype, device=device, split=group.processes)
         group.assemble()
         with refusing(f"model folder {folder} cannot be served"):
-            return cls(
+            lm = cls(
                 model, info, num_pages=num_pages, page_size=page_size, backend=backend, kv_cache_dtype=kv_cache_dtype
             )
+        lm._group = group
+        return lm
 
     def capture_together(
         self,
@@ -102,6 +106,11 @@ class SplitLM(CausalLM):
         if self._followers is not None:
             self._followers.tell(Move(source, target).packed())
         super().move(source, target)
+
+    def _settle(self) -> None:
+        super()._settle()
+        if self._group is not None:
+            self._group.settle()
 
 
 def follow(lm: SplitLM, group: TensorGroup) -> None:

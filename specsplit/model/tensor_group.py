@@ -23,6 +23,7 @@ from specsplit.model.batch import Ints
 from specsplit.model.commands import Leave
 from specsplit.model.split import TP
 from specsplit.model.torch_mesh import TorchMesh
+from specsplit.model.tracebacks import forget_variables
 
 LEADER: Final = 0
 """The rank that leads."""
@@ -82,6 +83,7 @@ class TensorGroup(TorchMesh):
             except Exception as error:
                 if isinstance(error, RankLost) or _of_a_collective(error):
                     raise
+                forget_variables(error)
                 raise self.abort(f"{type(error).__name__}: {error}") from error
 
     def turn(self, rows: Sequence[int]) -> AbstractContextManager[None]:

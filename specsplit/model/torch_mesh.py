@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from traceback import clear_frames
 from typing import Final
 
 import torch
@@ -18,6 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup
 from torch.distributed.rendezvous import rendezvous
 
 from specsplit.errors import RankLost
+from specsplit.model.tracebacks import forget_variables
 from specsplit.ranks.mesh import Numbers
 
 _log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class TorchMesh:
         except RuntimeError as error:
             if self._why:  # another thread of this rank has ended the group meanwhile, and told why
                 raise RankLost(self._why) from error
-            clear_frames(error.__traceback__)  # whoever holds a group holds its connections too
+            forget_variables(error)
             self._cut()  # first: ranks that wait for this one notice at once
             self._why = self._roll_call(error)
             raise RankLost(self._why) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from specsplit.model.split_lm import SplitLM, follow
 from specsplit.model.tensor_group import TensorGroup
 from specsplit.ranks.demand import EAGER
 from tests.model.sharded_work import PARENTS
-from tests.support.graphs import RecordingCapturer, TorchStatic
+from tests.support.graphs import RecordingCapturer, TorchStatic, WatchedCapturer
 
 PAGES, LONG = 160, 300
 LAYERS = (0, 2, LAST)
@@ -83,6 +84,41 @@ def led_captured(group: TensorGroup, folder: Path) -> tuple[list[Any], int, list
         made = steps(lm)
     group.dismiss()
     return [each.numpy() for each in made], capturer.captures, capturer.replayed
+
+
+def lost_captured(group: TensorGroup, folder: Path, where: str) -> tuple[str, list[int]]:
+    """The others are missed behind a captured forward, or no graph can be launched -> what is learnt, and graphs held as it ends."""
+    lm, capturer, held = part_of(folder, group), WatchedCapturer(), list[int]()
+    group.before_parting(lambda: held.append(capturer.held))  # first said, so last done
+    lm.capture_together(group, Buckets(8, 1), capturer=capturer, attention=TorchStatic(lm))
+    if where == "a launch":
+        capturer.fail(torch.OutOfMemoryError("none left"))
+    else:
+        group.settle = partial(group._wait_for, lambda: False)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    try:
+        if not group.leads:
+            follow(lm, group)
+        lm.lead(group)
+        with lm.turn((), EAGER):
+            lm.forward(a_row(lm))
+    except RankLost as error:
+        return str(error), held
+    return "", held
+
+
+def tried(group: TensorGroup, folder: Path) -> list[str]:
+    """In which order a process waits for its device with an end, and without one, in a trial."""
+    lm, done = part_of(folder, group), list[str]()
+    item: Any = torch.Tensor.item
+    group.settle = lambda: done.append("settled")
+    torch.Tensor.item = lambda self: (done.append("asked"), item(self))[1]
+    if not group.leads:
+        follow(lm, group)
+        return done
+    lm.lead(group)
+    lm.trial()
+    group.dismiss()
+    return done
 
 
 def a_row(lm: CausalLM) -> list[Row]:

@@ -21,6 +21,7 @@ from transformers import (
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM
 from specsplit.model.load import load_model
+from specsplit.model.sharded import ShardedMlp
 from tests.model.sharded_work import (
     dying,
     failing,
@@ -30,10 +31,12 @@ from tests.model.sharded_work import (
     leaving,
     logits_of,
     parting,
+    rows_of,
     settled,
     settling,
 )
 from tests.support.ranks import run_ranks
+from tests.support.shared_graphs import Brought, SharedModels
 
 _WIDE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 _EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -139,6 +142,24 @@ def test_two_threads_that_part_from_the_others_at_the_same_time_do_what_comes_be
 
 def test_ranks_wait_for_each_other_and_for_their_devices() -> None:
     assert run_ranks(2, settled) == [[(0, 7), (1, 7)]] * 2
+
+
+def test_a_block_asks_for_what_was_gathered_once_the_device_has_been_waited_for_with_an_end(
+    llama_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, done = SharedModels.load(llama_folder, 2), list[str]()
+
+    def told(name: str) -> Callable[..., Any]:
+        work = getattr(models.meshes[0], name)
+        return lambda *args: (done.append(name), work(*args))[1]
+
+    for name in ("gather", "settle", "reduce_scatter"):
+        monkeypatch.setattr(models.meshes[0], name, told(name))
+    for module in models.lms[0].model.modules():
+        if isinstance(module, ShardedMlp):
+            module.block.register_forward_pre_hook(lambda *_: done.append("block"))
+    models.turns([Brought(rows_of(models.lms[0], [0])[0]), Brought()], eager=True)
+    assert done == [*["gather", "settle", "block", "reduce_scatter"] * 2, "settle"]
 
 
 def test_an_idle_rank_runs_the_collectives_of_the_model_and_nothing_more(llama_folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from specsplit.errors import Incompatible, RankLost
 from specsplit.features import LAST
 from specsplit.model import CausalLM, PageTable, Row
 from specsplit.model.flashinfer_attention import FlashInferAttention
-from specsplit.model.graphs import Bucket, Buckets, Captured, Results, StaticAttention
+from specsplit.model.graphs import Bucket, Buckets, Captured, Results, SharedCapturer, StaticAttention
 from specsplit.ranks.demand import EAGER, Demand
 from specsplit.records import Eager
 from tests.model import documented
 from tests.model.ragged import ragged
-from tests.support.graphs import LAYERS, FailingCapturer, RecordingCapturer, TorchStatic, asking, near
+from tests.support.graphs import LAYERS, FailingCapturer, RecordingCapturer, TorchStatic, WatchedCapturer, asking, near
 from tests.support.meshes import Collective
 from tests.support.shared_graphs import Brought, SharedModels
 
@@ -31,6 +32,10 @@ BUCKETS = Buckets(32, 4)
 PAGE_SIZE, LAYERS_OF_MODEL, WIDTH = 4, 3, 32
 IDLE = Brought()
 Saved = Callable[[PretrainedConfig], Path]
+TOO_LARGE = (
+    "OutOfMemoryError: capturing CUDA graphs: none left (cuda_graphs = off does without; lower cuda_graph_tokens and cuda_graph_rows "
+    "make them smaller)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +258,80 @@ def test_a_rank_that_cannot_even_replay_padding_ends_the_group_and_says_why(two:
     statics[1].failures = 1
     said = lost(two, lambda rank: two.turn(rank, brought[rank]))
     assert said == ["rank 1 of 2 cannot go on, which ends its group: RuntimeError: no room for pages"] * 2
-    assert two.lms[1].graph_statistics.captured == 0, "graphs are given up before connections are closed"
+    assert two.lms[1].graph_statistics.captured == 0
+
+
+@pytest.mark.parametrize("where", ["the end of a turn", "a launch", "a capture", "a capture that failed"])
+def test_nothing_holds_what_was_captured_when_connections_to_lost_ranks_are_closed(
+    two: SharedModels, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL waits for that without an end."""
+    mesh, watched, held = two.meshes[0], WatchedCapturer(3 if where == "a capture that failed" else None), list[int]()
+    mesh.before_parting(lambda: held.append(watched.held))  # first said, so last done
+    capturers, assemble, left = [watched, RecordingCapturer()], mesh.assemble, iter(range(3))
+
+    def missing() -> None:
+        raise mesh.abort("the device still waits for it")
+
+    def assembling(numbers: Sequence[int] = ()) -> Any:
+        """Ranks tell each other what they would capture, and then of each graph whether they have it: there are two."""
+        return missing() if next(left, None) is None else assemble(numbers)
+
+    def work(rank: int) -> None:
+        two.capture_one(rank, BUCKETS, capturer=capturers[rank])
+        if rank == 0 and where == "a launch":
+            watched.fail(RuntimeError("the device still waits for it"))
+        elif rank == 0:
+            monkeypatch.setattr(two.lms[0].blocks, "settle", missing)
+        two.turn(rank, decoding(two.lms[rank], [7]))
+        two.meshes[rank].exchange([rank])  # rank 1 may have been through its turn
+
+    if where.startswith("a capture"):
+        monkeypatch.setattr(mesh, "assemble", assembling)
+    why = "RuntimeError: the device still waits for it" if where == "a launch" else "the device still waits for it"
+    assert lost(two, work) == [f"rank 0 of 2 cannot go on, which ends its group: {why}"] * 2
+    assert watched.captures == (3 if where.startswith("a capture") else len(BUCKETS))
+    assert held == [0]
+
+
+class Alone:
+    """The only rank of its group (Together); what becomes of it is written down."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.lost = False
+
+    def assemble(self, numbers: Sequence[int] = ()) -> Sequence[tuple[int, ...]]:
+        self.done.append("assemble")
+        return [tuple(numbers)]
+
+    def turn(self, rows: Sequence[int]) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def settle(self) -> None:
+        self.done.append("settle")
+        if self.lost:
+            raise RankLost("missed")
+
+    def or_leave(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def before_parting(self, work: Callable[[], object]) -> None: ...
+
+    def work(self) -> Results:
+        self.done.append("work")
+        return {}
+
+
+def test_the_first_run_of_what_is_captured_is_waited_for_with_an_end_before_anything_else_asks_for_the_device() -> None:
+    alone = Alone()
+    SharedCapturer(RecordingCapturer(), alone).capture(alone.work)
+    assert alone.done == ["work", "settle", "work", "assemble"]
+    alone.done.clear()
+    alone.lost = True
+    with pytest.raises(RankLost, match="missed"):
+        SharedCapturer(RecordingCapturer(), alone).capture(alone.work)
+    assert alone.done == ["work", "settle"]
 
 
 def lost(models: SharedModels, work: Callable[[int], object]) -> list[str]:
@@ -297,7 +375,20 @@ class Stumbling(RecordingCapturer):
 def test_a_rank_that_fails_in_what_is_not_yet_recorded_ends_the_group(two: SharedModels) -> None:
     capturers = [RecordingCapturer(), Stumbling(two.lms[1])]
     said = lost(two, lambda rank: two.capture_one(rank, BUCKETS, capturer=capturers[rank]))
-    assert said == ["rank 1 of 2 cannot go on, which ends its group: OutOfMemoryError: none left"] * 2
+    assert said == [f"rank 1 of 2 cannot go on, which ends its group: {TOO_LARGE}"] * 2
+
+
+def test_a_rank_that_has_no_room_for_how_a_graph_attends_ends_the_group(two: SharedModels) -> None:
+    """The others are in the first run of that graph by then."""
+
+    class NoRoom(TorchStatic):
+        def forward(self, bucket: Bucket, form: Any, write_slots: torch.Tensor) -> Any:
+            if bucket.tokens < BUCKETS.most_tokens:
+                raise torch.OutOfMemoryError("none left")
+            return super().forward(bucket, form, write_slots)
+
+    said = lost(two, lambda rank: two.capture_one(rank, BUCKETS, (TorchStatic, NoRoom)[rank]))
+    assert said == [f"rank 1 of 2 cannot go on, which ends its group: {TOO_LARGE}"] * 2
 
 
 def test_a_rank_that_dies_while_the_others_capture_is_noticed(two: SharedModels) -> None:

@@ -31,7 +31,18 @@ from specsplit.model.tensor_group import TensorGroup
 from specsplit.ranks.demand import Demand
 from tests.model.conftest import POCKET
 from tests.model.ragged import Ragged, ragged
-from tests.model.split_work import PAGES, dying, failing, led, led_captured, refused, steps, waiting
+from tests.model.split_work import (
+    PAGES,
+    dying,
+    failing,
+    led,
+    led_captured,
+    lost_captured,
+    refused,
+    steps,
+    tried,
+    waiting,
+)
 from tests.support.ranks import run_ranks
 
 Tiny = Callable[..., dict[str, Any]]
@@ -91,6 +102,23 @@ def test_followers_replay_what_their_leader_replays_and_it_gets_what_the_whole_g
         torch.testing.assert_close(torch.from_numpy(ours), each, atol=1e-4, rtol=1e-4)
     assert followers == [([], captures, replayed)]
     assert len(replayed) == 2 and captures == len(Buckets(32, 4))
+
+
+@pytest.mark.parametrize("where", ["the end of a forward", "a launch"])
+def test_no_process_holds_what_was_captured_when_connections_to_the_others_are_closed(
+    saved: Saved, tiny_config: Tiny, where: str
+) -> None:
+    folder = saved(LlamaConfig(**tiny_config()))
+    for said, held in run_ranks(2, lost_captured, folder, where, timeout_s=1.5, kind=TensorGroup):
+        assert ("OutOfMemoryError: none left" if where == "a launch" else "the device still waits for it") in said
+        assert held == [0]
+
+
+def test_all_processes_wait_for_their_devices_with_an_end_before_they_ask_what_came_of_a_trial(
+    saved: Saved, tiny_config: Tiny
+) -> None:
+    both = run_ranks(2, tried, saved(LlamaConfig(**tiny_config())), kind=TensorGroup)
+    assert both == [["settled", "asked", "settled"]] * 2
 
 
 def test_a_follower_that_waits_takes_no_processor_time() -> None:

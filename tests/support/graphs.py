@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import ReferenceType, ref
 
 import numpy as np
 import torch
@@ -46,6 +47,47 @@ class RecordingCapturer:
                 results[name].copy_(result)
 
         return Captured(replay, results)
+
+
+class Launch:
+    """A captured graph, as torch has it: who runs it holds it, and where that raises the traceback does."""
+
+    def __init__(self, replay: Callable[[], object]) -> None:
+        self._replay = replay
+        self.failure: Exception | None = None
+
+    def __call__(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self._replay()
+
+
+class WatchedCapturer(RecordingCapturer):
+    """Knows how many of the graphs that it has captured are still held by somebody."""
+
+    def __init__(self, last: int | None = None) -> None:
+        """From its `last` capture on it fails to end what it has recorded."""
+        super().__init__()
+        self._last = last
+        self._launches: list[ReferenceType[Launch]] = []
+
+    @property
+    def held(self) -> int:
+        return sum(launch() is not None for launch in self._launches)
+
+    def fail(self, error: Exception) -> None:
+        """From now on no graph can be launched."""
+        for launch in self._launches:
+            if (held := launch()) is not None:
+                held.failure = error
+
+    def capture(self, work: Callable[[], Results]) -> Captured:
+        captured = super().capture(work)
+        launch = Launch(captured.replay)
+        self._launches.append(ref(launch))
+        if self.captures == self._last:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return replace(captured, replay=launch)
 
 
 class FailingCapturer(RecordingCapturer):

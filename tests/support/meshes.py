@@ -92,7 +92,8 @@ class ThreadMesh:
         self._shared.barrier.abort()
 
     def _part(self) -> None:
-        for work in self._last_work:
+        last, self._last_work = self._last_work, []
+        for work in reversed(last):
             work()
 
     @contextmanager

@@ -32,13 +32,14 @@ class Program(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Graph:
     """One captured forward."""
 
     bucket: Bucket
     form: Form
-    captured: Captured
+    captured: Captured | None
+    """None: it was given up, whoever still holds this."""
 
 
 class Graphs:
@@ -80,7 +81,7 @@ class Graphs:
                 try:
                     self._graphs[bucket, form] = self._capture(bucket, form)
                 except RuntimeError:
-                    self._graphs.clear()
+                    self.drop()
                     raise
             done, nbytes = len(self._graphs), self._capturer.nbytes
             _log.info("captured forwards of %d tokens: %d of %d graphs, %.0f MiB", tokens, done, total, nbytes / 2**20)
@@ -136,14 +137,22 @@ class Graphs:
 
     @torch.inference_mode()
     def replay(self, graph: Graph) -> Results:
-        """Run a graph on what was loaded last -> its results, padding behind them, to be read before the next forward."""
-        graph.captured.replay()
+        """Run a graph on what was loaded last -> its results, padding behind them, to be read before the next forward.
+
+        Raises RuntimeError if it was given up.
+        """
+        captured = graph.captured
+        if captured is None:
+            raise RuntimeError("captured forwards have been given up")
+        captured.replay()
         self._replayed += 1
-        return graph.captured.results
+        return captured.results
 
     def drop(self) -> None:
         """Give up all graphs, so that nothing holds what they use of others. Any thread may call it."""
-        self._graphs.clear()
+        graphs, self._graphs = self._graphs, {}
+        for graph in graphs.values():
+            graph.captured = None
 
     def _lack(self, layers: Layers) -> Demand:
         """Refuse a forward that wants hidden states which no graph leaves; the first time the log says so."""
@@ -158,11 +167,19 @@ class Graphs:
     @torch.inference_mode()
     def _capture(self, bucket: Bucket, form: Form) -> Graph:
         inputs, layers = self._inputs.of(bucket), self._layers
-        forward_batch = self._attention.forward(bucket, form, inputs.write_slots)
-        for _ in range(2):  # once for each half
-            self._load((), bucket, form)
-        captured = self._capturer.capture(lambda: self._outputs.keep(self._program(inputs, forward_batch, layers)))
-        return Graph(bucket, form, captured)
+        forward_batch: ForwardBatch | None = None
+
+        def work() -> Results:
+            nonlocal forward_batch
+            if (
+                forward_batch is None
+            ):  # the first call is not recorded, and what fails in it fails as the capturer has it
+                forward_batch = self._attention.forward(bucket, form, inputs.write_slots)
+                for _ in range(2):  # once for each half
+                    self._load((), bucket, form)
+            return self._outputs.keep(self._program(inputs, forward_batch, layers))
+
+        return Graph(bucket, form, self._capturer.capture(work))
 
     def _load(self, rows: Sequence[Row], bucket: Bucket, form: Form) -> None:
         padded, half = self._inputs.padded(rows, bucket), self._turns.take()

@@ -10,13 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final, Protocol
 
+import torch
+
 from specsplit.errors import RankLost
 from specsplit.model.batch import Row
 from specsplit.model.graphs.capturer import Captured, Capturer, Results
 from specsplit.model.graphs.graphs import Graph, Graphs, Layers
+from specsplit.model.tracebacks import forget_variables
 from specsplit.ranks.demand import Demand
 from specsplit.ranks.mesh import Numbers
 from specsplit.records import Eager, GraphStatistics
+
+_SMALLER: Final = "cuda_graphs = off does without; lower cuda_graph_tokens and cuda_graph_rows make them smaller"
 
 
 class Together(Protocol):
@@ -50,23 +55,31 @@ class SharedCapturer:
         """`capturer` is that of the device."""
         self._capturer: Final = capturer
         self._together: Final = together
+        self._new: Final[list[Captured]] = []
+        """What this rank has captured while it is not known yet whether all have; nothing else holds it."""
+        together.before_parting(self._new.clear)
 
     def capture(self, work: Callable[[], Results]) -> Captured:
         """As Capturer. Raises RuntimeError if any rank cannot record it, and RankLost.
 
         The devices of the others take part in the first call of `work`, which is no recording. So a rank where that fails ends the group.
         """
-        trial, failed, captured = _Trial(work), None, None
+        trial, failed = _Trial(work, self._together), None
         try:
-            captured = self._capturer.capture(trial)
+            self._new.append(self._capturer.capture(trial))
         except Exception as error:
+            forget_variables(error)
             with self._together.or_leave():
+                if not trial.over and isinstance(error, torch.OutOfMemoryError):
+                    raise torch.OutOfMemoryError(f"capturing CUDA graphs: {error} ({_SMALLER})") from error
                 if not trial.over or not isinstance(error, RuntimeError):
                     raise
             failed = error
         told = self._together.assemble([int(failed is not None)])
         failing = [rank for rank, (failure,) in enumerate(told) if failure]
-        if failing or captured is None:
+        captured = None if failing else next(iter(self._new), None)
+        self._new.clear()
+        if captured is None:
             raise RuntimeError(f"rank {' and '.join(map(str, failing))} of {len(told)} cannot record it") from failed
         return captured
 
@@ -76,15 +89,19 @@ class SharedCapturer:
 
 
 class _Trial:
-    """Work, and whether its first call is over."""
+    """Work, and whether its first call is over on the device too."""
 
-    def __init__(self, work: Callable[[], Results]) -> None:
+    def __init__(self, work: Callable[[], Results], together: Together) -> None:
         self._work: Final = work
+        self._together: Final = together
         self.over = False
 
     def __call__(self) -> Results:
+        """Raises whatever `work` raises, and RankLost."""
         results = self._work()
-        self.over = True
+        if not self.over:
+            self._together.settle()  # whatever asks for the device next waits without an end
+            self.over = True
         return results
 
 
