@@ -31,6 +31,7 @@ from specsplit.model.kv import STORED, Geometry, KVCache
 from specsplit.model.page_tables import Slots
 from specsplit.model.pages import PagePool
 from specsplit.model.torch_attention import plan_on_device
+from specsplit.model.transfer import on_device
 from specsplit.records import GraphStatistics
 
 _log = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ class ModelRunner:
     @torch.inference_mode()
     def move(self, source: Slots, target: Slots) -> None:
         """Copy the KV in slots source [n] to slots target [n], in all layers; the two may overlap (compaction after a commit)."""
-        self.kv.move(torch.from_numpy(source).to(self.device), torch.from_numpy(target).to(self.device))
+        self.kv.move(on_device(source, self.device), on_device(target, self.device))
 
 
 def _capture(graphs: Graphs) -> None:

@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from specsplit.errors import RankLost
 from specsplit.model.tracebacks import forget_variables
+from specsplit.model.transfer import on_device
 from specsplit.ranks.mesh import Mesh, Numbers
 
 
@@ -88,7 +90,7 @@ class _Layout:
         if min(rows) == most:
             return cls(most, None)
         real = [rank * most + row for rank, count in enumerate(rows) for row in range(count)]
-        return cls(most, torch.tensor(real, device=device))
+        return cls(most, on_device(np.array(real), device))
 
     def pad(self, own: Tensor) -> Tensor:
         if len(own) == self.most:

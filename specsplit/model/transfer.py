@@ -1,6 +1,7 @@
 """Between numpy on the host and tensors on the device: there without waiting, and back in one copy that is waited for when it is read.
 
-Whatever is copied to the device in a step goes through `on_device` or `send`, so what a step copies can be counted.
+Whatever a step of ours copies to the device goes through `on_device` or `send`, so it can be counted. Libraries make copies of their own:
+FlashInfer where it plans, and torch of a list that indexes a tensor.
 """
 
 from __future__ import annotations

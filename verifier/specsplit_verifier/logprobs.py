@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from specsplit.model.transfer import on_device
 from specsplit.values import TokenLogprob
 from specsplit_verifier.step import Accepted, TreeInput
 
@@ -43,7 +45,7 @@ def logprobs_of(logits: Tensor, tokens: Sequence[int], most: int) -> list[TokenL
 
     No more than that is copied off the device.
     """
-    values, likeliest = measured(logits, torch.tensor(tokens, device=logits.device), most)
+    values, likeliest = measured(logits, on_device(np.array(tokens, dtype=np.int64), logits.device), most)
     return listed(tokens, values.tolist(), likeliest.tolist())
 
 
