@@ -28,8 +28,7 @@ class SplitLM(CausalLM):
     """
 
     _group: TensorGroup | None = None
-    """All processes, once this one's part is loaded."""
-    _followers: TensorGroup | None = None
+    """All processes, once this one leads or follows."""
 
     @classmethod
     def load_part(
@@ -52,11 +51,9 @@ class SplitLM(CausalLM):
         model, info, _ = load_model(folder, dtype=dtype, device=device, split=group.processes)
         group.assemble()
         with refusing(f"model folder {folder} cannot be served"):
-            lm = cls(
+            return cls(
                 model, info, num_pages=num_pages, page_size=page_size, backend=backend, kv_cache_dtype=kv_cache_dtype
             )
-        lm._group = group
-        return lm
 
     def capture_together(
         self,
@@ -81,7 +78,15 @@ class SplitLM(CausalLM):
 
     def lead(self, group: TensorGroup) -> None:
         """From now on the other ranks `follow`."""
-        self._followers = group
+        self._group = group
+
+    def heed(self, group: TensorGroup) -> None:
+        """From now on this rank does what another one tells it (`follow`)."""
+        self._group = group
+
+    @property
+    def _followers(self) -> TensorGroup | None:
+        return self._group if self._group is not None and self._group.leads else None
 
     def forward_capturing(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
         """As CausalLM. Hidden states are whole here, and of no use to followers."""
@@ -115,6 +120,7 @@ class SplitLM(CausalLM):
 
 def follow(lm: SplitLM, group: TensorGroup) -> None:
     """Do what the leader tells, until it leaves. Raises RankLost."""
+    lm.heed(group)
     while not isinstance(command := unpacked(group.hear()), Leave):
         with group.together():
             _obey(lm, command)
