@@ -185,7 +185,7 @@ class CausalLM(ModelRunner):
         logits = self.model(
             input_ids=token, position_ids=token, use_cache=False, logits_to_keep=1, forward_batch=TrialForward()
         ).logits
-        self._settle()
+        self.blocks.settle()
         logits.sum().item()  # waits for the device
 
     @torch.inference_mode()
@@ -198,10 +198,6 @@ class CausalLM(ModelRunner):
     def hidden_size(self) -> int:
         """Width of a hidden state."""
         return self.model.config.hidden_size
-
-    def _settle(self) -> None:
-        """Wait for the device, if there is anything that other ranks take part in. Raises RankLost."""
-        self.blocks.settle()
 
     def _replayed(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden] | None:
         """None: there is no graph for them."""

@@ -1,17 +1,19 @@
 """What a leader has its followers do, and how it travels: as int64 numbers, of which the first says what it is.
 
-Forward    the demand, and of each row five sizes (Q, pages, logits wanted, L, E), then tokens, positions, pages, logits_at and bits of
+Forward    the turn, and of each row five sizes (Q, pages, logits wanted, L, E), then tokens, positions, pages, logits_at and bits of
            the tail mask
 Move       source slots, then as many target slots
-Trial      nothing
+Trial      the turn
 Leave      nothing
+
+A turn is the number of ranks, the rows of each, and the demand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, Self, TypeAlias
 
 import numpy as np
 
@@ -23,18 +25,39 @@ _WORD: Final = 64
 """Bits of a number."""
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One forward on every rank; see `CausalLM.turn`."""
+
+    rows: Sequence[int]
+    """By rank. A target that takes no turns with others is the only one."""
+    demand: Demand = EAGER
+    """Which captured forward it is."""
+
+    @property
+    def numbers(self) -> list[int]:
+        """All of it."""
+        return [len(self.rows), *self.rows, *self.demand.numbers]
+
+    @classmethod
+    def taken(cls, numbers: Ints) -> tuple[Self, Ints]:
+        """Read what `numbers` wrote -> that, and the numbers behind it."""
+        demand = 1 + int(numbers[0])
+        behind = demand + NUMBERS
+        return cls(numbers[1:demand].tolist(), Demand.of(numbers[demand:behind].tolist())), numbers[behind:]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
-    """Run rows through the model."""
+    """Run rows through the model; none: take part in the turn without any."""
 
     kind: ClassVar[int] = 1
     rows: Sequence[Row]
-    demand: Demand = EAGER
-    """Which captured forward to run them in."""
+    turn: Turn
 
     def packed(self, tables: PageTables) -> Ints:
         """`tables`: those that the rows name. Only the leader has them, so the pages of every row travel."""
-        parts = [np.array([self.kind, *self.demand.numbers])]
+        parts = [np.array([self.kind, *self.turn.numbers])]
         for row in self.rows:
             parts += _packed_row(row, tables.listed(row.pages))
         return np.concatenate(parts, dtype=np.int64)
@@ -42,7 +65,8 @@ class Forward:
     @classmethod
     def unpacked(cls, numbers: Ints) -> Forward:
         """What `packed` wrote, but its first number. The rows name no table."""
-        return cls(list(_unpacked_rows(numbers[NUMBERS:])), Demand.of(numbers[:NUMBERS].tolist()))
+        turn, rows = Turn.taken(numbers)
+        return cls(list(_unpacked_rows(rows)), turn)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +92,17 @@ class Trial:
     """Run one token that stands for none; see `CausalLM.trial`."""
 
     kind: ClassVar[int] = 3
+    turn: Turn
 
     def packed(self) -> Ints:
         """As numbers."""
-        return np.array([self.kind])
+        return np.array([self.kind, *self.turn.numbers])
+
+    @classmethod
+    def unpacked(cls, numbers: Ints) -> Self:
+        """What `packed` wrote, but its first number."""
+        turn, _ = Turn.taken(numbers)
+        return cls(turn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +128,7 @@ def unpacked(numbers: Ints) -> Command:
         case Move.kind:
             return Move.unpacked(rest)
         case Trial.kind:
-            return Trial()
+            return Trial.unpacked(rest)
         case Leave.kind:
             return Leave()
         case _:

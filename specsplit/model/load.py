@@ -43,16 +43,17 @@ def load_model(
 
     dtype: "float32", "bfloat16", "float16" or "auto" (as in config.json). inflate_layers: see `inflate`; 0 leaves the model
     as it is. random_weights: see `_random`. split: processes that the model is split over, of which this one gets its part; that is
-    neither inflated nor shared out, nor are its weights random. Raises LoadError, saying why, for anything that is missing, broken or not
-    supported.
+    not inflated, nor are its weights random. What is shared out is what this process has of it. Raises LoadError, saying why, for
+    anything that is missing, broken or not supported, and RankLost.
     """
     model = _load_model(folder, dtype, torch.device(device) if random_weights else None, split)
     with refusing(f"model folder {folder} cannot be served"):
         if inflate_layers:
             inflate(model, inflate_layers)
-        blocks = (
-            ShardedBlocks(model) if mesh is None else shard_mlps(model, mesh)
-        )  # what others hold never reaches the device
+        if split is not None and mesh is not None:
+            mesh.assemble()  # parts of an MLP are checked by running them, together with other processes
+        # What others hold never reaches the device.
+        blocks = ShardedBlocks(model, mesh) if mesh is None or mesh.size == 1 else shard_mlps(model, mesh)
         nn.Module.to(model, torch.device(device))
         return model, _info(folder, model), blocks
 

@@ -9,7 +9,7 @@ Every rank has to take part in every block, whether it has rows or not. A turn s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from specsplit.errors import RankLost
-from specsplit.model.tracebacks import forget_variables
 from specsplit.model.transfer import on_device
 from specsplit.ranks.mesh import Mesh, Numbers
 
@@ -40,6 +39,10 @@ class TensorMesh(Mesh, Protocol):
 
     def before_parting(self, work: Callable[[], object]) -> None:
         """Have `work` called before connections to the others are closed: what was captured of collectives has to be given up first."""
+        ...
+
+    def or_leave(self) -> AbstractContextManager[None]:
+        """What fails in here ends the group: others wait for this rank, or their rows would be wrong without its part. Raises RankLost."""
         ...
 
     def gather(self, rows: Tensor) -> Tensor:
@@ -137,8 +140,8 @@ class ShardedBlocks:
         return (tuple(numbers),) if self._mesh is None else self._mesh.assemble(numbers)
 
     def settle(self) -> None:
-        """Wait for the device, if there is anything that other ranks take part in. Raises RankLost."""
-        if self._blocks and self._mesh is not None:
+        """Wait for the device, if there are other processes that take part in anything. Raises RankLost."""
+        if self._mesh is not None:
             self._mesh.settle()
 
     def before_parting(self, work: Callable[[], object]) -> None:
@@ -193,20 +196,10 @@ class ShardedBlocks:
         self._mesh.settle()  # experts ask the device for what was gathered, and wait for it without an end
         return self._mesh.reduce_scatter(layout.apply(self._blocks[index], gathered))[: len(own)]
 
-    @contextmanager
-    def or_leave(self) -> Iterator[None]:
-        """What fails in here ends the group: the others' rows would be wrong without this rank's part, or they would wait for it.
-
-        Raises RankLost.
-        """
-        try:
-            yield
-        except RankLost:
-            raise
-        except Exception as error:
-            assert self._mesh is not None, "there is a block, so there is a group"
-            forget_variables(error)
-            raise self._mesh.abort(f"{type(error).__name__}: {error}") from error
+    def or_leave(self) -> AbstractContextManager[None]:
+        """What fails in here ends the group, as `TensorMesh.or_leave` has it. Raises RankLost."""
+        assert self._mesh is not None, "there is a block, so there is a group"
+        return self._mesh.or_leave()
 
     @torch.inference_mode()
     def _catch_up(self) -> None:

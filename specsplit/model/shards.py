@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -91,9 +91,27 @@ def _check(block: nn.Module, size: int) -> None:
     )
     rows = torch.randn(1, 4, width, generator=torch.Generator().manual_seed(0)).to(weight)
     whole: Tensor = block(rows)
-    total = torch.stack([_cut(copy.deepcopy(block), rank, size)(rows) for rank in range(size)]).sum(0)
+    parts: list[Tensor] = []
+    for rank in range(size):
+        with _whole_again(block):
+            parts.append(_cut(block, rank, size)(rows))
+    total = torch.stack(parts).sum(0)
     if (total - whole).abs().max() > _TOLERANCE[weight.dtype] * whole.abs().max():  # NaN is left to the probe
         raise LoadError(f"the parts of {type(block).__name__} do not add up to the whole: {_SUPPORTED}")
+
+
+@contextmanager
+def _whole_again(block: nn.Module) -> Iterator[None]:
+    """What is cut of a block in here has its parameters back afterwards.
+
+    A copy would not do for a block of a split model: what transformers puts in the place of `forward` belongs to the original.
+    """
+    kept = [(module, *each) for module in block.modules() for each in module.named_parameters(recurse=False)]
+    try:
+        yield
+    finally:
+        for module, name, parameter in kept:
+            module.register_parameter(name, parameter)
 
 
 def _cut(block: nn.Module, rank: int, size: int) -> nn.Module:

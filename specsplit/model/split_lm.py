@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -13,22 +14,24 @@ from specsplit.model.backends import check_backend
 from specsplit.model.batch import Row
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
-from specsplit.model.commands import Command, Forward, Leave, Move, Trial, unpacked
+from specsplit.model.commands import Command, Forward, Leave, Move, Trial, Turn, unpacked
+from specsplit.model.followers import Followers
 from specsplit.model.graphs import Buckets, Capturer, StaticAttention
 from specsplit.model.load import load_model
 from specsplit.model.page_tables import Slots
 from specsplit.model.support import refusing
 from specsplit.model.tensor_group import TensorGroup
+from specsplit.ranks.demand import EAGER, Demand
 
 
 class SplitLM(CausalLM):
     """A CausalLM with the attention heads and the KV of this process alone. Once it leads, followers do whatever it does.
 
-    All that may fail by itself (packing rows, say) comes before followers are told; what fails after that ends the group.
+    Of a rank of a group the MLPs are shared out over the ranks besides: each process shares its part of them with those of the other ranks
+    that have the same part.
     """
 
-    _group: TensorGroup | None = None
-    """All processes, once this one leads or follows."""
+    _followers: Followers | None = None
 
     @classmethod
     def load_part(
@@ -43,16 +46,21 @@ class SplitLM(CausalLM):
         backend: str = "auto",
         kv_cache_dtype: str = "auto",
     ) -> Self:
-        """Load this rank's part of a model, as `CausalLM.load` loads a whole one, together with all other ranks.
+        """Load this process's part of a model, as `CausalLM.load` loads a whole one, together with all others.
 
         Raises LoadError, saying why, if it cannot be served, and RankLost.
         """
         check_backend(backend, torch.device(device))
-        model, info, _ = load_model(folder, dtype=dtype, device=device, split=group.processes)
-        group.assemble()
+        model, info, blocks = load_model(folder, dtype=dtype, device=device, mesh=group, split=group.processes)
         with refusing(f"model folder {folder} cannot be served"):
             return cls(
-                model, info, num_pages=num_pages, page_size=page_size, backend=backend, kv_cache_dtype=kv_cache_dtype
+                model,
+                info,
+                num_pages=num_pages,
+                page_size=page_size,
+                backend=backend,
+                kv_cache_dtype=kv_cache_dtype,
+                blocks=blocks,
             )
 
     def capture_together(
@@ -64,76 +72,77 @@ class SplitLM(CausalLM):
         capturer: Capturer | None = None,
         attention: StaticAttention | None = None,
     ) -> None:
-        """As `capture_graphs`, on all ranks at the same time, before one of them leads. Raises Incompatible and RankLost."""
+        """As `capture_graphs`, on all processes at the same time, before one of them leads. Raises Incompatible and RankLost."""
         self.capture.check(layers)
         with group.together():
             self.capture_program(
                 self._captured,
                 buckets,
                 layers=frozenset(layers),
-                together=group,
+                together=self.blocks,
                 capturer=capturer,
                 attention=attention,
             )
 
     def lead(self, group: TensorGroup) -> None:
-        """From now on the other ranks `follow`."""
-        self._group = group
+        """From now on the other processes of this rank `follow`."""
+        self._followers = Followers(group, self.pool.tables)
 
-    def heed(self, group: TensorGroup) -> None:
-        """From now on this rank does what another one tells it (`follow`)."""
-        self._group = group
-
-    @property
-    def _followers(self) -> TensorGroup | None:
-        return self._group if self._group is not None and self._group.leads else None
+    @contextmanager
+    def turn(self, rows: Sequence[int], demand: Demand) -> Iterator[None]:
+        """As CausalLM. Followers take part, whether there are rows of this rank or not."""
+        with super().turn(rows, demand):
+            if self._followers is None or not any(rows):
+                yield
+            else:
+                with self._followers.turn(Turn(rows, demand)):
+                    yield
 
     def forward_capturing(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
         """As CausalLM. Hidden states are whole here, and of no use to followers."""
         if self._followers is None or not rows:
             return super().forward_capturing(rows, layers)
         self.capture.check(layers)
-        demand = self.demand(rows, layers)
-        self._followers.tell(Forward(rows, demand).packed(self.pool.tables))
-        with self._followers.together(), self.turn([1], demand):
+        if self._followers.due is None:  # it takes no turns with other ranks
+            with self.turn([sum(row.num_tokens for row in rows)], self.demand(rows, layers)):
+                return self.forward_capturing(rows, layers)
+        with self._followers.forward(rows, self._followers.due):
             return super().forward_capturing(rows, layers)
 
     def trial(self) -> None:
         """As CausalLM."""
         if self._followers is None:
             return super().trial()
-        self._followers.tell(Trial().packed())
-        with self._followers.together():
+        if self._followers.due is None:  # as above
+            with self.turn([1], EAGER):
+                return self.trial()
+        with self._followers.trial(self._followers.due):
             return super().trial()
 
     def move(self, source: Slots, target: Slots) -> None:
         """As ModelRunner."""
         if self._followers is not None:
-            self._followers.tell(Move(source, target).packed())
+            self._followers.move(source, target)
         super().move(source, target)
-
-    def _settle(self) -> None:
-        super()._settle()
-        if self._group is not None:
-            self._group.settle()
 
 
 def follow(lm: SplitLM, group: TensorGroup) -> None:
     """Do what the leader tells, until it leaves. Raises RankLost."""
-    lm.heed(group)
     while not isinstance(command := unpacked(group.hear()), Leave):
         with group.together():
-            _obey(lm, command)
+            _obey(lm, group, command)
 
 
-def _obey(lm: SplitLM, command: Command) -> None:
+def _obey(lm: SplitLM, group: TensorGroup, command: Command) -> None:
+    """What fails in a turn ends the group before the turn would go on without the rest of its forward."""
     match command:
         case Forward():
-            with lm.turn([1], command.demand):
+            with lm.turn(command.turn.rows, command.turn.demand), group.together():
                 lm.forward(command.rows)
         case Move():
             lm.move(command.source, command.target)
         case Trial():
-            lm.trial()
+            with lm.turn(command.turn.rows, command.turn.demand), group.together():
+                lm.trial()
         case Leave():
             pass

@@ -1,4 +1,4 @@
-"""The processes that one model is split over (`tp_size`): rank 0 leads, the others follow.
+"""The processes that one model is split over (`tp_size`): the first leads, the others follow. Several such models may be ranks of a group.
 
 A follower does nothing but what its leader tells it, and waits for that as long as the leader is there. So a leader that has nothing to
 do costs nobody anything.
@@ -6,8 +6,8 @@ do costs nobody anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Final
 
@@ -22,11 +22,9 @@ from specsplit.errors import RankLost, SpecsplitError
 from specsplit.model.batch import Ints
 from specsplit.model.commands import Leave
 from specsplit.model.split import TP
-from specsplit.model.torch_mesh import TorchMesh
+from specsplit.model.torch_mesh import TorchMesh, connected
 from specsplit.model.tracebacks import forget_variables
 
-LEADER: Final = 0
-"""The rank that leads."""
 UNHURRIED: Final = timedelta(days=3650)
 """A follower waits for so long to be told something. That the leader is gone it hears from the closed connection."""
 _AT_ONCE: Final = 1024
@@ -34,25 +32,36 @@ _AT_ONCE: Final = 1024
 
 
 class TensorGroup(TorchMesh):
-    """The ranks of one model, seen from one of them. Used by one thread at a time, but for `abort`."""
+    """The processes that a rank's model is split over, and those of the other ranks, seen from one. A model that is alone is one rank.
 
-    def __init__(self, rank: int, size: int, timeout_s: float, *, cuda: bool = False) -> None:
-        """Meet the others as TorchMesh does. Raises RankLost."""
-        super().__init__(rank, size, timeout_s, cuda=cuda)
-        assert isinstance(self._group, ProcessGroup), "every rank is in every group"
-        self.processes: Final = DeviceMesh.from_group(self._group, "cuda" if cuda else "cpu", mesh_dim_names=(TP,))
-        """All of them, as torch knows processes that a model is split over."""
+    As a TensorMesh it exchanges with those processes of the other ranks that have the same part. Used by one thread at a time, but for
+    `abort`.
+    """
+
+    def __init__(
+        self, number: int, count: int, timeout_s: float, *, split: int | None = None, cuda: bool = False
+    ) -> None:
+        """Meet the others as TorchMesh does; without `split` all processes are of one rank. Raises RankLost."""
+        split = split or count
+        super().__init__(number, count, timeout_s, split=split, cuda=cuda)
         self._line: ProcessGroup | None = None
         """Commands go over it; None: they go no more."""
+        ranks = [list(range(first, first + split)) for first in range(0, count, split)]
         with self._all_taking_part():
-            line = dist.new_group(timeout=UNHURRIED, backend="gloo")
-        assert isinstance(line, ProcessGroup), "every rank is in every group"
-        self._line = line
+            processes = connected(ranks, timedelta(seconds=timeout_s))
+            self._line = connected(ranks, UNHURRIED, "gloo")
+        self.processes: Final = DeviceMesh.from_group(processes, "cuda" if cuda else "cpu", mesh_dim_names=(TP,))
+        """Those of this rank, as torch knows processes that a model is split over."""
+
+    @property
+    def leader(self) -> int:
+        """The number of the process that those of this rank follow."""
+        return self.rank * (self.count // self.size)
 
     @property
     def leads(self) -> bool:
-        """True for the rank that the others follow."""
-        return self.rank == LEADER
+        """True for the process that the others of its rank follow."""
+        return self.number == self.leader
 
     def tell(self, command: Ints) -> None:
         """Have all followers do this. Raises RankLost."""
@@ -75,58 +84,61 @@ class TensorGroup(TorchMesh):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What all ranks do in here they do together. Whatever fails ends the group, since others wait for this rank: raises RankLost."""
+        """What all processes of the rank do in here they do together, device included. Raises RankLost, as `or_leave` does."""
+        with self.or_leave():
+            yield
+            self.settle()
+
+    @contextmanager
+    def or_leave(self) -> Iterator[None]:
+        """As TorchMesh. What a collective of transformers raises may be for want of another process, which is found out then."""
         with self._all_taking_part():
             try:
                 yield
-                self.settle()
             except Exception as error:
                 if isinstance(error, RankLost) or _of_a_collective(error):
                     raise
                 forget_variables(error)
                 raise self.abort(f"{type(error).__name__}: {error}") from error
 
-    def turn(self, rows: Sequence[int]) -> AbstractContextManager[None]:
-        """Nothing has to be agreed upon: who leads has told the rows."""
-        return nullcontext()
-
-    def or_leave(self) -> AbstractContextManager[None]:
-        """What fails in here ends the group. Raises RankLost."""
-        return self.together()
-
     def blamed(self, error: SpecsplitError) -> SpecsplitError:
-        """What to raise where `error` ends this rank's loading: that, or what another rank said when it ended the group by that."""
-        for rank in set(range(self.size)).difference(self._missing(), {self.rank}):
-            if why := self._said(rank):
-                return RankLost(why)
+        """What to raise where `error` ends this process's loading: that, or what another said when it ended the group by that."""
+        if why := self._first_said(self._missing()):
+            return RankLost(why)
         self.abort(str(error))
         return error
 
-    def dismiss(self) -> None:
-        """The leader parts from its followers in peace. That they are gone already is no failure."""
-        try:
-            self.tell(Leave().packed())
-        except RankLost:
-            return
-        self.close()
-
     def close(self) -> None:
-        """As TorchMesh."""
-        self._line = None
-        self.processes._pg_registry.clear()  # pyright: ignore[reportPrivateUsage] (whoever holds a group holds its connections too)
+        """As TorchMesh. A leader tells its followers to leave; that they are gone already is no failure."""
+        if self.leads and self._line is not None:
+            with suppress(RankLost):
+                self.tell(Leave().packed())
         super().close()
 
-    def _cut(self) -> None:
+    def _disconnect(self) -> None:
         if self._line is not None:
-            with suppress(RuntimeError):  # the base closes what this leaves open
-                self._line.abort()
+            self._line = None
+            self.processes._pg_registry.clear()  # pyright: ignore[reportPrivateUsage] (whoever holds a group holds its connections too)
+        super()._disconnect()
+
+    def _cut(self) -> None:
+        self._part()  # first: NCCL waits for graphs that use a connection
+        self._abort_own()
         super()._cut()
+
+    def _abort_own(self) -> None:
+        """The base closes what this leaves open. Another thread may be here too."""
+        if (line := self._line) is not None:
+            with suppress(RuntimeError):
+                line.abort()
+            with suppress(RuntimeError):
+                self.processes.get_group().abort()
 
     def _broadcast(self, numbers: Tensor) -> None:
         with self._all_taking_part():
-            dist.broadcast(numbers, LEADER, group=self._line)
+            dist.broadcast(numbers, self.leader, group=self._line)
 
 
 def _of_a_collective(error: Exception) -> bool:
-    """True if a collective may have raised this, because of another rank."""
+    """True if a collective may have raised this, because of another process."""
     return isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError)

@@ -39,15 +39,22 @@ See "PYTORCH ProcessGroupNCCL Environment Variables" in torch's documentation, a
 
 
 class TorchMesh:
-    """A Mesh whose ranks exchange tensors too (a TensorMesh). All of them are to stand on alike machines: see ADR 15."""
+    """A Mesh whose ranks exchange tensors too (a TensorMesh). All of them are to stand on alike machines: see ADR 15.
 
-    def __init__(self, rank: int, size: int, timeout_s: float, *, cuda: bool = False) -> None:
-        """Meet the other ranks at MASTER_ADDR:MASTER_PORT of the environment, and wait for them. Raises RankLost.
+    A rank may be several processes; then what a process exchanges goes to that one of each other rank which has its place there. Whoever
+    is lost is named by its number among all processes, which is torchrun's RANK.
+    """
 
-        A collective that takes longer than `timeout_s` means that a rank is lost.
+    def __init__(self, number: int, count: int, timeout_s: float, *, split: int = 1, cuda: bool = False) -> None:
+        """Meet the other processes at MASTER_ADDR:MASTER_PORT of the environment, and wait for them. Raises RankLost.
+
+        `number` is that of this process among `count`, and each rank is `split` of them, one after the other. A collective that takes
+        longer than `timeout_s` means that a process is lost.
         """
-        self.rank: Final = rank
-        self.size: Final = size
+        self.number: Final = number
+        self.count: Final = count
+        self.rank: Final = number // split
+        self.size: Final = count // split
         self._timeout_s = timeout_s
         self._why = ""
         """Why the group is at its end; empty: it is not."""
@@ -58,13 +65,14 @@ class TorchMesh:
         if cuda:
             os.environ.update(NCCL_WAITS)
         try:
-            kept, _, _ = next(rendezvous("env://", rank, size, timeout=patient))
+            kept, _, _ = next(rendezvous("env://", number, count, timeout=patient))
             self._store = PrefixStore(f"start/{_start_of(os.environ)}", kept)
             backend, store = "cpu:gloo,cuda:nccl" if cuda else "gloo", PrefixStore("mesh", self._store)
-            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patient)
-            self._group: ProcessGroup | int | None = dist.new_group(timeout=timedelta(seconds=timeout_s))
+            dist.init_process_group(backend, store=store, rank=number, world_size=count, timeout=patient)
+            alike = [list(range(place, count, split)) for place in range(split)]
+            self._group: ProcessGroup | None = connected(alike, timedelta(seconds=timeout_s))
         except RuntimeError as error:
-            raise RankLost(f"rank {rank} of {size} cannot meet the other ranks of its group: {error}") from error
+            raise RankLost(f"rank {number} of {count} cannot meet the other ranks of its group: {error}") from error
 
     def exchange(self, numbers: Sequence[int]) -> tuple[Numbers, ...]:
         """Tell every rank these numbers -> everybody's, by rank. All tell equally many. Raises RankLost."""
@@ -75,9 +83,12 @@ class TorchMesh:
         return tuple(map(tuple, told.tolist()))
 
     def assemble(self, numbers: Sequence[int] = ()) -> tuple[Numbers, ...]:
-        """Wait until every rank has come here, patiently: loading takes some longer than others -> all numbers. Raises RankLost."""
+        """Wait until every process has come here, patiently: loading takes some longer than others -> all numbers, by process.
+
+        Raises RankLost.
+        """
         own = torch.tensor((0, *numbers), dtype=torch.int64)
-        told = torch.empty(self.size, len(own), dtype=torch.int64)
+        told = torch.empty(self.count, len(own), dtype=torch.int64)
         with self._all_taking_part():
             dist.all_gather(list(told), own)
         return tuple(map(tuple, told[:, 1:].tolist()))
@@ -116,7 +127,7 @@ class TorchMesh:
     def abort(self, why: str) -> RankLost:
         """End the group, since this rank cannot go on; the others read why. Returns the error to raise. Any thread may call it."""
         if not self._why:
-            self._why = f"rank {self.rank} of {self.size} cannot go on, which ends its group: {why}"
+            self._why = f"rank {self.number} of {self.count} cannot go on, which ends its group: {why}"
             self._sign(self._why)
             self._cut()
         return RankLost(self._why)
@@ -124,6 +135,20 @@ class TorchMesh:
     def close(self) -> None:
         """Part from the others in peace: none of them waits for this rank, or will. After `abort` nothing is left to do."""
         self._part()
+        self._disconnect()
+
+    @contextmanager
+    def or_leave(self) -> Iterator[None]:
+        """What fails in here ends the group: others wait for this rank, or their rows would be wrong without its part. Raises RankLost."""
+        try:
+            yield
+        except RankLost:
+            raise
+        except Exception as error:
+            forget_variables(error)
+            raise self.abort(f"{type(error).__name__}: {error}") from error
+
+    def _disconnect(self) -> None:
         self._group = None  # whoever holds a group holds its connections too
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -132,9 +157,9 @@ class TorchMesh:
         """Close the connections to the other ranks, so that those who wait for this one notice at once."""
         self._part()
         try:
-            if isinstance(self._group, ProcessGroup):
+            if self._group is not None:
                 self._group.abort()  # destroying it would have NCCL wait for collectives that cannot end
-            self.close()
+            self._disconnect()
         except (RuntimeError, ValueError) as error:  # what ends the group is to be told all the same
             _log.warning("connections to the other ranks stay open until this process ends: %s", error)
 
@@ -153,7 +178,7 @@ class TorchMesh:
                     raise RuntimeError("the device still waits for it")
                 if now - looked > LOOK_ROUND_S:
                     looked = now
-                    if len(self._missing()) < self.size:
+                    if len(self._missing()) < self.count:
                         raise RuntimeError("a rank has said that it cannot go on")
                 time.sleep(POLL_S)
 
@@ -175,34 +200,48 @@ class TorchMesh:
         """A sentence that names who is missing, going by who signs that he is there."""
         signed, until = self._sign(""), time.monotonic() + min(ROLL_CALL_S, self._timeout_s)
         if not signed:
-            return f"rank 0 of {self.size} is lost: the store that it kept for its group does not answer"
+            return f"rank 0 of {self.count} is lost: the store that it kept for its group does not answer"
         while len(missing := self._missing()) > 1 and time.monotonic() < until:
             time.sleep(0.02)
-        for rank in set(range(self.size)).difference(missing, {self.rank}):
-            if why := self._said(rank):
-                return why
+        if why := self._first_said(missing):
+            return why
         who = f"rank {' and '.join(map(str, missing))}" if missing else "a rank"
-        return f"{who} of {self.size} is lost, or did not take part within {self._timeout_s:g} s: {_first_line(error)}"
+        return f"{who} of {self.count} is lost, or did not take part within {self._timeout_s:g} s: {_first_line(error)}"
 
     def _sign(self, why: str) -> bool:
         try:
             self._store.set_timeout(timedelta(seconds=ROLL_CALL_S))
-            self._store.set(_key(self.rank), why)
+            self._store.set(_key(self.number), why)
         except RuntimeError:
             return False
         return True
 
-    def _said(self, rank: int) -> str:
+    def _first_said(self, missing: Sequence[int]) -> str:
+        """Why another process that has signed cannot go on; empty if none has said so."""
+        signed = sorted(set(range(self.count)).difference(missing, {self.number}))
+        return next(filter(None, map(self._said, signed)), "")
+
+    def _said(self, number: int) -> str:
         try:
-            return self._store.get(_key(rank)).decode()
+            return self._store.get(_key(number)).decode()
         except RuntimeError:  # as below
             return ""
 
     def _missing(self) -> list[int]:
         try:
-            return [rank for rank in range(self.size) if not self._store.check([_key(rank)])]
+            return [number for number in range(self.count) if not self._store.check([_key(number)])]
         except RuntimeError:  # who kept the store has seen it too, and gone
             return []
+
+
+def connected(lists: Sequence[list[int]], timeout: timedelta, backend: str | None = None) -> ProcessGroup:
+    """New connections within each of these lists of processes -> those of the list that this process is in.
+
+    All processes call it at the same time with the same lists, each of them in one. Raises RuntimeError.
+    """
+    own, _ = dist.new_subgroups_by_enumeration(lists, timeout=timeout, backend=backend)
+    assert isinstance(own, ProcessGroup), "every process is in one of the lists"
+    return own
 
 
 def _start_of(environ: Mapping[str, str]) -> str:
@@ -215,8 +254,8 @@ def _start_of(environ: Mapping[str, str]) -> str:
     return environ.get("TORCHELASTIC_RESTART_COUNT", "0") if kept else "0"
 
 
-def _key(rank: int) -> str:
-    return f"signed/{rank}"
+def _key(number: int) -> str:
+    return f"signed/{number}"
 
 
 def _first_line(error: Exception) -> str:

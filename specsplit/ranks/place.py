@@ -1,4 +1,7 @@
-"""Which rank of its group this process is, as torchrun says in the environment."""
+"""Which process of its group this one is, as torchrun says in the environment.
+
+A rank may be several processes, `tp_size` of them: those with numbers k * tp_size to k * tp_size + tp_size - 1 are rank k.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,23 @@ class Place:
 
     number: int
     local: int
-    """Its number among the ranks on this machine."""
+    """Its number among the processes on this machine."""
     size: int = 1
     """Ranks of its group; 1: it is alone."""
     agents: int = 1
     """torchrun processes that started them: of several pods each has one."""
+    split: int = 1
+    """Processes of its rank."""
+
+    @property
+    def rank(self) -> int:
+        """Which rank it is, or is of."""
+        return self.number // self.split
+
+    @property
+    def follows(self) -> bool:
+        """True if another process leads its rank: the first of it."""
+        return self.number % self.split != 0
 
     @classmethod
     def of(cls, settings: EngineSettings, environ: Mapping[str, str]) -> Self:
@@ -32,7 +47,8 @@ class Place:
         _check(settings, environ)
         number = _number(environ, "RANK", 0)
         local, agents = _number(environ, "LOCAL_RANK", number), _number(environ, "GROUP_WORLD_SIZE", 1)
-        return cls(number, local, settings.dp_size, agents)
+        _, count = settings.started_together
+        return cls(number, local, settings.dp_size, agents, count // settings.dp_size)
 
     def status(self, *, dismissed: bool) -> int:
         """Exit status of one that leaves in good order; `dismissed`: the coordinator told it to, and so tells all ranks of its group.
@@ -41,7 +57,7 @@ class Place:
         That has to be so if nobody has told the others, and if there are several agents: of these only those that were told to stop
         do so by themselves, and each of the others would wait for them, for 300 s, and then forbid the group to meet again
         (`_exit_barrier` and `launch_agent` in torch.distributed). An agent that was told to stop heeds no status. The leader of a split
-        target is alone in this, since it tells its followers itself.
+        target that is no rank of a group is alone in this, since it tells its followers itself.
         """
         return 0 if (dismissed or self.size == 1) and self.agents == 1 else 1
 
@@ -50,7 +66,7 @@ class Place:
         own: dict[str, object] = {}
         if shared.dp_size > 1:
             own |= {name: self._address(vars(shared)[name]) for name in _PORTS}
-            own |= {"member_id": f"{shared.member_id}-{self.number}"} if shared.member_id else {}
+            own |= {"member_id": f"{shared.member_id}-{self.rank}"} if shared.member_id else {}
         if shared.device == "cuda" and shared.started_together[1] > 1:
             own["device"] = f"cuda:{self.local}"
         return shared.model_copy(update=own) if own else shared

@@ -24,7 +24,8 @@ class VerifierSettings(EngineSettings):
     """Folder of the target, in the Hugging Face layout."""
     tp_size: int = Field(default=1, ge=1)
     """Processes that the target is split over, started by torchrun: attention heads, KV, MLPs and vocabulary, 1/N each, by transformers'
-    plan for it. The first of them is the verifier; the others only run its forwards. Not together with dp_size."""
+    plan for it. The first of them is the verifier; the others only run its forwards. With dp_size each rank of the group is so many
+    processes, and torchrun starts dp_size * tp_size."""
     kv_tokens: int = Field(default=16384, ge=16)
     """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used."""
     prefix_cache: bool = True
@@ -101,11 +102,14 @@ class VerifierSettings(EngineSettings):
 
     @property
     def started_together(self) -> tuple[str, int]:
-        return ("tp_size", self.tp_size) if self.tp_size > 1 else super().started_together
+        field, size = super().started_together
+        if self.tp_size == 1:
+            return field, size
+        return "tp_size" if size == 1 else f"{field} * tp_size", size * self.tp_size
 
     @model_validator(mode="after")
     def _check_split(self) -> Self:
-        for field, alone in (("dp_size", 1), ("inflate_layers", 0), ("random_weights", False)):
+        for field, alone in (("inflate_layers", 0), ("random_weights", False)):
             value = getattr(self, field)
             if self.tp_size > 1 and value != alone:
                 problem = f"is {self.tp_size} and {field} is {value}, which do not go together; leave one of them out"

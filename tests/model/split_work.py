@@ -68,7 +68,7 @@ def led(group: TensorGroup, folder: Path) -> tuple[list[Any], int, int, int]:
         return [], *held
     lm.lead(group)
     made = steps(lm)
-    group.dismiss()
+    group.close()
     return [each.numpy() for each in made], *held
 
 
@@ -82,7 +82,7 @@ def led_captured(group: TensorGroup, folder: Path) -> tuple[list[Any], int, list
     lm.lead(group)
     with lm.turn((), EAGER):  # as in the turns of a verifier that has none with others
         made = steps(lm)
-    group.dismiss()
+    group.close()
     return [each.numpy() for each in made], capturer.captures, capturer.replayed
 
 
@@ -117,7 +117,7 @@ def tried(group: TensorGroup, folder: Path) -> list[str]:
         return done
     lm.lead(group)
     lm.trial()
-    group.dismiss()
+    group.close()
     return done
 
 
@@ -135,17 +135,17 @@ def dying(group: TensorGroup, folder: Path, victim: int, pause_s: float, when: s
         time.sleep(pause_s)
         os._exit(9)
 
-    if group.rank == victim and when == "in a forward":
+    if group.number == victim and when == "in a forward":
         layers: Any = lm.model.model.layers
         layers[1].mlp.register_forward_pre_hook(die)
     try:
         if not group.leads:
-            if group.rank == victim and when == "idle":
+            if group.number == victim and when == "idle":
                 die()
             follow(lm, group)
         else:
             lm.lead(group)
-            if victim == group.rank and when == "idle":
+            if victim == group.number and when == "idle":
                 die()
             while True:
                 lm.forward(a_row(lm))
@@ -161,7 +161,7 @@ def failing(group: TensorGroup, folder: Path, victim: int) -> list[str]:
     def fail(_: nn.Module, __: Any) -> None:
         raise torch.OutOfMemoryError("none left")
 
-    if group.rank == victim:
+    if group.number == victim:
         layers: Any = lm.model.model.layers
         layers[1].mlp.register_forward_pre_hook(fail)
     try:
@@ -171,9 +171,9 @@ def failing(group: TensorGroup, folder: Path, victim: int) -> list[str]:
         else:
             follow(lm, group)
     except RankLost as error:
-        (folder / f"{victim}-{group.rank}").touch()
+        (folder / f"{victim}-{group.number}").touch()
         until = time.monotonic() + 40
-        while len(list(folder.glob(f"{victim}-*"))) < group.size and time.monotonic() < until:
+        while len(list(folder.glob(f"{victim}-*"))) < group.count and time.monotonic() < until:
             time.sleep(0.02)
         return [str(error), f"{len(list(folder.glob(f'{victim}-*')))} noticed"]
     return []
@@ -182,7 +182,7 @@ def failing(group: TensorGroup, folder: Path, victim: int) -> list[str]:
 def refused(group: TensorGroup, folder: Path, broken: int) -> str:
     """What every process says when the weights cannot be served in one of them."""
     try:
-        if group.rank == broken:
+        if group.number == broken:
             raise LoadError("its disk is gone")
         part_of(folder, group)
     except SpecsplitError as error:
@@ -194,7 +194,7 @@ def waiting(group: TensorGroup) -> float:
     """How much processor time a follower takes while its leader has nothing to do for a second."""
     if group.leads:
         time.sleep(1.0)
-        group.dismiss()
+        group.close()
         return 0.0
     began = time.process_time()
     group.hear()

@@ -22,7 +22,7 @@ from transformers import (
 
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM
-from specsplit.model.commands import Forward, Leave, Move, Trial, unpacked
+from specsplit.model.commands import Forward, Leave, Move, Trial, Turn, unpacked
 from specsplit.model.graphs import Buckets
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.page_tables import PageTables
@@ -171,9 +171,9 @@ def test_what_cannot_be_split_is_refused_with_the_reason(
 
 @given(ragged(4))
 def test_rows_that_travel_read_and_write_the_same_slots_through_the_same_masks(batch: Ragged) -> None:
-    demand = Demand(40, 5, 0b110)
-    arrived = unpacked(Forward(batch.rows, demand).packed(batch.pool.tables))
-    assert isinstance(arrived, Forward) and arrived.demand == demand
+    turn = Turn([7, 0, 40], Demand(40, 5, 0b110))
+    arrived = unpacked(Forward(batch.rows, turn).packed(batch.pool.tables))
+    assert isinstance(arrived, Forward) and arrived.turn == turn
     ours, theirs = batch.batch(CPU), InputBatch(arrived.rows, PageTables(4), CPU)
     for row, other in zip(batch.rows, arrived.rows, strict=True):
         assert (row.tail_mask == other.tail_mask).all()
@@ -187,7 +187,8 @@ def test_the_other_commands_travel() -> None:
     move = unpacked(Move(np.array([5, 6, 9]), np.array([4, 5, 6])).packed())
     assert isinstance(move, Move)
     assert (move.source.tolist(), move.target.tolist()) == ([5, 6, 9], [4, 5, 6])
-    assert unpacked(Trial().packed()) == Trial()
+    trial = Trial(Turn([0, 1]))
+    assert unpacked(trial.packed()) == trial
     assert unpacked(Leave().packed()) == Leave()
     with pytest.raises(ValueError, match="a command of kind 9, expected 1 to 4"):
         unpacked(np.array([9]))

@@ -130,12 +130,20 @@ def test_a_step_of_a_rank_may_last_until_another_is_taken_for_lost() -> None:
     assert VerifierSettings.load(model=TARGET, dp_size=2, step_timeout_s=20, rank_timeout_s=19)
 
 
-@pytest.mark.parametrize(("field", "value"), [("dp_size", 2), ("inflate_layers", 12), ("random_weights", True)])
-def test_a_target_that_is_split_is_a_real_one_and_not_shared_out(field: str, value: int) -> None:
+@pytest.mark.parametrize(("field", "value"), [("inflate_layers", 12), ("random_weights", True)])
+def test_a_target_that_is_split_is_a_real_one(field: str, value: int) -> None:
     problem = refusal(VerifierSettings, model=TARGET, tp_size=4, **{field: value})
     assert problem.field == "tp_size"
     assert problem.problem == f"is 4 and {field} is {value}, which do not go together; leave one of them out"
     assert VerifierSettings.load(model=TARGET, tp_size=4).tp_size == 4
+
+
+def test_each_rank_of_a_group_may_be_several_processes() -> None:
+    sizes = [(1, 1), (3, 1), (1, 2), (3, 2)]
+    together = [VerifierSettings.load(model=TARGET, dp_size=dp, tp_size=tp).started_together for dp, tp in sizes]
+    assert together == [("dp_size", 1), ("dp_size", 3), ("tp_size", 2), ("dp_size * tp_size", 6)]
+    problem = refusal(VerifierSettings, model=TARGET, dp_size=3, tp_size=2, compile="regional")
+    assert "processes that share a model (dp_size * tp_size = 6)" in problem.problem
 
 
 def test_a_step_of_a_split_target_may_last_until_a_process_is_taken_for_lost() -> None:

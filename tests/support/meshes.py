@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specsplit.errors import RankLost
+from specsplit.model.tracebacks import forget_variables
 from specsplit.ranks.mesh import Numbers
 
 
@@ -81,6 +82,16 @@ class ThreadMesh:
         self._shared.why = f"rank {self.rank} of {self.size} cannot go on, which ends its group: {why}"
         self.die()
         return RankLost(self._shared.why)
+
+    @contextmanager
+    def or_leave(self) -> Iterator[None]:
+        try:
+            yield
+        except RankLost:
+            raise
+        except Exception as error:
+            forget_variables(error)
+            raise self.abort(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         self.closed = True

@@ -32,7 +32,7 @@ def run_ranks(
     *args: object,
     timeout_s: float = 20.0,
     dead: Sequence[int] = (),
-    kind: type[TorchMesh] = TorchMesh,
+    kind: Callable[[int, int, float], TorchMesh] = TorchMesh,
 ) -> list[Any]:
     """What `work(mesh, *args)` returns on each of `size` ranks, with a mesh of this kind; None for those that are to die."""
     torch.set_num_threads(1)  # a pool of threads would not live through the fork
@@ -64,7 +64,7 @@ def _rank(
     port: int,
     timeout_s: float,
     result: Path,
-    kind: type[TorchMesh],
+    kind: Callable[[int, int, float], TorchMesh],
     work: Callable[..., Any],
     args: Sequence[object],
 ) -> None:

@@ -45,6 +45,23 @@ def test_the_processes_of_a_split_target_have_its_settings_and_a_device_each() -
     assert Place.of(on_cuda, TORCHRUN).settings(on_cuda).device == "cuda:1"
 
 
+def test_each_rank_may_be_several_processes_of_which_the_first_is_the_verifier() -> None:
+    shared = settings_with(
+        dp_size=2, tp_size=2, listen="127.0.0.1:50051", metrics_listen="127.0.0.1:9000", member_id="big", device="cuda"
+    )
+    places = [Place.of(shared, {**TORCHRUN, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(4)]
+    assert [(each.rank, each.follows) for each in places] == [(0, False), (0, True), (1, False), (1, True)]
+    own = [each.settings(shared) for each in places]
+    assert [(each.listen[-5:], each.metrics_listen[-4:]) for each in own[::2]] == [("50051", "9000"), ("50053", "9002")]
+    assert [each.member_id for each in own[::2]] == ["big-0", "big-1"]
+    assert [each.device for each in own] == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+
+
+def test_no_process_of_a_whole_target_follows() -> None:
+    assert not ALONE.follows
+    assert not Place.of(settings_with(), TORCHRUN).follows
+
+
 @pytest.mark.parametrize(("agents", "kept"), [("1", "True"), ("2", "False")])
 def test_ranks_may_stand_on_several_machines_if_the_store_in_which_they_meet_is_new_with_each_start(
     agents: str, kept: str
@@ -68,6 +85,12 @@ def test_ranks_may_stand_on_several_machines_if_the_store_in_which_they_meet_is_
         ({}, {**TORCHRUN, "RANK": "x"}, r"RANK: in the environment is 'x', expected a number"),
         ({}, {**TORCHRUN, "GROUP_WORLD_SIZE": "x"}, r"GROUP_WORLD_SIZE: in the environment is 'x', expected a number"),
         ({"dp_size": 1, "tp_size": 2}, TORCHRUN, r"tp_size: is 2, but WORLD_SIZE in the environment is 4"),
+        (
+            {"tp_size": 2},
+            TORCHRUN,
+            r"dp_size \* tp_size: is 8, but WORLD_SIZE in the environment is 4; make them equal",
+        ),
+        ({"dp_size": 2, "tp_size": 2, "coordinator": ""}, TORCHRUN, r"is 4, but no coordinator is set"),
         ({"dp_size": 1, "tp_size": 2}, {}, r"tp_size: is 2, but the environment has no RANK .*--nproc-per-node 2"),
     ],
 )

@@ -19,7 +19,7 @@ from specsplit.membership import Roster as RosterDirective
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.graphs import Buckets
 from specsplit.model.paced import CostCurve, Paced
-from specsplit.model.tensor_group import LEADER, TensorGroup
+from specsplit.model.tensor_group import TensorGroup
 from specsplit.model.torch_mesh import TorchMesh
 from specsplit.observe import fields
 from specsplit.ranks.lockstep import Lockstep
@@ -34,7 +34,7 @@ from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.profile import profile
 from specsplit_verifier.reporter import Reporter
 from specsplit_verifier.servicer import VerifierServicer
-from specsplit_verifier.split_target import Leader, blaming, load_part, meet, run_follower
+from specsplit_verifier.split_target import blaming, load_part, meet, run_follower
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.telemetry import Telemetry
 from specsplit_verifier.verifier import Verifier
@@ -42,18 +42,18 @@ from specsplit_verifier.verifier import Verifier
 _log = logging.getLogger(__name__)
 
 
-def load_target(settings: VerifierSettings, clock: Clock, rank: int = 0) -> TargetRunner:
-    """Load the target, or this rank's part of it, and set this process up to run it.
+def load_target(settings: VerifierSettings, clock: Clock, number: int = 0) -> TargetRunner:
+    """Load the target, or the part of it that process `number` has, and set this process up to run it.
 
     Raises LoadError, saying why, if it cannot be served, and RankLost.
     """
     torch.set_num_threads(settings.threads)
     switch_often()  # three threads hand each other small things in every step
     if settings.tp_size > 1:
-        return _leading(settings, clock, meet(settings, rank))
+        return _leading(settings, clock, meet(settings, number))
     if settings.dp_size == 1:
         return _loaded(settings, clock, None)
-    mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
+    mesh = TorchMesh(number, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
     try:
         return _loaded(settings, clock, mesh)
     except SpecsplitError as error:
@@ -65,7 +65,7 @@ def _leading(settings: VerifierSettings, clock: Clock, group: TensorGroup) -> Ta
     with blaming(group):
         target = load_part(settings, group)
         target.lead(group)
-        return _runner(settings, clock, target, Lockstep(Leader(group), clock))
+        return _runner(settings, clock, target, Lockstep(group, clock, drawn=secrets.randbits(62)))
 
 
 def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) -> TargetRunner:
@@ -102,7 +102,7 @@ def main(settings: VerifierSettings) -> int:
     """Run the verifier in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
     place = Place.of(settings, os.environ)
     own = place.settings(settings)
-    if settings.tp_size > 1 and place.number != LEADER:
+    if place.follows:
         return run_follower(own, place)
     return run_service("verifier", own, partial(service_of, place=place))
 

@@ -1,6 +1,6 @@
 """A target that is split over several processes (`tp_size`): this one's part, and all that a process does which follows.
 
-Only the leader is a verifier. A follower listens nowhere, has no sessions, and ends with its leader.
+Only the leader is a verifier, or a rank of a group of them. A follower listens nowhere, has no sessions, and ends with its leader.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from specsplit.model.split import weight_bytes
 from specsplit.model.split_lm import SplitLM, follow
 from specsplit.model.tensor_group import TensorGroup
 from specsplit.observe import announce, fields, set_up
-from specsplit.ranks.mesh import LocalMesh
 from specsplit.ranks.place import Place
 from specsplit.settings import VerifierSettings
 from specsplit_verifier.captured_layers import captured_layers
@@ -27,24 +26,9 @@ from specsplit_verifier.captured_layers import captured_layers
 _log = logging.getLogger(__name__)
 
 
-class Leader(LocalMesh):
-    """The Mesh of a verifier that takes no turns with others, and that followers end with."""
-
-    def __init__(self, group: TensorGroup) -> None:
-        self._group = group
-
-    def abort(self, why: str) -> RankLost:
-        """Followers read why. Any thread may call it."""
-        return self._group.abort(why)
-
-    def close(self) -> None:
-        """Followers are told to leave."""
-        self._group.dismiss()
-
-
 @contextmanager
 def blaming(group: TensorGroup) -> Iterator[None]:
-    """What fails in here, while a part is loaded, ends the group, and all ranks say why. Raises SpecsplitError."""
+    """What fails in here, while a part is loaded, ends the group, and all processes say why. Raises SpecsplitError."""
     try:
         yield
     except SpecsplitError as error:
@@ -52,7 +36,7 @@ def blaming(group: TensorGroup) -> Iterator[None]:
 
 
 def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
-    """This rank's part of the target, captured together with the others'. Raises LoadError if it cannot be served, and RankLost."""
+    """This process's part of the target, captured together with the others'. Raises LoadError if it cannot be served, and RankLost."""
     part = SplitLM.load_part(
         settings.model,
         group,
@@ -65,19 +49,20 @@ def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
     )
     part.capture_together(group, Buckets.of(settings), captured_layers(settings.cuda_graph_layers, part))
     held = {"weight_bytes": weight_bytes(part.model), "kv_bytes": part.kv.nbytes}
-    _log.info("loaded a part of the target", extra=fields(rank=group.rank, of=group.size, **held))
+    _log.info("loaded a part of the target", extra=fields(rank=group.number, of=group.count, **held))
     return part
 
 
-def meet(settings: VerifierSettings, rank: int) -> TensorGroup:
-    """Wait for the processes that the target is split over. Raises RankLost."""
+def meet(settings: VerifierSettings, number: int) -> TensorGroup:
+    """Wait for the processes that the target is split over, of all ranks. Raises RankLost."""
     if cuda := settings.device.startswith("cuda"):
         torch.cuda.set_device(settings.device)  # else torch takes the first for what it makes for all of them
-    return TensorGroup(rank, settings.tp_size, settings.rank_timeout_s, cuda=cuda)
+    _, count = settings.started_together
+    return TensorGroup(number, count, settings.rank_timeout_s, split=settings.tp_size, cuda=cuda)
 
 
 def run_follower(settings: VerifierSettings, place: Place) -> int:
-    """Follow in this process until the leader leaves; the exit status, 1 if a rank is lost. Raises SpecsplitError if it cannot start."""
+    """Follow in this process until the leader leaves; the exit status, 1 if one is lost. Raises SpecsplitError if it cannot start."""
     set_up("verifier", settings.log_level, settings.log_format)
     announce("verifier", settings)
     torch.set_num_threads(settings.threads)

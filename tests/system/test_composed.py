@@ -1,0 +1,107 @@
+"""Two ranks that share the pocket target, each split over two processes, which torchrun starts as users do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from specsplit.cli.folders import drafts_beside
+from specsplit.cli.local import LocalCluster
+from specsplit.client import Client, Options, Result
+from specsplit.requests import Delta
+from tests.support.ranks import free_port
+from tests.system.conftest import SERIAL, eventually
+
+POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
+PROMPTS = [list(range(40, 60)), list(range(300, 330))]
+LONG = 150
+WAYS: dict[str, Options] = {"greedy": {}, "seeded": {"temperature": 0.9, "top_p": 0.95, "seed": 2024}}
+CASES = [(kind, way) for kind in ("none", "standalone") for way in WAYS]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """With a verifier of the whole target, and a drafter."""
+    drafts, options = drafts_beside(POCKET), {"failover_s": 120}
+    with LocalCluster(POCKET, drafts, drafters=["standalone"], coordinator=options) as started:
+        yield started
+
+
+@contextmanager
+def group(coordinator: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Its four processes below torchrun."""
+    options = ["--model", str(POCKET), "--dp-size", "2", "--tp-size", "2", "--coordinator", coordinator]
+    elastic = ["--nproc-per-node", "4", "--max-restarts", "1", "--master-addr", "127.0.0.1"]
+    command = [sys.executable, "-m", "torch.distributed.run", *elastic, "--master-port", str(free_port())]
+    with log.open("wb") as sink:
+        torchrun = subprocess.Popen(
+            [*command, "-m", "specsplit", "serve", "verifier", *options],
+            stdout=sink,
+            stderr=sink,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    try:
+        yield torchrun
+    finally:
+        torchrun.terminate()
+        torchrun.wait(60)
+
+
+def processes_of(torchrun: subprocess.Popen[bytes]) -> list[int]:
+    """By number."""
+    return [int(pid) for pid in Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()]
+
+
+def written(client: Client) -> list[Result]:
+    """What comes of all cases, which are decoded together, one after the other on each rank."""
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        calls = [pool.submit(write, client, place, *case) for place, case in enumerate(CASES)]
+        return [call.result(120) for call in calls]
+
+
+def write(client: Client, place: int, kind: str, way: str) -> Result:
+    options: Options = {"max_tokens": 12, "ignore_eos": True, "drafter": kind, "plan": SERIAL, **WAYS[way]}
+    return client.generate(PROMPTS[place % len(PROMPTS)], timeout_s=120, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_ranks_of_two_processes_write_what_one_verifier_does_and_a_stream_outlives_a_killed_follower(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    log, one = tmp_path / "processes.log", cluster.verifiers[0]
+    with cluster.client() as client:
+        whole = [each.tokens for each in written(client)]
+        long = client.generate(PROMPTS[0], max_tokens=LONG, ignore_eos=True, drafter="none").tokens
+        there = len(client.cluster().members)
+        with group(cluster.address, log) as torchrun:
+            eventually(lambda: len(client.cluster().members) == there + 2, within_s=120)
+            one.terminate()
+            assert one.wait(30) == 0
+            parts = written(client)
+            assert [each.tokens for each in parts] == whole
+            assert len({each.done.verifier for each in parts}) == 2
+            assert all(
+                each.speculation.accepted for (kind, _), each in zip(CASES, parts, strict=True) if kind != "none"
+            )
+            tokens: list[int] = []
+            for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
+                if isinstance(event, Delta):
+                    if not tokens:
+                        os.kill(processes_of(torchrun)[3], signal.SIGKILL)
+                    tokens += event.tokens
+            assert tuple(tokens) == long
+            assert b"rank 3 of 4 is lost" in log.read_bytes()
+            assert log.read_bytes().count(b"joined the cluster") == 4
+            eventually(lambda: len(client.cluster().members) == there + 1, within_s=120)
+            os.kill(processes_of(torchrun)[2], signal.SIGTERM)
+            assert torchrun.wait(60) == 0, "a rank that is told to leave takes the others and all followers with it"
+            assert b"terminate called" not in log.read_bytes()
