@@ -137,12 +137,12 @@ def _obey(lm: SplitLM, group: TensorGroup, command: Command) -> None:
     """What fails in a turn ends the group before the turn would go on without the rest of its forward."""
     match command:
         case Forward():
-            with lm.turn(command.turn.rows, command.turn.demand), group.together():
+            with lm.turn(command.turn.rows, command.turn.demand), group.or_leave():
                 lm.forward(command.rows)
         case Move():
             lm.move(command.source, command.target)
         case Trial():
-            with lm.turn(command.turn.rows, command.turn.demand), group.together():
+            with lm.turn(command.turn.rows, command.turn.demand), group.or_leave():
                 lm.trial()
         case Leave():
             pass
