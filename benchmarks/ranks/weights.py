@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 
 from specsplit.errors import RankLost
 from specsplit.model.load import load_model
-from specsplit.ranks.mesh import LocalMesh
+from specsplit.ranks.mesh import LocalMesh, Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,16 @@ class _Part(LocalMesh):
         self.rank = rank
         self.size = size
 
-    def assemble(self) -> None:
+    def assemble(self, numbers: Sequence[int] = ()) -> tuple[Numbers, ...]:
+        raise self.abort("")
+
+    def settle(self) -> None:
+        raise self.abort("")
+
+    def before_parting(self, work: Callable[[], object]) -> None:
+        raise self.abort("")
+
+    def or_leave(self) -> AbstractContextManager[None]:
         raise self.abort("")
 
     def gather(self, rows: Tensor) -> Tensor:
