@@ -142,10 +142,10 @@ def write_and_kill(cluster: LocalCluster, prompt: list[int], drafter: str) -> tu
                 accepted_after += event.num_correct_drafts if killed else 0
             if len(tokens) > 50 and not killed:
                 busy = {member.member_id for member in client.cluster().members if member.load.sessions}
-                for child in cluster.drafters:
-                    if child.name in busy and child.alive:
-                        child.kill()
-                        killed = True
+                drafting = [child for child in cluster.drafters if child.name in busy and child.alive]
+                if len(drafting) == 1:  # else it is being handed over, and the one that it leaves has not told yet
+                    drafting[0].kill()
+                    killed = True
     assert killed
     return tuple(tokens), accepted_after
 
