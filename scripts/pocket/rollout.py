@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from specsplit.model.attention import tokens_first
 from specsplit.model.heads import Head
 
 
@@ -45,11 +46,11 @@ class Unrolled:
             )
         else:
             out = self._attend_to_guesses(asked, scale)
-        return out.transpose(1, 2).reshape(query.shape)
+        return out.transpose(1, 2).reshape(query.transpose(1, 2).shape)
 
     def _by_sequence(self, rows: Tensor) -> Tensor:
-        """[B * N, heads, width] -> [B, heads, N, width]"""
-        return rows.unflatten(0, (self._sequences, -1)).transpose(1, 2)
+        """[1, heads, B * N, width] -> [B, heads, N, width]"""
+        return tokens_first(rows).unflatten(0, (self._sequences, -1)).transpose(1, 2)
 
     def _attend_to_guesses(self, query: Tensor, scale: float) -> Tensor:
         """query [B, H, N, width] -> [B, H, N, width]"""

@@ -32,7 +32,7 @@ class ForwardBatch(Protocol):
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        """query [T, H, D], key and value [T, kv_heads, D] of the new tokens -> [T, H, D].
+        """query [1, H, T, D], key and value [1, kv_heads, T, D] of the new tokens, as a layer of transformers has them -> [1, T, H, D].
 
         `scaling` None means D ** -0.5. `extras` is whatever else the architecture tells its attention (sliding_window, softcap
         ...): looked at once at load, where anything that would change the result is refused.
@@ -46,7 +46,12 @@ class TrialForward:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        return torch.zeros_like(query)
+        return torch.zeros_like(query).transpose(1, 2)
+
+
+def tokens_first(heads_first: Tensor) -> Tensor:
+    """[1, H, T, D] -> [T, H, D], without a copy."""
+    return heads_first[0].transpose(0, 1)
 
 
 class AttentionBackend(Protocol):
@@ -90,12 +95,11 @@ def _attention(
             f"{type(module).__name__} is not told what its model was called with, so its attention cannot be paged: transformers' own "
             "code of it hands on no keywords"
         )
-    query, key, value = (heads_first[0].transpose(0, 1) for heads_first in (query, key, value))
     width, missing = value.shape[-1], key.shape[-1] - value.shape[-1]
     if missing > 0:  # multi-head latent attention: its values are stored as wide as its keys, with zeros behind
         value = pad(value, (0, missing))
     out = forward_batch.attend(module.layer_idx, query, key, value, scaling, extras)
-    return (out if missing <= 0 else out[..., :width]).unsqueeze(0), None
+    return out if missing <= 0 else out[..., :width], None
 
 
 def keep_from_compiler() -> None:

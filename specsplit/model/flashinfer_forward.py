@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specsplit.model.attention import tokens_first
 from specsplit.model.flashinfer_plan import PagedRows
 from specsplit.model.kv import KVCache
 
@@ -111,13 +112,14 @@ class FlashInferForward:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        self.kv.write(layer, self.write_slots, key, value)
+        query = tokens_first(query)
+        self.kv.write(layer, self.write_slots, tokens_first(key), tokens_first(value))
         if len(self.groups) == 1:
-            return self._attend(self.groups[0], layer, query, scaling)
+            return self._attend(self.groups[0], layer, query, scaling).unsqueeze(0)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         for group in self.groups:
             out[group.tokens] = self._attend(group, layer, query[group.tokens], scaling)
-        return out
+        return out.unsqueeze(0)
 
     def _attend(self, group: PlannedGroup, layer: int, query: Tensor, scaling: float | None) -> Tensor:
         out, weight = group.seen.run(layer, query, scaling)

@@ -47,8 +47,11 @@ class InputBatch:
         """[B] each, on the host: index of each row's first token, Q and L of each row."""
         self.run: Final = _run(rows[0], tables) if len(rows) == 1 else None
         """The slots of the only row, if its pages lie side by side: then its KV can be read where it is."""
-        self.write_slots: Final = self._tensor(self._write_slots())
+
+    @cached_property
+    def write_slots(self) -> Tensor:
         """[T] where the KV of the new tokens goes: the last of what their rows see."""
+        return self._tensor(self._write_slots())
 
     @property
     def _size(self) -> int:

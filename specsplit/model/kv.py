@@ -60,6 +60,11 @@ class KVCache:
         return self.data.shape[2]
 
     @property
+    def in_place(self) -> bool:
+        """Whether it is kept in the type that attention computes in, so that nothing of it has to be copied to be read."""
+        return self.raw is self.data
+
+    @property
     def nbytes(self) -> int:
         """Memory held."""
         return self.data.nbytes
@@ -73,7 +78,7 @@ class KVCache:
         """Keys and values of one layer at slots [n] -> [2, n, kv_heads, head_dim] in `dtype`. A slice of that type is no copy."""
         pair = self._layers[layer]
         seen = pair[:, slots] if isinstance(slots, slice) else pair.index_select(1, slots)
-        return seen if self.raw is self.data else seen.view(self.data.dtype).to(self.dtype)
+        return seen if self.in_place else seen.view(self.data.dtype).to(self.dtype)
 
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots source [n] to slots target [n] in every layer. The two may overlap: all is read before anything is written."""
@@ -81,7 +86,7 @@ class KVCache:
             self.raw.index_copy_(2, target, self.raw.index_select(2, source))
 
     def _as_stored(self, numbers: Tensor) -> Tensor:
-        if self.raw is self.data:
+        if self.in_place:
             return numbers
         limit = torch.finfo(self.data.dtype).max
         return numbers.clamp(-limit, limit).to(self.data.dtype).view(torch.uint8)

@@ -115,8 +115,8 @@ class _Recorder:
             raise LoadError(
                 f"its keys are {key.shape[-1]} wide and its values {value.shape[-1]}; wider values are not supported"
             )
-        self._shapes[layer] = (query.shape[1], key.shape[1], key.shape[2])
-        return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+        self._shapes[layer] = (query.shape[1], key.shape[1], key.shape[3])
+        return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2)
 
     def _check_extras(self, layer: int, extras: dict[str, Any]) -> None:
         for name, value in extras.items():

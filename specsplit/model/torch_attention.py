@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from specsplit.model.attention import ForwardBatch, tokens_first
 from specsplit.model.batch import Ints, Row
 from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import KVCache
 from specsplit.model.page_tables import PageTables
+from specsplit.model.run_attention import RunForward
 from specsplit.model.transfer import on_device
 
 if TYPE_CHECKING:
@@ -61,10 +63,11 @@ class TorchForward:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        self.kv.write(layer, self.write_slots, key, value)
+        query = tokens_first(query)
+        self.kv.write(layer, self.write_slots, tokens_first(key), tokens_first(value))
         parts = [_attend_bucket(bucket, query, self.kv.read(layer, bucket.slots), scaling) for bucket in self.buckets]
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return out if self.restore is None else out.index_select(0, self.restore)
+        return (out if self.restore is None else out.index_select(0, self.restore)).unsqueeze(0)
 
 
 class TorchAttention:
@@ -75,9 +78,17 @@ class TorchAttention:
         self._group = group
         self._device = kv.data.device
 
-    def plan(self, batch: InputBatch) -> TorchForward:
-        if len(batch.rows) == 1:
-            return TorchForward(self._kv, batch.write_slots, (self._single(batch.rows[0], batch),), None)
+    def plan(self, batch: InputBatch) -> ForwardBatch:
+        if batch.run is None or not self._kv.in_place:
+            return self.gathered(batch)
+        return RunForward(self._kv, batch.run, len(batch.tokens), self._row_bias(batch.rows[0]))
+
+    def gathered(self, batch: InputBatch) -> TorchForward:
+        """Lay out rows whose pages lie anywhere."""
+        if len(batch.rows) == 1:  # nothing is padded
+            slots = batch.slots([0]).reshape(-1) if batch.run is None else batch.run
+            bucket = _Bucket(1, None, slots, self._row_bias(batch.rows[0]))
+            return TorchForward(self._kv, batch.write_slots, (bucket,), None)
         members: dict[tuple[int, int], list[int]] = {}
         for index, row in enumerate(batch.rows):
             members.setdefault(_bucket_key(row), []).append(index)
@@ -96,18 +107,13 @@ class TorchAttention:
     def static(self, tables: PageTables, buckets: Buckets) -> None:
         """Every batch has other kernels, and allocates."""
 
-    def _single(self, row: Row, batch: InputBatch) -> _Bucket:
-        """A row by itself: nothing is padded, and where its pages are a run its KV is read in place."""
-        hidden = None
-        if row.tail_mask.size > 1 and not row.tail_mask.all():
-            hidden = np.zeros((1, row.num_tokens, row.pages.length), dtype=np.bool_)
-            np.logical_not(row.tail_mask, out=hidden[0, :, row.pages.length - row.tail_mask.shape[1] :])
-        return _Bucket(
-            size=1,
-            queries=None,
-            slots=batch.run if batch.run is not None else batch.slots([0]).reshape(-1),
-            bias=None if hidden is None else self._bias(hidden),
-        )
+    def _row_bias(self, row: Row) -> Tensor | None:
+        """Of a row that is not padded."""
+        if row.tail_mask.size == 1 or row.tail_mask.all():
+            return None
+        hidden = np.zeros((1, row.num_tokens, row.pages.length), dtype=np.bool_)
+        np.logical_not(row.tail_mask, out=hidden[0, :, row.pages.length - row.tail_mask.shape[1] :])
+        return self._bias(hidden)
 
     def _bucket(self, batch: InputBatch, indices: Sequence[int], queries: Ints | None) -> _Bucket:
         slots, rows = batch.slots(indices), [batch.rows[index] for index in indices]

@@ -47,7 +47,7 @@ class Ragged:
         """Query, key and value of the new tokens, in the strides in which a model hands them on."""
         total = sum(row.num_tokens for row in self.rows)
         query, key, value = (
-            torch.randn(heads, total, head_dim, device=device).to(dtype).transpose(0, 1) for heads in (2 * group, 2, 2)
+            torch.randn(1, heads, total, head_dim, device=device).to(dtype) for heads in (2 * group, 2, 2)
         )
         return query, key, value
 

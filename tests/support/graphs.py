@@ -17,7 +17,7 @@ from specsplit.model import CausalLM, Row
 from specsplit.model.graphs import Bucket, Captured, Results
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.runner import ModelRunner
-from specsplit.model.torch_attention import TorchForward
+from specsplit.model.torch_attention import TorchAttention, TorchForward
 
 
 class RecordingCapturer:
@@ -123,9 +123,9 @@ class TorchStatic:
 
     def plan(self, rows: Sequence[Row], bucket: Bucket, form: Any, half: int) -> None:
         batch = InputBatch(rows, self._runner.pool.tables, self._runner.device)
-        forward = self._runner.backend.plan(batch)
-        assert isinstance(forward, TorchForward) and len(batch.tokens) == bucket.tokens
-        self.plans[bucket] = forward
+        backend = self._runner.backend
+        assert isinstance(backend, TorchAttention) and len(batch.tokens) == bucket.tokens
+        self.plans[bucket] = backend.gathered(batch)
 
 
 @dataclass(frozen=True)
