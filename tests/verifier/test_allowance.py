@@ -122,24 +122,14 @@ def test_what_was_saved_for_sessions_that_are_over_is_kept_until_what_they_had_s
     assert uses_of(allowance, EMPTY) == SAVED * 2 * RESTS, "nothing of them can come any more"
 
 
-def test_a_session_that_was_opened_anew_is_not_answered_by_what_was_said_before() -> None:
+def test_a_grow_after_more_commits_than_were_told_answers_nothing() -> None:
     allowance = Allowance(MAX_NODES, 1.0)
-    for event in (OPEN, Commit(1, 0, (3,)), Commit(2, 0, (3,)), Close(), OPEN):
-        allowance.told(1, event)
+    allowance.told(1, OPEN)
     for number in range(1, 31):
         allowance.told(1, Commit(number, 0, (3,)))
         if number < 2:
             allowance.heard([(1, Grow(2))])
-    assert uses_of(allowance, EMPTY) == 34 * RESTS
-
-
-def test_a_stream_has_the_sessions_that_were_opened_on_it_and_not_closed() -> None:
-    allowance = Allowance(MAX_NODES, 1.0)
-    assert not allowance.has(1)
-    allowance.told(1, OPEN)
-    allowance.told(2, OPEN)
-    allowance.told(1, Close())
-    assert not allowance.has(1) and allowance.has(2)
+    assert uses_of(allowance, EMPTY) == 31 * RESTS
 
 
 def test_what_is_too_much_is_named_with_what_was_left_and_what_was_allowed() -> None:

@@ -30,6 +30,7 @@ from specsplit.wire.limits import MAX_EVENTS, MAX_MALFORMED_EVENTS
 from specsplit.wire.packing import bytes_of, packed
 from specsplit_verifier.events import DrafterLost, FromDrafter
 from specsplit_verifier.links import DRAFT, OTHERS, Links, Stream, why_over
+from specsplit_verifier.openings import OVER
 from tests.support.flooding import KINDS, flooding
 from tests.support.garbage import GARBAGE
 
@@ -201,15 +202,46 @@ async def test_what_was_meant_for_a_lost_stream_is_not_sent_on_the_next_one() ->
             links.send([*old, (address, 3, OPEN), *old, (address, 3, commit), (address, 3, Close()), *old])
             links.send([(address, 7, OPEN), (address, 7, commit)])
             assert [await told.get() for _ in range(5)] == [
-                (3, "open"),
-                (3, "commit"),
-                (3, "close"),
-                (7, "open"),
-                (7, "commit"),
+                (1, "open"),
+                (1, "commit"),
+                (1, "close"),
+                (2, "open"),
+                (2, "commit"),
             ]
     finally:
         await links.close()
         await server.stop(None)
+
+
+async def test_what_was_said_of_a_session_before_it_was_closed_is_not_of_what_was_opened_since() -> None:
+    """It was on its way when the session was preempted, and came when it ran again."""
+
+    async def draft(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        opened: list[int] = []
+        async for request in requests:
+            for event in drafter_pb2.DraftRequest.FromString(request).events:
+                opened += [event.session_id] if event.HasField("open") else []
+            if len(opened) == 3:
+                first, other, again = opened
+                grows = [(first, Grow(0, (9,), (0,), (3,), (-1.0,))), (again, Grow(0)), (other, Grow(0))]
+                yield draft_response(grows).SerializeToString()
+
+    handler = grpc.stream_stream_rpc_method_handler(draft)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DRAFTER_SERVICE, {"Draft": handler}),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
+    links = Links(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
+    try:
+        async with asyncio.timeout(20):
+            links.send([(address, 7, OPEN), (address, 5, OPEN), (address, 7, Close()), (address, 7, OPEN)])
+            message = await heard.get()
+    finally:
+        await links.close()
+        await server.stop(None)
+    assert isinstance(message, FromDrafter)
+    assert [session for session, _ in message.events] == [OVER, 7, 5]
 
 
 async def test_a_status_with_which_a_drafter_ends_the_stream_is_told_also_where_writing_notices_it_first() -> None:

@@ -73,10 +73,6 @@ class Allowance:
         self._last_session = 0
         """The highest id of a session that was opened."""
 
-    def has(self, session: int) -> bool:
-        """Tell whether a session is open on this stream."""
-        return session in self._unanswered.sessions
-
     def told(self, session: int, event: ToDrafter) -> None:
         """The drafter is told something, and may say something to that."""
         unanswered = min(self._unanswered.count, UNANSWERED)

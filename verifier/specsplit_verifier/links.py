@@ -28,6 +28,7 @@ from specsplit.wire.packing import bytes_of, packed
 from specsplit_verifier.allowance import Allowance, Overdrawn
 from specsplit_verifier.claims import Claims
 from specsplit_verifier.events import DrafterLost, FromDrafter
+from specsplit_verifier.openings import Openings
 
 _log = logging.getLogger(__name__)
 MAX_UNREAD = 2**28
@@ -45,7 +46,7 @@ DRAFT: Final = f"/{DRAFTER_SERVICE}/Draft"
 
 Stream: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
 Said: TypeAlias = Sequence[tuple[int, ToVerifier | InvalidRequest]]
-"""What a drafter says of which session; InvalidRequest stands for an event that could not be read."""
+"""What a drafter says of which opening; InvalidRequest stands for an event that could not be read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +58,8 @@ class DrafterStream:
     statistics: LinkStatistics
     claims: Claims
     allowance: Allowance
+    openings: Openings = field(default_factory=Openings)
+    """Sessions go by the numbers of these, here and in `claims`, `allowance` and `unsent`."""
     unsent: list[tuple[int, ToDrafter]] = field(default_factory=list[tuple[int, ToDrafter]])
     unread: int = 0
     """Bytes of what is queued, and of what the transport has not taken yet."""
@@ -106,13 +109,14 @@ class Links:
             link = self._links.get(address)
             if isinstance(event, Open):
                 link = link or self._open(address)
-            if link is None or not (isinstance(event, Open) or link.allowance.has(session)):
+            number = None if link is None else link.openings.tell(session, event)
+            if link is None or number is None:
                 continue
-            link.unsent.append((session, event))
+            link.unsent.append((number, event))
             link.unread += _held(event)
             link.more.set()
-            link.claims.told(session, event, self._clock.now())
-            link.allowance.told(session, event)
+            link.claims.told(number, event, self._clock.now())
+            link.allowance.told(number, event)
 
     def _open(self, address: str) -> DrafterStream | None:
         try:
@@ -180,7 +184,7 @@ class Links:
         async for data in call:
             events = link.read(data)
             link.claims.heard(events, self._clock.now())
-            self._on_event(FromDrafter(link.address, events))
+            self._on_event(FromDrafter(link.address, link.openings.heard(events)))
         return "it ended the stream"
 
     async def _write(self, link: DrafterStream, call: Stream) -> str:
