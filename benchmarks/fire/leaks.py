@@ -1,9 +1,13 @@
-"""Whether what a process holds grows: the slope of a line through its samples by least squares. Pure."""
+"""Whether what a process holds grows: the slope of a line, by least squares, through the least of every stretch of its life. Pure.
+
+What callers come and go with lifts single samples, and may do so at the end of a life; what is never given back lifts the least too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from benchmarks.fire.samples import DESCRIPTORS, PAGES, RSS, SESSIONS, TASKS, THREADS, Life, Samples
@@ -11,6 +15,8 @@ from benchmarks.fire.samples import DESCRIPTORS, PAGES, RSS, SESSIONS, TASKS, TH
 WARM_UP: Final = 1 / 3
 """The first part of a life, which is left out: caches fill, code is loaded."""
 LEAST_SAMPLES: Final = 5
+STRETCHES: Final = 12
+"""Equal parts of what is judged of a life; of fewer samples each is a part."""
 JUDGED_MINUTES: Final = 3.0
 """A shorter life is not judged."""
 
@@ -27,7 +33,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     RSS: Bound(1.0, 32.0), DESCRIPTORS: Bound(0.5, 12.0), THREADS: Bound(0.5, 8.0), TASKS: Bound(1.0, 40.0),
     SESSIONS: Bound(0.5, 8.0), PAGES: Bound(4.0, 200.0),
 }  # fmt: skip
-"""RSS in MiB. What callers come and go with moves counts by some tens; a leak goes on."""
+"""RSS in MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,13 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
 
 
+def least(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The sample with the least y of every stretch."""
+    count = min(STRETCHES, len(points))
+    bounds = [len(points) * index // count for index in range(count + 1)]
+    return [min(points[first:end], key=lambda point: point[1]) for first, end in pairwise(bounds)]
+
+
 def growths(taken: Samples) -> Iterator[Growth]:
     """Every amount of every life that has samples enough."""
     for life, sampled in taken.lives.items():
@@ -68,4 +81,4 @@ def growths(taken: Samples) -> Iterator[Growth]:
         for what in BOUNDS:
             points = [(at / 60, amounts[what]) for at, amounts in warm if what in amounts]
             if len(points) >= LEAST_SAMPLES:
-                yield Growth(life, what, slope(points), minutes)
+                yield Growth(life, what, slope(least(points)), minutes)

@@ -31,7 +31,7 @@ from benchmarks.fire.logs import Logs
 from benchmarks.fire.mix import Asked, Manner, mutes, plan_changes, requests
 from benchmarks.fire.outcomes import Outcome, Tally
 from benchmarks.fire.recovery import Recoveries, first_token, next_tokens
-from benchmarks.fire.samples import DESCRIPTORS, RSS, SESSIONS, THREADS, Life, Samples, held_by, told_by
+from benchmarks.fire.samples import DESCRIPTORS, PAGES, RSS, SESSIONS, THREADS, Life, Samples, held_by, told_by
 from benchmarks.fire.stillness import STANDSTILL_S, Stillness
 from benchmarks.known import Known
 from specsplit.values import PlanChanges
@@ -99,6 +99,18 @@ def test_what_grows_behind_the_warm_up_leaks_and_what_goes_up_and_down_does_not(
     (little,) = growths(life(2.0, minutes=6.0))
     assert not little.leaks, "so few MiB may be a cache that fills"
     assert not list(growths(life(50.0, minutes=2.0))), "too short to be judged"
+
+
+def test_what_is_held_for_callers_at_the_end_of_a_life_is_no_leak_and_what_is_never_given_back_is() -> None:
+    taken = Samples()
+    busy = [float(7 * at % 250) for at in range(100)] + [
+        2000.0
+    ] * 5  # at 104 a stopped verifier's sessions are still there
+    for pid, kept in enumerate((0.0, 6.0)):
+        taken.lives[Life("eagle3", pid)] = [
+            (at * 3.0, {PAGES: (at % 4 > 0) * pages + at * kept}) for at, pages in enumerate(busy)
+        ]
+    assert [growth.leaks for growth in growths(taken)] == [False, True]
 
 
 def test_samples_are_written_a_line_each(tmp_path: Path) -> None:
