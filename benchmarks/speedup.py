@@ -192,7 +192,7 @@ def run(context: Context, *, chat_model: bool = False) -> None:
     models = drafts_beside(subject.target)
     kinds = [kind for kind in KINDS if kind in models or not kind.needs_model]
     account = VerifierAccount()
-    verifier = {"inflate_layers": subject.layers, "metrics_listen": "127.0.0.1:0"}
+    verifier = {"inflate_layers": subject.layers, "metrics_listen": "127.0.0.1:0", "prefix_cache": False}
     started = LocalCluster(subject.target, models, drafters=kinds, verifier=verifier, listener=account.hear)
     with started as cluster, cluster.client() as client:
         drafters = {ALONE: "none"} | {f"specsplit, {kind.value}": kind.value for kind in kinds}
@@ -214,7 +214,8 @@ def run(context: Context, *, chat_model: bool = False) -> None:
     notes = [
         subject.note,
         "From request to last token, prompt included, as the caller sees it. specsplit: client, coordinator, verifier and drafters "
-        "are processes of their own, target and draft on one thread each. generate: one process. float32, the same weights everywhere.",
+        "are processes of their own, target and draft on one thread each. generate: one process. float32, the same weights everywhere. Every way "
+        "reads each prompt anew (prefix_cache = off), since prompts come back and generate keeps nothing of them.",
         *(["assistant_model: the standalone draft, transformers' default schedule."] if subject.draft else []),
         f"Prompt lookup: prompt_lookup_num_tokens={PROMPT_LOOKUP}.",
         "Milliseconds a token: specsplit's verifier tells forward, waiting and host (its metrics); generate's models are timed where they "
@@ -226,5 +227,6 @@ def run(context: Context, *, chat_model: bool = False) -> None:
         "prompt": subject.prompt,
         "plan": "default",
         "threads": "1 per model unless named",
+        "prefix_cache": "off",
     }
     context.finish(subject.name, subject.title, COLUMNS, rows, settings, notes, draw)
