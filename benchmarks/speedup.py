@@ -214,8 +214,8 @@ def run(context: Context, *, chat_model: bool = False) -> None:
     notes = [
         subject.note,
         "From request to last token, prompt included, as the caller sees it. specsplit: client, coordinator, verifier and drafters "
-        "are processes of their own, target and draft on one thread each. generate: one process. float32, the same weights everywhere. Every way "
-        "reads each prompt anew (prefix_cache = off), since prompts come back and generate keeps nothing of them.",
+        "are processes of their own, target and draft on one thread each. generate: one process. float32, the same weights everywhere. "
+        "Every way reads each prompt anew (prefix_cache = off), since prompts come back and generate keeps nothing of them.",
         *(["assistant_model: the standalone draft, transformers' default schedule."] if subject.draft else []),
         f"Prompt lookup: prompt_lookup_num_tokens={PROMPT_LOOKUP}.",
         "Milliseconds a token: specsplit's verifier tells forward, waiting and host (its metrics); generate's models are timed where they "
