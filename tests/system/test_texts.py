@@ -43,9 +43,9 @@ def test_sampled_sessions_are_handed_over_from_ngram_to_standalone_unless_their_
         assert seen(cluster, "ngram-0").movable == 2
         late = cluster.spawn_drafter("standalone")
         cluster.wait_joined()
-        eventually(lambda: seen(cluster, late.name).movable >= 1, 30)
+        eventually(lambda: places.scraped("verifier-0")("specsplit_hand_overs_total") >= 1)
         told = seen(cluster, "ngram-0")
         assert told.sessions > told.movable, "the one whose caller asked for it"
         first, second, wished = (each.result() for each in asked)
         assert first.text == second.text == wished.text, "the same seed, whoever drafts"
-        assert places.scraped("verifier-0")("specsplit_hand_overs_total") >= 1
+        assert seen(cluster, late.name).accepted > 1.0, "nodes a step"

@@ -209,7 +209,7 @@ async def test_sessions_that_finish_in_the_same_step_ship_nothing_for_it(target:
 async def test_a_drafter_that_stops_reading_behind_the_prompt_loses_the_session_and_the_log_says_why(
     target: Path, truth: list[list[int]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    limits = {"step_token_budget": 16, "feature_window": 8, "feature_retention": 32}
+    limits = {"step_token_budget": 16, "feature_window": 8, "feature_retention": 32, "paced_step_base_ms": 10.0}
     async with reading(NEED, truth, reads_to=39) as (reader, endpoint), verifier_over(target, **limits) as verifier:
         with caplog.at_level(logging.WARNING):
             tokens, end = await decode(verifier, request(PROMPTS[0], endpoint))
