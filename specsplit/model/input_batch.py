@@ -53,6 +53,18 @@ class InputBatch:
         """[T] where the KV of the new tokens goes: the last of what their rows see."""
         return self._tensor(self._write_slots())
 
+    @cached_property
+    def new_run(self) -> slice | None:
+        """The slots of the only row's new tokens, if they lie side by side and the host can tell."""
+        count = len(self.tokens)
+        if self.run is not None:
+            return slice(self.run.stop - count, self.run.stop)
+        if len(self.rows) > 1 or not self._in_numpy:
+            return None
+        slots = self._slots[0, -count:]
+        first, end = int(slots[0]), int(slots[-1]) + 1
+        return slice(first, end) if end - first == count and bool((slots[1:] > slots[:-1]).all()) else None
+
     @property
     def _size(self) -> int:
         """Tokens to a page of `_pages`. In numpy those are slots, since the host's tables say the slot of every token."""

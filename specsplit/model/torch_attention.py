@@ -24,7 +24,7 @@ from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import KVCache
 from specsplit.model.page_tables import PageTables
-from specsplit.model.run_attention import RunForward
+from specsplit.model.row_attention import RowForward
 from specsplit.model.transfer import on_device
 
 if TYPE_CHECKING:
@@ -79,15 +79,14 @@ class TorchAttention:
         self._device = kv.data.device
 
     def plan(self, batch: InputBatch) -> ForwardBatch:
-        if batch.run is None or not self._kv.in_place:
+        if batch.new_run is None or not self._kv.in_place:
             return self.gathered(batch)
-        return RunForward(self._kv, batch.run, len(batch.tokens), self._row_bias(batch.rows[0]))
+        return RowForward(self._kv, _row_slots(batch), batch.new_run, self._row_bias(batch.rows[0]))
 
     def gathered(self, batch: InputBatch) -> TorchForward:
-        """Lay out rows whose pages lie anywhere."""
+        """Lay out any rows."""
         if len(batch.rows) == 1:  # nothing is padded
-            slots = batch.slots([0]).reshape(-1) if batch.run is None else batch.run
-            bucket = _Bucket(1, None, slots, self._row_bias(batch.rows[0]))
+            bucket = _Bucket(1, None, _row_slots(batch), self._row_bias(batch.rows[0]))
             return TorchForward(self._kv, batch.write_slots, (bucket,), None)
         members: dict[tuple[int, int], list[int]] = {}
         for index, row in enumerate(batch.rows):
@@ -147,6 +146,11 @@ def plan_on_device(kv: KVCache, group: int, batch: DeviceBatch) -> TorchForward:
     per_head = bias.unsqueeze(1).expand(size, group, queries, length)
     bucket = _Bucket(size, None, batch.slots.reshape(-1), per_head.reshape(size, 1, group * queries, length))
     return TorchForward(kv, batch.write_slots, (bucket,), None)
+
+
+def _row_slots(batch: InputBatch) -> Tensor | slice:
+    """[L] of the only row."""
+    return batch.slots([0]).reshape(-1) if batch.run is None else batch.run
 
 
 def _bucket_key(row: Row) -> tuple[int, int]:
