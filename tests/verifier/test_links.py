@@ -34,7 +34,18 @@ from specsplit_verifier.openings import OVER
 from tests.support.flooding import KINDS, flooding
 from tests.support.garbage import GARBAGE
 
+Draft = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 OPEN = Open((1, 2), Sampling(), Plan(), Vocabulary(9), 8)
+
+
+async def served(draft: Draft) -> tuple[grpc.aio.Server, str]:
+    """A drafter that answers every stream so, and where it is."""
+    handler = grpc.stream_stream_rpc_method_handler(draft)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DRAFTER_SERVICE, {"Draft": handler}),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    return server, address
 
 
 async def why_lost(answer: bytes) -> str:
@@ -45,11 +56,7 @@ async def why_lost(answer: bytes) -> str:
         yield answer
         await asyncio.Event().wait()
 
-    handler = grpc.stream_stream_rpc_method_handler(draft)
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DRAFTER_SERVICE, {"Draft": handler}),))
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
+    server, address = await served(draft)
     heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
     links = Links(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
     links.send([(address, 1, OPEN)])
@@ -76,11 +83,7 @@ async def why_lost_in_the_end(say: Callable[[int], bytes], told: int, patience_s
             yield say(opened)
             await asyncio.sleep(0.1)
 
-    handler = grpc.stream_stream_rpc_method_handler(draft)
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DRAFTER_SERVICE, {"Draft": handler}),))
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
+    server, address = await served(draft)
     lost = asyncio.get_running_loop().create_future()
 
     def heard(event: FromDrafter | DrafterLost) -> None:
@@ -186,11 +189,7 @@ async def test_what_was_meant_for_a_lost_stream_is_not_sent_on_the_next_one() ->
                 told.put_nowait((event.session_id, event.WhichOneof("event") or ""))
         yield b""
 
-    handler = grpc.stream_stream_rpc_method_handler(draft)
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DRAFTER_SERVICE, {"Draft": handler}),))
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
+    server, address = await served(draft)
     heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
     links = Links(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
     commit = Commit(1, 0, (3,))
@@ -226,11 +225,7 @@ async def test_what_was_said_of_a_session_before_it_was_closed_is_not_of_what_wa
                 grows = [(first, Grow(0, (9,), (0,), (3,), (-1.0,))), (again, Grow(0)), (other, Grow(0))]
                 yield draft_response(grows).SerializeToString()
 
-    handler = grpc.stream_stream_rpc_method_handler(draft)
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DRAFTER_SERVICE, {"Draft": handler}),))
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
+    server, address = await served(draft)
     heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
     links = Links(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
     try:
@@ -249,11 +244,7 @@ async def test_a_status_with_which_a_drafter_ends_the_stream_is_told_also_where_
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
         yield b""
 
-    handler = grpc.stream_stream_rpc_method_handler(refuse)
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DRAFTER_SERVICE, {"Draft": handler}),))
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
+    server, address = await served(refuse)
     async with dial(address) as channel, asyncio.timeout(20):
         call: Stream = channel.stream_stream(DRAFT)()
 
