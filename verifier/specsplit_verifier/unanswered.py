@@ -28,7 +28,7 @@ class _Asked:
 
     def applied(self, commits: int) -> int:
         """The drafter has applied so many commits: the number of the last of them, 0 if it was never told so many."""
-        if commits > self.commits:  # that is not so
+        if commits > self.commits:  # it was told of fewer, so its word counts for nothing
             return 0
         while len(self.numbers) > 1 and self.commits - len(self.numbers) + 1 < commits:
             self.numbers.popleft()
