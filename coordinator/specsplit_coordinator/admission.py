@@ -22,7 +22,8 @@ from specsplit_coordinator.fair_queue import Claim, FairQueue
 from specsplit_coordinator.need import Need
 from specsplit_coordinator.placement import better_verifier, candidates, choose_verifier
 from specsplit_coordinator.quotas import Quotas
-from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.seat import Seat
 
 
 class Lease:

@@ -20,7 +20,8 @@ from typing import TypeVar
 
 from specsplit.clock import Clock
 from specsplit.values import DrafterKind, DrafterReport
-from specsplit_coordinator.registry import Registry, Seat, kind_of
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.seat import Seat, kind_of
 
 K = TypeVar("K")
 

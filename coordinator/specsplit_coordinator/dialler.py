@@ -18,7 +18,7 @@ from specsplit.v1 import verifier_pb2_grpc
 from specsplit.wire.verifier import decode_event, decode_to_wire
 from specsplit.wire.watching import Watched, watch_event, watch_to_wire
 from specsplit_coordinator.lines import Lines
-from specsplit_coordinator.registry import Seat
+from specsplit_coordinator.seat import Seat
 
 _OF_A_VERIFIER = frozenset(CODES.values()) - {
     grpc.StatusCode.UNIMPLEMENTED,

@@ -16,7 +16,7 @@ import grpc
 from specsplit.observe import Tracing
 from specsplit.rpc import Pems, dial, shown_to_servers
 from specsplit.settings import TransportSettings
-from specsplit_coordinator.registry import Seat
+from specsplit_coordinator.seat import Seat
 
 LAST_WORDS_S = 5.0
 """How long the calls to a verifier that drained may go on once it has left: the end of a session and that of its membership come over

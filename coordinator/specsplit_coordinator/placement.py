@@ -10,7 +10,8 @@ from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.values import DrafterInfo, DrafterKind, Vocabulary
 from specsplit_coordinator.balance import GUESS_STEPS, Balance
 from specsplit_coordinator.need import Need
-from specsplit_coordinator.registry import KIND_ORDER, Registry, Seat, fitting_info
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.seat import KIND_ORDER, Seat, fitting_info
 
 EXPLORE_EVERY = 16
 """One greedy session in so many, and one sampled one, goes to the drafter of which such text has seen least lately, if that is less than

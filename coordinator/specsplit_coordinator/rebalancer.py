@@ -14,7 +14,8 @@ from specsplit.membership import HandOver
 from specsplit.observe import fields
 from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.balance import TEXTS, Balance
-from specsplit_coordinator.registry import Registry, Seat, endpoint_of, kind_of
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.seat import Seat, endpoint_of, kind_of
 
 _log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from specsplit.rpc import code_of
 from specsplit.sessions import Finished, Tokens
 from specsplit.values import FailoverCause, FinishReason, SpeculationStatistics
 from specsplit_coordinator.admission import Lease
-from specsplit_coordinator.registry import Seat
 from specsplit_coordinator.request_trace import RequestTrace
+from specsplit_coordinator.seat import Seat
 
 ENDED_KEPT = 8
 """Requests that are still known after their end."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from specsplit.membership import Roster
 from specsplit_coordinator.balance import TEXTS, Balance
-from specsplit_coordinator.registry import KIND_ORDER, Registry, Seat, endpoint_of, kind_of
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.seat import KIND_ORDER, Seat, endpoint_of, kind_of
 
 MARGIN = 0.1
 """Two drafters change places only if that gains more than this share of the score."""

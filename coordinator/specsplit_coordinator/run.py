@@ -22,8 +22,9 @@ from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.answer import Answer
 from specsplit_coordinator.engine_request import EngineRequest
 from specsplit_coordinator.placement import DrafterPlacement
-from specsplit_coordinator.registry import Registry, Seat, endpoint_of
+from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import LoggedChoice, Remaining
+from specsplit_coordinator.seat import Seat, endpoint_of
 from specsplit_coordinator.stalls import Stalls
 
 _log = logging.getLogger(__name__)

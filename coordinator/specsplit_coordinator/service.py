@@ -30,9 +30,10 @@ from specsplit_coordinator.page.watching import watch
 from specsplit_coordinator.placement import DrafterPlacement
 from specsplit_coordinator.quotas import Quota, Quotas
 from specsplit_coordinator.rebalancer import Rebalancer
-from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import RequestLog
 from specsplit_coordinator.rosters import Rosters
+from specsplit_coordinator.seat import Seat
 from specsplit_coordinator.servicers import ClusterServicer, CoordinatorServicer
 from specsplit_coordinator.sweeper import sweep
 from specsplit_coordinator.telemetry import tell

@@ -39,8 +39,9 @@ from specsplit.wire.limits import MAX_MEMBERS
 from specsplit_coordinator.generation import Generator
 from specsplit_coordinator.orders import Orders
 from specsplit_coordinator.outflow import Outflow
-from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.rosters import Rosters
+from specsplit_coordinator.seat import Seat
 
 _log = logging.getLogger(__name__)
 

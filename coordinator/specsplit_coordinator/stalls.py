@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specsplit_coordinator.placement import has_other
-from specsplit_coordinator.registry import Seat
+from specsplit_coordinator.seat import Seat
 
 MAX_PLACEMENTS = 3
 """Verifiers that one choice is tried on without a new token, at most: a request that brings verifiers down must not meet all of them."""

@@ -55,7 +55,10 @@ class Retry:
             _log.info("joined the cluster", extra=fields(**self._who))
 
     def failed(self, error: Exception, what: str = "") -> float:
-        """A try ended with `error`: the seconds until the next. `what` comes before the error; with it there is a traceback."""
+        """Tell that a try ended with `error`. Returns the seconds to wait before the next one.
+
+        A `what` is logged in front of the error, and with its traceback.
+        """
         if self._settled:
             self._wait_s, self._complaint, self._flaps = FIRST_RETRY_S, "", False
         self._entered_at = None

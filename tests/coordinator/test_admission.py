@@ -13,7 +13,8 @@ from specsplit.membership import GroupRank, Register
 from specsplit.values import ModelInfo, Vocabulary
 from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.fair_queue import Claim
-from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.seat import Seat
 
 
 @pytest.fixture

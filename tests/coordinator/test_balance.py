@@ -36,8 +36,9 @@ from specsplit_coordinator.balance import (
 from specsplit_coordinator.groups import Group
 from specsplit_coordinator.placement import EXPLORE_EVERY, NO_DRAFTER, DrafterPlacement
 from specsplit_coordinator.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
-from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.rosters import MARGIN, Rosters, reordered
+from specsplit_coordinator.seat import Seat
 
 HERE = Vocabulary(50, "aa")
 STANDALONE, NGRAM = DrafterKind.STANDALONE, DrafterKind.NGRAM

@@ -10,7 +10,8 @@ from specsplit.membership import GroupRank, Register, WaveReport
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Vocabulary
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.placement import choose_drafter
-from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.seat import Seat
 
 TARGET = Vocabulary(50, "aa")
 KIND = DrafterKind.MULTI_LAYER_EAGLE

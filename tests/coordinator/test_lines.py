@@ -31,7 +31,8 @@ from specsplit.values import (
 from specsplit.wire.verifier import decode_response
 from specsplit_coordinator.dialler import Dialler
 from specsplit_coordinator.lines import Lines
-from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.seat import Seat
 from tests.support.certificates import Authority, Certificate
 
 HERE = Vocabulary(50)

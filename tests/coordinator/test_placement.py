@@ -15,7 +15,8 @@ from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.breaker import FIRST_COOL_DOWN_S, Breaker
 from specsplit_coordinator.need import Need
 from specsplit_coordinator.placement import better_verifier, choose_drafter, choose_verifier, has_other, pages_known
-from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.seat import Seat
 
 TARGET = Vocabulary(50, "aa")
 

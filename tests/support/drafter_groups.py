@@ -21,7 +21,8 @@ from specsplit.rpc import Service
 from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.values import DrafterKind, Endpoint
 from specsplit_coordinator.generation import Draws
-from specsplit_coordinator.registry import Registry, endpoint_of
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.seat import endpoint_of
 from specsplit_coordinator.service import Coordinator
 from specsplit_drafter.service import Drafter, service_of
 from tests.support.drafting import POCKET

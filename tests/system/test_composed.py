@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +13,7 @@ from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Options, Result
 from specsplit.requests import Delta
-from tests.support.ranks import free_port
+from tests.support.torchrun import torchrun
 from tests.system.conftest import SERIAL, eventually
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
@@ -33,31 +29,6 @@ def cluster() -> Iterator[LocalCluster]:
     drafts, options = drafts_beside(POCKET), {"failover_s": 120}
     with LocalCluster(POCKET, drafts, drafters=["standalone"], coordinator=options) as started:
         yield started
-
-
-@contextmanager
-def group(coordinator: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Its four processes below torchrun."""
-    options = ["--model", str(POCKET), "--dp-size", "2", "--tp-size", "2", "--coordinator", coordinator]
-    elastic = ["--nproc-per-node", "4", "--max-restarts", "1", "--master-addr", "127.0.0.1"]
-    command = [sys.executable, "-m", "torch.distributed.run", *elastic, "--master-port", str(free_port())]
-    with log.open("wb") as sink:
-        torchrun = subprocess.Popen(
-            [*command, "-m", "specsplit", "serve", "verifier", *options],
-            stdout=sink,
-            stderr=sink,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-    try:
-        yield torchrun
-    finally:
-        torchrun.terminate()
-        torchrun.wait(60)
-
-
-def processes_of(torchrun: subprocess.Popen[bytes]) -> list[int]:
-    """By number."""
-    return [int(pid) for pid in Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()]
 
 
 def written(client: Client) -> list[Result]:
@@ -77,12 +48,13 @@ def write(client: Client, place: int, kind: str, way: str) -> Result:
 def test_ranks_of_two_processes_write_what_one_verifier_does_and_a_stream_outlives_a_killed_follower(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    log, one = tmp_path / "processes.log", cluster.verifiers[0]
+    one, log = cluster.verifiers[0], tmp_path / "processes.log"
+    serve = ["verifier", "--model", POCKET, "--dp-size", 2, "--tp-size", 2, "--coordinator", cluster.address]
     with cluster.client() as client:
         whole = [each.tokens for each in written(client)]
         long = client.generate(PROMPTS[0], max_tokens=LONG, ignore_eos=True, drafter="none").tokens
         there = len(client.cluster().members)
-        with group(cluster.address, log) as torchrun:
+        with torchrun(4, *serve, log=log) as group:
             eventually(lambda: len(client.cluster().members) == there + 2, within_s=120)
             one.terminate()
             assert one.wait(30) == 0
@@ -96,12 +68,12 @@ def test_ranks_of_two_processes_write_what_one_verifier_does_and_a_stream_outliv
             for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
                 if isinstance(event, Delta):
                     if not tokens:
-                        os.kill(processes_of(torchrun)[3], signal.SIGKILL)
+                        group.signal(3, signal.SIGKILL)
                     tokens += event.tokens
             assert tuple(tokens) == long
-            assert b"rank 3 of 4 is lost" in log.read_bytes()
-            assert log.read_bytes().count(b"joined the cluster") == 4
+            assert "rank 3 of 4 is lost" in group.output
+            assert group.output.count("joined the cluster") == 4
             eventually(lambda: len(client.cluster().members) == there + 1, within_s=120)
-            os.kill(processes_of(torchrun)[2], signal.SIGTERM)
-            assert torchrun.wait(60) == 0, "a rank that is told to leave takes the others and all followers with it"
-            assert b"terminate called" not in log.read_bytes()
+            group.signal(2, signal.SIGTERM)
+            assert group.wait() == 0, "a rank that is told to leave takes the others and all followers with it"
+            assert "terminate called" not in group.output

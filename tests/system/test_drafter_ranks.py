@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,9 +15,8 @@ from specsplit.membership import Member
 from specsplit.model.heads import MtpHead, TargetEnds, save_head
 from specsplit.requests import Delta
 from specsplit.values import DrafterInfo, PlanChanges
-from tests.support.ranks import free_port
+from tests.support.torchrun import torchrun
 from tests.system.conftest import eventually
-from tests.system.test_ranks import ranks_of
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 PROMPT = tuple(range(40, 60))
@@ -62,18 +58,12 @@ def group_of(client: Client, other_than: str = "") -> str:
 def test_a_head_with_experts_drafts_on_two_ranks_and_text_goes_on_while_a_killed_one_is_started_again(
     tmp_path: Path,
 ) -> None:
-    head, log = head_with_experts(tmp_path / "head"), tmp_path / "ranks.log"
-    with LocalCluster(POCKET) as cluster, Client(cluster.address) as client, log.open("wb") as sink:
+    head = head_with_experts(tmp_path / "head")
+    serve = ["drafter", "--kind", "multi_layer_eagle", "--model", head, "--target", POCKET, "--dp-size", 2]
+    with LocalCluster(POCKET) as cluster, Client(cluster.address) as client:
         alone = client.generate(PROMPT, max_tokens=TOKENS, ignore_eos=True).tokens
-        command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"),
-            *("--master-addr", "127.0.0.1", "--master-port", str(free_port())),
-            *("-m", "specsplit", "serve", "drafter", "--kind", "multi_layer_eagle", "--model", str(head)),
-            *("--target", str(POCKET), "--dp-size", "2", "--rank-timeout-s", "10", "--coordinator", cluster.address),
-        ]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        torchrun = subprocess.Popen(command, stdout=sink, stderr=sink, env=environment)
-        try:
+        here = ["--rank-timeout-s", 10, "--coordinator", cluster.address]
+        with torchrun(2, *serve, *here, log=tmp_path / "ranks.log") as group:
             first = group_of(client)
             drafted = client.generate(PROMPT, max_tokens=TOKENS, ignore_eos=True, plan=SERIAL)
             assert drafted.tokens == alone
@@ -83,11 +73,8 @@ def test_a_head_with_experts_drafts_on_two_ranks_and_text_goes_on_while_a_killed
             for event in client.stream(PROMPT, max_tokens=TOKENS, ignore_eos=True, plan=SERIAL):
                 if isinstance(event, Delta):
                     if not tokens:
-                        os.kill(ranks_of(torchrun)[1], signal.SIGKILL)
+                        group.signal(1, signal.SIGKILL)
                     tokens += event.tokens
             assert tuple(tokens) == tuple(alone)
             assert group_of(client, first) != first
             assert client.generate(PROMPT, max_tokens=TOKENS, ignore_eos=True, plan=SERIAL).tokens == alone
-        finally:
-            torchrun.terminate()
-            torchrun.wait(60)

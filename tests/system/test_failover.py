@@ -26,8 +26,9 @@ from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.generation import Decoder, Draws, Generator
 from specsplit_coordinator.placement import DrafterPlacement
 from specsplit_coordinator.quotas import Quota, Quotas
-from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import RequestLog
+from specsplit_coordinator.seat import Seat
 from specsplit_verifier.verifier import Verifier
 from tests.verifier.conftest import verifier_over
 

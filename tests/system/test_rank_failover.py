@@ -22,7 +22,8 @@ from specsplit.requests import GenerateRequest
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterKind, FinishReason
-from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.registry import Registry
+from specsplit_coordinator.seat import Seat
 from specsplit_verifier.events import BeginWave
 from specsplit_verifier.verifier import Verifier
 from tests.support.drafting import POCKET, pocket_drafters

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +15,7 @@ from transformers import LlamaForCausalLM
 from specsplit.cli.local import Child
 from specsplit.client import Client
 from specsplit.requests import Delta
-from tests.support.ranks import free_port
+from tests.support.torchrun import torchrun
 from tests.system.conftest import eventually
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
@@ -41,10 +38,6 @@ def coordinator() -> Iterator[str]:
         child.process.wait()
 
 
-def ranks_of(torchrun: subprocess.Popen[bytes]) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()]
-
-
 def members(client: Client) -> int:
     return len(client.cluster().members)
 
@@ -63,37 +56,24 @@ def written(prompt: Sequence[int], count: int) -> list[int]:
 def test_two_ranks_serve_a_request_each_and_a_stream_outlives_a_killed_one_as_the_group_is_started_again(
     coordinator: str, tmp_path: Path
 ) -> None:
-    options = ["--model", str(POCKET), "--dp-size", "2", "--rank-timeout-s", "10", "--coordinator", coordinator]
-    log = tmp_path / "ranks.log"
-    elastic = ["--nproc-per-node", "2", "--max-restarts", "1", "--master-addr", "127.0.0.1"]
-    command = [sys.executable, "-m", "torch.distributed.run", *elastic, "--master-port", str(free_port())]
-    with log.open("wb") as sink, Client(coordinator) as client:
-        torchrun = subprocess.Popen(
-            [*command, "-m", "specsplit", "serve", "verifier", *options],
-            stdout=sink,
-            stderr=sink,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        try:
-            eventually(lambda: members(client) == 2, within_s=120)
-            with ThreadPoolExecutor() as pool:
-                calls = [pool.submit(client.generate, each, max_tokens=16, ignore_eos=True) for each in PROMPTS]
-                done = [call.result(60) for call in calls]
-            assert {each.done.verifier for each in done} == {member.member_id for member in client.cluster().members}
-            assert [list(each.tokens) for each in done] == [written(each, 16) for each in PROMPTS]
-            tokens: list[int] = []
-            for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
-                if isinstance(event, Delta):
-                    if not tokens:
-                        os.kill(ranks_of(torchrun)[1], signal.SIGKILL)
-                    tokens += event.tokens
-            assert tokens == written(PROMPTS[0], LONG)
-            assert b"rank 1 of 2 is lost" in log.read_bytes()
-            assert log.read_bytes().count(b"joined the cluster") == 4
-            eventually(lambda: members(client) == 2, within_s=120)
-            os.kill(ranks_of(torchrun)[0], signal.SIGTERM)
-            assert torchrun.wait(60) == 0, "one that is told to leave takes the other with it, in good order"
-            assert b"terminate called" not in log.read_bytes()
-        finally:
-            torchrun.terminate()
-            torchrun.wait(60)
+    serve = ["verifier", "--model", POCKET, "--dp-size", 2, "--rank-timeout-s", 10, "--coordinator", coordinator]
+    with Client(coordinator) as client, torchrun(2, *serve, log=tmp_path / "ranks.log") as group:
+        eventually(lambda: members(client) == 2, within_s=120)
+        with ThreadPoolExecutor() as pool:
+            calls = [pool.submit(client.generate, each, max_tokens=16, ignore_eos=True) for each in PROMPTS]
+            done = [call.result(60) for call in calls]
+        assert {each.done.verifier for each in done} == {member.member_id for member in client.cluster().members}
+        assert [list(each.tokens) for each in done] == [written(each, 16) for each in PROMPTS]
+        tokens: list[int] = []
+        for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
+            if isinstance(event, Delta):
+                if not tokens:
+                    group.signal(1, signal.SIGKILL)
+                tokens += event.tokens
+        assert tokens == written(PROMPTS[0], LONG)
+        assert "rank 1 of 2 is lost" in group.output
+        assert group.output.count("joined the cluster") == 4
+        eventually(lambda: members(client) == 2, within_s=120)
+        group.signal(0, signal.SIGTERM)
+        assert group.wait() == 0, "one that is told to leave takes the other with it, in good order"
+        assert "terminate called" not in group.output

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +14,7 @@ from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Options, Result
 from specsplit.requests import Delta
 from specsplit.values import DrafterKind
-from tests.support.ranks import free_port
+from tests.support.torchrun import torchrun
 from tests.system.conftest import SERIAL, eventually
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
@@ -41,31 +37,6 @@ def cluster() -> Iterator[LocalCluster]:
         yield started
 
 
-@contextmanager
-def split_verifier(coordinator: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The verifier's two processes below torchrun."""
-    options = ["--model", str(POCKET), "--tp-size", "2", "--coordinator", coordinator]
-    elastic = ["--nproc-per-node", "2", "--max-restarts", "1", "--master-addr", "127.0.0.1"]
-    command = [sys.executable, "-m", "torch.distributed.run", *elastic, "--master-port", str(free_port())]
-    with log.open("wb") as sink:
-        torchrun = subprocess.Popen(
-            [*command, "-m", "specsplit", "serve", "verifier", *options],
-            stdout=sink,
-            stderr=sink,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-    try:
-        yield torchrun
-    finally:
-        torchrun.terminate()
-        torchrun.wait(60)
-
-
-def processes_of(torchrun: subprocess.Popen[bytes]) -> list[int]:
-    """By rank."""
-    return [int(pid) for pid in Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()]
-
-
 def written(client: Client, cases: list[tuple[str, str]]) -> list[Result]:
     """What comes of all cases, which are decoded together."""
     with ThreadPoolExecutor(8) as pool:
@@ -83,12 +54,13 @@ def write(client: Client, place: int, kind: str, way: str) -> Result:
 def test_a_split_target_writes_what_a_whole_one_does_with_any_drafter_and_a_stream_outlives_a_killed_follower(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    log, one = tmp_path / "processes.log", cluster.verifiers[0]
+    one, log = cluster.verifiers[0], tmp_path / "processes.log"
+    serve = ["verifier", "--model", POCKET, "--tp-size", 2, "--coordinator", cluster.address]
     with cluster.client() as client:
         whole = [each.tokens for each in written(client, CASES)]
         long = client.generate(PROMPTS[0], max_tokens=LONG, ignore_eos=True, drafter="none").tokens
         there = len(client.cluster().members)
-        with split_verifier(cluster.address, log) as torchrun:
+        with torchrun(2, *serve, log=log) as split:
             eventually(lambda: len(client.cluster().members) == there + 1, within_s=120)
             one.terminate()
             assert one.wait(30) == 0
@@ -101,14 +73,13 @@ def test_a_split_target_writes_what_a_whole_one_does_with_any_drafter_and_a_stre
             for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
                 if isinstance(event, Delta):
                     if not tokens:
-                        os.kill(processes_of(torchrun)[1], signal.SIGKILL)
+                        split.signal(1, signal.SIGKILL)
                     tokens += event.tokens
             assert tuple(tokens) == long
-            assert b"rank 1 of 2 is lost" in log.read_bytes()
-            assert log.read_bytes().count(b"joined the cluster") == 2
-            leader, follower = processes_of(torchrun)
-            os.kill(follower, signal.SIGTERM)
+            assert "rank 1 of 2 is lost" in split.output
+            assert split.output.count("joined the cluster") == 2
+            split.signal(1, signal.SIGTERM)
             assert write(client, 0, "none", "greedy").tokens == whole[0], "the leader still needs its follower"
-            os.kill(leader, signal.SIGTERM)
-            assert torchrun.wait(60) == 0, "a leader that is told to leave takes its follower with it, in good order"
-            assert b"terminate called" not in log.read_bytes()
+            split.signal(0, signal.SIGTERM)
+            assert split.wait() == 0, "a leader that is told to leave takes its follower with it, in good order"
+            assert "terminate called" not in split.output

@@ -10,8 +10,9 @@ from specsplit.membership import GroupRank
 from specsplit.values import DrafterInfo, ModelInfo, Plan, SpeculationReport
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.orders import Orders
-from specsplit_coordinator.registry import Registry, Seat
+from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import LoggedRequest, RequestLog
+from specsplit_coordinator.seat import Seat
 
 GONE_SHOWN_S = 30.0
 """How long a member is shown that is no longer there."""

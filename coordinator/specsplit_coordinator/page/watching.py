@@ -21,8 +21,8 @@ from specsplit.text.tokenizer import Tokenizer
 from specsplit.tree import LEAST_EDGE, ROOT, TokenTree, likeliest, link
 from specsplit.wire.watching import Watched
 from specsplit_coordinator.dialler import Dialler
-from specsplit_coordinator.registry import Seat
 from specsplit_coordinator.request_log import LoggedRequest, RequestLog
+from specsplit_coordinator.seat import Seat
 
 NODES_SHOWN = 64
 """In one snapshot: what was verified and the likeliest of the others."""

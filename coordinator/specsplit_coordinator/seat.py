@@ -1,0 +1,200 @@
+"""A member's seat in the cluster: what it said of itself, and how it fares."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from specsplit.membership import HandOver, Heartbeat, Member, Register, WaveReport
+from specsplit.values import (
+    Control,
+    DrafterInfo,
+    DrafterKind,
+    Endpoint,
+    Load,
+    ModelInfo,
+    Plan,
+    SpeculationReport,
+    Vocabulary,
+)
+from specsplit_coordinator.breaker import Breaker
+from specsplit_coordinator.groups import Group
+
+KIND_ORDER = (
+    DrafterKind.EAGLE3,
+    DrafterKind.MULTI_LAYER_EAGLE,
+    DrafterKind.EAGLE,
+    DrafterKind.STANDALONE,
+    DrafterKind.NGRAM,
+)
+"""Drafter kinds, best first."""
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Why a member is not there."""
+
+    why: str
+    for_good: bool
+    """False: a verifier that may come back to its sessions."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """One live member. `running` is the coordinator's own count of sessions placed on it, ahead of what the member reports."""
+
+    who: Register
+    heard_at: float
+    breaker: Breaker
+    report: Heartbeat = field(default_factory=Heartbeat)
+    """What it said last."""
+    draining: bool = False
+    running: int = 0
+    absence: Absence | None = None
+    """Why it is not there; None: it is."""
+    on_lost: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
+    """Called once, when the member is lost or leaves."""
+    cooling_down: dict[str, float] = field(default_factory=dict[str, float])
+    """Drafters that this verifier has just lost, by member id, and until when they are the last choice for it."""
+    promised: list[int] = field(default_factory=list[int])
+    """Pages that sessions want which were placed on a verifier, as far as what it said last does not count them; the latest last."""
+    hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
+    """What a verifier has yet to be told of sessions that are to go on with another drafter."""
+    group: Group | None = None
+    """The group that it is a rank of; None: it is alone."""
+
+    @property
+    def prefixes(self) -> tuple[int, ...]:
+        """Marks of first pages that a verifier has, as it said last."""
+        return self.report.prefixes
+
+    @property
+    def load(self) -> Load:
+        """How busy it is, as it said last."""
+        return self.report.load
+
+    @property
+    def plan(self) -> Plan | None:
+        """In force on a verifier where a request does not say otherwise, as it said last."""
+        return self.report.plan
+
+    @property
+    def drafted(self) -> int:
+        """Tokens of a session in one step at most where a request does not say otherwise; 0 until the verifier has told its plan."""
+        bound = None if self.speculation is None else self.speculation.max_draft_tokens
+        return bound or (0 if self.plan is None else self.plan.num_draft_tokens)
+
+    @property
+    def speculation(self) -> SpeculationReport | None:
+        """How a verifier speculates, and what drafters brought it, as it said last."""
+        return self.report.speculation
+
+    @property
+    def member_id(self) -> str:
+        """Its name in the cluster."""
+        return self.who.member_id
+
+    @property
+    def is_verifier(self) -> bool:
+        """True for a verifier, False for a drafter."""
+        return isinstance(self.who.role, ModelInfo)
+
+    @property
+    def wave(self) -> WaveReport | None:
+        """Where a rank of a group stands, as it said last."""
+        return None if self.group is None or self.who.group is None else self.group.said(self.who.group.rank)
+
+    @property
+    def promised_pages(self) -> int:
+        """What is not free any more of the pages that it said are."""
+        return sum(self.promised)
+
+    def heard(self, report: Heartbeat) -> None:
+        """Take in what it says. Sessions that it does not count yet were placed while that was on its way: the latest."""
+        self.report = report
+        counted = len(self.promised) - max(0, self.running - report.load.sessions)
+        del self.promised[: max(0, counted)]
+
+    def knows(self, control: Control) -> bool:
+        """True if this verifier can be told to use the controller, or the bound, if there is one to use."""
+        return control.wanted is None or control.wanted.value in self.who.controllers
+
+    @property
+    def sessions(self) -> int:
+        """Sessions on it: the higher of what was placed and what it reports."""
+        return max(self.running, self.load.sessions)
+
+    @property
+    def busy(self) -> float:
+        """Its sessions as a share of those it takes."""
+        return self.sessions / self.who.max_sessions
+
+    @property
+    def leaving(self) -> bool:
+        """True if it drains, or is to: a rank of its group does, and it has not said so yet."""
+        return self.draining or (self.group is not None and self.group.leaving)
+
+    @property
+    def lost_because(self) -> str | None:
+        """Why the member is no longer in the cluster; None while it is, or may come back."""
+        return self.absence.why if self.absence is not None and self.absence.for_good else None
+
+    @property
+    def gone(self) -> bool:
+        """True if it is not there, for a while or for good."""
+        return self.absence is not None
+
+    @property
+    def closed_because(self) -> str:
+        """Why it takes no sessions; empty: it takes some."""
+        if self.group is not None:
+            return self.group.closed_because
+        return f"{self.member_id} is draining" if self.draining else ""
+
+    @property
+    def free_places(self) -> int:
+        """Sessions that may still be placed on it."""
+        return 0 if self.closed_because else max(0, self.who.max_sessions - self.running)
+
+    @property
+    def has_room(self) -> bool:
+        """True if one more session may be placed on it."""
+        return self.free_places > 0
+
+    def seen(self, now: float) -> Member:
+        """The member as it is at a time of the clock."""
+        return Member(
+            member_id=self.member_id,
+            address=self.who.address,
+            role=self.who.role,
+            max_sessions=self.who.max_sessions,
+            load=self.load,
+            draining=self.draining,
+            silent_ms=round((now - self.heard_at) * 1000),
+            plan=self.plan,
+            speculation=self.speculation,
+            group=self.who.group,
+            wave=self.wave,
+        )
+
+
+def endpoint_of(seat: Seat) -> Endpoint:
+    role = seat.who.role
+    if isinstance(role, DrafterInfo):
+        return Endpoint(seat.member_id, seat.who.address, role.features)
+    return Endpoint(seat.member_id, seat.who.address)
+
+
+def kind_of(drafter: Seat) -> DrafterKind:
+    """What it proposes with."""
+    assert isinstance(drafter.who.role, DrafterInfo), "only drafters have a kind"
+    return drafter.who.role.kind
+
+
+def fitting_info(seat: Seat, target: Vocabulary) -> DrafterInfo | None:
+    """What the drafter on `seat` says of itself, if it can draft for `target`."""
+    info = seat.who.role
+    if not isinstance(info, DrafterInfo) or (info.vocabulary is not None and not info.vocabulary.fits(target)):
+        return None
+    return info
