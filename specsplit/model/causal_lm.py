@@ -51,14 +51,16 @@ class CausalLM(ModelRunner):
         """
         check_config(model.config)
         check_class(model)
-        if blocks is not None:
-            blocks.assemble()
+        self.blocks: Final = ShardedBlocks(model) if blocks is None else blocks
+        self.blocks.assemble()
+        # What is run at load is looked at by asking the device, which would wait for ever for a process that has gone.
+        settled = model.register_forward_hook(lambda *_: self.blocks.settle())
         super().__init__(measure(model), num_pages, page_size, model.dtype, model.device, backend, kv_cache_dtype)
         self.model: Final = model.eval()
         self.info: Final = info
-        self.blocks: Final = ShardedBlocks(model) if blocks is None else blocks
         self.capture: Final = Capture(model)
         probe(self)
+        settled.remove()
 
     @classmethod
     def load(

@@ -11,7 +11,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from specsplit.errors import RankLost
 from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model.sharded import ShardedBlocks
 
 
 def test_the_facts_come_from_the_folder(llama: CausalLM, folders: dict[str, Path]) -> None:
@@ -31,6 +33,28 @@ def test_a_loaded_model_hands_its_pages_out_side_by_side(folders: dict[str, Path
     """A row whose slots are one run reads its KV in place; what the probe had taken must not lie crosswise."""
     lm = CausalLM.load(folders["llama"], num_pages=16, page_size=4)
     assert lm.pool.allocate(16).tolist() == list(range(16))
+
+
+def test_a_process_that_goes_while_a_model_is_tried_out_is_missed_before_the_device_is_asked(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the others would wait for ever for what the device has yet to do together with it."""
+    settled: list[int] = []
+
+    def settle(self: ShardedBlocks) -> None:
+        settled.append(len(settled))
+        if len(settled) == 3:
+            raise RankLost("rank 1 of 2 is lost")
+
+    monkeypatch.setattr(ShardedBlocks, "settle", settle)
+    with pytest.raises(RankLost, match="rank 1 of 2 is lost"):
+        CausalLM.load(folders["llama"], num_pages=16, page_size=4)
+    lm = CausalLM.load(folders["llama"], num_pages=16, page_size=4)
+    once_loaded = len(settled)
+    table = PageTable(lm.pool)
+    table.reserve(1)
+    lm.forward([Row.chunk([1], table.upto(1))])
+    assert len(settled) == once_loaded > 3, "a forward that is served settles where it has to, and not by itself"
 
 
 def test_no_rows_give_no_logits(llama: CausalLM) -> None:

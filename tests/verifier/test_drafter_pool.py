@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from specsplit.draft_events import Close, Refuse
 from specsplit.errors import Incompatible
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.model.pages import PagePool, PageTable
@@ -13,9 +14,9 @@ from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, Plan, Sampling, Vocabulary
 from specsplit_verifier import drafter_memory
 from specsplit_verifier.draft_session import NoDrafter
-from specsplit_verifier.drafter_pool import DrafterPool
+from specsplit_verifier.drafter_pool import REFUSED_S, DrafterPool
 from specsplit_verifier.drafter_record import DrafterRecord, Lately, Recently
-from specsplit_verifier.events import HandOver
+from specsplit_verifier.events import FromDrafter, HandOver
 from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.session import Session, StopRule
 
@@ -43,6 +44,20 @@ def session_at(
     session.drafter = NoDrafter(needed=True)
     assert pool.attach(session, drafter, 0.0)
     return session
+
+
+@pytest.mark.parametrize(("code", "for_now"), [(8, True), (14, True), (9, False)])
+def test_a_drafter_that_had_no_place_or_was_leaving_is_asked_again_later(code: int, *, for_now: bool) -> None:
+    pool, only = DrafterPool(Vocabulary(100), 50), Endpoint("d", "d:1")
+    session = session_at(pool, only)
+    running = {session.id: session}
+    pool.roster([only], (), 0.0)
+    refusal = FromDrafter(only.address, [(session.id, Refuse(code, "64 sessions open, its limit"))])
+    assert [type(event) for _, _, event in pool.received(refusal, running, 10.0)] == [Close]
+    assert pool.retry(running.values(), 11.0) == [], "a session does not knock at a full drafter every second"
+    assert pool.retry(running.values(), 10.0 + REFUSED_S - 0.1) == []
+    assert bool(pool.retry(running.values(), 12.0 + REFUSED_S)) is for_now
+    assert session.drafter.attached is for_now
 
 
 def features(first: int, count: int) -> Features:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from specsplit.clock import Clock
-from specsplit.errors import InvalidRequest, SpecsplitError
+from specsplit.errors import SpecsplitError
 from specsplit.features import Features
 from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
 from specsplit.records import StepCosts, TurnCosts
@@ -324,12 +324,8 @@ class EngineCore:
         """An operator wants this from now on."""
         # Queued grows first: to a mirror that is behind, a drafter that rests seems busy, and is not told.
         self._sends += self._drafters.settle(self._scheduler.running.values())
-        try:
-            self._planner.replan(order.changes, order.adaptive, order.max_draft_tokens)
-        except InvalidRequest as error:  # a file of tiers that was good when the order was looked at
-            _log.warning("the plan stays as it is: %s", error)
-        else:
-            self._replan()
+        self._planner.replan(order.changes, order.adaptive, order.max_draft_tokens)
+        self._replan()
 
     def _replan(self) -> None:
         """Another default plan: sessions that are here follow it too. No step is in flight."""

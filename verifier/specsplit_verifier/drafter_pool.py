@@ -6,6 +6,7 @@ Pure bookkeeping on the engine thread: every method returns the events to send, 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -24,7 +25,9 @@ from specsplit_verifier.spread import spread
 
 _log = logging.getLogger(__name__)
 RETRY_S = 1.0  # sessions that need a drafter are looked after this often
-ELSEWHERE = (8, 9, 14)  # RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNAVAILABLE: this drafter cannot, another may
+FOR_NOW = (8, 14)  # RESOURCE_EXHAUSTED, UNAVAILABLE: this drafter cannot now, another may
+ELSEWHERE = (*FOR_NOW, 9)  # FAILED_PRECONDITION: this drafter never can
+REFUSED_S = 30.0  # a drafter that could not take a session for now is asked again after so long
 
 
 class DrafterPool:
@@ -63,7 +66,7 @@ class DrafterPool:
         wished = session.request.drafter
         if not session.needs_drafter:
             return []
-        if wished is None or wished.address in session.refused_by:
+        if wished is None or session.refused_by(wished.address, now):
             return self._replace(session, now)
         return self.attach(session, wished, now)
 
@@ -84,7 +87,7 @@ class DrafterPool:
             feed = self._feed(session, drafter.features)
         except Incompatible as error:
             _log.warning("session %d: drafter %s does not fit: %s", session.id, address, error)
-            session.refused_by.add(address)
+            session.refused_until[address] = math.inf
             return []
         root = len(session.tokens) - 1
         mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
@@ -137,7 +140,7 @@ class DrafterPool:
         return []
 
     def _may_try(self, session: Session, drafter: Endpoint, now: float) -> bool:
-        return drafter.address not in session.refused_by and not self._memory.cools_down(drafter.address, now)
+        return not session.refused_by(drafter.address, now) and not self._memory.cools_down(drafter.address, now)
 
     def retry(self, running: Iterable[Session], now: float) -> Sends:
         """Now and then, look again after who needs a drafter. Only between steps: a mirror begins with no step in flight."""
@@ -169,7 +172,7 @@ class DrafterPool:
         if self._memory.cools_down(order.target.address, now) or not self._feeds(order.target):
             return []
         sends: Sends = []
-        for session in _to_hand_over(order, running):
+        for session in _to_hand_over(order, running, now):
             sends += self._detach(session, needed=True)
             session.request = replace(
                 session.request, drafter=order.target
@@ -211,7 +214,7 @@ class DrafterPool:
                     read = drafter.read(event.position, now, prefilling=session.prefilling)
                     return [(drafter.address, session.id, features) for features in read]
                 case Refuse():
-                    return self._refused(session, drafter.address, event)
+                    return self._refused(session, drafter.address, event, now)
                 case InvalidRequest():
                     raise event
         except (IllegalEvent, InvalidRequest) as error:
@@ -233,9 +236,9 @@ class DrafterPool:
             return self._give_up(session, drafter.address, "is out of step", error)
         return []
 
-    def _refused(self, session: Session, address: str, refusal: Refuse) -> Sends:
+    def _refused(self, session: Session, address: str, refusal: Refuse, now: float) -> Sends:
         _log.warning("session %d: drafter %s refused: %s", session.id, address, refusal.message)
-        session.refused_by.add(address)
+        session.refused_until[address] = now + REFUSED_S if refusal.code in FOR_NOW else math.inf
         # It is closed all the same: what had crossed with the refusal on its way there ends with that.
         return self._detach(session, needed=refusal.code in ELSEWHERE)
 
@@ -289,7 +292,7 @@ class DrafterPool:
         return [(drafter.address, session.id, Close())]
 
 
-def _to_hand_over(order: HandOver, running: Iterable[Session]) -> Sequence[Session]:
+def _to_hand_over(order: HandOver, running: Iterable[Session], now: float) -> Sequence[Session]:
     """Choose those with the shortest texts, which cost least to open anew. To another kind those go first that drafters have brought least.
 
     Within a kind that would give the other drafter the hardest texts, by which it would seem to be the worse one.
@@ -300,7 +303,7 @@ def _to_hand_over(order: HandOver, running: Iterable[Session]) -> Sequence[Sessi
         if session.drafted_by(order.source)
         and session.sampled is order.sampled
         and (session.request.any_drafter or not order.other_kind)
-        and order.target.address not in session.refused_by
+        and not session.refused_by(order.target.address, now)
     )
 
     def place(session: Session) -> tuple[float, int]:

@@ -56,8 +56,8 @@ def load_target(settings: VerifierSettings, clock: Clock, number: int = 0) -> Ta
     mesh = TorchMesh(number, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
     try:
         return _loaded(settings, clock, mesh)
-    except SpecsplitError as error:
-        mesh.abort(str(error))
+    except Exception as error:
+        mesh.abort(str(error) if isinstance(error, SpecsplitError) else f"{type(error).__name__}: {error}")
         raise
 
 

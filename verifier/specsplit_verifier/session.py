@@ -81,8 +81,8 @@ class Session:
     kv_length: int = 0
     """Committed tokens whose KV is held, from the front."""
     drafter: DraftSession | NoDrafter = field(default_factory=NoDrafter)
-    refused_by: set[str] = field(default_factory=set[str])
-    """Addresses of drafters that would not have it."""
+    refused_until: dict[str, float] = field(default_factory=dict[str, float])
+    """Drafters that would not have it, by address, and until when they are not asked again."""
     tally: Tally = field(default_factory=Tally)
     cached_tokens: int | None = None
     """Tokens of its prompt whose KV was there when it began; None until then."""
@@ -107,6 +107,10 @@ class Session:
     def generated(self) -> int:
         """Tokens committed behind the prompt."""
         return len(self.tokens) - self.prompt_length
+
+    def refused_by(self, address: str, now: float) -> bool:
+        """True if a drafter would not have it, and is not to be asked again yet."""
+        return now < self.refused_until.get(address, -math.inf)
 
     @property
     def usage(self) -> Usage:

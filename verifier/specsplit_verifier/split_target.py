@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-from specsplit.errors import RankLost, SpecsplitError
+from specsplit.errors import LoadError, RankLost, SpecsplitError
 from specsplit.interpreter import freeze_heap
 from specsplit.model.graphs import Buckets
 from specsplit.model.split import weight_bytes
@@ -31,8 +31,9 @@ def blaming(group: TensorGroup) -> Iterator[None]:
     """What fails in here, while a part is loaded, ends the group, and all processes say why. Raises SpecsplitError."""
     try:
         yield
-    except SpecsplitError as error:
-        raise group.blamed(error) from error
+    except Exception as error:
+        known = error if isinstance(error, SpecsplitError) else LoadError(f"{type(error).__name__}: {error}")
+        raise group.blamed(known) from error
 
 
 def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:

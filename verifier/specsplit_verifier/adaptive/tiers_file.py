@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal, cast
 
@@ -65,8 +66,12 @@ class _File(_Common):
     slots: dict[Annotated[int, Field(ge=1)], _Slot]
 
 
+@cache
 def read_tiers(file: Path) -> TiersConfig:
-    """The configuration in `file`. Raises InvalidRequest, with the key, for what is unknown, missing or out of range."""
+    """The configuration in `file`, which is read once: a process keeps what was right when it began, whatever becomes of the file.
+
+    Raises InvalidRequest, with the key, for what is unknown, missing or out of range.
+    """
     values = _content(file)
     slots = {int(key): values.pop(key) for key in list(values) if key.isdecimal() and str(int(key)) == key}
     if not slots or "slots" in values:
