@@ -10,7 +10,7 @@ from benchmarks.adaptive.bench import Bench
 from benchmarks.adaptive.contenders import Contender
 from benchmarks.adaptive.run import Run, StepTaken
 from benchmarks.lab.laboratory import Laboratory
-from specsplit_verifier.events import NewPlan
+from specsplit.membership import PlanOrder
 
 NEAR = 5
 """Steps before and after a switch that are looked at."""
@@ -37,7 +37,7 @@ def switching(bench: Bench, one: Contender, other: Contender, every_s: float) ->
 
     def prepare(laboratory: Laboratory) -> None:
         for number in range(int(longest_s / every_s) + 1):
-            plan = NewPlan((one, other)[number % 2].plan)
+            plan = PlanOrder((one, other)[number % 2].plan)
             laboratory.timeline.at(number * every_s, lambda plan=plan: laboratory.verifiers[0].post(plan))
 
     return Switching((one.name, other.name), kept, bench.run(Contender("both in turn"), prepare))

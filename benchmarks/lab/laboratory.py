@@ -16,12 +16,13 @@ from benchmarks.lab.source import Source
 from benchmarks.lab.transport import Wire
 from benchmarks.lab.truth import RightProposer
 from benchmarks.lab.verifier import Verifier
+from specsplit.membership import Roster
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint
 from specsplit_drafter.calibration import Calibrations
 from specsplit_drafter.session_table import SessionTable, TableLimits
 from specsplit_verifier.engine import core_of
-from specsplit_verifier.events import Output, Roster, Submit
+from specsplit_verifier.events import Output, Submit
 
 MAX_SESSIONS = 1024
 
@@ -89,7 +90,7 @@ class Laboratory:
             stream = len(drafter.wires)
             drafter.wires.append(Wire(self.timeline, link, partial(verifier.receive, endpoint.address)))
             verifier.wires[endpoint.address] = Wire(self.timeline, link, partial(drafter.receive, stream))
-        verifier.post(Roster(self._endpoints))
+        verifier.post(Roster(tuple(self._endpoints)))
 
     def _arrive(self) -> None:
         """The next request comes, and goes to the least busy verifier, with a drafter in turn."""

@@ -27,7 +27,7 @@ from specsplit_verifier.adaptive.ema import EmaController
 from specsplit_verifier.adaptive.goodput import GoodputController
 from specsplit_verifier.adaptive.tiers_file import DEFAULT
 from specsplit_verifier.draft_session import DraftSession, TreeLimits
-from specsplit_verifier.planner import Batch, CyclePlanner, Pause, Planner
+from specsplit_verifier.planner import Batch, Pause, Planner
 from specsplit_verifier.prefill import prompt_chunks
 from specsplit_verifier.session import Session
 from specsplit_verifier.step import StepResult
@@ -124,7 +124,7 @@ class RightTruth(Truth):
         return min(left_s, max(wait_s, SHORTEST_S)) if left_s > 0 and wait_s * length < step_s else 0.0
 
 
-class OraclePlanner(CyclePlanner):
+class OraclePlanner(Planner):
     """Plans by what an oracle knows, and by the true cost of a step."""
 
     def __init__(
@@ -204,11 +204,11 @@ def planner_of(scenario: Scenario, settings: VerifierSettings, texts: Sequence[S
     plan, budget = settings.plan, settings.step_token_budget
     match scenario.policy:
         case Policy.STATIC:
-            return CyclePlanner(plan, budget)
+            return Planner(plan, budget)
         case Policy.EMA:
-            return CyclePlanner(plan, budget, lambda *_: EmaController(DEFAULT, DEFAULT.middle))
+            return Planner(plan, budget, lambda *_: EmaController(DEFAULT, DEFAULT.middle))
         case Policy.GOODPUT:
-            return CyclePlanner(plan, budget, lambda *_: GoodputController(settings.max_draft_tokens))
+            return Planner(plan, budget, lambda *_: GoodputController(settings.max_draft_tokens))
         case Policy.KNOWS_SURVIVALS:
             return OraclePlanner(plan, budget, Survivals(), scenario.step, waits=scenario.waits)
         case Policy.KNOWS_TOKENS:

@@ -6,7 +6,7 @@ Words are those of docs/design.md; tokens are vocabulary ids (ints >= 0), positi
 from __future__ import annotations
 
 from specsplit.values.adaptive import Adaptive, Estimate
-from specsplit.values.control import Control
+from specsplit.values.control import AS_SET, Control
 from specsplit.values.logprobs import MAX_LOGPROBS, TokenLogprob, check_logprobs
 from specsplit.values.members import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
 from specsplit.values.plan import Plan, PlanChanges
@@ -17,6 +17,7 @@ from specsplit.values.stopping import FinishReason, Stopping
 from specsplit.values.tracing import SERVICES, TraceChanges, TraceScope
 
 __all__ = [
+    "AS_SET",
     "MAX_BIAS",
     "MAX_BIASES",
     "MAX_LOGPROBS",

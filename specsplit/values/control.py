@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from specsplit.values.adaptive import Adaptive
 from specsplit.values.checks import require, said
@@ -32,3 +33,7 @@ class Control:
     def after(self, earlier: Control) -> Control:
         """This, and what was wanted before where this says nothing."""
         return replace(earlier, **said(self))
+
+
+AS_SET: Final = Control()
+"""Leaves everything as each verifier is set."""

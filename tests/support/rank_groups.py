@@ -175,8 +175,7 @@ async def running(
         for verifier in verifiers:
             await verifier.close()
     for verifier in verifiers:
-        now = verifier.engine.statistics()
-        assert now.running == now.waiting == 0 or verifier.failed.is_set()
+        assert verifier.load().sessions == 0 or verifier.failed.is_set()
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

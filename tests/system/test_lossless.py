@@ -18,13 +18,13 @@ from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, make_request
 from specsplit.features import FeatureNeed
+from specsplit.membership import Roster
 from specsplit.rpc import dial
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit.values import Endpoint, PlanChanges, Stopping
 from specsplit.wire import drafter as wire
-from specsplit_verifier.events import Roster
 from tests.support.restless import RestlessController
 from tests.support.sampling import processors
 from tests.support.scrape import Places
@@ -359,7 +359,7 @@ async def decoded(settings: VerifierSettings, requests: Sequence[DecodeRequest])
             async with free:
                 return await generate(verifier, request)
 
-        verifier.engine.post(Roster([request.drafter for request in requests if request.drafter is not None]))
+        verifier.engine.post(Roster(tuple(request.drafter for request in requests if request.drafter is not None)))
         generated = await asyncio.gather(*map(one, requests))
         assert sum(link.drops for link in verifier.links.statistics.values()) == 0
         return generated, verifier.engine.statistics().plan_switches

@@ -44,9 +44,8 @@ async def verifier_beside_floods(folder: Path, **settings: Any) -> AsyncIterator
         yield verifier
     finally:
         await verifier.close()
-    statistics = verifier.engine.statistics()
-    assert statistics.running == statistics.waiting == 0
-    assert statistics.free_pages == statistics.total_pages
+    load = verifier.load()
+    assert load.sessions == 0 and load.free_pages == load.total_pages
 
 
 def recorded(verifier: Verifier) -> list[StepResult]:
@@ -65,3 +64,10 @@ async def decode(verifier: Verifier, request: DecodeRequest) -> tuple[list[int],
         if isinstance(event, Tokens):
             tokens += event.tokens
     raise AssertionError("the stream ended without an end")
+
+
+def losses(verifier: Verifier) -> list[str]:
+    """Addresses of the drafters that it loses from now on."""
+    lost: list[str] = []
+    verifier.on_lost = lost.append
+    return lost

@@ -207,7 +207,7 @@ def test_an_idle_turn_that_is_prepared_twice_is_the_same_turn_and_nothing_has_ha
     first, second = (it.propose(it.plan()) for _ in range(2))
     assert first == second == StepInput(proposal=Proposal(plan=it.statistics().plan))
     assert it.outgoing() == ([], [])
-    assert it.statistics().steps == 0
+    assert it.statistics().load.steps == 0
 
 
 async def test_ranks_whose_sessions_end_in_the_same_turn_go_on_for_the_others_and_then_park(
@@ -216,9 +216,7 @@ async def test_ranks_whose_sessions_end_in_the_same_turn_go_on_for_the_others_an
     async with sharded_ranks(targets) as ranks:
         with ranks.asleep():
             asked = [asyncio.ensure_future(write(ranks, rank, new)) for rank, new in ((0, 4), (1, 4), (2, 9), (2, 4))]
-            await eventually(
-                lambda: [verifier.engine.statistics().waiting for verifier in ranks.verifiers] == [1, 1, 2, 0]
-            )
+            await eventually(lambda: [verifier.load().waiting for verifier in ranks.verifiers] == [1, 1, 2, 0])
         written = await asyncio.gather(*asked)
         await ranks.parked()
     longest = written[2]

@@ -13,13 +13,14 @@ import grpc
 import pytest
 
 from specsplit.cli.local import Child
+from specsplit.membership import Roster
 from specsplit.rpc import dial, wait_until_serving
 from specsplit.sessions import DecodeRequest
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
 from specsplit.values import Endpoint, Stopping
-from specsplit_verifier.events import HandOver, Roster
+from specsplit_verifier.events import HandOver
 from tests.support.toys import letter, random_target
-from tests.verifier.conftest import decode, recorded, verifier_over
+from tests.verifier.conftest import decode, losses, recorded, verifier_over
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -134,8 +135,9 @@ async def test_a_drafter_that_never_answers_is_lost_and_costs_little(alphabet: P
 async def test_a_drafter_that_is_not_there_is_reported_lost(alphabet: Path) -> None:
     async with verifier_over(alphabet, drafter_connect_timeout_s=0.2, paced_step_base_ms=3.0) as verifier:
         request = DecodeRequest("r", list(b"a"), stopping=Stopping(150), drafter=Endpoint("ghost", "127.0.0.1:9"))
+        lost = losses(verifier)
         tokens, _ = await decode(verifier, request)
-        assert list(verifier.drafters_lost) == ["127.0.0.1:9"]
+        assert lost == ["127.0.0.1:9"]
     assert tokens[:3] == list(b"bcd")
 
 
@@ -144,12 +146,13 @@ async def test_a_session_that_is_cancelled_leaves_no_answer_due(alphabet: Path) 
         scripted(lambda event: None) as (drafter, endpoint),
         verifier_over(alphabet, drafter_lost_after_s=0.2) as verifier,
     ):
+        lost = losses(verifier)
         events = verifier.decode(DecodeRequest("r", list(b"a"), stopping=Stopping(300), drafter=endpoint))
         await anext(events)
         await events.aclose()
         await asyncio.sleep(0.6)
         assert drafter.closed() == {1}
-        assert not verifier.drafters_lost
+        assert not lost
 
 
 async def test_an_address_that_cannot_be_dialled_harms_nobody_else(alphabet: Path) -> None:
@@ -176,7 +179,7 @@ async def test_a_session_that_a_drafter_cannot_take_goes_to_another(alphabet: Pa
         scripted(lambda event: None) as (other, second),
         verifier_over(alphabet, paced_step_base_ms=20.0) as verifier,
     ):
-        verifier.engine.post(Roster([first, second]))
+        verifier.engine.post(Roster((first, second)))
         await decode(verifier, DecodeRequest("r", list(b"a"), stopping=Stopping(100), drafter=first))
         await asyncio.sleep(0.1)
     assert unable.closed() == other.closed() == {1}
@@ -214,7 +217,7 @@ async def test_a_session_that_is_handed_over_goes_on_with_the_other_drafter_and_
         scripted(silent) as (second, target),
         verifier_over(alphabet, wait_budget_us=0) as verifier,
     ):
-        records = recorded(verifier)
+        records, lost = recorded(verifier), losses(verifier)
         longer = asyncio.create_task(
             decode(verifier, DecodeRequest("l", list(b"abcdef"), stopping=Stopping(400), drafter=source))
         )
@@ -234,4 +237,4 @@ async def test_a_session_that_is_handed_over_goes_on_with_the_other_drafter_and_
     assert len(first.closed()) == 2 and len(second.closed()) == 1
     assert sum(record.costs.hand_overs for record in records) == 1
     assert sum(record.costs.failovers for record in records) == 0
-    assert not verifier.drafters_lost
+    assert not lost

@@ -15,12 +15,12 @@ from specsplit.errors import InvalidRequest
 from specsplit.records import StepCosts
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft
-from specsplit.values import Adaptive, Plan, PlanChanges
+from specsplit.values import AS_SET, Adaptive, Plan, PlanChanges
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.adaptive.ema import EmaController
 from specsplit_verifier.adaptive.tiers import DEFAULT_SLOTS, EmaSettings, Slot, Tier, first_tier, next_tier
 from specsplit_verifier.adaptive.tiers_file import DEFAULT, TiersConfig, read_tiers
-from specsplit_verifier.planner import CyclePlanner
+from specsplit_verifier.planner import Planner
 from specsplit_verifier.step import SessionResult, StepResult
 
 AT_ONCE = EmaSettings(ema_alpha=1.0, update_interval=1, warmup_batches=0)
@@ -168,7 +168,7 @@ def test_a_tier_has_a_node_for_every_step() -> None:
 
 
 def test_request_before_operator_before_controller_before_launch() -> None:
-    planner = CyclePlanner(LAUNCHED, 100, lambda *_: EmaController(DEFAULT, 5))
+    planner = Planner(LAUNCHED, 100, lambda *_: EmaController(DEFAULT, 5))
     assert not planner.follow(1) and planner.default == LAUNCHED
     assert planner.follow(8) and planner.default.num_steps == 1
     planner.replan(PlanChanges(num_steps=4))
@@ -201,10 +201,12 @@ def test_sglangs_file_is_read(tmp_path: Path) -> None:
     assert config.slots == {1: Slot((1, 3, 7), 0.1), 8: Slot((0, 1, 3), 0.2, -0.25, 2.0)}
     assert config.steps == [0, 1, 3, 7]
     settings = VerifierSettings(model=tmp_path, adaptive=Adaptive.EMA, adaptive_config=file)
-    controller = controller_for(settings)
+    controller = controller_for(settings, AS_SET)
     assert controller.plan(LAUNCHED, 1).num_steps == 3, "nobody asked for steps: the middle of the union"
     with pytest.raises(InvalidRequest, match=r"num_steps: is 5, and no tier has that; expected one of \[0, 1, 3, 7\]"):
-        controller_for(VerifierSettings(model=tmp_path, num_steps=5, adaptive=Adaptive.EMA, adaptive_config=file))
+        controller_for(
+            VerifierSettings(model=tmp_path, num_steps=5, adaptive=Adaptive.EMA, adaptive_config=file), AS_SET
+        )
 
 
 @pytest.mark.parametrize(
@@ -238,7 +240,7 @@ def test_a_wrong_file_is_refused_with_the_key(tmp_path: Path, content: str, says
 @pytest.mark.parametrize("off", [{"num_steps": 0}, {"num_draft_tokens": 1}])
 def test_a_plan_that_does_not_speculate_leaves_nothing_to_adapt(tmp_path: Path, off: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=f"{next(iter(off))}: leaves nothing to adapt"):
-        controller_for(VerifierSettings(model=tmp_path, adaptive=Adaptive.EMA, **off))
+        controller_for(VerifierSettings(model=tmp_path, adaptive=Adaptive.EMA, **off), AS_SET)
 
 
 def test_a_file_without_ema_and_a_missing_file_are_refused(tmp_path: Path) -> None:

@@ -167,9 +167,9 @@ async def test_what_a_step_was_is_kept_by_nobody(alphabet: Path) -> None:
 async def test_the_bound_that_is_told_is_the_one_in_force(alphabet: Path) -> None:
     async with verifier_over(alphabet, adaptive="goodput", feature_retention=80, step_token_budget=64) as verifier:
         assert verifier.control == Control(Adaptive.GOODPUT, 16) and verifier.plan.num_draft_tokens == 16
-        verifier.replan(PlanChanges(), max_draft_tokens=8)
+        verifier.replan(PlanChanges(), Control(max_draft_tokens=8))
         assert verifier.control == Control(Adaptive.GOODPUT, 8)
-        verifier.replan(PlanChanges(), Adaptive.STATIC)
+        verifier.replan(PlanChanges(), Control(Adaptive.STATIC))
         assert verifier.control == Control(Adaptive.STATIC)
 
 

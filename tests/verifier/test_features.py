@@ -13,15 +13,15 @@ import torch
 
 from specsplit.draft_events import FeaturesRead
 from specsplit.features import LAST, FeatureFormat, FeatureNeed
+from specsplit.membership import Roster
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.heads import projection_of
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
-from specsplit_verifier.events import Roster
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.feed import Recipe
 from tests.model.heads.published import eagle3, write
-from tests.verifier.conftest import decode, recorded, verifier_over
+from tests.verifier.conftest import decode, losses, recorded, verifier_over
 from tests.verifier.reader import features_of, reading, three_layers
 
 NEED = FeatureNeed(layers=(2, 0, 1, LAST), hidden_size=32)
@@ -158,7 +158,7 @@ async def test_a_session_whose_drafter_cannot_be_fed_gets_the_next_that_can(
         reading(NEED, truth) as (second, fitting),
         verifier_over(target) as verifier,
     ):
-        verifier.engine.post(Roster([wished, fitting]))
+        verifier.engine.post(Roster((wished, fitting)))
         tokens, end = await decode(verifier, request(PROMPTS[0], wished))
     assert written(truth[0], tokens, 40) and end.speculation.accepted > 30
     assert not reader.sessions
@@ -211,10 +211,11 @@ async def test_a_drafter_that_stops_reading_behind_the_prompt_loses_the_session_
 ) -> None:
     limits = {"step_token_budget": 16, "feature_window": 8, "feature_retention": 32, "paced_step_base_ms": 10.0}
     async with reading(NEED, truth, reads_to=39) as (reader, endpoint), verifier_over(target, **limits) as verifier:
+        lost = losses(verifier)
         with caplog.at_level(logging.WARNING):
             tokens, end = await decode(verifier, request(PROMPTS[0], endpoint))
             await reader.all_closed()
-        assert not verifier.drafters_lost, "it is slow, not dead"
+        assert not lost, "it is slow, not dead"
     assert written(truth[0], tokens, 40) and end.speculation.drafted > 0
     assert caplog.text.count("is too slow, going on without drafts: it has read the features of 39 tokens") == 1
     session = reader.sessions[1]
@@ -254,7 +255,7 @@ async def test_a_late_joiner_is_replayed_what_is_kept_in_messages_that_fit(
     ):
         records = recorded(verifier)
         verifier.on_lost = lambda _: verifier.engine.post(
-            Roster([stayer])
+            Roster((stayer,))
         )  # nobody to turn to until then: it needs a drafter
         tokens, end = await decode(verifier, request(truth[0][:150], leaver, tokens=40))
         sent = verifier.links.statistics[stayer.address]
@@ -273,7 +274,7 @@ async def test_a_late_joiner_gets_what_is_gone_by_re_prefill(target: Path, truth
         verifier_over(target, **limits) as verifier,
     ):
         records = recorded(verifier)
-        verifier.engine.post(Roster([leaver, stayer]))
+        verifier.engine.post(Roster((leaver, stayer)))
         tokens, end = await decode(verifier, request(PROMPTS[0], leaver))
     assert written(truth[0], tokens, 40)
     gone = sum(record.costs.recomputed_tokens for record in records)
@@ -293,7 +294,7 @@ async def test_a_drafter_of_another_need_gets_all_by_re_prefill_and_disturbs_nob
         verifier_over(target, paced_step_base_ms=5.0) as verifier,  # so that the other session lasts
     ):
         records = recorded(verifier)
-        verifier.engine.post(Roster([leaver, stayer]))
+        verifier.engine.post(Roster((leaver, stayer)))
         drafted, plain = await asyncio.gather(
             decode(verifier, request(PROMPTS[0], leaver)), decode(verifier, request(PROMPTS[1], tokens=150))
         )
@@ -311,6 +312,7 @@ async def test_a_session_that_is_cancelled_leaves_nothing_at_any_moment(target: 
         reading(NEED, truth) as (reader, endpoint),
         verifier_over(target, step_token_budget=8, feature_window=16) as verifier,
     ):
+        lost = losses(verifier)
         for after in range(4):
             events = verifier.decode(request(PROMPTS[0], endpoint))
             for _ in range(after):
@@ -318,7 +320,7 @@ async def test_a_session_that_is_cancelled_leaves_nothing_at_any_moment(target: 
             await events.aclose()
         tokens, _ = await decode(verifier, request(PROMPTS[1], endpoint))
         await reader.all_closed()
-        assert not verifier.drafters_lost
+        assert not lost
     assert written(truth[1], tokens, 43)
 
 

@@ -10,7 +10,7 @@ from specsplit.values import Plan
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.patience import Patience
-from specsplit_verifier.planner import Batch, CyclePlanner, Pause
+from specsplit_verifier.planner import Batch, Pause, Planner
 from specsplit_verifier.prefill import RECOMPUTE_TOKENS
 from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import Accepted
@@ -31,7 +31,7 @@ class World:
 
     def __init__(self) -> None:
         self.pool = PagePool(256, 16)
-        self.planner = CyclePlanner(WAITING, BUDGET)
+        self.planner = Planner(WAITING, BUDGET)
         self.running: list[Session] = []
 
     def session(self, tokens: int, *, read: int, gap: int = 0) -> Session:

@@ -10,7 +10,7 @@ import pytest
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, CostCurve, Paced, PageTable
 from specsplit.values import Plan
-from specsplit_verifier.planner import CyclePlanner
+from specsplit_verifier.planner import Planner
 from specsplit_verifier.profile import profile
 from specsplit_verifier.step import ChunkInput, StepInput, StepOutput, StepResult
 from specsplit_verifier.target_runner import TargetRunner
@@ -47,7 +47,7 @@ def test_sizes_that_were_measured_at_load_are_not_cold(target: CausalLM) -> None
 
 
 def test_what_a_cold_step_took_does_not_change_what_steps_are_expected_to_take() -> None:
-    planner, costs = CyclePlanner(Plan(), 64), replace(COSTS, tokens=10, kv_tokens=10, forward_us=9e6)
+    planner, costs = Planner(Plan(), 64), replace(COSTS, tokens=10, kv_tokens=10, forward_us=9e6)
     expected_s = planner.expected_s(10, 10)
     planner.observe(StepResult((), (), {}, replace(costs, cold=True)))
     assert planner.expected_s(10, 10) == expected_s

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from specsplit.membership import Roster
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, Stopping
-from specsplit_verifier.events import Roster
 from tests.drafter.service_toys import drafter
 from tests.support.flooding import KINDS, flooding
 from tests.verifier.conftest import decode, verifier_beside_floods
@@ -30,7 +30,7 @@ async def test_drafters_that_flood_are_dropped_and_named_and_their_sessions_go_o
         verifier = await running.enter_async_context(
             verifier_beside_floods(alphabet, draft_ahead=False, wait_budget_us=5_000_000)
         )
-        verifier.engine.post(Roster(drafters))
+        verifier.engine.post(Roster(tuple(drafters)))
         requests = [
             DecodeRequest(str(i), [97 + i], stopping=Stopping(TOKENS), drafter=drafters[i % 4]) for i in range(8)
         ]

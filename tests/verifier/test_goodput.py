@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft, Grow, Mirror
-from specsplit.values import Adaptive, Plan, PlanChanges
+from specsplit.values import AS_SET, Adaptive, Control, Plan, PlanChanges
 from specsplit_verifier.account import Account
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.adaptive.goodput import MAX_STEPS, GoodputController
@@ -23,7 +24,7 @@ from specsplit_verifier.budget import Line, Spending
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.patience import Patience
-from specsplit_verifier.planner import CyclePlanner
+from specsplit_verifier.planner import Planner
 from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.standing import IDLE
 from specsplit_verifier.step import SessionResult, StepResult
@@ -55,36 +56,36 @@ def test_a_launched_plan_that_does_not_speculate_stays(off: dict[str, int]) -> N
 
 def test_request_and_operator_bound_what_the_controller_may_spend(tmp_path: Path) -> None:
     settings = VerifierSettings(model=tmp_path, adaptive=Adaptive.GOODPUT, max_draft_tokens=24)
-    planner = CyclePlanner(settings.plan, 100, lambda *wanted: controller_for(settings, *wanted))
+    planner = Planner(settings.plan, 100, partial(controller_for, settings))
     assert planner.default.num_draft_tokens == 24
     assert planner.plan_of(PlanChanges(num_draft_tokens=5)).num_draft_tokens == 5
-    planner.replan(PlanChanges(num_steps=2), max_draft_tokens=12)
+    planner.replan(PlanChanges(num_steps=2), Control(max_draft_tokens=12))
     assert (planner.default.num_steps, planner.default.num_draft_tokens) == (2, 12), (
         "the bound holds for the steps of an operator too"
     )
     deep = planner.plan_of(PlanChanges(num_steps=9))
     assert (deep.num_steps, deep.num_draft_tokens) == (9, 12), "and for those of a request"
-    planner.replan(PlanChanges(), max_draft_tokens=12)
+    planner.replan(PlanChanges(), Control(max_draft_tokens=12))
     assert planner.default.num_draft_tokens == 12
     assert planner.plan_of(PlanChanges(num_steps=0)).speculates is False
-    planner.replan(PlanChanges(), Adaptive.STATIC)
+    planner.replan(PlanChanges(), Control(Adaptive.STATIC))
     assert planner.default == settings.plan
 
 
 def test_a_bound_that_features_have_no_room_for_is_refused(tmp_path: Path) -> None:
     settings = VerifierSettings(model=tmp_path, step_token_budget=100, feature_retention=132)
-    controller_for(settings, Adaptive.GOODPUT, 32)
+    controller_for(settings, Control(Adaptive.GOODPUT, 32))
     with pytest.raises(InvalidRequest, match=r"max_draft_tokens: is 33, too many .* expected at most 32"):
-        controller_for(settings, Adaptive.GOODPUT, 33)
+        controller_for(settings, Control(Adaptive.GOODPUT, 33))
 
 
 def test_a_bound_that_nobody_has_named_gives_way_to_the_room_there_is_for_features(tmp_path: Path) -> None:
     settings = VerifierSettings(model=tmp_path, feature_retention=530)
     assert settings.controller is Adaptive.GOODPUT and settings.max_draft_tokens == 32
-    assert controller_for(settings).plan(settings.plan, 1).num_draft_tokens == 530 - 512
+    assert controller_for(settings, AS_SET).plan(settings.plan, 1).num_draft_tokens == 530 - 512
     named = VerifierSettings(model=tmp_path, feature_retention=530, max_draft_tokens=32)
     with pytest.raises(InvalidRequest, match=r"is 32, too many .* expected at most 18"):
-        controller_for(named)
+        controller_for(named, AS_SET)
 
 
 def test_a_step_shown_as_one_of_0_steps_counts_as_drafted_and_one_whose_plan_has_0_steps_does_not() -> None:
@@ -102,7 +103,7 @@ def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew()
 
     def turned() -> list[Plan]:
         chooser.meet([session])
-        return [plan for _, plan in chooser.turned([session], lambda wishes: wishes.over(bounds))]
+        return [plan for _, plan in chooser.resting_changes([session], lambda wishes: wishes.over(bounds))]
 
     def drafted_by(address: str) -> None:
         session.drafter = DraftSession(address, Mirror(1, 1, 0, 50, 100), Patience())
@@ -147,7 +148,7 @@ def test_a_request_that_wants_no_drafts_is_left_alone() -> None:
     request = DecodeRequest("r", (1,), plan=wishes)
     session = Session(1, request, wishes.over(bounds), StopRule(50), PageTable(PagePool(8, 16)), [1])
     controller.chooser.meet([session])
-    assert list(controller.chooser.turned([session], lambda wishes: wishes.over(bounds))) == []
+    assert list(controller.chooser.resting_changes([session], lambda wishes: wishes.over(bounds))) == []
 
 
 def test_what_is_shown_falls_and_rises_with_what_is_spent() -> None:

@@ -256,8 +256,8 @@ async def test_requests_without_max_tokens_run_side_by_side(tmp_path: Path) -> N
         steps = recorded(verifier)
         running = [verifier.decode(DecodeRequest(str(prompt), prompt)) for prompt in prompts]
         await asyncio.gather(*(anext(events) for events in running))
-        statistics = verifier.engine.statistics()
+        load = verifier.load()
         await asyncio.gather(*(events.aclose() for events in running))
     assert max(len(step.sessions) for step in steps) == 3
-    assert (statistics.running, statistics.waiting) == (3, 0)
-    assert statistics.free_pages > statistics.total_pages / 2
+    assert (load.sessions, load.waiting) == (3, 0)
+    assert load.free_pages > load.total_pages / 2

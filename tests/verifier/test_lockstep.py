@@ -17,7 +17,7 @@ from specsplit.ranks.lockstep import NOTHING, REST_S, Agreed, Lockstep, Proposal
 from specsplit.ranks.mesh import LocalMesh
 from specsplit.records import TurnCosts
 from specsplit.values import Plan
-from specsplit_verifier.planner import CyclePlanner
+from specsplit_verifier.planner import Planner
 from tests.support.meshes import mesh_of
 
 COUNT = st.integers(0, 2**31)
@@ -132,7 +132,7 @@ def test_one_that_is_alone_has_no_group() -> None:
 
 
 def test_a_step_is_expected_to_take_as_long_as_all_ranks_rows_did_in_the_turn_before() -> None:
-    planner = CyclePlanner(Plan(), 64, grouped=True)
+    planner = Planner(Plan(), 64, grouped=True)
     for tokens in (10, 50, 100, 200) * 20:
         planner.cost.observe(tokens, 0, 0.01 + tokens * 1e-4)
     alone = planner.expected_s(20, 0)
@@ -141,7 +141,7 @@ def test_a_step_is_expected_to_take_as_long_as_all_ranks_rows_did_in_the_turn_be
 
 
 def test_a_rank_of_a_group_takes_a_plan_when_it_is_agreed_and_not_before() -> None:
-    planner, other = CyclePlanner(Plan(), 64, grouped=True), Plan(num_steps=2)
+    planner, other = Planner(Plan(), 64, grouped=True), Plan(num_steps=2)
     assert not planner.follow(40) and planner.default == Plan()
     mine, theirs = Proposal(unfinished=1), Proposal(unfinished=2, plan=other)
     assert planner.agree(Agreed(0, [mine, theirs])) and planner.default == other

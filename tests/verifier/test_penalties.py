@@ -14,12 +14,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specsplit.cli.local import Child
 from specsplit.errors import InvalidRequest
+from specsplit.membership import Roster
 from specsplit.rpc import dial, wait_until_serving
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.v1 import verifier_pb2
 from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
 from specsplit.wire.verifier import decode_from_wire
-from specsplit_verifier.events import Roster
 from tests.support.sampling import processors
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
@@ -118,7 +118,7 @@ async def test_a_drafter_that_comes_in_the_middle_knows_what_was_generated(folde
         verifier_over(folder, paced_step_base_ms=50.0) as verifier,
     ):
         steps = recorded(verifier)
-        verifier.engine.post(Roster([second]))
+        verifier.engine.post(Roster((second,)))
         async with drafting("standalone", model=folder) as first:
             events = verifier.decode(request(PROMPTS[0], asked, first))
             begun = [await anext(events) for _ in range(3)]

@@ -15,12 +15,12 @@ from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Grow, Mirror
-from specsplit.values import Adaptive, Endpoint, FinishReason, Plan, PlanChanges, Stopping, Vocabulary
+from specsplit.values import Adaptive, Control, Endpoint, FinishReason, Plan, PlanChanges, Stopping, Vocabulary
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
 from specsplit_verifier.patience import Patience
-from specsplit_verifier.planner import CyclePlanner
+from specsplit_verifier.planner import Planner
 from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.verifier import Verifier
 from tests.drafter.service_toys import drafter
@@ -62,7 +62,7 @@ def follows_the_alphabet(written: Sequence[int]) -> bool:
 
 def test_a_session_is_replanned_and_its_drafter_is_told() -> None:
     request = DecodeRequest("r", (1,), plan=PlanChanges(topk=3))
-    planner = CyclePlanner(Plan(num_steps=5, topk=4, num_draft_tokens=8), 100)
+    planner = Planner(Plan(num_steps=5, topk=4, num_draft_tokens=8), 100)
     session = Session(1, request, planner.plan_of(request.plan), StopRule(50), PageTable(PagePool(8, 16)), [1])
     session.drafter = DraftSession("drafter", Mirror(1, 1, 0, 50, 100), Patience())
     planner.replan(PlanChanges(num_steps=9, topk=8, num_draft_tokens=64, wait_budget_us=5, draft_ahead=False))
@@ -78,12 +78,12 @@ def test_a_session_is_replanned_and_its_drafter_is_told() -> None:
 
 def test_an_operator_puts_another_controller_in_the_place_of_the_launched_one_and_that_one_back(tmp_path: Path) -> None:
     settings = VerifierSettings(model=tmp_path, num_steps=3, num_draft_tokens=7, adaptive=Adaptive.STATIC)
-    planner = CyclePlanner(settings.plan, 100, partial(controller_for, settings))
-    planner.replan(PlanChanges(topk=2), Adaptive.EMA)
+    planner = Planner(settings.plan, 100, partial(controller_for, settings))
+    planner.replan(PlanChanges(topk=2), Control(Adaptive.EMA))
     assert planner.default == replace(settings.plan, topk=2), "the tier that was asked for"
     planner.follow(64)
     assert planner.default.num_steps == 0, "a batch of this size has no other tier"
-    planner.replan(PlanChanges(), Adaptive.EMA)
+    planner.replan(PlanChanges(), Control(Adaptive.EMA))
     assert planner.default.num_steps == 0, "it is the same controller still"
     planner.replan(PlanChanges())
     assert planner.default == settings.plan

@@ -247,7 +247,7 @@ async def test_a_flood_on_one_rank_of_four_with_any_drafters_is_served_under_its
         requests = [replace(case.request(prompts, drafters), stopping=stop_after(case)) for case in CASES]
         with ranks.asleep():
             asked = [asyncio.ensure_future(decode(ranks.verifiers[2], request)) for request in requests]
-            await eventually(lambda: ranks.verifiers[2].engine.statistics().waiting == len(CASES))
+            await eventually(lambda: ranks.verifiers[2].load().waiting == len(CASES))
         async with asyncio.timeout(100):
             written = [tokens for tokens, _ in await asyncio.gather(*asked)]
         await ranks.parked()

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from specsplit.clock import SystemClock
-from specsplit.membership import PlanOrder, Register, TracingOrder
+from specsplit.membership import PlanOrder, Register, Roster, TracingOrder
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.observe import TraceContext, Tracing
 from specsplit.observe.otlp import OtlpSink
@@ -40,7 +40,6 @@ from specsplit.values import (
 )
 from specsplit.wire import verifier as wire
 from specsplit_verifier.draft_session import DraftSession
-from specsplit_verifier.events import Roster
 from specsplit_verifier.patience import Patience
 from specsplit_verifier.service import service_of
 from specsplit_verifier.session import Session, StopRule
@@ -454,12 +453,12 @@ async def test_a_session_given_to_another_drafter_is_counted(alphabet: Path) -> 
         verifier_over(alphabet, paced_step_base_ms=5.0) as verifier,
     ):
         records = recorded(verifier)
-        verifier.engine.post(Roster([first, second]))
+        verifier.engine.post(Roster((first, second)))
         events = verifier.decode(DecodeRequest("r", list(b"a"), drafter=first))
         await anext(events)
         await until_opened(other.seen, 1)
-        before = verifier.engine.statistics().steps
-        while verifier.engine.statistics().steps < before + 2:
+        before = verifier.load().steps
+        while verifier.load().steps < before + 2:
             await anext(events)
         await events.aclose()
         assert sum(record.costs.failovers for record in records) == 1

@@ -15,7 +15,7 @@ from specsplit.speculation import Draft
 from specsplit.values import Plan
 from specsplit_verifier.cost import StepCost, solved
 from specsplit_verifier.patience import Patience, Wait
-from specsplit_verifier.planner import CyclePlanner
+from specsplit_verifier.planner import Planner
 from specsplit_verifier.step import StepResult
 from tests.verifier.test_ema import COSTS
 
@@ -125,7 +125,7 @@ def test_one_step_that_took_no_time_is_forgotten_like_any_other() -> None:
 
 
 def test_a_step_that_failed_teaches_no_cost() -> None:
-    planner = CyclePlanner(PLAN, 512)
+    planner = Planner(PLAN, 512)
     costs = replace(COSTS, tokens=17, forward_us=2000.0)
     planner.observe(StepResult((), (), {}, costs))
     learnt = planner.cost.mean_s

@@ -122,14 +122,16 @@ class StepChooser:
             if standing is not None and (part.plan.speculates or standing.resting):
                 standing.stepped(_probabilities(part.draft), [index - 1 for index in part.accepted_path[1:]])
 
-    def turned(self, sessions: Iterable[Session], plan_of: Callable[[PlanChanges], Plan]) -> list[tuple[Session, Plan]]:
-        """Sessions whose drafters should begin to rest, or cease to, with the plans to put them under."""
+    def resting_changes(
+        self, sessions: Iterable[Session], plan_of: Callable[[PlanChanges], Plan]
+    ) -> list[tuple[Session, Plan]]:
+        """Sessions whose drafters are to rest from now on, or no longer, each with the plan that says so."""
         found: list[tuple[Session, Plan]] = []
         for session in sessions:
             standing = self._standings.get(session.id)
             resting = standing is not None and standing.resting
-            if resting != session.plan.speculates:
-                continue
+            if resting is not session.plan.speculates:
+                continue  # it is so already
             plan = plan_of(session.request.plan)
             plan = replace(plan, num_steps=0) if resting else plan
             if plan != session.plan:  # else it is a request that wants no drafts

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.features import Features
+from specsplit.membership import PlanOrder, Roster
 from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
 from specsplit.records import StepCosts, TurnCosts
 from specsplit.sessions import Finished, Preempted
 from specsplit.speculation import Commit, Draft
-from specsplit.values import Estimate, FinishReason, ModelInfo, Plan
+from specsplit.values import Estimate, FinishReason, Load, ModelInfo, Plan
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
@@ -23,9 +24,7 @@ from specsplit_verifier.events import (
     DrafterLost,
     FromDrafter,
     HandOver,
-    NewPlan,
     Output,
-    Roster,
     Sends,
     SessionEvent,
     Submit,
@@ -46,12 +45,8 @@ LONGEST_TOLD_S = 1000.0
 class EngineStatistics:
     """How the engine stands."""
 
-    running: int
-    waiting: int
-    free_pages: int
-    total_pages: int
-    steps: int
-    step_ms: float
+    load: Load
+    """How busy it is, for heartbeats."""
     plan: Plan
     """What sessions are under where their requests say nothing."""
     plan_switches: int
@@ -62,8 +57,6 @@ class EngineStatistics:
     """What every drafter has brought."""
     token_s: float = 0.0
     """What one more token costs in a step, in seconds."""
-    page_size: int = 0
-    """Tokens of one KV page."""
     prefixes: tuple[int, ...] = ()
     """Marks of pages with which texts begin; see `specsplit.prefix`."""
 
@@ -87,21 +80,25 @@ class EngineCore:
 
     def statistics(self) -> EngineStatistics:
         """How things stand; a moment old when read from another thread."""
-        scheduler = self._scheduler
+        scheduler, planner = self._scheduler, self._planner
+        pool = scheduler.kv.pool
+        load = Load(
+            sessions=self.unfinished,
+            waiting=len(scheduler.waiting),
+            free_pages=scheduler.kv.free_pages,
+            total_pages=pool.total_pages,
+            steps=self._steps,
+            step_ms=planner.cost.mean_s * 1e3 if self._steps else 0.0,
+            page_size=pool.page_size,
+        )
         return EngineStatistics(
-            len(scheduler.running),
-            len(scheduler.waiting),
-            scheduler.kv.free_pages,
-            scheduler.kv.pool.total_pages,
-            self._steps,
-            self._planner.cost.mean_s * 1e3 if self._steps else 0.0,
-            self._planner.shown(self._planner.default),
-            self._plan_switches,
-            self._planner.estimate(),
-            self._drafters.records,
-            self._planner.cost.token_s,
-            scheduler.kv.pool.page_size,
-            scheduler.kv.prefixes,
+            load=load,
+            plan=planner.shown(planner.default),
+            plan_switches=self._plan_switches,
+            estimate=planner.estimate(),
+            drafters=self._drafters.records,
+            token_s=planner.cost.token_s,
+            prefixes=scheduler.kv.prefixes,
         )
 
     @property
@@ -135,7 +132,7 @@ class EngineCore:
                 self._sends += self._drafters.roster(event.drafters, running.values(), now)
             case HandOver():
                 self._sends += self._drafters.hand_over(event, running.values(), now)
-            case NewPlan():
+            case PlanOrder():
                 self._order(event)
 
     def plan(self) -> StepInput | Pause:
@@ -150,7 +147,7 @@ class EngineCore:
         batch = self._choose(now)
         if isinstance(batch, Pause):
             return batch
-        for session, plan in self._planner.turned(session for session, _ in batch.decoding):
+        for session, plan in self._planner.resting_changes(session for session, _ in batch.decoding):
             self._sends += self._drafters.replan(session, plan, now)
         for session, _ in batch.decoding:
             session.drafter.stepping(now)
@@ -320,11 +317,11 @@ class EngineCore:
         table, tokens = self._scheduler.kv.table(), list(request.tokens)
         return Session(event.session, request, plan, stops, table, tokens, 0, drafter, traceparent=event.traceparent)
 
-    def _order(self, order: NewPlan) -> None:
+    def _order(self, order: PlanOrder) -> None:
         """An operator wants this from now on."""
         # Queued grows first: to a mirror that is behind, a drafter that rests seems busy, and is not told.
         self._sends += self._drafters.settle(self._scheduler.running.values())
-        self._planner.replan(order.changes, order.adaptive, order.max_draft_tokens)
+        self._planner.replan(order.changes, order.control)
         self._replan()
 
     def _replan(self) -> None:

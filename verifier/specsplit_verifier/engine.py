@@ -37,7 +37,7 @@ from specsplit_verifier.events import Began, BeginWave, DrafterLost, FromDrafter
 from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.model_thread import ModelThread
-from specsplit_verifier.planner import CyclePlanner, Pause, Planner
+from specsplit_verifier.planner import Pause, Planner
 from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target_runner import TargetRunner
@@ -224,5 +224,5 @@ def core_of(
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
     drafters = DrafterPool(info.vocabulary, settings.max_nodes, FeatureSource(recipe, limits, kv.features))
     controllers = partial(controller_for, settings)
-    planner = planner or CyclePlanner(settings.plan, settings.step_token_budget, controllers, grouped=grouped)
+    planner = planner or Planner(settings.plan, settings.step_token_budget, controllers, grouped=grouped)
     return EngineCore(info, scheduler, planner, drafters, clock)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from specsplit.draft_events import ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest, SpecsplitError
+from specsplit.membership import PlanOrder, Roster
 from specsplit.sessions import DecodeRequest, Finished, Preempted, Tokens
-from specsplit.values import Adaptive, Endpoint, PlanChanges
+from specsplit.values import Endpoint
 from specsplit_verifier.step import StepOutput, StepResult
 
 Output = Tokens | Preempted | Finished | SpecsplitError
@@ -54,13 +55,6 @@ class DrafterLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
-    """The drafters to choose from when one is lost, best first."""
-
-    drafters: Sequence[Endpoint]
-
-
-@dataclass(frozen=True, slots=True)
 class HandOver:
     """Some of the sessions that one drafter has are to go on with another."""
 
@@ -73,17 +67,6 @@ class HandOver:
     """True: sessions whose temperature is above 0; False: greedy ones."""
     other_kind: bool = False
     """True: only sessions whose callers asked for no kind of drafter."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewPlan:
-    """What an operator wants from now on, for sessions that are there already too. It takes the place of all wanted before."""
-
-    changes: PlanChanges = field(default_factory=PlanChanges)
-    adaptive: Adaptive | None = None
-    """Who decides where neither request nor operator does; None: who the settings say."""
-    max_draft_tokens: int | None = None
-    """goodput only: tokens of a session in one step at most; None: as the settings say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +93,7 @@ class Stop:
     """End the engine thread."""
 
 
-SessionEvent = Submit | Cancel | FromDrafter | DrafterLost | Roster | HandOver | NewPlan
+SessionEvent = Submit | Cancel | FromDrafter | DrafterLost | Roster | HandOver | PlanOrder
 """What happens to sessions."""
 Inbound = SessionEvent | BeginWave | Began | Ran | Stop
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from specsplit.ranks.lockstep import Agreed
-from specsplit.values import Adaptive, Estimate, Plan, PlanChanges
+from specsplit.values import AS_SET, Control, Estimate, Plan, PlanChanges
 from specsplit_verifier.adaptive.controller import Controller, StaticController
 from specsplit_verifier.budget import Spending
 from specsplit_verifier.chooser import StepChooser
@@ -42,80 +41,20 @@ class Pause:
     seconds: float | None
 
 
-Controllers = Callable[[Adaptive | None, int | None], Controller]
-"""Makes the controller that an operator wants, by name and by tokens of a session in one step at most; None: as the settings say."""
+Controllers = Callable[[Control], Controller]
+"""Makes the controller that an operator wants."""
 
 
-def static(_adaptive: Adaptive | None, _max_draft_tokens: int | None) -> Controller:
+def static(_: Control) -> Controller:
     """Whatever an operator wants, the plan stays as it was launched."""
     return StaticController()
 
 
-class Planner(Protocol):
-    """A policy. Belongs to the engine thread; times are seconds of the clock."""
+class Planner:
+    """Learns what steps cost, and waits for a drafter while that pays. A controller decides the default plan.
 
-    @property
-    def cost(self) -> StepCost:
-        """What a step costs, as it has been observed."""
-        ...
-
-    @property
-    def default(self) -> Plan:
-        """The plan of a session whose request does not say otherwise."""
-        ...
-
-    def replan(
-        self, changes: PlanChanges, adaptive: Adaptive | None = None, max_draft_tokens: int | None = None
-    ) -> None:
-        """An operator wants this from now on; see `NewPlan`. Raises InvalidRequest for a controller that does not go with the settings."""
-        ...
-
-    def estimate(self) -> Estimate | None:
-        """Why the default plan is in force; None: nothing has been seen yet."""
-        ...
-
-    def follow(self, sessions: int) -> bool:
-        """Let the controller decide the default plan for a batch of so many sessions; True if that is another one now.
-
-        In a group the ranks decide it together: see `agree`.
-        """
-        ...
-
-    def wants(self, sessions: int) -> Plan:
-        """What the controller wants for a batch of so many sessions."""
-        ...
-
-    def agree(self, agreed: Agreed) -> bool:
-        """A turn of the group is over; True if the default plan is another one now."""
-        ...
-
-    def expected_s(self, tokens: int, kv_tokens: int) -> float:
-        """Seconds that a step should take, beside what other ranks brought to the turn before."""
-        ...
-
-    def plan_of(self, wishes: PlanChanges) -> Plan:
-        """The plan of a session now. Raises InvalidRequest if what its request fixes does not go with the rest."""
-        ...
-
-    def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
-        """The next step over these sessions, in order of arrival, or how long to wait for a better one."""
-        ...
-
-    def turned(self, running: Iterable[Session]) -> Sequence[tuple[Session, Plan]]:
-        """Sessions that step now, or later, under another plan than they have, for no other reason than what their drafters bring."""
-        ...
-
-    def shown(self, plan: Plan) -> Plan:
-        """What is told of a session's plan to people who look."""
-        ...
-
-    def observe(self, result: StepResult) -> None:
-        """A step is over."""
-        ...
-
-
-class CyclePlanner:
-    """The Planner that learns what steps cost, and waits for a drafter while that pays. A controller decides the default plan."""
+    Belongs to the engine thread; times are seconds of the clock.
+    """
 
     def __init__(
         self, launched: Plan, step_token_budget: int, controllers: Controllers = static, *, grouped: bool = False
@@ -125,8 +64,8 @@ class CyclePlanner:
         self._launched = launched
         self._budget = step_token_budget
         self._controllers = controllers
-        self._controller = controllers(None, None)
-        self._wanted: tuple[Adaptive | None, int | None] = None, None
+        self._controller = controllers(AS_SET)
+        self._wanted = AS_SET
         self._changes = PlanChanges()
         self._adapted = self._controller.plan(launched, 0)
         self._grouped = grouped
@@ -135,31 +74,42 @@ class CyclePlanner:
 
     @property
     def default(self) -> Plan:
+        """The plan of a session whose request does not say otherwise."""
         return self._under(self._changes)
 
-    def replan(
-        self, changes: PlanChanges, adaptive: Adaptive | None = None, max_draft_tokens: int | None = None
-    ) -> None:
-        if (adaptive, max_draft_tokens) != self._wanted:  # else the one in force keeps what it has learnt
-            self._controller = self._controllers(adaptive, max_draft_tokens)
-            self._wanted = adaptive, max_draft_tokens
+    def replan(self, changes: PlanChanges, control: Control = AS_SET) -> None:
+        """An operator wants this from now on; see `PlanOrder`.
+
+        Raises InvalidRequest for a controller that does not go with the settings.
+        """
+        if control != self._wanted:  # else the one in force keeps what it has learnt
+            self._controller = self._controllers(control)
+            self._wanted = control
             self._adapted = self._controller.plan(self._launched, 0)
         self._changes = changes
 
     def estimate(self) -> Estimate | None:
+        """Why the default plan is in force; None: nothing has been seen yet."""
         return self._controller.estimate()
 
     def follow(self, sessions: int) -> bool:
+        """Let the controller decide the default plan for a batch of so many sessions; True if that is another one now.
+
+        In a group the ranks decide it together: see `agree`.
+        """
         return not self._grouped and self._adapt(self.wants(sessions))
 
     def wants(self, sessions: int) -> Plan:
+        """What the controller wants for a batch of so many sessions."""
         return self._controller.plan(self._launched, sessions)
 
     def agree(self, agreed: Agreed) -> bool:
+        """A turn of the group is over; True if the default plan is another one now."""
         self._beside, plan = agreed.others_rows, agreed.plan
         return plan is not None and self._adapt(plan)
 
     def expected_s(self, tokens: int, kv_tokens: int) -> float:
+        """Seconds that a step should take, beside what other ranks brought to the turn before."""
         return self.cost.predict(self._beside + tokens, kv_tokens)
 
     def _adapt(self, adapted: Plan) -> bool:
@@ -169,6 +119,7 @@ class CyclePlanner:
         return self.default != before
 
     def plan_of(self, wishes: PlanChanges) -> Plan:
+        """The plan of a session now. Raises InvalidRequest if what its request fixes does not go with the rest."""
         return self._under(wishes.after(self._changes))
 
     def _under(self, changes: PlanChanges) -> Plan:
@@ -182,7 +133,10 @@ class CyclePlanner:
         return changes.over(plan)
 
     def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
-        """Everybody who is not worth waiting for; beside a prompt, everybody: there is a forward in any case."""
+        """The next step over these sessions, in order of arrival, or how long to wait for a better one.
+
+        It takes everybody who is not worth waiting for; beside a prompt, everybody: there is a forward in any case.
+        """
         decoding, chooser = [session for session in running if not session.prefilling], self._controller.chooser
         if not running:
             return Pause(None)
@@ -218,14 +172,13 @@ class CyclePlanner:
         chooser.meet(decoding)
         if prompts := self._prompts(running):
             beside = self._beside + sum(size for _, size in prompts)
-            return self._spent(
-                running, decoding, chooser.spending(decoding, self.cost, self._launched, beside), prompts
-            )
+            spending = chooser.spending(decoding, self.cost, self._launched, beside)
+            return self._spent(running, decoding, spending, prompts)
         serial = {session.id: _serial_pause(session, now) for session in decoding if not session.plan.draft_ahead}
         ready = [session for session in decoding if serial.get(session.id, 0.0) == 0.0]
-        spending = chooser.spending(ready, self.cost, self._launched, self._beside)
         if not ready:
             return Pause(min(serial.values()))
+        spending = chooser.spending(ready, self.cost, self._launched, self._beside)
         pause = 0.0 if self._beside else chooser.pause(ready, spending, now)
         return self._spent(running, ready, spending, []) if pause == 0.0 else Pause(pause)
 
@@ -243,14 +196,17 @@ class CyclePlanner:
         counts = zip(stepping, spending.nodes, strict=True)
         return self._batch(running, [(each, each.tree_limits.within(1 + nodes)) for each, nodes in counts], prompts)
 
-    def turned(self, running: Iterable[Session]) -> Sequence[tuple[Session, Plan]]:
+    def resting_changes(self, running: Iterable[Session]) -> Sequence[tuple[Session, Plan]]:
+        """Sessions whose drafters are to rest from now on, or no longer, each with the plan that says so."""
         chooser = self._controller.chooser
-        return [] if chooser is None else chooser.turned(running, self.plan_of)
+        return [] if chooser is None else chooser.resting_changes(running, self.plan_of)
 
     def shown(self, plan: Plan) -> Plan:
+        """What people who look are told of a session's plan."""
         return self._controller.shown(plan)
 
     def observe(self, result: StepResult) -> None:
+        """A step is over."""
         costs = result.costs
         if not (result.failed or costs.cold):  # what was tried in vain, or first of its size, says nothing of others
             self.cost.observe(costs.tokens + costs.others_tokens, costs.kv_tokens, costs.forward_us * 1e-6)

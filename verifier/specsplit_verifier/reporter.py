@@ -40,7 +40,7 @@ class Reporter:
             launched=self._launched,
             accept_length=1 + sum(each.accepted for each in lately.values()) / steps if steps else 0.0,
             hit_rate=sum(each.hits for each in lately.values()) / steps if steps else 0.0,
-            step_s=now.step_ms * 1e-3,
+            step_s=now.load.step_ms * 1e-3,
             token_s=now.token_s,
             estimate=estimate,
             drafters=_most_used(

@@ -14,8 +14,7 @@ from specsplit.clock import Clock, SystemClock
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.membership import HandOver as HandOverDirective
-from specsplit.membership import PlanOrder
-from specsplit.membership import Roster as RosterDirective
+from specsplit.membership import PlanOrder, Roster
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.graphs import Buckets
 from specsplit.model.paced import CostCurve, Paced
@@ -27,9 +26,10 @@ from specsplit.ranks.place import ALONE, Place
 from specsplit.rpc import VERIFIER_SERVICE, Dialled, Membership, Server, Service, registration, run_service
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
+from specsplit.values import AS_SET
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.captured_layers import captured_layers
-from specsplit_verifier.events import BeginWave, HandOver, Roster
+from specsplit_verifier.events import BeginWave, HandOver
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.profile import profile
 from specsplit_verifier.reporter import Reporter
@@ -109,7 +109,7 @@ def main(settings: VerifierSettings) -> int:
 
 def service_of(settings: VerifierSettings, place: Place = ALONE) -> Service[Verifier]:
     """The verifier's process, put together. Raises InvalidRequest for a wrong file of tiers, before anything is loaded."""
-    controller_for(settings)
+    controller_for(settings, AS_SET)
     clock = SystemClock()
     server = Server(settings, "verifier", services=[VERIFIER_SERVICE], session_methods=["Decode"])
     servicer = VerifierServicer()
@@ -165,15 +165,15 @@ class _Member:
         )
         verifier.on_lost = self._on_lost
 
-    def _on_roster(self, roster: RosterDirective) -> None:
+    def _on_roster(self, roster: Roster) -> None:
         self._reporter.names = {endpoint.address: endpoint.member_id for endpoint in roster.drafters}
-        self._verifier.engine.post(Roster(tuple(roster.drafters)))
+        self._verifier.engine.post(roster)
 
     def _on_plan(self, order: PlanOrder) -> None:
         """What does not go with the settings of this verifier is not obeyed: it keeps its own controller, and stays in the cluster."""
         control = order.control
         try:
-            self._verifier.replan(order.changes, control.adaptive, control.max_draft_tokens)
+            self._verifier.replan(order.changes, control)
         except InvalidRequest as error:
             wanted = f"adaptive = {control.adaptive}, max_draft_tokens = {control.max_draft_tokens}"
             _log.warning("the order (%s) does not go with the settings here, keeping their own: %s", wanted, error)

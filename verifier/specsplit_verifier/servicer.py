@@ -28,12 +28,9 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         """One session."""
         info = self.verifier.info
         parsed = wire.decode_from_wire(request, info.vocabulary.size, info.max_context)
-        events = self.verifier.decode(parsed)
-        try:
+        async with aclosing(self.verifier.decode(parsed)) as events:
             async for event in events:
                 yield wire.decode_response(event)
-        finally:
-            await events.aclose()
 
     async def Watch(  # noqa: N802
         self, request: verifier_pb2.WatchRequest, context: Context

@@ -49,7 +49,7 @@ class Standing:
         if self._left > 0:
             self._left -= 1
             if self._left == 0:
-                self._turn()
+                self._switch()
         elif len(survivals):
             self._idle, self._rest = 0, RESTS[0]
         else:
@@ -57,7 +57,7 @@ class Standing:
             if self._idle >= IDLE:
                 self.resting, self._left = True, self._rest
 
-    def _turn(self) -> None:
+    def _switch(self) -> None:
         """A rest is over and a probe begins, or that is over too: a few steps without nodes, and the drafter rests again."""
         if self.resting:
             self.resting, self._left = False, PROBE

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
 from specsplit.observe.metrics import VerifierMetrics
-from specsplit.records import GraphStatistics, LinkStatistics, PlanRecord
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
-from specsplit.values import Load
 from specsplit_verifier.spans import Spans
 from specsplit_verifier.step import StepResult
 from specsplit_verifier.watching import Watching
@@ -30,19 +28,6 @@ class Telemetry:
     def wanted(self) -> bool:
         """True if somebody wants to know of steps now. Any thread may ask."""
         return self.metrics.on or self._spans.wanted or bool(self.watching.watched or self._readers)
-
-    def watch(self, load: Callable[[], Load], links: Callable[[], Iterable[LinkStatistics]]) -> None:
-        """Where the engine's and the streams' totals are looked up before every scrape."""
-        self.metrics.watch(load)
-        self.metrics.watch_links(links)
-
-    def watch_graphs(self, read: Callable[[], GraphStatistics]) -> None:
-        """Tell where to look up, before every scrape, what has become of the target's forwards."""
-        self.metrics.watch_graphs(read)
-
-    def watch_plan(self, read: Callable[[], PlanRecord]) -> None:
-        """Tell where to look up, before every scrape, who decides about the default plan, and why."""
-        self.metrics.watch_plan(read)
 
     def submitted(self, session: int, request: DecodeRequest) -> str:
         """A session begins, in the task of its call: the `traceparent` for its drafters."""
@@ -67,7 +52,3 @@ class Telemetry:
         """Note that a session is over; `error` says why it failed, if it did."""
         self._spans.ended(session, error)
         self.watching.ended(session)
-
-    def drafter_lost(self) -> None:
-        """Count a drafter whose stream is gone."""
-        self.metrics.drafter_lost()

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 
 from specsplit.clock import Clock
 from specsplit.draft_events import ToDrafter
 from specsplit.errors import SpecsplitError
+from specsplit.membership import PlanOrder
 from specsplit.observe import Tracing
 from specsplit.records import PlanRecord
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import VerifierSettings
-from specsplit.values import Adaptive, Control, Load, ModelInfo, Plan, PlanChanges
+from specsplit.values import AS_SET, Adaptive, Control, Load, ModelInfo, Plan, PlanChanges
 from specsplit.wire.watching import Watched
 from specsplit_verifier.adaptive.choice import bound_of, controller_for
 from specsplit_verifier.callers import Callers
 from specsplit_verifier.engine import Engine
-from specsplit_verifier.events import Cancel, DrafterLost, FromDrafter, NewPlan, Output, Submit
+from specsplit_verifier.events import Cancel, DrafterLost, FromDrafter, Output, Submit
 from specsplit_verifier.links import Links
 from specsplit_verifier.step import StepResult
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
-LOSSES_KEPT = 64
 
 
 class Verifier:
@@ -38,11 +37,9 @@ class Verifier:
         """Without `telemetry` there are no spans."""
         self.info: ModelInfo = runner.target.info
         self._settings = settings
-        self._wanted = NewPlan()
+        self._wanted = PlanOrder()
         self.engine = Engine(runner, settings, self, clock)
         self.links = Links(settings, clock, self._from_drafter)
-        self.drafters_lost: deque[str] = deque(maxlen=LOSSES_KEPT)
-        """Addresses of the drafters lost last, oldest first."""
         self._loop = asyncio.get_running_loop()
         self._callers = Callers()
         self.failed = self._callers.failed
@@ -50,9 +47,11 @@ class Verifier:
         self.on_lost: Callable[[str], None] = _ignore
         """Called with the address of every drafter that is lost."""
         self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
-        self._telemetry.watch(self.load, self.links.statistics.values)
-        self._telemetry.watch_plan(self._plan_record)
-        self._telemetry.watch_graphs(lambda: runner.target.graph_statistics)
+        metrics = self._telemetry.metrics
+        metrics.watch(self.load)
+        metrics.watch_links(self.links.statistics.values)
+        metrics.watch_plan(self._plan_record)
+        metrics.watch_graphs(lambda: runner.target.graph_statistics)
         self.engine.start()
         self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
 
@@ -74,16 +73,14 @@ class Verifier:
                 self.engine.post(Cancel(session))
                 self._telemetry.ended(session, failure)
 
-    def replan(
-        self, changes: PlanChanges, adaptive: Adaptive | None = None, max_draft_tokens: int | None = None
-    ) -> None:
-        """From the next step on this is what an operator wants, for sessions that are running too; see `NewPlan`.
+    def replan(self, changes: PlanChanges, control: Control = AS_SET) -> None:
+        """From the next step on this is what an operator wants, for sessions that are running too; see `PlanOrder`.
 
         Raises InvalidRequest for a value out of range, or a controller that does not go with the settings.
         """
         changes.over(self._settings.plan)
-        controller_for(self._settings, adaptive, max_draft_tokens)
-        wanted = NewPlan(changes, adaptive, max_draft_tokens)
+        controller_for(self._settings, control)
+        wanted = PlanOrder(changes, control)
         if wanted != self._wanted:  # the coordinator says it again at every join
             self._wanted = wanted
             self.engine.post(wanted)
@@ -110,10 +107,11 @@ class Verifier:
     @property
     def control(self) -> Control:
         """The controller in force, and its bound if it has one."""
-        adaptive = self._wanted.adaptive or self._settings.controller
+        control = self._wanted.control
+        adaptive = control.adaptive or self._settings.controller
         if adaptive is not Adaptive.GOODPUT:
             return Control(adaptive)
-        return Control(adaptive, bound_of(self._settings, self._wanted.max_draft_tokens))
+        return Control(adaptive, bound_of(self._settings, control.max_draft_tokens))
 
     def _plan_record(self) -> PlanRecord:
         now, adaptive = self.engine.statistics(), self.control.adaptive
@@ -163,22 +161,12 @@ class Verifier:
         if isinstance(event, FromDrafter):
             self._telemetry.watching.grown(event)
         if isinstance(event, DrafterLost):
-            self.drafters_lost.append(event.address)
-            self._telemetry.drafter_lost()
+            self._telemetry.metrics.drafter_lost()
             self.on_lost(event.address)
 
     def load(self) -> Load:
         """Tell how busy the verifier is, for heartbeats."""
-        now = self.engine.statistics()
-        return Load(
-            now.running + now.waiting,
-            now.waiting,
-            now.free_pages,
-            now.total_pages,
-            now.steps,
-            now.step_ms,
-            now.page_size,
-        )
+        return self.engine.statistics().load
 
     async def drained(self) -> None:
         """Return once no session is left, here or on another rank of the group: the others can do nothing without this one."""

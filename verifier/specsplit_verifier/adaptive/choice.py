@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings import VerifierSettings
-from specsplit.values import Adaptive
+from specsplit.values import Adaptive, Control
 from specsplit_verifier.adaptive.controller import Controller, StaticController
 from specsplit_verifier.adaptive.ema import EmaController
 from specsplit_verifier.adaptive.goodput import GoodputController
 from specsplit_verifier.adaptive.tiers_file import DEFAULT, read_tiers
 
 
-def controller_for(
-    settings: VerifierSettings, adaptive: Adaptive | None = None, max_draft_tokens: int | None = None
-) -> Controller:
+def controller_for(settings: VerifierSettings, control: Control) -> Controller:
     """The controller of the settings, or the one that an operator wants in its place, with the operator's bound.
 
     Raises InvalidRequest for a file of tiers that is wrong, or that lacks the num_steps that was asked for.
     """
-    match adaptive or settings.controller:
+    match control.adaptive or settings.controller:
         case Adaptive.STATIC:
             return StaticController()
         case Adaptive.EMA:
             return _ema(settings)
         case Adaptive.GOODPUT:
-            return GoodputController(bound_of(settings, max_draft_tokens))
+            return GoodputController(bound_of(settings, control.max_draft_tokens))
 
 
 def bound_of(settings: VerifierSettings, ordered: int | None) -> int:

@@ -37,13 +37,12 @@ class Controller(Protocol):
 class StaticController:
     """The Controller that leaves the plan as it was launched."""
 
-    def plan(self, launched: Plan, sessions: int) -> Plan:
-        return launched
-
     @property
     def chooser(self) -> None:
-        """A step takes all."""
-        return
+        """Nobody chooses: a step takes all that the plan allows."""
+
+    def plan(self, launched: Plan, sessions: int) -> Plan:
+        return launched
 
     def shown(self, plan: Plan) -> Plan:
         """The plan itself."""

@@ -13,6 +13,10 @@ from specsplit_verifier.step import StepResult
 class EmaController:
     """The Controller of SGLang's tiers. Every slot of batch sizes has a tier of its own."""
 
+    @property
+    def chooser(self) -> None:
+        """Nobody chooses: a step takes all that the plan allows."""
+
     def __init__(self, config: TiersConfig, num_steps: int) -> None:
         """`num_steps`: the tier to begin with, in slots that have it. Launched plans must speculate."""
         self._settings = config.ema
@@ -29,11 +33,6 @@ class EmaController:
             return replace(launched, num_steps=0)
         nodes = max(num_steps, round(num_steps * per_step))
         return replace(launched, num_steps=num_steps, num_draft_tokens=min(256, 1 + nodes))
-
-    @property
-    def chooser(self) -> None:
-        """A step takes all."""
-        return
 
     def shown(self, plan: Plan) -> Plan:
         """The plan itself."""
