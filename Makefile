@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself, once: .venv is made again only when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
-# Half of the tests' time is waiting for processes, so there is one worker more than there are cores.
+# Half of the tests' time is waiting for processes, so there is one process more than there are cores, four at most.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 3) + 1)')
 
 TRITON := 3.9.0

@@ -172,7 +172,7 @@ def _report(context: Context, ways: list[Way], before: Path | None, settings: di
     notes = [
         f"Aim: level 2 costs under 2 %: {1 - level2:.1%}, {'met' if level2 > AIM_LEVEL_2 else 'missed'}.",
         "Ratios are of rounds next to one another in time; a quartile range that spans 1 is noise.",
-        f"{SESSIONS} requests at once over the pocket target and the best pocket head; everybody shares the cores.",
+        f"{SESSIONS} requests at once over the pocket target and a head, `eagle3`; everybody shares the cores.",
     ]
     if before is not None:
         notes.insert(

@@ -48,7 +48,7 @@ class ClusterServiceServicer(object):
 
     def Join(self, request_iterator, context):
         """A member registers, then reports for as long as it lives; directives come back. The member is lost when the stream ends or
-        falls silent.
+        falls silent; a verifier that is alone and does not drain is only away when the stream ends, until it has been silent too long.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

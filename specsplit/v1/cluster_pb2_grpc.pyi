@@ -35,7 +35,7 @@ class ClusterServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ClusterServiceAsyncStub: ...
     Join: _grpc.StreamStreamMultiCallable[_cluster_pb2.JoinRequest, _cluster_pb2.JoinResponse]
     """A member registers, then reports for as long as it lives; directives come back. The member is lost when the stream ends or
-    falls silent.
+    falls silent; a verifier that is alone and does not drain is only away when the stream ends, until it has been silent too long.
     """
 
 @_typing.type_check_only
@@ -45,7 +45,7 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Join: _aio.StreamStreamMultiCallable[_cluster_pb2.JoinRequest, _cluster_pb2.JoinResponse]  # type: ignore[assignment]
     """A member registers, then reports for as long as it lives; directives come back. The member is lost when the stream ends or
-    falls silent.
+    falls silent; a verifier that is alone and does not drain is only away when the stream ends, until it has been silent too long.
     """
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -58,7 +58,7 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_cluster_pb2.JoinResponse], _abc.AsyncIterator[_cluster_pb2.JoinResponse]]:
         """A member registers, then reports for as long as it lives; directives come back. The member is lost when the stream ends or
-        falls silent.
+        falls silent; a verifier that is alone and does not drain is only away when the stream ends, until it has been silent too long.
         """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
