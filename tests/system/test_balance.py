@@ -16,7 +16,7 @@ from specsplit.values import DrafterReport, PlanChanges
 from specsplit_coordinator.placement import EXPLORE_EVERY
 from tests.support.scrape import Places
 
-from .conftest import PACED, eventually, letters
+from .conftest import PACED, as_soon_as, eventually, letters
 
 SLOWLY = PlanChanges(num_steps=1, num_draft_tokens=2)
 DEFAULT = PlanChanges()
@@ -58,10 +58,10 @@ def test_running_sessions_are_handed_over_to_a_drafter_that_joins_late_and_say_t
     cluster: LocalCluster, places: Places
 ) -> None:
     with running(cluster, 6) as asked:
-        eventually(lambda: seen(cluster).get("standalone-0", DrafterReport("")).sessions == 6)
+        as_soon_as(lambda: seen(cluster).get("standalone-0", DrafterReport("")).sessions == 6)
         late = cluster.spawn_drafter("standalone")
         cluster.wait_joined()
-        eventually(lambda: seen(cluster).get(late.name, DrafterReport("")).sessions >= 1, 30)
+        as_soon_as(lambda: seen(cluster).get(late.name, DrafterReport("")).sessions >= 1, 30)
     for each in asked:
         assert each.result().text == letters("c", 480)
     scraped = places.scraped("verifier-0")

@@ -16,7 +16,7 @@ from specsplit.cli.local import Child
 from specsplit.client import Client
 from specsplit.requests import Delta
 from tests.support.torchrun import torchrun
-from tests.system.conftest import eventually
+from tests.system.conftest import as_soon_as
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 PROMPTS = (tuple(range(40, 60)), tuple(range(300, 330)))
@@ -58,7 +58,7 @@ def test_two_ranks_serve_a_request_each_and_a_stream_outlives_a_killed_one_as_th
 ) -> None:
     serve = ["verifier", "--model", POCKET, "--dp-size", 2, "--rank-timeout-s", 10, "--coordinator", coordinator]
     with Client(coordinator) as client, torchrun(2, *serve, log=tmp_path / "ranks.log") as group:
-        eventually(lambda: members(client) == 2, within_s=120)
+        as_soon_as(lambda: members(client) == 2, within_s=120)
         with ThreadPoolExecutor() as pool:
             calls = [pool.submit(client.generate, each, max_tokens=16, ignore_eos=True) for each in PROMPTS]
             done = [call.result(60) for call in calls]
@@ -73,7 +73,7 @@ def test_two_ranks_serve_a_request_each_and_a_stream_outlives_a_killed_one_as_th
         assert tokens == written(PROMPTS[0], LONG)
         assert "rank 1 of 2 is lost" in group.output
         assert group.output.count("joined the cluster") == 4
-        eventually(lambda: members(client) == 2, within_s=120)
+        as_soon_as(lambda: members(client) == 2, within_s=120)
         group.signal(0, signal.SIGTERM)
         assert group.wait() == 0, "one that is told to leave takes the other with it, in good order"
         assert "terminate called" not in group.output
