@@ -61,7 +61,7 @@ READS, OVER_S, EVERY_S = 3, 1.3, 0.05
 def as_soon_as(what: Callable[[], bool], within_s: float = 60.0) -> None:
     """Return once `what()` holds; fail if it does not within `within_s`.
 
-    For what was never so before the test asked for it: who has joined, what a report shows of an order. An old report cannot show that.
+    For what an old report cannot show: who is a member, which the coordinator knows by itself, and what has come of an order.
     """
     deadline = time.monotonic() + within_s
     while not what():
