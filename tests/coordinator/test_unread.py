@@ -98,13 +98,13 @@ async def test_a_call_of_which_nothing_is_read_for_long_ends(
 
 
 async def test_who_reads_slowly_but_reads_is_left_alone(start_cluster: StartCluster) -> None:
-    cluster = await start_cluster(unread_s=1.0)
-    await cluster.add_verifier(long_winded(60, 1000))
+    cluster = await start_cluster(unread_s=2.0)
+    await cluster.add_verifier(long_winded(120, 1000))
     idler, count = Idler(cluster.address), 0
     async for message in idler.calls[0]:
         count += len(message.delta.token_ids)
         await asyncio.sleep(0.03)
-    assert count == 60_000
+    assert count == 120_000
     await idler.close()
 
 

@@ -37,7 +37,7 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder)
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "-c", ROOT / "constraints.txt", wheel], check=True, cwd=folder)
+    subprocess.run([*pip, "install", "--no-compile", "-c", ROOT / "constraints.txt", wheel], check=True, cwd=folder)
     return folder / "bin"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,32 @@ KINDS: dict[str, Callable[[dict[str, Any]], PretrainedConfig]] = {
     "qwen3_moe": lambda tiny: Qwen3MoeConfig(**tiny, **_EXPERTS),
     "mixtral": lambda tiny: MixtralConfig(**tiny, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
 }
+DEALT = [(kind, 2) for kind in KINDS] + [("llama with biases", 4), ("qwen3_moe", 4)]
+"""Each kind to two ranks, and each way to cut an MLP to four."""
 Tiny = Callable[..., dict[str, Any]]
 Saved = Callable[[PretrainedConfig], Path]
+
+
+class Whole:
+    """A model in one piece, and what it gives for sequences, which is computed once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lm = CausalLM.load(folder, num_pages=64, page_size=4)
+        self._made: dict[tuple[int, ...], list[torch.Tensor]] = {}
+
+    def forwards(self, which: Sequence[int]) -> list[torch.Tensor]:
+        """As `sharded_work.forwards`, over pages of their own."""
+        key = tuple(which)
+        if key not in self._made:
+            self._made[key] = forwards(self.lm, None, which)
+        return self._made[key]
+
+
+@pytest.fixture(scope="module")
+def whole_of(saved: Saved, tiny_config: Tiny) -> Callable[[str], Whole]:
+    """The whole of each kind, loaded once."""
+    return cache(lambda kind: Whole(saved(KINDS[kind](tiny_config(**_WIDE)))))
 
 
 @pytest.fixture(scope="module")
@@ -62,24 +87,21 @@ def held_by_mlps(lm: CausalLM) -> int:
     return sum(each.nbytes for layer in layers for name, each in layer.mlp.named_parameters() if "proj" in name)
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "size"), DEALT)
 def test_ranks_with_many_rows_few_and_none_get_the_logits_of_the_whole(
-    saved: Saved, tiny_config: Tiny, kind: str, size: int
+    whole_of: Callable[[str], Whole], kind: str, size: int
 ) -> None:
-    folder = saved(KINDS[kind](tiny_config(**_WIDE)))
+    whole = whole_of(kind)
     spread = [[0, 1, 2], [3], [], [4]][:size]
     shares = [spread, spread[::-1], [[], [0], *([],) * (size - 2)], [[1]] * size]
-    whole = CausalLM.load(folder, num_pages=64, page_size=4)
-    bytes_of_the_whole = held_by_mlps(whole)
-    ranks = run_ranks(size, logits_of, folder, shares)
+    bytes_of_the_whole = held_by_mlps(whole.lm)
+    ranks = run_ranks(size, logits_of, whole.folder, shares)
     for rank, (made, layers, held) in enumerate(ranks):
         assert layers == 2
         biases = 0 if kind != "llama with biases" else 2 * 64 * 4  # of the down projections: rank 0 has them whole
         assert held == (bytes_of_the_whole - biases) // size + (biases if rank == 0 else 0)
         for share, logits in zip(shares, made, strict=True):
-            fresh = CausalLM.load(folder, num_pages=64, page_size=4) if share[rank] else whole
-            for ours, expected in zip(logits, forwards(fresh, None, share[rank]), strict=True):
+            for ours, expected in zip(logits, whole.forwards(share[rank]), strict=True):
                 torch.testing.assert_close(torch.from_numpy(ours), expected, atol=1e-4, rtol=1e-4)
 
 

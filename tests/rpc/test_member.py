@@ -236,9 +236,9 @@ async def test_a_member_that_is_registered_and_dropped_at_once_waits_longer_each
 ) -> None:
     caplog.set_level(logging.INFO, "specsplit.rpc.retry")
     script = Dropping()
-    async with joined(script):
-        await asyncio.sleep(1.2)
-    assert 2 <= script.joins <= 4, "after 0.1, 0.3 and 0.7 s"
+    async with joined(script), asyncio.timeout(60):
+        while script.joins < 3:  # it has said what there is to say of the second; how long it waits, test_retry.py has
+            await asyncio.sleep(0.02)
     said = [record.getMessage() for record in caplog.records if record.name == "specsplit.rpc.retry"]
     assert said == ["joined the cluster", "not in the cluster, will retry: not you", "joined the cluster"]
 

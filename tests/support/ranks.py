@@ -34,7 +34,10 @@ def run_ranks(
     dead: Sequence[int] = (),
     kind: Callable[[int, int, float], TorchMesh] = TorchMesh,
 ) -> list[Any]:
-    """What `work(mesh, *args)` returns on each of `size` ranks, with a mesh of this kind; None for those that are to die."""
+    """What `work(mesh, *args)` returns on each of `size` ranks, with a mesh of this kind; None for those that are to die.
+
+    Nobody waits for one that is to die, and hangs, any longer than the others take.
+    """
     torch.set_num_threads(1)  # a pool of threads would not live through the fork
     context, port = multiprocessing.get_context("fork"), free_port()
     with tempfile.TemporaryDirectory() as folder:
@@ -48,8 +51,12 @@ def run_ranks(
         store = TCPStore(
             "127.0.0.1", port, is_master=True, wait_for_workers=False
         )  # outlives all ranks, as torchrun's does
-        for rank in ranks:
-            rank.join(60)
+        for number, rank in enumerate(ranks):
+            if number not in dead:
+                rank.join(60)
+        for number in dead:
+            ranks[number].kill()
+            ranks[number].join()
         del store
         codes = [rank.exitcode for rank in ranks]
         for rank in ranks:

@@ -54,19 +54,33 @@ def letters(start: str, count: int) -> str:
     return "".join(chr(ord("a") + (first + i) % 26) for i in range(count))
 
 
-READS, OVER_S = 3, 1.3
+READS, OVER_S, EVERY_S = 3, 1.3, 0.05
 """Members report every 500 ms, so what one read shows may be as old: it has to hold for longer than two reports are apart."""
 
 
+def as_soon_as(what: Callable[[], bool], within_s: float = 60.0) -> None:
+    """Return once `what()` holds; fail if it does not within `within_s`.
+
+    For what an old report cannot show: who is a member, which the coordinator knows by itself, and what has come of an order.
+    """
+    deadline = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < deadline, f"not within {within_s} s"
+        time.sleep(EVERY_S)
+
+
 def eventually(what: Callable[[], bool], within_s: float = 60.0) -> None:
-    """Return once `what()` holds in three reads running over more than 1.2 s; fail if it does not come to that within `within_s`."""
+    """Return once `what()` holds in three reads running over more than 1.2 s; fail if it does not come to that within `within_s`.
+
+    For what has to stay so, and what may have been so before: that nobody holds a session. An old report may show that too early.
+    """
     deadline = time.monotonic() + within_s
     held = 0
     while held < READS:
         held = held + 1 if what() else 0
         assert time.monotonic() < deadline, f"not within {within_s} s"
         if held < READS:
-            time.sleep(OVER_S / (READS - 1) if held else 0.05)
+            time.sleep(OVER_S / (READS - 1) if held else EVERY_S)
 
 
 def empty(cluster: Cluster) -> bool:

@@ -16,12 +16,14 @@ from specsplit.values import DrafterReport, PlanChanges
 from specsplit_coordinator.placement import EXPLORE_EVERY
 from tests.support.scrape import Places
 
-from .conftest import PACED, eventually, letters
+from .conftest import PACED, as_soon_as, eventually, letters
 
 SLOWLY = PlanChanges(num_steps=1, num_draft_tokens=2)
 DEFAULT = PlanChanges()
 SLOW = {"paced_expansion_base_ms": 300.0}
 """An expansion takes as long as many steps."""
+SHORT, MORE = 16, 30
+"""Tokens of a session: the fewer are enough to tell a drafter that brings next to nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +60,10 @@ def test_running_sessions_are_handed_over_to_a_drafter_that_joins_late_and_say_t
     cluster: LocalCluster, places: Places
 ) -> None:
     with running(cluster, 6) as asked:
-        eventually(lambda: seen(cluster).get("standalone-0", DrafterReport("")).sessions == 6)
+        as_soon_as(lambda: seen(cluster).get("standalone-0", DrafterReport("")).sessions == 6)
         late = cluster.spawn_drafter("standalone")
         cluster.wait_joined()
-        eventually(lambda: seen(cluster).get(late.name, DrafterReport("")).sessions >= 1, 30)
+        as_soon_as(lambda: seen(cluster).get(late.name, DrafterReport("")).sessions >= 1, 30)
     for each in asked:
         assert each.result().text == letters("c", 480)
     scraped = places.scraped("verifier-0")
@@ -72,15 +74,15 @@ def test_running_sessions_are_handed_over_to_a_drafter_that_joins_late_and_say_t
 def test_new_sessions_go_to_the_drafter_that_brings_more(cluster: LocalCluster) -> None:
     slow = cluster.spawn_drafter("standalone", **SLOW)
     cluster.wait_joined()
-    asked = (ask(cluster, 50).done.drafter for _ in range(EXPLORE_EVERY))
+    asked = (ask(cluster, SHORT).done.drafter for _ in range(EXPLORE_EVERY))
     assert slow.name in asked, "it has no record yet, so it is tried, if only to see what it brings"
 
     def known_to_be_slow() -> bool:
-        ask(cluster, 50)  # on a busy machine the first one may not tell enough, and nobody else asks
+        ask(cluster, SHORT)  # on a busy machine the first one may not tell enough, and nobody else asks
         told = seen(cluster)
         quick = max(each.accepted for name, each in told.items() if name != slow.name)
         return slow.name in told and told[slow.name].steps > 0 and told[slow.name].accepted < quick - 0.5
 
-    eventually(known_to_be_slow)
-    chosen: Counter[str] = Counter(ask(cluster, 100).done.drafter for _ in range(8))
+    eventually(known_to_be_slow)  # for longer than the coordinator leaves between two looks at what is told
+    chosen: Counter[str] = Counter(ask(cluster, MORE).done.drafter for _ in range(8))
     assert chosen[slow.name] <= 2, chosen

@@ -14,7 +14,7 @@ from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Options, Result
 from specsplit.requests import Delta
 from tests.support.torchrun import torchrun
-from tests.system.conftest import SERIAL, eventually
+from tests.system.conftest import SERIAL, as_soon_as
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 PROMPTS = [list(range(40, 60)), list(range(300, 330))]
@@ -55,7 +55,7 @@ def test_ranks_of_two_processes_write_what_one_verifier_does_and_a_stream_outliv
         long = client.generate(PROMPTS[0], max_tokens=LONG, ignore_eos=True, drafter="none").tokens
         there = len(client.cluster().members)
         with torchrun(4, *serve, log=log) as group:
-            eventually(lambda: len(client.cluster().members) == there + 2, within_s=120)
+            as_soon_as(lambda: len(client.cluster().members) == there + 2, within_s=120)
             one.terminate()
             assert one.wait(30) == 0
             parts = written(client)
@@ -73,7 +73,7 @@ def test_ranks_of_two_processes_write_what_one_verifier_does_and_a_stream_outliv
             assert tuple(tokens) == long
             assert "rank 3 of 4 is lost" in group.output
             assert group.output.count("joined the cluster") == 4
-            eventually(lambda: len(client.cluster().members) == there + 1, within_s=120)
+            as_soon_as(lambda: len(client.cluster().members) == there + 1, within_s=120)
             group.signal(2, signal.SIGTERM)
             assert group.wait() == 0, "a rank that is told to leave takes the others and all followers with it"
             assert "terminate called" not in group.output

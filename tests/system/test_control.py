@@ -12,7 +12,7 @@ from specsplit.cli.local import LocalCluster
 from specsplit.membership import Member
 from specsplit.values import Adaptive, Control, ModelInfo, PlanChanges, SpeculationReport
 
-from .conftest import PACED, eventually, letters
+from .conftest import PACED, as_soon_as, eventually, letters
 
 SETTINGS = PACED | {"num_steps": 3, "num_draft_tokens": 8, "adaptive": "static"}
 
@@ -33,8 +33,8 @@ def order(cluster: LocalCluster, control: Control | None = None, *, reset: bool 
         client.set_plan(PlanChanges(), control, reset=reset)
 
 
-def in_force(cluster: LocalCluster) -> set[str]:
-    return {report.adaptive for report in reports(cluster).values()}
+def controllers(cluster: LocalCluster) -> dict[str, str]:
+    return {name: report.adaptive for name, report in reports(cluster).items()}
 
 
 def test_the_controller_is_switched_while_sessions_run_and_they_go_on(cluster: LocalCluster) -> None:
@@ -46,13 +46,13 @@ def test_the_controller_is_switched_while_sessions_run_and_they_go_on(cluster: L
         texts = {start: pool.submit(write, start) for start in "dmx"}
         for adaptive in (Adaptive.EMA, Adaptive.GOODPUT, Adaptive.STATIC, Adaptive.GOODPUT):
             order(cluster, Control(adaptive, 6))
-            eventually(lambda adaptive=adaptive: in_force(cluster) == {adaptive.value})
+            as_soon_as(lambda adaptive=adaptive: controllers(cluster) == {"verifier-0": adaptive.value})
     for start, text in texts.items():
         assert text.result() == letters(start, 480)
     (report,) = reports(cluster).values()
     assert report.max_draft_tokens == 6
     order(cluster, reset=True)
-    eventually(lambda: in_force(cluster) == {"static"})
+    as_soon_as(lambda: controllers(cluster) == {"verifier-0": "static"})
 
 
 def test_heartbeats_tell_what_speculation_brings_and_what_each_drafter_does(cluster: LocalCluster) -> None:
@@ -78,12 +78,8 @@ def test_a_verifier_that_joins_later_is_told_and_one_that_cannot_obey_stays_as_i
     order(cluster, Control(Adaptive.EMA))
     odd = cluster.spawn_verifier(num_steps=4)
     cluster.wait_joined()
-    eventually(lambda: {name: each.adaptive for name, each in reports(cluster).items()}.get("verifier-0") == "ema")
-
-    def stays() -> bool:
-        return reports(cluster)[odd.name].adaptive == "static"
-
-    eventually(stays)
+    as_soon_as(lambda: controllers(cluster).get("verifier-0") == "ema")
+    eventually(lambda: controllers(cluster).get(odd.name) == "static")
     with cluster.client() as client:
         members: list[Member] = [each for each in client.cluster().members if isinstance(each.role, ModelInfo)]
     assert len(members) == 2, (

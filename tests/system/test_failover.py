@@ -18,8 +18,9 @@ from specsplit.membership import Register
 from specsplit.observe import TraceContext, Tracing
 from specsplit.requests import Delta, Done, GenerateRequest
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
+from specsplit.settings import VerifierSettings
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import TraceScope, Usage
+from specsplit.values import Adaptive, TraceScope, Usage
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.caps import Caps
@@ -29,10 +30,13 @@ from specsplit_coordinator.quotas import Quota, Quotas
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import RequestLog
 from specsplit_coordinator.seat import Seat
+from specsplit_verifier.service import load_target
+from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.verifier import Verifier
-from tests.verifier.conftest import verifier_over
+from tests.verifier.conftest import verifier_of
 
 POCKET = Path("models/pocket/target")
+SETTINGS = VerifierSettings(model=POCKET, adaptive=Adaptive.STATIC, prefix_cache=False)
 PROMPT, NEW = "def mean(values):\n", 12
 HOW: dict[str, dict[str, object]] = {
     "greedy": {},
@@ -101,9 +105,14 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.load(POCKET)
 
 
+@pytest.fixture(scope="module")
+def loaded() -> TargetRunner:
+    return load_target(SETTINGS, SystemClock())
+
+
 @pytest.fixture
-async def verifier() -> AsyncIterator[Verifier]:
-    async with verifier_over(POCKET, prefix_cache=False) as verifier:
+async def verifier(loaded: TargetRunner) -> AsyncIterator[Verifier]:
+    async with verifier_of(SETTINGS, loaded) as verifier:
         yield verifier
 
 

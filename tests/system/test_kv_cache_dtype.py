@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specsplit.cli.local import LocalCluster
 
-from .conftest import WAITING
+from .conftest import SERIAL
 
 POCKET = Path("models/pocket")
 PROMPT = "def read(path):\n    "
@@ -26,12 +26,12 @@ def test_text_from_kv_of_8_bits_is_the_same_with_any_drafter_and_none() -> None:
             for drafter in ("none", "standalone", "eagle3"):
                 done = client.generate(
                     PROMPT,
-                    max_tokens=40,
+                    max_tokens=24,
                     ignore_eos=True,
                     temperature=temperature,
                     seed=5,
                     drafter=drafter,
-                    plan=WAITING,
+                    plan=SERIAL,
                 )
                 texts[drafter] = done.text
                 accepted += done.speculation.accepted if drafter != "none" else 0

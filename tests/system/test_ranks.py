@@ -16,11 +16,11 @@ from specsplit.cli.local import Child
 from specsplit.client import Client
 from specsplit.requests import Delta
 from tests.support.torchrun import torchrun
-from tests.system.conftest import eventually
+from tests.system.conftest import as_soon_as
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 PROMPTS = (tuple(range(40, 60)), tuple(range(300, 330)))
-LONG = 200
+SHORT, LONG = 16, 200
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,10 +42,14 @@ def members(client: Client) -> int:
     return len(client.cluster().members)
 
 
-def written(prompt: Sequence[int], count: int) -> list[int]:
-    """What transformers writes by itself."""
+def plain() -> Any:
+    """The target in transformers' own hands."""
     model: Any = LlamaForCausalLM.from_pretrained(POCKET, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
+    return model
+
+
+def written(model: Any, prompt: Sequence[int], count: int) -> list[int]:
     rows = torch.tensor([list(prompt)])
     made = model.generate(rows, attention_mask=torch.ones_like(rows), max_new_tokens=count, do_sample=False)
     return made[0, len(prompt) :].tolist()
@@ -58,22 +62,25 @@ def test_two_ranks_serve_a_request_each_and_a_stream_outlives_a_killed_one_as_th
 ) -> None:
     serve = ["verifier", "--model", POCKET, "--dp-size", 2, "--rank-timeout-s", 10, "--coordinator", coordinator]
     with Client(coordinator) as client, torchrun(2, *serve, log=tmp_path / "ranks.log") as group:
-        eventually(lambda: members(client) == 2, within_s=120)
+        model = plain()
+        long = written(model, PROMPTS[0], LONG)
+        texts = [long[:SHORT], written(model, PROMPTS[1], SHORT)]
+        as_soon_as(lambda: members(client) == 2, within_s=120)
         with ThreadPoolExecutor() as pool:
-            calls = [pool.submit(client.generate, each, max_tokens=16, ignore_eos=True) for each in PROMPTS]
+            calls = [pool.submit(client.generate, each, max_tokens=SHORT, ignore_eos=True) for each in PROMPTS]
             done = [call.result(60) for call in calls]
         assert {each.done.verifier for each in done} == {member.member_id for member in client.cluster().members}
-        assert [list(each.tokens) for each in done] == [written(each, 16) for each in PROMPTS]
+        assert [list(each.tokens) for each in done] == texts
         tokens: list[int] = []
         for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
             if isinstance(event, Delta):
                 if not tokens:
                     group.signal(1, signal.SIGKILL)
                 tokens += event.tokens
-        assert tokens == written(PROMPTS[0], LONG)
+        assert tokens == long
         assert "rank 1 of 2 is lost" in group.output
         assert group.output.count("joined the cluster") == 4
-        eventually(lambda: members(client) == 2, within_s=120)
+        as_soon_as(lambda: members(client) == 2, within_s=120)
         group.signal(0, signal.SIGTERM)
         assert group.wait() == 0, "one that is told to leave takes the other with it, in good order"
         assert "terminate called" not in group.output

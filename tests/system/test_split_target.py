@@ -15,7 +15,7 @@ from specsplit.client import Client, Options, Result
 from specsplit.requests import Delta
 from specsplit.values import DrafterKind
 from tests.support.torchrun import torchrun
-from tests.system.conftest import SERIAL, eventually
+from tests.system.conftest import SERIAL, as_soon_as
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 PROMPTS = [list(range(40, 60)), list(range(300, 330))]
@@ -61,7 +61,7 @@ def test_a_split_target_writes_what_a_whole_one_does_with_any_drafter_and_a_stre
         long = client.generate(PROMPTS[0], max_tokens=LONG, ignore_eos=True, drafter="none").tokens
         there = len(client.cluster().members)
         with torchrun(2, *serve, log=log) as split:
-            eventually(lambda: len(client.cluster().members) == there + 1, within_s=120)
+            as_soon_as(lambda: len(client.cluster().members) == there + 1, within_s=120)
             one.terminate()
             assert one.wait(30) == 0
             parts = written(client, CASES)

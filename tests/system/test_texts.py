@@ -10,7 +10,7 @@ from specsplit.client import Result
 from specsplit.values import DrafterReport
 from tests.support.scrape import Places
 
-from .conftest import PACED, eventually
+from .conftest import PACED, as_soon_as
 
 RANDOM = 100.0
 """A temperature at which the alphabet's target says just anything: a draft with the same noise guesses it, an n-gram does not."""
@@ -39,11 +39,10 @@ def test_sampled_sessions_are_handed_over_from_ngram_to_standalone_unless_their_
         ThreadPoolExecutor(3) as pool,
     ):
         asked = [pool.submit(ask, cluster, wish) for wish in (None, None, "ngram")]
-        eventually(lambda: seen(cluster, "ngram-0").sessions == 3)
-        assert seen(cluster, "ngram-0").movable == 2
+        as_soon_as(lambda: (told := seen(cluster, "ngram-0")).sessions == 3 and told.movable == 2)
         late = cluster.spawn_drafter("standalone")
         cluster.wait_joined()
-        eventually(lambda: places.scraped("verifier-0")("specsplit_hand_overs_total") >= 1)
+        as_soon_as(lambda: places.scraped("verifier-0")("specsplit_hand_overs_total") >= 1)
         told = seen(cluster, "ngram-0")
         assert told.sessions > told.movable, "the one whose caller asked for it"
         first, second, wished = (each.result() for each in asked)

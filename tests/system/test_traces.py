@@ -12,15 +12,19 @@ from transformers import AutoTokenizer
 
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
-from specsplit.client import Result
+from specsplit.client import Client, Result
 from specsplit.observe.span_table import SPANS, SpanRow, problems_of, row, rows_at
 from specsplit.values import DrafterKind, TraceChanges
 from tests.support.otlp import ReceivedSpan, Receiver, receiving
+from tests.system.conftest import as_soon_as, empty, eventually
 
 TARGET = Path("models/pocket/target")
 REQUESTS, TOKENS = 3, 24
 BATCHES = {"step", "expansion"}
-SETTLED_S = 0.6
+ON_ITS_WAY_S = 0.2
+"""So long at most is a directive on its way to a member that has time for its own reports."""
+QUIET_S = 1.2
+"""Longer than two batches of spans of one process are apart."""
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +59,15 @@ def at_level(cluster: LocalCluster, level: int) -> None:
     """Every service traces at `level`, and has been told so before this returns."""
     with cluster.client() as client:
         told = client.set_tracing(TraceChanges(level=level))
-    assert told.members == len(DrafterKind) + 1
-    time.sleep(SETTLED_S)  # a directive is on its way to every member
+        assert told.members == len(DrafterKind) + 1
+        there = time.monotonic() + ON_ITS_WAY_S
+        as_soon_as(lambda: have_reported(client, since=there))
+
+
+def have_reported(client: Client, since: float) -> bool:
+    """True if every member has, since a time of this machine's clock."""
+    ago_ms = (time.monotonic() - since) * 1000
+    return all(member.silent_ms < ago_ms for member in client.cluster().members)
 
 
 def generate(cluster: LocalCluster, prompts: Sequence[list[int]], drafters: Sequence[str]) -> dict[str, list[Result]]:
@@ -79,7 +90,7 @@ def exported(receiver: Receiver, requests: int, since: int) -> list[ReceivedSpan
     before = -1
     while before != len(receiver.spans):
         before = len(receiver.spans)
-        time.sleep(2 * SETTLED_S)
+        time.sleep(QUIET_S)
     return receiver.spans[since:]
 
 
@@ -160,11 +171,20 @@ def check_counts(spans: Sequence[ReceivedSpan], result: Result, level: int) -> N
 
 
 def test_off_exports_nothing(cluster: LocalCluster, receiver: Receiver, prompts: list[list[int]]) -> None:
+    """Spans leave in order: once those have come that were made afterwards, none of before is on its way."""
+    kinds = ["ngram", "eagle3"]
     at_level(cluster, 0)
     since = len(receiver.spans)
-    generate(cluster, prompts, ["ngram", "eagle3"])
-    time.sleep(2 * SETTLED_S)
-    assert receiver.spans[since:] == []
+    generate(cluster, prompts, kinds)
+    with cluster.client() as client:
+        eventually(lambda: empty(client.cluster()))
+    on_ns = time.time_ns()
+    at_level(cluster, 2)
+    generate(cluster, prompts, kinds)
+    spans = exported(receiver, REQUESTS * len(kinds), since)
+    assert [span for span in spans if span.start_ns < on_ns] == []
+    assert {row_of(span).service for span in spans} == {"coordinator", "verifier", "drafter"}
+    assert {span.attributes["kind"] for span in spans if span.name == "spec_draft"} == set(kinds)
 
 
 def test_every_row_of_the_table_is_made_somewhere() -> None:

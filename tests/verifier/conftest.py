@@ -14,6 +14,7 @@ from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit_verifier.service import load_target
 from specsplit_verifier.step import StepResult
+from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.verifier import Verifier
 from tests.support.toys import alphabet_target
 
@@ -36,10 +37,16 @@ async def verifier_over(folder: Path, **settings: Any) -> AsyncIterator[Verifier
 
 @asynccontextmanager
 async def verifier_beside_floods(folder: Path, **settings: Any) -> AsyncIterator[Verifier]:
-    """A verifier in this process, its plan static unless told otherwise; closed, and checked to be empty, on the way out."""
+    """As `verifier_of`, its target loaded, and its plan static unless told otherwise."""
     resolved = VerifierSettings(model=folder, **{"adaptive": "static", **settings})
-    clock = SystemClock()
-    verifier = Verifier(resolved, load_target(resolved, clock), clock)
+    async with verifier_of(resolved, load_target(resolved, SystemClock())) as verifier:
+        yield verifier
+
+
+@asynccontextmanager
+async def verifier_of(settings: VerifierSettings, runner: TargetRunner) -> AsyncIterator[Verifier]:
+    """A verifier in this process over a target that is loaded; closed, and checked to be empty, on the way out."""
+    verifier = Verifier(settings, runner, SystemClock())
     try:
         yield verifier
     finally:

@@ -22,7 +22,7 @@ def health(channel: grpc.Channel) -> int:
 
 
 def test_health_says_not_serving_until_loaded_and_answers_during_a_forward(alphabet: Path) -> None:
-    child = Child("verifier", "verifier", {"model": alphabet, "paced_step_base_ms": 1500}, None)
+    child = Child("verifier", "verifier", {"model": alphabet, "paced_step_base_ms": 3000}, None)
     try:
         with grpc.insecure_channel(child.wait_listening(60)) as channel:
             assert health(channel) == health_pb2.HealthCheckResponse.NOT_SERVING
@@ -36,9 +36,8 @@ def test_health_says_not_serving_until_loaded_and_answers_during_a_forward(alpha
             reader = threading.Thread(target=lambda: events.extend(call))
             reader.start()
             time.sleep(0.3)
-            began = time.monotonic()
             assert health(channel) == health_pb2.HealthCheckResponse.SERVING
-            assert time.monotonic() - began < 1.0 and not events, "answered while the forward was still running"
+            assert not events, "answered while the forward was still running"
             reader.join(30)
             assert list(events[0].tokens.token_ids) == [98]
     finally:
