@@ -39,18 +39,18 @@ class TensorGroup(TorchMesh):
     """
 
     def __init__(
-        self, number: int, count: int, timeout_s: float, *, split: int | None = None, cuda: bool = False
+        self, number: int, count: int, timeout_s: float, *, split: int | None = None, device: str = "cpu"
     ) -> None:
         """Meet the others as TorchMesh does; without `split` all processes are of one rank. Raises RankLost."""
         split = split or count
-        super().__init__(number, count, timeout_s, split=split, cuda=cuda)
+        super().__init__(number, count, timeout_s, split=split, device=device)
         self._line: ProcessGroup | None = None
         """Commands go over it; None: they go no more."""
         ranks = [list(range(first, first + split)) for first in range(0, count, split)]
         with self._all_taking_part():
             processes = connected(ranks, timedelta(seconds=timeout_s))
             self._line = connected(ranks, UNHURRIED, "gloo")
-        self.processes: Final = DeviceMesh.from_group(processes, "cuda" if cuda else "cpu", mesh_dim_names=(TP,))
+        self.processes: Final = DeviceMesh.from_group(processes, self._device.type, mesh_dim_names=(TP,))
         """Those of this rank, as torch knows processes that a model is split over."""
 
     @property
