@@ -20,6 +20,7 @@ from torch import Tensor
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureLayout, Features
 from specsplit.model.graphs import Capturer
+from specsplit.model.transfer import wait_for
 from specsplit.records import GraphStatistics
 from specsplit.tree import Flags, Ints, TokenTree
 from specsplit.values import DrafterInfo, Sampling
@@ -242,6 +243,7 @@ class ModelProposer:
         logits = self._forwards(work)
         wanted = [number for part in work for number in part.wanted]
         if not wanted:
+            wait_for(self._model.device)  # else it would seem to take no time, and the next one all of it
             return {}
         whole = logits[0] if len(logits) == 1 else torch.cat(logits)  # they are large: no copy where none is needed
         ranked = self._ranking.rank(whole, *self._askers(frontier, wanted))

@@ -112,6 +112,21 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+def given_so_far(device: torch.device) -> torch.cuda.Event | None:
+    """An event behind what the device was given on this thread's stream; None: it is no GPU, and all of that is done."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until what the device was given on this thread's stream is done."""
+    if (given := given_so_far(device)) is not None:
+        given.synchronize()
+
+
 def packed(tensors: Sequence[Tensor]) -> Tensor:
     """The bytes of tensors, uint8, end to end."""
     return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])

@@ -210,6 +210,16 @@ def test_a_long_prompt_does_not_keep_other_sessions_waiting() -> None:
     assert long.expand() is not None
 
 
+def test_the_device_is_waited_for_also_where_a_prompt_is_read_and_nothing_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = list[torch.device]()
+    monkeypatch.setattr("specsplit_drafter.model_proposer.wait_for", waits.append)
+    session = Handled(ModelProposer(StandaloneModel(tiny_lm()), CHILDREN, context_budget=4), list(range(1, 11)))
+    assert [session.expand() is None for _ in range(3)] == [True, True, False]
+    assert len(waits) == 2, "the third one ends with a copy to the host"
+
+
 def test_a_context_that_does_not_fit_is_refused_and_takes_nothing() -> None:
     proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
     free = proposer.room

@@ -12,6 +12,7 @@ from specsplit.errors import LoadError
 from specsplit.model import CausalLM, Geometry, KVCache, PagePool, PageTable, Row, causal_mask
 from specsplit.model.backends import choose_backend
 from specsplit.model.flashinfer_attention import FlashInferAttention, obstacle
+from specsplit.model.flashinfer_forward import PagedKV
 from specsplit.model.flashinfer_plan import WHOLE_MASK, in_order, plan_groups
 from specsplit.model.torch_attention import TorchAttention
 from tests.model import documented
@@ -53,6 +54,35 @@ def test_a_model_gives_the_same_logits_with_either(llama: CausalLM) -> None:
         with torch.inference_mode():
             found.append(llama.model(batch.tokens[None], **call, forward_batch=other.plan(batch)).logits[0])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+class Noted:
+    """An event behind a plan: what was planned and waited for, in order."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def synchronize(self) -> None:
+        self.done.append("waited")
+
+    def given(self, _: torch.device) -> Noted:
+        self.done.append("planned")
+        return self
+
+
+def test_a_plan_is_made_once_the_copies_of_the_one_before_are_done(
+    llama: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted, plan = Noted(), PagedKV.plan
+    monkeypatch.setattr("specsplit.model.flashinfer_attention.given_so_far", noted.given)
+    monkeypatch.setattr(PagedKV, "plan", lambda *args: (noted.done.append("plan"), plan(*args)))
+    backend, table = FlashInferAttention(llama.kv, 2, 4, library=documented), PageTable(llama.pool)
+    table.reserve(4)
+    assert noted.done == ["plan", "planned"] * 2, "one of trees, and one of what they all see"
+    noted.done.clear()
+    for count in (1, 2, 3):
+        backend.plan(llama.inputs([Row.chunk(range(count), table.upto(count), [0])]))
+    assert noted.done == ["plan", "planned", *["waited", "plan", "planned"] * 2]
 
 
 @pytest.fixture
