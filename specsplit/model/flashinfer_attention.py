@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.model.flashinfer_forward import FlashInferForward, Library, Paged, PagedKV, PlannedGroup, workspace
+from specsplit.model.flashinfer_forward import FlashInferForward, Library, Paged, PagedKV, PlannedGroup
 from specsplit.model.flashinfer_plan import WHOLE_MASK, Group, PagedRows, plan_groups
 from specsplit.model.flashinfer_static import StaticFlashInfer
 from specsplit.model.graphs.buckets import Buckets
@@ -56,7 +56,7 @@ class _Part:
     def __init__(self, library: Library, kv: PagedKV) -> None:
         self._kv: Final = kv
         self._wrapper: Final = library.BatchPrefillWithPagedKVCacheWrapper(
-            workspace(kv.device), kv_layout="NHD", backend="fa2"
+            kv.workspace(), kv_layout="NHD", backend="fa2"
         )
         self._planned: Event | None = None
         """Behind the copies of the latest plan; None: there is none that has to be waited for."""
