@@ -344,9 +344,13 @@ class ModelProposer:
         return inputs
 
     def _add_nodes(self, state: _Session, step: int, work: StepInput, nodes: Ints, start: int) -> None:
-        """Make a row of the nodes that a step lacks, and of these if they are due there. Each of these is wanted from its lowest step."""
+        """Make a row of the nodes that a step lacks, and of these if they are due there. Each of these is wanted from its lowest step.
+
+        One that is drawn anew has its rows in the steps above that one, and they are right for good.
+        """
         token_map, lacked = state.maps[step], len(state.maps[step].missing)
-        due = self._due(state, step, nodes).nonzero()[0]
+        asked = self._wanted(state, step, nodes) | ~token_map.held.take(nodes)
+        due = (self._due(state, step, nodes) & asked).nonzero()[0]
         token_map.add(nodes.take(due))
         if not len(token_map.missing):
             return

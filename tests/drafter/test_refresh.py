@@ -125,6 +125,33 @@ def test_a_tree_drawn_anew_by_a_trained_head_is_that_of_one_just_opened(kind: Dr
     check(proposer, layout, paths, accepted=0, bonus=7)
 
 
+def test_a_node_that_is_drawn_anew_runs_through_the_layer_that_predicts_its_children_and_through_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head, ran = head_of("mimo"), list[tuple[int, int]]()
+    model, run = HeadModel(head, 512), HeadModel.run
+    monkeypatch.setattr(
+        HeadModel,
+        "run",
+        lambda self, step, work: (
+            ran.append((step, sum(row.num_tokens for row in work.rows))),
+            run(self, step, work),
+        )[1],
+    )
+    session = Fed(ModelProposer(model, 6), layout_of(head), PROMPT)
+    plant(session, [(20,), (20, 21), (20, 22)])
+    session.draw()
+    session.follow(0, 20)
+    assert head.shape.num_steps == 3 and sorted(session.path(each) for each in session.original.tree.nodes) == [
+        (21,),
+        (22,),
+    ]
+    session.expand()
+    ran.clear()
+    session.expand(*session.original.tree.nodes)
+    assert ran == [(1, 2)]
+
+
 TOKENS = st.integers(20, 23)
 
 
