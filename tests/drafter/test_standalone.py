@@ -32,6 +32,7 @@ from tests.drafter.toys import (
     tiny_lm,
 )
 from tests.support.sampling import expected
+from tests.support.trees import Seen
 
 CHILDREN = 6
 SAMPLED = Sampling(temperature=1.0, top_k=20, seed=11)
@@ -274,7 +275,7 @@ def test_a_session_that_reaches_the_drafters_context_is_handed_back() -> None:
     verifier = Verifier(table, KEY, [1] * 12, lambda _: 3, plan=Plan(num_steps=2), vocabulary=vocabulary)
     while table.num_sessions:
         run_until_all_rest(table, verifier)
-        assert all(node.position < 16 for node in verifier.mirror.tree.nodes.values())
+        assert all(node.position < 16 for node in Seen(verifier.mirror.tree).nodes.values())
         verifier.step()
     ((_, refusal),) = table.outgoing()[1]
     assert "context of 16" in str(refusal)
