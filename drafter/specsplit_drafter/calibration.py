@@ -16,7 +16,6 @@ since the last true feature. What all distances have shown together stands for o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -38,18 +37,6 @@ _PARTS = slice(0, 1), slice(1, None)
 """Of the candidates of a node, likeliest first: the first choice, and all others."""
 DISTANCES = 4
 """Told apart for a kind whose nodes are the better, the nearer they are to a true feature."""
-
-
-@dataclass(frozen=True)
-class CalibrationBin:
-    """One line of the reliability table."""
-
-    raw: float
-    """Raw probability at the centre of the bin."""
-    calibrated: float
-    """What the drafter makes of it."""
-    observations: float
-    """Candidates seen, older ones counted less."""
 
 
 class Calibration:
@@ -81,14 +68,6 @@ class Calibration:
         self._fit()
         return self._shift
 
-    def log_probabilities(self, raw: npt.ArrayLike) -> FloatArray:
-        """Calibrate raw log-probabilities [n]: each is <= 0, and their order is kept."""
-        self._fit()
-        # Surer than the last bin is as sure as the last bin; less sure than the first keeps its distance to it.
-        logits = np.minimum(_logit(np.asarray(raw, dtype=np.float64)), LOGIT_LIMIT)
-        calibrated = logits + np.interp(logits, self._centres, self._shift)
-        return -np.logaddexp(0.0, -calibrated)
-
     def observe(self, raw: npt.ArrayLike, picked: int | None) -> None:
         """Learn from one expanded node on an accepted path.
 
@@ -107,15 +86,6 @@ class Calibration:
             self._picked[lower[picked]] += 1.0 - upper_share[picked]
             self._picked[lower[picked] + 1] += upper_share[picked]
         self._observed += 1
-
-    def table(self) -> tuple[CalibrationBin, ...]:
-        """Make the reliability table, least likely bin first."""
-        raw = -np.logaddexp(0.0, -self._centres)
-        calibrated = np.exp(self.log_probabilities(raw))
-        return tuple(
-            CalibrationBin(float(np.exp(r)), float(c), float(n))
-            for r, c, n in zip(raw, calibrated, self._seen, strict=True)
-        )
 
     @property
     def _known(self) -> int:

@@ -118,7 +118,10 @@ class CandidatePool:
         tree = self._tree
         distances = self.distances(slots)
         again = slots.compress(self._distances.data.take(slots) != _NEVER)
-        self._expansions.data[slots], self._distances.data[slots] = children, distances
+        kept = Children(
+            children.tokens, children.log_probabilities
+        )  # further levels hold on to all that came with them
+        self._expansions.data[slots], self._distances.data[slots] = kept, distances
         self._rows.data[slots] = np.arange(len(slots))
         edges = as_sent(self._calibration.log_probabilities(children.log_probabilities, distances))
         if len(again):

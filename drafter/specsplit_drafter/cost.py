@@ -64,7 +64,8 @@ class Expansions:
     def ran(self, seconds: float, before: GraphStatistics, now: GraphStatistics) -> None:
         """Learn how long it took, unless it was the first of its size, met a shape that will be captured, or captured it.
 
-        What such an expansion takes says nothing of others. The graphs are those of the proposer, before it and now.
+        What such an expansion takes says nothing of others, and there are few of them: a descent of a shape that will have no graph counts,
+        as often as it comes (Eager.FULL). The graphs are those of the proposer, before it and now.
         """
         met = now.eager.get(Eager.FIRST, 0) != before.eager.get(Eager.FIRST, 0)
         if not (self._first_runs.is_first(self.rows, self.levels) or met or now.captured != before.captured):

@@ -1,13 +1,13 @@
 """Captured descents: one graph for all levels, by the shape of what it reads.
 
 Contexts, frontiers and noise are padded, so that there are few shapes. Sessions are not: a graph is for so many. One that is new is
-captured when it comes for the second time.
+captured when it comes for the second time, as long as there is room (`graph_table.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace
 from typing import Final
@@ -21,12 +21,11 @@ from specsplit.records import Eager, GraphStatistics
 from specsplit_drafter.descent import Descent, Drawn
 from specsplit_drafter.device_ranking import DeviceRanking, Ranked
 from specsplit_drafter.draft_model import DraftModel
+from specsplit_drafter.graph_table import GraphTable
 from specsplit_drafter.static_copy import copy_of, shape_of, write
 
 _log = logging.getLogger(__name__)
 
-MOST_GRAPHS: Final = 64
-"""Kept at once, beside shapes that have come once."""
 _LEAST: Final = 16
 
 
@@ -50,8 +49,7 @@ class DescentGraphs:
     def __init__(self, model: DraftModel, capturer: Capturer) -> None:
         self._model = model
         self._capturer = capturer
-        self._graphs: OrderedDict[Hashable, _Graph | None] = OrderedDict()
-        """None: the shape has come once, or could not be captured."""
+        self._graphs: GraphTable[_Graph] = GraphTable()
         self._failed = False
         self._replayed = 0
         self._eager: Counter[Eager] = Counter()
@@ -59,41 +57,40 @@ class DescentGraphs:
     @property
     def statistics(self) -> GraphStatistics:
         """What has become of descents so far. Any thread may ask."""
-        captured = sum(graph is not None for graph in list(self._graphs.values()))
-        return GraphStatistics(captured, self._capturer.nbytes, self._replayed, dict(self._eager))
+        return GraphStatistics(len(self._graphs), self._capturer.nbytes, self._replayed, dict(self._eager))
 
     @torch.inference_mode()
     def draw(self, descent: Descent) -> list[Drawn]:
         """Draw all levels. What is drawn is to be read before the next call."""
         descent = replace(descent, ranking=_padded(descent.ranking))
-        biased = descent.ranking.rows.bias is not None
-        graph = None if biased else self._graph(descent)
-        if graph is None:
-            self._eager[Eager.SIZE if biased else Eager.FAILED if self._failed else Eager.FIRST] += 1
+        graph = Eager.BIAS if descent.ranking.rows.bias is not None else self._graph(descent)
+        if isinstance(graph, Eager):
+            self._eager[graph] += 1
             return descent.draw(self._model)
         write(descent, graph.inputs)
         graph.captured.replay()
         self._replayed += 1
         return graph.drawn
 
-    def _graph(self, descent: Descent) -> _Graph | None:
+    def _graph(self, descent: Descent) -> _Graph | Eager:
+        """Find or capture the graph of a descent; or say why it has none."""
         shape = shape_of(descent)
-        known = shape in self._graphs
-        if known and self._graphs[shape] is None and not self._failed:
-            self._graphs[shape] = self._captured(descent)
-        self._graphs.setdefault(shape, None)
-        self._graphs.move_to_end(shape)
-        if len(self._graphs) > MOST_GRAPHS:
-            self._graphs.popitem(last=False)
-        return self._graphs[shape]
+        graph = self._graphs.find(shape)
+        if graph is not None:
+            return graph
+        if self._failed:
+            return Eager.FAILED
+        return self._graphs.obstacle(shape) or self._captured(shape, descent)
 
-    def _captured(self, descent: Descent) -> _Graph | None:
+    def _captured(self, shape: Hashable, descent: Descent) -> _Graph | Eager:
         try:
-            return self._capture(descent)
+            graph = self._capture(descent)
         except RuntimeError:
             _log.exception("new descents are run eagerly from now on: one could not be captured")
             self._failed = True
-            return None
+            return Eager.FAILED
+        self._graphs.keep(shape, graph)
+        return graph
 
     def _capture(self, descent: Descent) -> _Graph:
         inputs: Descent = copy_of(descent)

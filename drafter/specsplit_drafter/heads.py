@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 
 from specsplit.features import FeatureFormat, FeatureNeed
-from specsplit.model.batch import Ints
 from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.graphs import Buckets
 from specsplit.model.heads import Head, HeadRunner
+from specsplit.model.transfer import on_device
 from specsplit.records import GraphStatistics
 from specsplit_drafter.draft_model import StepInput
 
@@ -90,7 +90,7 @@ class HeadModel:
     def run(self, step: int, work: StepInput) -> Tensor:
         """Run one forward of the step's layer, and the LM head where logits are wanted."""
         hidden, _ = self.runners[step].forward(work.rows, self._inputs(step, work), self.kept(step))
-        return self._head.logits(step, hidden[self._tensor(work.logits_at)])
+        return self._head.logits(step, hidden[on_device(work.logits_at, self._head.device)])
 
     @torch.inference_mode()
     def run_level(self, batch: DeviceBatch, sources: Tensor) -> Tensor:
@@ -103,12 +103,9 @@ class HeadModel:
         """Gather the states [num_tokens, state_width] of the parents of the rows' tokens."""
         parts: list[Tensor] = []
         if step == 0:
-            features = torch.cat([self._no_features, *work.fed]).to(self._head.device)
+            features = on_device(torch.cat([self._no_features, *work.fed]), self._head.device)
             parts.append(self._head.fuse(features, projected=self._projected))
         if self.recurrent or step:
             source = self.states[0 if self.recurrent else step - 1]
-            parts.append(source.index_select(0, self._tensor(work.source_slots)))
+            parts.append(source.index_select(0, on_device(work.source_slots, self._head.device)))
         return torch.cat(parts)
-
-    def _tensor(self, indices: Ints) -> Tensor:
-        return torch.from_numpy(indices).to(self._head.device, non_blocking=True)

@@ -20,6 +20,7 @@ from torch import Tensor
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureLayout, Features
 from specsplit.model.graphs import Capturer
+from specsplit.model.transfer import wait_for
 from specsplit.records import GraphStatistics
 from specsplit.tree import Flags, Ints, TokenTree
 from specsplit.values import DrafterInfo, Sampling
@@ -242,6 +243,7 @@ class ModelProposer:
         logits = self._forwards(work)
         wanted = [number for part in work for number in part.wanted]
         if not wanted:
+            wait_for(self._model.device)  # else it would seem to take no time, and the next one all of it
             return {}
         whole = logits[0] if len(logits) == 1 else torch.cat(logits)  # they are large: no copy where none is needed
         ranked = self._ranking.rank(whole, *self._askers(frontier, wanted))
@@ -342,9 +344,13 @@ class ModelProposer:
         return inputs
 
     def _add_nodes(self, state: _Session, step: int, work: StepInput, nodes: Ints, start: int) -> None:
-        """Make a row of the nodes that a step lacks, and of these if they are due there. Each of these is wanted from its lowest step."""
+        """Make a row of the nodes that a step lacks, and of these if they are due there. Each of these is wanted from its lowest step.
+
+        One that is drawn anew has its rows in the steps above that one, and they are right for good.
+        """
         token_map, lacked = state.maps[step], len(state.maps[step].missing)
-        due = self._due(state, step, nodes).nonzero()[0]
+        asked = self._wanted(state, step, nodes) | ~token_map.held.take(nodes)
+        due = (self._due(state, step, nodes) & asked).nonzero()[0]
         token_map.add(nodes.take(due))
         if not len(token_map.missing):
             return

@@ -143,7 +143,7 @@ def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
         if settings.cuda_graphs == "auto" and settings.device.startswith("cuda"):
             proposer.capture_descents(CudaCapturer(torch.device(settings.device)))
         return proposer
-    mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
+    mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, device=settings.device)
     try:
         model, clock = load(settings, settings.model, mesh), SystemClock()
         lockstep = Lockstep(mesh, clock, drawn=secrets.randbits(62))

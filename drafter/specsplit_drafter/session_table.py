@@ -306,7 +306,7 @@ class SessionTable:
         self.rounds.committed(session, event.number)
         self.proposer.commit(session, advance)
         state.growth.stalled = self.proposer.stalled(session)
-        if state.growth.original.tree.root.position + 1 >= self.proposer.info.max_context:
+        if state.growth.original.tree.root_position + 1 >= self.proposer.info.max_context:
             raise Exhausted(f"the session fills the drafter's context of {self.proposer.info.max_context} tokens")
 
     def _end(self, session: SessionKey, error: SpecsplitError) -> None:

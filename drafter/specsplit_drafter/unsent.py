@@ -13,7 +13,7 @@ from typing import Final
 
 from specsplit.speculation import Grow
 
-AT_ONCE: Final = 24
+AS_MADE: Final = 24
 """Grows that leave as they are made. Of expansions that take no time a verifier is told 20 times a step."""
 
 
@@ -71,4 +71,4 @@ class UnsentGrows:
     @property
     def _too_little(self) -> bool:
         """True if what is kept is to become more first, next to what was told."""
-        return self._grows >= AT_ONCE and 2 * self._kept < self._told
+        return self._grows >= AS_MADE and 2 * self._kept < self._told

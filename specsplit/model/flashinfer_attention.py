@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.model.flashinfer_forward import FlashInferForward, Library, Paged, PagedKV, PlannedGroup, workspace
+from specsplit.model.flashinfer_forward import FlashInferForward, Library, Paged, PagedKV, PlannedGroup
 from specsplit.model.flashinfer_plan import WHOLE_MASK, Group, PagedRows, plan_groups
 from specsplit.model.flashinfer_static import StaticFlashInfer
 from specsplit.model.graphs.buckets import Buckets
@@ -24,7 +24,7 @@ from specsplit.model.input_batch import InputBatch
 from specsplit.model.kv import KVCache
 from specsplit.model.page_tables import PageTables
 from specsplit.model.support import refusing
-from specsplit.model.transfer import on_device, pinned
+from specsplit.model.transfer import Event, given_so_far, on_device, pinned
 
 _DTYPES: Final = (torch.float16, torch.bfloat16)
 _HEAD_DIMS: Final = (64, 128, 256)
@@ -48,20 +48,28 @@ def obstacle(device: torch.device, dtype: torch.dtype | None = None, head_dim: i
 
 
 class _Part:
-    """One wrapper (a Part), which keeps what it was told by `plan`."""
+    """One wrapper (a Part), which keeps what it was told by `plan`.
+
+    Its plan is copied to the device out of pinned memory of its own, which the next plan overwrites: that waits for the copy.
+    """
 
     def __init__(self, library: Library, kv: PagedKV) -> None:
         self._kv: Final = kv
         self._wrapper: Final = library.BatchPrefillWithPagedKVCacheWrapper(
-            workspace(kv.device), kv_layout="NHD", backend="fa2"
+            kv.workspace(), kv_layout="NHD", backend="fa2"
         )
+        self._planned: Event | None = None
+        """Behind the copies of the latest plan; None: there is none that has to be waited for."""
 
     def plan(self, rows: PagedRows, *, causal: bool = False) -> _Part:
         arrays = (rows.qo_indptr, rows.kv_indptr, rows.last_page_len, rows.lengths, rows.indices)
         parts = pinned(np.concatenate(arrays), self._kv.device).split([len(array) for array in arrays])
         qo_indptr, kv_indptr, last_page_len, lengths, indices = parts
         mask = None if rows.mask is None else pinned(rows.mask, self._kv.device)
+        if self._planned is not None:
+            self._planned.synchronize()  # a forward ago: done long since, unless nobody asked what came of that
         self._kv.plan(self._wrapper, rows, Paged(qo_indptr, kv_indptr, last_page_len, lengths, indices, mask), causal)
+        self._planned = given_so_far(self._kv.device)
         return self
 
     def run(self, layer: int, query: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -13,10 +12,9 @@ from torch import Tensor
 
 from specsplit.model.attention import tokens_first
 from specsplit.model.flashinfer_plan import PagedRows
+from specsplit.model.flashinfer_workspace import WORKSPACES, Heads, processors
+from specsplit.model.graphs.buckets import Buckets
 from specsplit.model.kv import KVCache
-
-_WORKSPACE_BYTES: Final = 384 << 20
-"""For parts of long rows: 2 * SMs * 128 queries of float32 for each query head of a KV head. 132 SMs, 8 heads of 256 make 277 MB."""
 
 
 class Library(Protocol):
@@ -40,6 +38,11 @@ class PagedKV:
         self._shape: Final = (paged.shape[4] * group, paged.shape[4], paged.shape[5], page_size)
         self.device: Final = kv.data.device
         self.num_pages: Final = paged.shape[2]
+
+    def workspace(self, buckets: Buckets | None = None) -> Tensor:
+        """Memory for the kernels of wrappers: of those in graph mode for these sizes, or of eager ones. Raises LoadError."""
+        heads, kv_heads, head_dim, _ = self._shape
+        return WORKSPACES.of(self.device, Heads(heads, kv_heads, head_dim, processors(self.device)), buckets)
 
     def plan(self, wrapper: Any, rows: PagedRows, paged: Paged, causal: bool) -> None:
         """Have a wrapper attend to `rows`, which are also the tensors of `paged`."""
@@ -126,9 +129,3 @@ class FlashInferForward:
         if group.prefix is not None:
             self.library.merge_state_in_place(out, weight, *group.prefix.run(layer, query, scaling))
         return out
-
-
-@cache
-def workspace(device: torch.device) -> Tensor:
-    """Shared by all wrappers of a device: what is in there is of no use once the kernel that wrote it has been merged."""
-    return torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specsplit.model.batch import Row
-from specsplit.model.flashinfer_forward import FlashInferForward, Library, Paged, PagedKV, PlannedGroup, workspace
+from specsplit.model.flashinfer_forward import FlashInferForward, Library, Paged, PagedKV, PlannedGroup
 from specsplit.model.flashinfer_plan import Form, PagedRows, forms_of, lay_out
 from specsplit.model.graphs.buckets import Bucket, Buckets
 from specsplit.model.graphs.upload import Upload
@@ -42,24 +42,27 @@ class _Memory:
     """None: nothing is masked."""
     plan: Tensor
     """What the package computes of a plan, uint8."""
+    workspace: Tensor
+    """What its kernels write to."""
 
     @classmethod
-    def of(cls, buckets: Buckets, most_pages: int, device: torch.device, *, masked: bool) -> _Memory:
+    def of(cls, buckets: Buckets, most_pages: int, workspace: Tensor, *, masked: bool) -> _Memory:
         """`most_pages`: of rows, and as many of padding as there are tokens."""
-        rows, tokens = buckets.most_rows + 1, buckets.most_tokens
+        rows, tokens, device = buckets.most_rows + 1, buckets.most_tokens, workspace.device
         return cls(
             torch.zeros(3, rows + 1, dtype=torch.int32, device=device),
             torch.zeros(rows, dtype=torch.int32, device=device),
             Upload(most_pages + tokens, torch.int32, device),
             Upload(_MASK_BYTES + tokens * tokens, torch.uint8, device) if masked else None,
             torch.zeros(_PLAN_BYTES, dtype=torch.uint8, device=device),
+            workspace,
         )
 
     def wrapper(self, library: Library, rows: int) -> Any:
         """For so many rows."""
         indptrs, mask = self.indptrs[:, : rows + 1], self.mask
         wrapper = library.BatchPrefillWithPagedKVCacheWrapper(
-            workspace(self.plan.device),
+            self.workspace,
             kv_layout="NHD",
             use_cuda_graph=True,
             qo_indptr_buf=indptrs[0],
@@ -70,7 +73,7 @@ class _Memory:
             mask_indptr_buf=None if mask is None else indptrs[2],
             backend="fa2",
         )
-        wrapper.reset_workspace_buffer(workspace(self.plan.device), self.plan)
+        wrapper.reset_workspace_buffer(self.workspace, self.plan)
         return wrapper
 
 
@@ -132,8 +135,9 @@ class StaticFlashInfer:
         self._tables: Final = tables
         self._whole_mask: Final = whole_mask
         self._most_pages: Final = max(kv.num_pages, min(buckets.most_rows * kv.num_pages, _MOST_PAGES))
+        workspace = kv.workspace(buckets)
         self._ordered, self._masked, self._prefix = (
-            _Memory.of(buckets, self._most_pages, kv.device, masked=masked) for masked in (False, True, False)
+            _Memory.of(buckets, self._most_pages, workspace, masked=masked) for masked in (False, True, False)
         )
         self._parts: Final[dict[Bucket, _Parts]] = {}
 

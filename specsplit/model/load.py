@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from specsplit.errors import LoadError
 from specsplit.model.attention import NAME
+from specsplit.model.dtypes import AUTO, dtype_of
 from specsplit.model.inflate import inflate
 from specsplit.model.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.shards import shard_mlps
@@ -24,7 +25,6 @@ from specsplit.model.support import check_config, check_folder, refusing
 from specsplit.text.vocabulary import vocabulary_of
 from specsplit.values import ModelInfo
 
-_DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ALONE = threading.Lock()
 """transformers takes a method from PreTrainedModel, for the whole process, while it loads one: on two threads at once it would be lost."""
 
@@ -59,15 +59,13 @@ def load_model(
 
 
 def _load_model(folder: Path, dtype: str, random_on: torch.device | None, split: DeviceMesh | None) -> PreTrainedModel:
-    if dtype != "auto" and dtype not in _DTYPES:
-        raise LoadError(f"dtype {dtype!r} is not known; expected one of {', '.join(_DTYPES)} or auto")
+    resolved = dtype if dtype == AUTO else dtype_of(dtype)
     check_folder(folder)
     if not sys.stderr.isatty():
         disable_progress_bar()  # a bar in a log file is noise
     with refusing(f"model folder {folder} cannot be loaded"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         check_config(config)
-        resolved = _DTYPES.get(dtype, dtype)
         if random_on is not None:
             return _random(config, resolved, random_on)
         if split is not None:
@@ -103,7 +101,7 @@ def _load_weights(
 
 def _random(config: PretrainedConfig, dtype: torch.dtype | str, device: torch.device) -> PreTrainedModel:
     """A model with the weights that its architecture begins with, drawn on the device itself; every time the same."""
-    typed = {} if dtype == "auto" else {"dtype": dtype}  # by itself it takes that of config.json
+    typed = {} if dtype == AUTO else {"dtype": dtype}  # by itself it takes that of config.json
     with _ALONE, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
         torch.manual_seed(0)
         return AutoModelForCausalLM.from_config(config, **typed, attn_implementation=NAME)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specsplit.model.transfer import Event, Put, pinned_zeros, send
+from specsplit.model.transfer import Event, Put, given_so_far, pinned_zeros, send
 
 _ALIGNMENT: Final = 16
 """Bytes at whose multiples arrays begin: kernels read aligned numbers faster, and are compiled for one alignment only."""
@@ -32,7 +32,7 @@ class _Half:
     def of(cls, nbytes: int, device: torch.device) -> _Half:
         host = pinned_zeros(nbytes, torch.uint8, device)
         memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
-        return cls(host, memory, _now(device))
+        return cls(host, memory, given_so_far(device))
 
 
 class Parcel:
@@ -55,7 +55,7 @@ class Parcel:
 
         What is put in is on the device for whatever is given to it after `send`, until the parcel after the next one is begun.
         """
-        self._halves[0].read = _now(self._device)
+        self._halves[0].read = given_so_far(self._device)
         self._halves.reverse()
         if (sent := self._halves[0].sent) is not None:
             sent.synchronize()  # two parcels ago: done long since
@@ -92,12 +92,3 @@ class Parcel:
         self.send()
         self._halves[0] = _Half.of(2 * max(nbytes, len(self._halves[0].host)), self._device)
         self._filled = 0
-
-
-def _now(device: torch.device) -> torch.cuda.Event | None:
-    """Mark what the device was given so far."""
-    if device.type != "cuda":
-        return None
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))
-    return event

@@ -27,7 +27,7 @@ from specsplit.model.tracebacks import forget_variables
 
 UNHURRIED: Final = timedelta(days=3650)
 """A follower waits for so long to be told something. That the leader is gone it hears from the closed connection."""
-_AT_ONCE: Final = 1024
+_WITH_COUNT: Final = 1024
 """Numbers of a command that travel together with their count."""
 
 
@@ -39,18 +39,18 @@ class TensorGroup(TorchMesh):
     """
 
     def __init__(
-        self, number: int, count: int, timeout_s: float, *, split: int | None = None, cuda: bool = False
+        self, number: int, count: int, timeout_s: float, *, split: int | None = None, device: str = "cpu"
     ) -> None:
         """Meet the others as TorchMesh does; without `split` all processes are of one rank. Raises RankLost."""
         split = split or count
-        super().__init__(number, count, timeout_s, split=split, cuda=cuda)
+        super().__init__(number, count, timeout_s, split=split, device=device)
         self._line: ProcessGroup | None = None
         """Commands go over it; None: they go no more."""
         ranks = [list(range(first, first + split)) for first in range(0, count, split)]
         with self._all_taking_part():
             processes = connected(ranks, timedelta(seconds=timeout_s))
             self._line = connected(ranks, UNHURRIED, "gloo")
-        self.processes: Final = DeviceMesh.from_group(processes, "cuda" if cuda else "cpu", mesh_dim_names=(TP,))
+        self.processes: Final = DeviceMesh.from_group(processes, self._device.type, mesh_dim_names=(TP,))
         """Those of this rank, as torch knows processes that a model is split over."""
 
     @property
@@ -65,19 +65,19 @@ class TensorGroup(TorchMesh):
 
     def tell(self, command: Ints) -> None:
         """Have all followers do this. Raises RankLost."""
-        told = torch.zeros(1 + _AT_ONCE, dtype=torch.int64)
+        told = torch.zeros(1 + _WITH_COUNT, dtype=torch.int64)
         told[0] = len(command)
-        told[1 : 1 + len(command)] = torch.from_numpy(command[:_AT_ONCE])
+        told[1 : 1 + len(command)] = torch.from_numpy(command[:_WITH_COUNT])
         self._broadcast(told)
-        if len(command) > _AT_ONCE:
-            self._broadcast(torch.from_numpy(command[_AT_ONCE:]))
+        if len(command) > _WITH_COUNT:
+            self._broadcast(torch.from_numpy(command[_WITH_COUNT:]))
 
     def hear(self) -> Ints:
         """Wait for what the leader tells next, however long that takes. Raises RankLost if the leader is gone."""
-        told = torch.empty(1 + _AT_ONCE, dtype=torch.int64)
+        told = torch.empty(1 + _WITH_COUNT, dtype=torch.int64)
         self._broadcast(told)
         count = int(told[0])
-        rest = torch.empty(max(0, count - _AT_ONCE), dtype=torch.int64)
+        rest = torch.empty(max(0, count - _WITH_COUNT), dtype=torch.int64)
         if len(rest):
             self._broadcast(rest)
         return np.concatenate((told[1 : 1 + count].numpy(), rest.numpy()))

@@ -45,11 +45,11 @@ class TorchMesh:
     is lost is named by its number among all processes, which is torchrun's RANK.
     """
 
-    def __init__(self, number: int, count: int, timeout_s: float, *, split: int = 1, cuda: bool = False) -> None:
+    def __init__(self, number: int, count: int, timeout_s: float, *, split: int = 1, device: str = "cpu") -> None:
         """Meet the other processes at MASTER_ADDR:MASTER_PORT of the environment, and wait for them. Raises RankLost.
 
         `number` is that of this process among `count`, and each rank is `split` of them, one after the other. A collective that takes
-        longer than `timeout_s` means that a process is lost.
+        longer than `timeout_s` means that a process is lost. `device` is the one that this process computes on.
         """
         self.number: Final = number
         self.count: Final = count
@@ -58,10 +58,11 @@ class TorchMesh:
         self._timeout_s = timeout_s
         self._why = ""
         """Why the group is at its end; empty: it is not."""
-        self._cuda: Final = cuda
+        self._device: Final = torch.device(device)
         self._last_work: list[Callable[[], object]] = []
         """What is to be done before connections are closed."""
         patient = timedelta(seconds=LOAD_TIMEOUT_S)
+        cuda = self._device.type == "cuda"
         if cuda:
             os.environ.update(NCCL_WAITS)
         try:
@@ -98,8 +99,11 @@ class TorchMesh:
 
         That takes longer than `timeout_s` if another rank is lost. Over gloo nothing is left to wait for, nor is there in a capture.
         """
-        if self._cuda and not torch.cuda.is_current_stream_capturing():
-            self._wait_for(torch.cuda.current_stream().record_event().query)
+        if self._device.type != "cuda":
+            return
+        with torch.cuda.device(self._device):  # the thread's own may be another, on which nothing is under way
+            if not torch.cuda.is_current_stream_capturing():
+                self._wait_for(torch.cuda.current_stream(self._device).record_event().query)
 
     def before_parting(self, work: Callable[[], object]) -> None:
         """Have `work` called before connections are closed: NCCL keeps one open for as long as there is a graph that uses it."""

@@ -40,14 +40,14 @@ def send(host: Tensor, memory: Tensor) -> Tensor:
     return memory.copy_(host, non_blocking=True)
 
 
-def pinned(array: NDArray[Any], device: torch.device) -> Tensor:
+def pinned(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
     """On the host, in memory that a GPU copies from by itself; the array's own memory if the device is no GPU."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory() if device.type == "cuda" and array.size else tensor
+    tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)
+    return tensor.pin_memory() if device.type == "cuda" and tensor.numel() else tensor
 
 
-def on_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """On the device; the array's own memory if that is the CPU."""
+def on_device(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
+    """On the device, what is an array or a tensor on the host; its own memory if the device is the CPU."""
     return pinned(array, device).to(device, non_blocking=True)
 
 
@@ -110,6 +110,21 @@ def to_host(tensors: Sequence[Tensor], *, aside: bool = False) -> HostCopy:
 @cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
+
+
+def given_so_far(device: torch.device) -> torch.cuda.Event | None:
+    """An event behind what the device was given on this thread's stream; None: it is no GPU, and all of that is done."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until what the device was given on this thread's stream is done."""
+    if (given := given_so_far(device)) is not None:
+        given.synchronize()
 
 
 def packed(tensors: Sequence[Tensor]) -> Tensor:

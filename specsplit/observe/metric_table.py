@@ -443,6 +443,7 @@ EAGER_FORWARDS = Metric(
     _MEMBERS,
     "Forward passes without a CUDA graph although there are some, by reason. size: more tokens or rows than the largest graph takes; "
     "layout: more pages or masks than there is memory for; layers: hidden states that no graph leaves; first: a descent of a new shape; "
+    "full: a descent of one shape too many; bias: a descent for a session with a logit bias; "
     "failed: capturing has failed, and the log says why; group: another rank of the group had rows for which there is none.",
     (REASON_OF_EAGER,),
 )

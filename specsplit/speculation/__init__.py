@@ -1,6 +1,6 @@
 """Grow/commit: the replicated token tree at the heart of specsplit. Pure: values in, values out."""
 
-from specsplit.speculation.events import Commit, Draft, Grow, NewNode
+from specsplit.speculation.events import Commit, Draft, Grow
 from specsplit.speculation.mirror import AT_ONCE, Mirror
 from specsplit.speculation.original import Original, Reroot
 from specsplit.speculation.states import TRANSITIONS, Event, Side, State
@@ -13,7 +13,6 @@ __all__ = [
     "Event",
     "Grow",
     "Mirror",
-    "NewNode",
     "Original",
     "Reroot",
     "Side",

@@ -10,16 +10,6 @@ from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
-class NewNode:
-    """A node to be: the drafter has not numbered it yet."""
-
-    parent: int
-    """Id of a live node; 0, or the root's own id, is the root."""
-    token: int
-    edge: float
-
-
-@dataclass(frozen=True, slots=True)
 class Grow:
     """Nodes added by the drafter, as parallel sequences of equal length, and nodes whose edges it gives anew."""
 

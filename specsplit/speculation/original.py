@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from specsplit.speculation.events import Commit, Grow, NewNode
+from specsplit.speculation.events import Commit, Grow
 from specsplit.speculation.states import Event, Protocol, Side, State
 from specsplit.tree import ROOT, Ints, Scores, TokenTree, are_edges, as_sent
 
@@ -50,26 +50,11 @@ class Original:
         """Nodes that may still be grown before the next commit."""
         return 0 if self.state is State.CLOSED else self.max_nodes - len(self.tree)
 
-    def grow(self, nodes: Sequence[NewNode], resting: bool = False) -> Grow:
-        """Add `nodes`, in order, and return the event to send. Ids are given here.
-
-        Raises IllegalEvent if there is no room, a parent is not live, an edge is no log-probability, or the parent already has that
-        token. Nothing is added then.
-        """
-        self._begin(len(nodes))
-        parents = [self._parent_of(node) for node in nodes]
-        if len({(parent, node.token) for parent, node in zip(parents, nodes, strict=True)}) < len(nodes):
-            self._protocol.refuse(Event.GROW, "the same token twice under one parent")
-        tokens, edges = [node.token for node in nodes], as_sent(np.array([node.edge for node in nodes])).tolist()
-        ids = range(self._last_id + 1, self._last_id + 1 + len(nodes))
-        named = [self.tree.id_of(parent) if parent else 0 for parent in parents]
-        for columns in zip(parents, ids, tokens, edges, strict=True):
-            self.tree.add(*columns)
-        self._end(len(nodes))
-        return Grow(self.commits, tuple(ids), tuple(named), tuple(tokens), tuple(edges), resting)
-
     def grow_at_once(self, parents: Ints, tokens: Ints, edges: Scores) -> Grow:
-        """Add many nodes, given as columns [n], as `grow` does; parents are slots of the tree."""
+        """Add nodes, given as columns [n], in order, and return the event to send. Parents are slots of the tree; ids are given here.
+
+        Raises IllegalEvent if there is no room, an edge is no log-probability, or a parent has a token twice. Nothing is added then.
+        """
         self._begin(len(parents))
         ids = np.arange(self._last_id + 1, self._last_id + 1 + len(parents))
         named = np.where(parents == ROOT, 0, self.tree.ids.take(parents)).tolist()
@@ -103,13 +88,6 @@ class Original:
         self._last_id += count
         if count and self.room == 0:
             self._protocol.advance(Event.FILL)
-
-    def _parent_of(self, node: NewNode) -> int:
-        parent = ROOT if node.parent == 0 else self.tree.find(node.parent)
-        if parent is None:
-            self._protocol.refuse(Event.GROW, f"parent {node.parent} is not live")
-        self._check(parent, node.token, node.edge)
-        return parent
 
     def _check(self, parent: int, token: int, edge: float) -> None:
         if self.tree.child(parent, token) is not None:

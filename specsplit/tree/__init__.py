@@ -6,7 +6,6 @@ from specsplit.tree.choice import likeliest
 from specsplit.tree.columns import ROOT, Column, Flags, Ints, Scores
 from specsplit.tree.edges import LEAST_EDGE, ROUNDING, are_edges, as_sent
 from specsplit.tree.links import link
-from specsplit.tree.node import Node
 from specsplit.tree.token_tree import TokenTree
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "Column",
     "Flags",
     "Ints",
-    "Node",
     "Scores",
     "TokenTree",
     "are_edges",

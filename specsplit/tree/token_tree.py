@@ -17,7 +17,7 @@ The worked example of docs/tree.md, committed `the cat`, root `cat`:
 A *slot* is a node's place in the columns. The root has slot 0; the others follow in the order in which they came, which is the order of
 their ids, so parents stand before children. A reroot moves the survivors to the front in the same order: slots hold until then. Nothing
 is an object of its own, so an operation costs a few passes over a column and not something for every node
-(docs/adr/0007-trees-in-arrays.md). `Node` is for those who look at a tree.
+(docs/adr/0007-trees-in-arrays.md).
 
 An *edge* is the natural log of the probability that a node is accepted, given that its parent is. A score is the sum of the edges down to
 a node. Scores are not rebased when the tree is rerooted: the log-survival of a node *now* is its score less the root's, and its edge is
@@ -35,7 +35,6 @@ from specsplit.tree.choice import best
 from specsplit.tree.columns import ID, NO_SLOTS, PARENT, POSITION, ROOT, TOKEN, Columns, Flags, Ints, Scores
 from specsplit.tree.edges import are_edges, rounded
 from specsplit.tree.links import links
-from specsplit.tree.node import Node
 
 _LEVELS: Final = 16
 """New nodes that hang deeper below one another are placed one by one."""
@@ -45,28 +44,6 @@ _UNPLACED: Final = -(1 << 32)
 
 class TokenTree(Columns):
     """A root and the live nodes below it."""
-
-    @property
-    def root(self) -> Node:
-        """The root as a Node, for those who look."""
-        return self.look(ROOT, None)
-
-    @property
-    def nodes(self) -> dict[int, Node]:
-        """The live nodes by id, for those who look: they are made afresh each time."""
-        return {node.id: node for node in sorted(self.root.descendants(), key=lambda node: node.id)}
-
-    def look(self, slot: int, parent: Node | None) -> Node:
-        """Make the Node of a slot, for those who look; `parent` is the one of the slot above it."""
-        return Node(self, self._id[slot], self._token[slot], self._score[slot], self._position[slot], parent)
-
-    def family(self) -> dict[int, list[int]]:
-        """List every node's children, slots by slot, likeliest first, of equals the first to come. It costs by the node."""
-        family: dict[int, list[int]] = {}
-        scores, parents = self.scores.tolist(), self.parents.tolist()
-        for slot in sorted(range(1, self._count), key=lambda slot: -scores[slot]):
-            family.setdefault(parents[slot], []).append(slot)
-        return family
 
     def child(self, slot: int, token: int) -> int | None:
         """Look up the child of a slot with this token; None if there is none."""
@@ -218,10 +195,3 @@ class TokenTree(Columns):
     def best(self, count: int, topk: int, depth: int) -> list[int]:
         """Choose what a step takes: the root and the best-scored nodes below it, `count` slots in all at most; see `choice.best`."""
         return best(self, count, topk, depth)
-
-    def snapshot(self) -> tuple[int, int, dict[int, tuple[int, int, float]]]:
-        """Describe the tree as (root id, root token, {id: (parent id, token, edge)}), which is equal for equal trees."""
-        ids = self.ids.tolist()
-        rows = zip(ids, self.parents.tolist(), self.tokens.tolist(), self.edges.tolist(), strict=True)
-        described = {node_id: (ids[parent], token, edge) for node_id, parent, token, edge in rows if parent >= 0}
-        return self.root_id, self._token[ROOT], described

@@ -15,7 +15,6 @@ from specsplit.membership import (
     Register,
     Registered,
     Report,
-    Role,
     Roster,
     StartWave,
     TracingOrder,
@@ -143,7 +142,7 @@ def _register_to_wire(report: Register) -> pb.RegisterReport:
 
 
 def _register_from_wire(message: pb.RegisterReport) -> Register:
-    role, controllers = _role_from_wire(message), tuple(message.controllers)
+    role, controllers = common.role_from_wire(message, "register"), tuple(message.controllers)
     group = groups.rank_from_wire(message.group) if message.HasField("group") else None
     return Register(message.member_id, message.address, role, message.max_sessions, controllers, group)
 
@@ -163,13 +162,3 @@ def _heartbeat_from_wire(message: pb.HeartbeatReport) -> Heartbeat:
     told = speculation.report_from_wire(message.speculation) if message.HasField("speculation") else None
     lost, prefixes = tuple(message.lost_drafters), tuple(message.prefixes)
     return Heartbeat(common.load_from_wire(message.load), lost, plan, told, prefixes)
-
-
-def _role_from_wire(message: pb.RegisterReport) -> Role:
-    match message.WhichOneof("role"):
-        case "verifier":
-            return common.model_from_wire(message.verifier)
-        case "drafter":
-            return common.drafter_from_wire(message.drafter)
-        case _:
-            raise InvalidRequest("register.role", "is absent, expected verifier or drafter")

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 from specsplit.errors import InvalidRequest
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, FeatureNeed
+from specsplit.membership import Role
+from specsplit.v1 import cluster_pb2 as cluster_pb
 from specsplit.v1 import common_pb2 as pb
+from specsplit.v1 import coordinator_pb2 as coordinator_pb
 from specsplit.values import (
     DrafterInfo,
     DrafterKind,
@@ -270,6 +273,17 @@ def drafter_to_wire(info: DrafterInfo) -> pb.DrafterInfo:
         max_context=info.max_context,
         features=need_to_wire(info.features) if info.features else None,
     )
+
+
+def role_from_wire(message: cluster_pb.RegisterReport | coordinator_pb.Member, name: str) -> Role:
+    """A verifier, with its target, or a drafter. Raises InvalidRequest, with the name of the message, if it is neither."""
+    match message.WhichOneof("role"):
+        case "verifier":
+            return model_from_wire(message.verifier)
+        case "drafter":
+            return drafter_from_wire(message.drafter)
+        case _:
+            raise InvalidRequest(f"{name}.role", "is absent, expected verifier or drafter")
 
 
 def drafter_from_wire(message: pb.DrafterInfo) -> DrafterInfo:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from specsplit.errors import InvalidRequest, Unsupported
-from specsplit.membership import Cluster, Member, PlanTold, Role, TracingTold
+from specsplit.membership import Cluster, Member, PlanTold, TracingTold
 from specsplit.requests import (
     ChatMessage,
     ChatPrompt,
@@ -293,7 +293,7 @@ def _member_from_wire(message: pb.Member) -> Member:
     return Member(
         member_id=message.member_id,
         address=message.address,
-        role=_role_from_wire(message),
+        role=common.role_from_wire(message, "member"),
         max_sessions=message.max_sessions,
         load=common.load_from_wire(message.load),
         draining=message.draining,
@@ -303,13 +303,3 @@ def _member_from_wire(message: pb.Member) -> Member:
         group=groups.rank_from_wire(message.group) if message.HasField("group") else None,
         wave=groups.wave_from_wire(message.wave) if message.HasField("wave") else None,
     )
-
-
-def _role_from_wire(message: pb.Member) -> Role:
-    match message.WhichOneof("role"):
-        case "verifier":
-            return common.model_from_wire(message.verifier)
-        case "drafter":
-            return common.drafter_from_wire(message.drafter)
-        case _:
-            raise InvalidRequest("member.role", "is absent, expected verifier or drafter")

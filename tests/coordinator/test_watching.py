@@ -25,6 +25,7 @@ from specsplit_coordinator.request_log import RUNNING
 from specsplit_verifier.step import Reroot, SessionResult, TreeView
 from specsplit_verifier.watching import watched_step
 from tests.speculation.test_interleavings import MAX_NODES, VOCAB, Wire
+from tests.support.trees import Seen
 from tests.wire.test_watching import steps
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def test_the_tree_of_the_page_is_the_mirrors_but_for_late_nodes_until_the_next_s
             wire.deliver_commit()
         for _ in range(data.draw(st.integers(0, 2))):
             wire.deliver_grow()
-        shown, live = mirror.page.tree.snapshot(), mirror.tree.snapshot()
+        shown, live = Seen(mirror.page.tree).snapshot(), Seen(mirror.tree).snapshot()
         if mirror.exact:
             assert shown == live
         elif mirror.commits:

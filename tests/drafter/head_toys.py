@@ -22,6 +22,7 @@ from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit_drafter.proposer import SessionKey
 from specsplit_drafter.session_table import SessionTable
 from tests.drafter.toys import Verifier, plain_model, tiny_config
+from tests.support.trees import Seen
 
 VOCABULARY = Vocabulary(32)
 _SHAPE = (
@@ -189,7 +190,7 @@ class HeadVerifier(Verifier):
             self._table.handle(self._session, event)
 
     def _pick(self, sequence: Sequence[int]) -> int:
-        node = self.mirror.tree.root
+        node = Seen(self.mirror.tree).root
         for token in sequence[len(self.committed) :]:
             node = node.children[token]
         likeliest = sorted(node.children.values(), key=lambda child: -child.score)[:3]

@@ -10,73 +10,74 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.tree import as_sent
-from specsplit_drafter.calibration import DISTANCES, Calibration, Calibrations, DistanceCalibration
+from specsplit_drafter.calibration import DISTANCES, Calibrations, DistanceCalibration
 from specsplit_drafter.device_edges import edges_of
 
 LOG_PROBABILITIES = st.lists(st.floats(-40, 0), min_size=1, max_size=20)
 
 
-def observe(calibration: Calibration, rate: float, raw: float, count: int, seed: int = 0) -> None:
+def observe(calibration: DistanceCalibration, rate: float, raw: float, count: int, seed: int = 0) -> None:
     """`count` nodes with one candidate of raw probability `raw`, picked at `rate`."""
     random_numbers = random.Random(seed)
     for _ in range(count):
-        calibration.observe([math.log(raw)], 0 if random_numbers.random() < rate else None)
+        calibration.observe([math.log(raw)], 0 if random_numbers.random() < rate else None, 0)
 
 
-def calibrated(calibration: Calibration, raw: float) -> float:
-    return float(np.exp(calibration.log_probabilities([math.log(raw)])[0]))
+def calibrated(calibration: DistanceCalibration, *raw: float) -> float:
+    """What is made of the last of a node's candidates with these raw probabilities."""
+    return float(np.exp(calibration.log_probabilities(np.log([raw]), np.array([0]))[0, -1]))
 
 
 @pytest.mark.parametrize("raw", [0.001, 0.1, 0.5, 0.9, 0.999])
 def test_before_any_observation_a_draft_is_taken_at_its_word(raw: float) -> None:
-    assert calibrated(Calibration(), raw) == pytest.approx(raw, rel=1e-6)
+    assert calibrated(DistanceCalibration(), raw) == pytest.approx(raw, rel=1e-6)
 
 
 @pytest.mark.parametrize(("raw", "rate"), [(0.9, 0.6), (0.5, 0.8), (0.05, 0.3), (0.97, 0.9)])
 def test_it_converges_to_the_observed_rate(raw: float, rate: float) -> None:
-    calibration = Calibration()
+    calibration = DistanceCalibration()
     observe(calibration, rate, raw, 3000)
     assert calibrated(calibration, raw) == pytest.approx(rate, abs=0.05)
 
 
 def test_a_draft_that_is_quite_sure_and_sometimes_wrong_is_seen_through() -> None:
-    calibration = Calibration()
+    calibration = DistanceCalibration()
     observe(calibration, 0.95, 1 - 1e-9, 3000)
     assert calibrated(calibration, 1 - 1e-9) == pytest.approx(0.95, abs=0.02)
 
 
 def test_a_few_observations_move_it_only_a_little() -> None:
-    calibration = Calibration()
+    calibration = DistanceCalibration()
     observe(calibration, 0.0, 0.9, 2)
     assert 0.5 < calibrated(calibration, 0.9) < 0.9
 
 
 def test_it_follows_a_change_of_text() -> None:
-    calibration = Calibration()
+    calibration = DistanceCalibration()
     observe(calibration, 0.9, 0.5, 3000)
     observe(calibration, 0.2, 0.5, 8000)
     assert calibrated(calibration, 0.5) == pytest.approx(0.2, abs=0.08)
 
 
 def test_every_candidate_of_a_node_is_learnt_from() -> None:
-    calibration = Calibration()
+    calibration = DistanceCalibration()
     for _ in range(500):
-        calibration.observe(np.log([0.6, 0.3]), 1)
-    assert calibrated(calibration, 0.3) > 0.5
+        calibration.observe(np.log([0.6, 0.3]), 1, 0)
+    assert calibrated(calibration, 0.6) < 0.1
+    assert calibrated(calibration, 1 - 1e-9, 0.3) > 0.5, "behind a first choice that nothing was learnt of"
 
 
 @given(LOG_PROBABILITIES, st.lists(st.tuples(LOG_PROBABILITIES, st.booleans()), max_size=30))
 def test_estimates_are_log_probabilities_and_keep_the_order(
     raw: list[float], nodes: list[tuple[list[float], bool]]
 ) -> None:
-    calibration = Calibration()
+    calibration = DistanceCalibration()
     for candidates, picked in nodes:
-        calibration.observe(candidates, 0 if picked else None)
-    estimates = calibration.log_probabilities(sorted(raw))
+        calibration.observe(candidates, 0 if picked else None, 0)
+    estimates = calibration.log_probabilities(np.array(sorted(raw))[:, None], np.zeros(len(raw), dtype=int))[:, 0]
     assert np.isfinite(estimates).all()
     assert (estimates <= 0).all()
     assert (np.diff(estimates) >= -1e-9).all()
-    assert all(0 <= line.calibrated <= 1 for line in calibration.table())
 
 
 def by_distance(calibration: DistanceCalibration, raw: float) -> list[float]:
@@ -105,16 +106,14 @@ def test_a_distance_that_has_shown_nothing_goes_by_what_the_others_have() -> Non
 
 
 def test_without_distances_there_is_one_reliability_for_each_rank_and_it_is_the_plain_one() -> None:
-    plain, calibration = (Calibration(), Calibration()), Calibrations().of(greedy=True)
+    plain, calibration = (DistanceCalibration(), DistanceCalibration()), Calibrations().of(greedy=True)
     for i in range(50):
-        plain[0].observe([math.log(0.7)], None)
-        plain[1].observe([math.log(0.2)], 0 if i % 2 else None)
+        plain[0].observe([math.log(0.7)], None, 0)
+        plain[1].observe([math.log(0.2)], 0 if i % 2 else None, 0)
         calibration.observe([math.log(0.7), math.log(0.2)], i % 2 or None, 3)
     found = calibration.log_probabilities(np.log([[0.7, 0.2]]), np.array([2]))[0]
-    first, other = (
-        float(each.log_probabilities([math.log(raw)])[0]) for each, raw in zip(plain, (0.7, 0.2), strict=True)
-    )
-    np.testing.assert_allclose(found, [first, min(first, other)], rtol=1e-12)
+    first, other = (calibrated(each, raw) for each, raw in zip(plain, (0.7, 0.2), strict=True))
+    np.testing.assert_allclose(np.exp(found), [first, min(first, other)], rtol=1e-12)
 
 
 def test_a_first_choice_is_told_from_others_of_the_same_raw_probability() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specsplit.records import Eager, GraphStatistics
 from specsplit_drafter.cost import MOST_AT_ONCE, CostLine, Expansions, best_width, expansions_at_once
 
 survivals = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=40).map(lambda each: np.array(sorted(each)[::-1]))
@@ -34,6 +35,18 @@ def test_no_other_width_brings_more_survival_per_second(each: np.ndarray, line: 
 @given(survivals, lines, st.floats(1.0, 100.0))
 def test_the_dearer_an_expansion_as_such_the_wider_it_is(each: np.ndarray, line: CostLine, factor: float) -> None:
     assert best_width(each, line) <= best_width(each, line._replace(base_s=line.base_s * factor))
+
+
+@pytest.mark.parametrize(("reason", "counted"), [(Eager.FIRST, False), (Eager.FULL, True), (Eager.BIAS, True)])
+def test_what_a_descent_without_a_graph_costs_is_learnt_unless_the_next_one_has_one(
+    reason: Eager, counted: bool
+) -> None:
+    expansions = learnt((64, 0.002))
+    expansions.rows, expansions.levels, expansions.brought = 64, 3, 2
+    for seconds, before in ((0.9, {}), (0.006, {reason: 1})):  # the first is that of its size
+        now = GraphStatistics(3, eager={reason: before.get(reason, 0) + 1})
+        expansions.ran(seconds, GraphStatistics(3, eager=before), now)
+    assert expansions.level_cost.level_s == (pytest.approx(0.002) if counted else None)
 
 
 @given(survivals, st.floats(0.0, 0.1))

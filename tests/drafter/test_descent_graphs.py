@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from specsplit.records import Eager
 from specsplit.values import Sampling
 from specsplit_drafter.descent_graphs import fitting
+from specsplit_drafter.graph_table import GraphTable
 from tests.drafter.head_toys import head_of
 from tests.drafter.test_heads import SAMPLED, Checked, run
 from tests.support.graphs import FailingCapturer, RecordingCapturer
@@ -32,7 +33,54 @@ def test_a_session_with_biases_is_drawn_for_eagerly() -> None:
     proposer.capture_descents(capturer)
     run(proposer, head_of("eagle"), sampling=replace(SAMPLED, logit_bias=((3, 0.5),)), levels=3)
     assert capturer.captures == 0
-    assert proposer.graphs.eager[Eager.SIZE] > 10
+    assert proposer.graphs.eager[Eager.BIAS] > 10 and not proposer.graphs.eager[Eager.SIZE]
+
+
+def test_a_shape_that_has_come_by_takes_no_graph_of_another_and_a_full_table_captures_no_more() -> None:
+    table = GraphTable[str](most_graphs=2, most_met=3, unused_after=100)
+    for shape in "ab":
+        assert captured(table, shape) == [Eager.FIRST, None]
+    for shape in "cdefgh":
+        assert captured(table, shape) == [Eager.FULL, Eager.FULL]
+    assert (table.find("a"), table.find("b"), len(table)) == ("a", "b", 2)
+
+
+def test_a_graph_that_has_not_been_used_for_long_goes_for_a_shape_that_comes_again() -> None:
+    table = GraphTable[str](most_graphs=2, most_met=3, unused_after=10)
+    for shape in "ab":
+        captured(table, shape)
+    assert [table.find("b") for _ in range(10)] == ["b"] * 10
+    assert captured(table, "c") == [Eager.FULL, Eager.FIRST], "what may go is asked for by what has come twice"
+    assert len(table) == 1 and captured(table, "c") == [None, "c"]
+    assert (table.find("a"), table.find("b"), table.find("c")) == (None, "b", "c")
+
+
+def test_shapes_that_never_come_again_in_time_are_no_first_ones_once_all_that_are_remembered_are_such() -> None:
+    table = GraphTable[int](most_graphs=2, most_met=3)
+    told = [table.obstacle(shape) for shape in range(6)]
+    assert told == [Eager.FIRST] * 3 + [Eager.FULL] * 3, "what they cost is learnt"
+    assert table.obstacle(5) is None, "and they may be captured"
+
+
+def captured(table: GraphTable[str], shape: str) -> list[object]:
+    """What is found of a shape that comes twice: its graph, or why there is none; None: it is captured now."""
+    found = list[object]()
+    for _ in range(2):
+        graph = table.find(shape)
+        found.append(why := graph or table.obstacle(shape))
+        if why is None:
+            table.keep(shape, shape)
+    return found
+
+
+def test_full_tables_draw_eagerly_what_the_reference_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specsplit_drafter.descent_graphs.GraphTable", lambda: GraphTable[object](most_graphs=1))
+    proposer, capturer = Checked("eagle"), RecordingCapturer()
+    proposer.capture_descents(capturer)
+    run(proposer, head_of("eagle"), levels=3)
+    assert capturer.captures == proposer.graphs.captured == 1
+    assert proposer.graphs.eager[Eager.FULL] > 5
+    assert proposer.drawn > 50
 
 
 def test_after_a_capture_that_fails_all_new_shapes_are_drawn_eagerly() -> None:

@@ -4,18 +4,20 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
-from specsplit.tree import ROOT, Node
+from specsplit.speculation import Commit, Grow, Mirror, Original
+from specsplit.tree import ROOT
 from specsplit.values import Plan
-from specsplit_drafter.calibration import CalibrationBin, DistanceCalibration
+from specsplit_drafter.calibration import DistanceCalibration
 from specsplit_drafter.cost import CostLine
 from specsplit_drafter.growth import Growth, choose
 from specsplit_drafter.proposer import UNBOUNDED, Children
 from specsplit_drafter.worth import Worth
 from tests.drafter.toys import children, children_of, price_s
+from tests.support.trees import NewNode, Node, Seen, grow_nodes
 
 VOCAB = 6
 HALVES = {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.0625}
@@ -53,7 +55,7 @@ def expand(growths: Sequence[Growth], found: Children, width: int = 64, room: in
     for growth, slots in chosen:
         rows = np.zeros(len(slots), dtype=np.int64)
         growth.expanded(Children(found.tokens[rows], found.log_probabilities[rows]))
-    return [growth.original.tree.look(slot, None) for growth, slots in chosen for slot in slots.tolist()]
+    return [Seen(growth.original.tree).look(slot, None) for growth, slots in chosen for slot in slots.tolist()]
 
 
 def grow_out(growth: Growth, found: Children, width: int = 64) -> int:
@@ -65,12 +67,12 @@ def grow_out(growth: Growth, found: Children, width: int = 64) -> int:
 
 
 def depth(node: Node, growth: Growth) -> int:
-    return node.position - growth.original.tree.root.position
+    return node.position - Seen(growth.original.tree).root.position
 
 
 def test_the_root_is_expanded_first_and_its_children_pushed_at_once() -> None:
     growth = growth_of()
-    assert expand([growth], children(HALVES)) == [growth.original.tree.root]
+    assert expand([growth], children(HALVES)) == [Seen(growth.original.tree).root]
     (grow,) = growth.flush()
     assert list(grow.ids) == [1, 2, 3, 4]
     assert list(grow.parents) == [0, 0, 0, 0]
@@ -99,13 +101,13 @@ def test_it_goes_broad_before_deep_while_that_is_likelier() -> None:
 def test_candidates_below_the_threshold_are_kept_and_pushed_when_a_commit_raises_them() -> None:
     growth = growth_of(survival=0.2)
     grow_out(growth, children(HALVES))
-    pushed = {(n.parent.id if n.parent else 0, n.token) for n in growth.original.tree.nodes.values()}
+    pushed = {(n.parent.id if n.parent else 0, n.token) for n in Seen(growth.original.tree).nodes.values()}
     assert pushed == {(0, 0), (0, 1), (1, 0)}  # 1/2, 1/4, 1/4
     growth.flush()
     growth.commit(Commit(1, 0, (0,)))  # a hit: node 1 is the root, its children at 1/2, 1/4, 1/8, 1/16
-    live = {n.token for n in growth.original.tree.root.children.values()}
+    live = {n.token for n in Seen(growth.original.tree).root.children.values()}
     assert live == {0, 1}
-    assert growth.original.tree.nodes[3].children.keys() == {0}  # half of a half of the new root
+    assert Seen(growth.original.tree).nodes[3].children.keys() == {0}  # half of a half of the new root
     (grow,) = growth.flush()
     assert (list(grow.parents), list(grow.tokens), grow.commits) == ([0, 3], [1, 0], 1)
 
@@ -115,23 +117,23 @@ def test_a_miss_forgets_everything_and_begins_with_the_root_alone() -> None:
     grow_out(growth, children(HALVES))
     growth.flush()
     growth.commit(Commit(1, 0, (5,)))
-    assert not growth.original.tree.nodes
+    assert not Seen(growth.original.tree).nodes
     assert [node.token for node in expand([growth], children(HALVES))] == [5]
 
 
 def test_nothing_is_grown_deeper_than_two_steps_and_the_bonus_between_them() -> None:
     growth = growth_of(Plan(num_steps=2), max_nodes=500)
     grow_out(growth, children({0: 0.99}))
-    assert max(depth(node, growth) for node in growth.original.tree.nodes.values()) == 5
+    assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) == 5
     growth.commit(Commit(1, 1, (0, 0)))  # node 1 accepted, its child the root: two levels deeper now
     grow_out(growth, children({0: 0.99}))
-    assert max(depth(node, growth) for node in growth.original.tree.nodes.values()) == 5
+    assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) == 5
 
 
 def test_nothing_is_grown_beyond_the_context() -> None:
     growth = growth_of(max_context=6)
     grow_out(growth, children({0: 0.9}))
-    assert max(node.position for node in growth.original.tree.nodes.values()) == 5
+    assert max(node.position for node in Seen(growth.original.tree).nodes.values()) == 5
 
 
 def test_resting_is_told_once_and_again_after_every_commit() -> None:
@@ -161,7 +163,7 @@ def test_without_draft_ahead_the_whole_tree_goes_in_one_message_after_each_commi
             told += growth.flush()
         assert rounds == 3 if number == 1 else 1 <= rounds <= 3  # what a hit left needs fewer
         assert [grow.resting for grow in told] == [True]
-        assert max(depth(node, growth) for node in growth.original.tree.nodes.values()) <= 3
+        assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) <= 3
         growth.commit(Commit(number, 0, (0,)))
 
 
@@ -176,7 +178,7 @@ def test_without_draft_ahead_a_commit_that_comes_early_is_told_what_was_grown_be
     grow_out(growth, children(HALVES))
     for grow in growth.flush():
         mirror.grow(grow)
-    assert mirror.tree.snapshot() == growth.original.tree.snapshot()
+    assert Seen(mirror.tree).snapshot() == Seen(growth.original.tree).snapshot()
 
 
 def test_a_session_without_room_in_the_proposer_rests_until_its_next_commit() -> None:
@@ -203,7 +205,7 @@ def test_a_root_whose_context_is_still_being_read_stays_the_head() -> None:
 def test_impossible_candidates_are_left_out() -> None:
     growth = growth_of()
     expand([growth], Children.of([[(4, -0.1), (2, -np.inf), (1, -np.inf)]]))
-    assert [node.token for node in growth.original.tree.nodes.values()] == [4]
+    assert [node.token for node in Seen(growth.original.tree).nodes.values()] == [4]
 
 
 def test_after_a_commit_a_tree_is_drawn_anew_level_by_level_and_keeps_its_ids() -> None:
@@ -213,7 +215,7 @@ def test_after_a_commit_a_tree_is_drawn_anew_level_by_level_and_keeps_its_ids() 
     growth.commit(Commit(1, 0, (0,)))
     mirror.commit(mirror.take(1, 1, 0), [0], 0)
     tree = growth.original.tree
-    root, before = tree.root, tree.snapshot()[2]
+    root, before = Seen(tree).root, Seen(tree).snapshot()[2]
     for grow in growth.flush():
         mirror.grow(grow)
     again = {5: 0.6, 0: 0.3, 4: 0.05}
@@ -221,17 +223,19 @@ def test_after_a_commit_a_tree_is_drawn_anew_level_by_level_and_keeps_its_ids() 
     (grow,) = growth.flush()
     assert (list(grow.parents), list(grow.tokens)) == ([0, 0], [5, 4])
     below = sorted(node.id for node in root.children.values())
-    assert [tree.nodes[i].token for i in grow.rescored] == [0, 1, 2, 3]
+    assert [Seen(tree).nodes[i].token for i in grow.rescored] == [0, 1, 2, 3]
     kept, *gone = grow.new_edges
     assert grow.edges[0] > kept > grow.edges[1], "as likely as its new expansion says"
     assert gone == [grow.edges[1]] * 3, "what is no candidate any more is not likelier than the last that is"
-    assert before.keys() <= tree.snapshot()[2].keys()
+    assert before.keys() <= Seen(tree).snapshot()[2].keys()
     drawn = {node.id for node in expand([growth], children(again))}
     assert drawn == {*below}, "the next level: what is new beside what is redrawn"
-    assert all(tree.nodes[i].children.keys() >= {0, 4, 5} for i in drawn if tree.nodes[i].score - root.score > -2)
+    assert all(
+        Seen(tree).nodes[i].children.keys() >= {0, 4, 5} for i in drawn if Seen(tree).nodes[i].score - root.score > -2
+    )
     for told in [grow, *growth.flush()]:
         mirror.grow(told)
-    assert mirror.tree.snapshot() == tree.snapshot()
+    assert Seen(mirror.tree).snapshot() == Seen(tree).snapshot()
     grow_out(growth, children(again))
     assert not any(expand([growth], children(again))), "nothing is drawn twice between two commits"
 
@@ -283,9 +287,9 @@ def test_without_room_in_the_proposer_known_nodes_are_drawn_anew_and_new_ones_wa
     for _ in range(3):
         expand([growth], children(HALVES))
     growth.commit(Commit(1, 0, (0,)))
-    below = {node.id for node in growth.original.tree.root.children.values()}
+    below = {node.id for node in Seen(growth.original.tree).root.children.values()}
     drawn = [expand([growth], children(HALVES), room=0) for _ in range(3)]
-    assert drawn[0] == [growth.original.tree.root]
+    assert drawn[0] == [Seen(growth.original.tree).root]
     assert {node.id for node in drawn[1]} == below
     assert drawn[2] == [] and growth.resting
     growth.commit(Commit(2, 0, (5,)))
@@ -308,16 +312,17 @@ def test_candidates_of_a_renewed_root_give_way_to_those_of_its_new_expansion() -
     growth = growth_of(survival=0.2, redraws=True)
     grow_out(growth, children(HALVES))
     growth.commit(Commit(1, 0, (0,)))
-    assert {node.token for node in growth.original.tree.root.children.values()} == {
+    assert {node.token for node in Seen(growth.original.tree).root.children.values()} == {
         0
     }  # 1 is likely enough now, but old
     expand([growth], children({2: 0.9}))
-    assert {node.token for node in growth.original.tree.root.children.values()} == {0, 2}
+    assert {node.token for node in Seen(growth.original.tree).root.children.values()} == {0, 2}
 
 
-def lines(calibration: DistanceCalibration) -> list[CalibrationBin]:
-    """What was seen at distance 0, of all ranks."""
-    return [line for each in calibration.by_distance[0].by_rank for line in each.table()]
+def believed(calibration: DistanceCalibration) -> list[list[float]]:
+    """What is made of the children of three nodes of which nothing is guessed."""
+    raw = np.log([[0.99, 0.01], [0.5, 0.01], [0.99, 0.9]])
+    return np.exp(calibration.log_probabilities(raw, np.zeros(3, dtype=np.int64))).tolist()
 
 
 def test_what_was_picked_below_a_renewed_root_teaches_of_its_new_expansion() -> None:
@@ -326,11 +331,12 @@ def test_what_was_picked_below_a_renewed_root_teaches_of_its_new_expansion() -> 
     expand([growth], children({0: 0.5}))
     growth.commit(Commit(1, 0, (0,)))
     expand([growth], children({3: 0.99, 4: 0.01}))
-    assert sum(line.observations for line in lines(calibration)) == 1
+    (sure, unlikely), (even, _), (_, second) = believed(calibration)
+    assert even > 0.55 and (sure, unlikely) == pytest.approx((0.99, 0.01), rel=1e-3), "of the first expansion alone"
     growth.commit(Commit(2, 0, (3,)))
-    observed = {round(line.raw, 2): line.observations for line in lines(calibration) if line.observations > 0.1}
-    assert max(observed) > 0.98
-    assert min(observed) < 0.02
+    (surer, unlikelier), (same, _), (_, untold) = believed(calibration)
+    assert surer > sure and unlikelier < unlikely
+    assert (same, untold) == pytest.approx((even, second), rel=1e-3)
 
 
 def test_a_tree_is_drawn_anew_even_if_there_is_no_room_for_more_nodes() -> None:
@@ -339,19 +345,19 @@ def test_a_tree_is_drawn_anew_even_if_there_is_no_room_for_more_nodes() -> None:
     expand([growth], children({0: 0.9, 1: 0.1}))
     assert growth.original.room == 0
     growth.commit(Commit(1, 0, (0,)))
-    growth.original.grow([NewNode(0, 2, -9.0)])
+    grow_nodes(growth.original, [NewNode(0, 2, -9.0)])
     assert growth.original.room == 0
-    assert expand([growth], children({3: 0.5})) == [growth.original.tree.root]
+    assert expand([growth], children({3: 0.5})) == [Seen(growth.original.tree).root]
     assert growth.resting
 
 
 def test_no_node_is_expanded_that_is_as_deep_as_the_proposer_goes() -> None:
     growth = growth_of(Plan(num_steps=5), max_depth=2, redraws=True)
     grow_out(growth, children({0: 0.99}))
-    assert max(depth(node, growth) for node in growth.original.tree.nodes.values()) == 2
+    assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) == 2
     growth.commit(Commit(1, 0, (0,)))
     grow_out(growth, children({0: 0.99}))
-    assert max(depth(node, growth) for node in growth.original.tree.nodes.values()) == 2
+    assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) == 2
 
 
 def test_a_stalled_session_rests_and_says_so_once_and_stirs_without_a_commit() -> None:
@@ -361,7 +367,7 @@ def test_a_stalled_session_rests_and_says_so_once_and_stirs_without_a_commit() -
     assert not expand([growth], children(HALVES))
     assert growth.flush() == []
     growth.stalled = False
-    assert expand([growth], children(HALVES)) == [growth.original.tree.root]
+    assert expand([growth], children(HALVES)) == [Seen(growth.original.tree).root]
     (grow,) = growth.flush()
     assert (list(grow.tokens), grow.resting) == ([0], False)
 
@@ -459,7 +465,7 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
                 deliver()
         tree = growth.original.tree
         assert len(tree) <= cap
-        assert all(node.parent is not None and node.score <= node.parent.score for node in tree.nodes.values())
+        assert all(node.parent is not None and node.score <= node.parent.score for node in Seen(tree).nodes.values())
         draft = mirror.take(8, 4, plan.num_steps)
         picks = [data.draw(st.integers(0, VOCAB - 1)) for _ in draft.ids]
         path = draft.accept(picks)
@@ -468,13 +474,13 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
         advance = growth.commit(commit)
         assert len(advance.accepted) == len(advance.tokens) - 1
         survivors = [] if advance.moved is None else ids[advance.moved > ROOT].tolist()
-        assert set(survivors) == {*tree.nodes} & {*ids.tolist()}
+        assert set(survivors) == {*Seen(tree).nodes} & {*ids.tolist()}
     growth.stalled = False
     grow_out(growth, children(HALVES))
     assert growth.resting
     deliver()
     assert mirror.resting
-    assert mirror.tree.snapshot() == growth.original.tree.snapshot()
+    assert Seen(mirror.tree).snapshot() == Seen(growth.original.tree).snapshot()
 
 
 def test_another_plan_is_followed_at_once_and_answered() -> None:
@@ -488,7 +494,7 @@ def test_another_plan_is_followed_at_once_and_answered() -> None:
     grow_out(growth, found)
     (deeper,) = growth.flush()
     assert deeper.resting and deeper.ids[0] == grow.ids[-1] + 1
-    deepest = max(node.position for node in growth.original.tree.root.descendants())
+    deepest = max(node.position for node in Seen(growth.original.tree).root.descendants())
     assert deepest == growth.original.tree.root_position + 3
     growth.replan(Plan(num_steps=0))
     (nothing,) = growth.flush()

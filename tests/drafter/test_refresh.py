@@ -21,6 +21,7 @@ from specsplit_drafter.proposer import Children, Proposer
 from specsplit_drafter.service import load_proposer
 from tests.drafter.head_toys import HEADS, head_of, layout_of
 from tests.drafter.toys import Handled
+from tests.support.trees import Seen
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket"
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -58,7 +59,7 @@ class Fed(Handled):
         """Expand every node, level by level: the children of each by its path."""
         found: dict[tuple[int, ...], Children] = {}
         levels: dict[int, list[int]] = {}
-        for node_id in self.original.tree.nodes:
+        for node_id in Seen(self.original.tree).nodes:
             levels.setdefault(len(self.path(node_id)), []).append(node_id)
         for level in [[], *(levels[depth] for depth in sorted(levels))]:
             children = self.expand(*level)
@@ -70,11 +71,11 @@ class Fed(Handled):
 
 def plant(session: Fed, paths: Sequence[tuple[int, ...]]) -> None:
     """Grow the nodes with these paths, parents first."""
-    ids = {(): 0} | {session.path(node_id): node_id for node_id in session.original.tree.nodes}
+    ids = {(): 0} | {session.path(node_id): node_id for node_id in Seen(session.original.tree).nodes}
     for path in sorted(paths, key=len):
         if path not in ids:
             session.grow((ids[path[:-1]], path[-1]))
-            ids[path] = max(session.original.tree.nodes)
+            ids[path] = max(Seen(session.original.tree).nodes)
 
 
 def assert_equal(ours: dict[tuple[int, ...], Children], theirs: dict[tuple[int, ...], Children]) -> None:
@@ -96,12 +97,12 @@ def check(
     ours = Fed(proposer(), layout, PROMPT)
     plant(ours, paths)
     before = ours.draw()
-    ids = [0, *ours.original.tree.nodes]
+    ids = [0, *Seen(ours.original.tree).nodes]
     deepest = ids[accepted % len(ids)]
     committed = [*(ours.path(deepest) if deepest else ()), bonus]
     ours.follow(deepest, *committed)
     theirs = Fed(proposer(), layout, [*PROMPT, *committed])
-    survivors = [ours.path(node_id) for node_id in ours.original.tree.nodes]
+    survivors = [ours.path(node_id) for node_id in Seen(ours.original.tree).nodes]
     plant(theirs, survivors)
     drawn = ours.draw()
     assert_equal(drawn, theirs.draw())
@@ -123,6 +124,33 @@ def test_a_tree_drawn_anew_by_a_trained_head_is_that_of_one_just_opened(kind: Dr
     if kind is not DrafterKind.MULTI_LAYER_EAGLE:
         paths += [(7, 11, 13, 14), (7, 11, 13, 14, 15)]
     check(proposer, layout, paths, accepted=0, bonus=7)
+
+
+def test_a_node_that_is_drawn_anew_runs_through_the_layer_that_predicts_its_children_and_through_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head, ran = head_of("mimo"), list[tuple[int, int]]()
+    model, run = HeadModel(head, 512), HeadModel.run
+    monkeypatch.setattr(
+        HeadModel,
+        "run",
+        lambda self, step, work: (
+            ran.append((step, sum(row.num_tokens for row in work.rows))),
+            run(self, step, work),
+        )[1],
+    )
+    session = Fed(ModelProposer(model, 6), layout_of(head), PROMPT)
+    plant(session, [(20,), (20, 21), (20, 22)])
+    session.draw()
+    session.follow(0, 20)
+    assert head.shape.num_steps == 3 and sorted(session.path(each) for each in Seen(session.original.tree).nodes) == [
+        (21,),
+        (22,),
+    ]
+    session.expand()
+    ran.clear()
+    session.expand(*Seen(session.original.tree).nodes)
+    assert ran == [(1, 2)]
 
 
 TOKENS = st.integers(20, 23)

@@ -29,6 +29,7 @@ from tests.drafter.toys import (
     run_until_all_rest,
     table_of,
 )
+from tests.support.trees import Seen
 
 EXAMPLE: dict[tuple[int, ...], Distribution] = {
     (THE, CAT): {SAT: 0.6, IS: 0.38},
@@ -53,14 +54,14 @@ def test_the_worked_example_is_grown_and_its_commit_is_a_hit() -> None:
     story = [THE, CAT, SAT, ON, THE, MAT]
     verifier = Verifier(table, (1, 7), [THE, CAT], lambda seen: story[len(seen)] if len(seen) < 6 else RUG)
     run_until_all_rest(table, verifier)
-    tokens = {node.token for node in verifier.mirror.tree.nodes.values()}
+    tokens = {node.token for node in Seen(verifier.mirror.tree).nodes.values()}
     assert tokens == {SAT, IS, ON, IN, THE, A, MAT}
     assert verifier.mirror.preview(5, 4, 5).tokens == [CAT, SAT, ON, IS, THE]
     verifier.plan = Plan(num_draft_tokens=5)
     verifier.step()
     assert verifier.hits == [True]
     assert verifier.committed == story
-    assert table.growth_of((1, 7)).original.tree.root.token == MAT
+    assert Seen(table.growth_of((1, 7)).original.tree).root.token == MAT
 
 
 def test_one_expansion_serves_every_session_and_each_stream_gets_one_message() -> None:

@@ -32,6 +32,7 @@ from tests.drafter.toys import (
     tiny_lm,
 )
 from tests.support.sampling import expected
+from tests.support.trees import Seen
 
 CHILDREN = 6
 SAMPLED = Sampling(temperature=1.0, top_k=20, seed=11)
@@ -210,6 +211,16 @@ def test_a_long_prompt_does_not_keep_other_sessions_waiting() -> None:
     assert long.expand() is not None
 
 
+def test_the_device_is_waited_for_also_where_a_prompt_is_read_and_nothing_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = list[torch.device]()
+    monkeypatch.setattr("specsplit_drafter.model_proposer.wait_for", waits.append)
+    session = Handled(ModelProposer(StandaloneModel(tiny_lm()), CHILDREN, context_budget=4), list(range(1, 11)))
+    assert [session.expand() is None for _ in range(3)] == [True, True, False]
+    assert len(waits) == 2, "the third one ends with a copy to the host"
+
+
 def test_a_context_that_does_not_fit_is_refused_and_takes_nothing() -> None:
     proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
     free = proposer.room
@@ -264,7 +275,7 @@ def test_a_session_that_reaches_the_drafters_context_is_handed_back() -> None:
     verifier = Verifier(table, KEY, [1] * 12, lambda _: 3, plan=Plan(num_steps=2), vocabulary=vocabulary)
     while table.num_sessions:
         run_until_all_rest(table, verifier)
-        assert all(node.position < 16 for node in verifier.mirror.tree.nodes.values())
+        assert all(node.position < 16 for node in Seen(verifier.mirror.tree).nodes.values())
         verifier.step()
     ((_, refusal),) = table.outgoing()[1]
     assert "context of 16" in str(refusal)

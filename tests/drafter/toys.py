@@ -14,7 +14,7 @@ from specsplit.draft_events import Close, FeaturesRead, Open
 from specsplit.features import FeatureLayout
 from specsplit.model import CausalLM
 from specsplit.model.attention import NAME
-from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
+from specsplit.speculation import Commit, Grow, Mirror, Original
 from specsplit.tree import ROOT, TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Plan, Sampling, Vocabulary
 from specsplit_drafter.level_cost import LevelCost
@@ -30,6 +30,7 @@ from specsplit_drafter.proposer import (
 )
 from specsplit_drafter.session_table import SessionTable, TableLimits
 from specsplit_drafter.worth import ACCEPT_LENGTH, STEP_S
+from tests.support.trees import NewNode, grow_nodes
 
 THE, CAT, SAT, IS, ON, IN, A, MAT, RUG = range(9)
 WORDS = Vocabulary(9)
@@ -116,7 +117,7 @@ class Handled:
     def grow(self, *nodes: tuple[int, int]) -> None:
         """Hang nodes, each below a parent's id, with a token."""
         for parent, token in nodes:
-            self.original.grow([NewNode(parent, token, -1.0)])
+            grow_nodes(self.original, [NewNode(parent, token, -1.0)])
 
     def frontier(self, *ids: int) -> Frontier:
         """Nodes that are to be expanded; the root if there are none."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("specsplit/model", "specsplit/sampling", "verifier/specsplit_verifier")
+PACKAGES = ("specsplit/model", "specsplit/sampling", "drafter/specsplit_drafter", "verifier/specsplit_verifier")
 OTHERS = {
     "specsplit/model/transfer.py": "the place for it",
     "specsplit/model/load.py": "at load",

@@ -63,6 +63,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
         plan["total"] = self.planned.get("total", int(plan["qo_indptr"][-1]))
         assert rows == len(made["qo_indptr_buf"]) - 1 == len(made["paged_kv_last_page_len_buf"])
         assert plan["qo_indptr"][-1] <= plan["total"], "more tokens than the first plan had"
+        assert parts_bytes(plan, rows) <= made["float_workspace_buffer"].nbytes, "Increase the workspace buffer size"
         made["qo_indptr_buf"].copy_(plan["qo_indptr"])
         made["paged_kv_indptr_buf"].copy_(plan["paged_kv_indptr"])
         made["paged_kv_last_page_len_buf"].copy_(plan["paged_kv_last_page_len"])
@@ -100,6 +101,16 @@ class BatchPrefillWithPagedKVCacheWrapper:
                 query[new], k, v, plan["sm_scale"] * call["q_scale"], shown(plan, row, length)
             )
         return out, lse
+
+
+def parts_bytes(plan: dict[str, Any], rows: int) -> int:
+    """What `PrefillPlan` of scheduler.cuh takes of the workspace in graph mode, on a device with few processors."""
+    heads, dim = plan["num_qo_heads"], plan["head_dim_qk"]
+    group = heads // plan["num_kv_heads"]
+    longest = (plan["total"] - rows + 1) * group
+    tile = 128 if longest > 64 and dim < 256 else 64 if longest > 16 else 16
+    tiles = math.ceil(plan["total"] * group / tile) + rows - 1
+    return heads * tiles * tile * (dim + 1) * 4
 
 
 def shown(plan: dict[str, Any], row: int, length: int) -> Tensor:

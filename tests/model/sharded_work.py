@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +204,33 @@ def parting(mesh: TorchMesh) -> list[str]:
         for each in [threads.submit(mesh._part) for _ in range(2)]:  # pyright: ignore[reportPrivateUsage]
             each.result()
     return done
+
+
+class _Stream:
+    """The stream of a device, which is done when it has been asked that often."""
+
+    def __init__(self, name: str, busy: int, asked: list[str]) -> None:
+        self._name, self._busy, self._asked = name, busy, asked
+
+    def record_event(self) -> _Stream:
+        return self
+
+    def query(self) -> bool:
+        self._asked.append(self._name)
+        self._busy -= 1
+        return self._busy <= 0
+
+
+def settling_on_a_second_device(mesh: TorchMesh) -> list[str]:
+    """A thread whose own device is the first one waits for the mesh's, the second -> which device was asked whether it is done."""
+    asked = list[str]()
+    streams = {name: _Stream(name, busy, asked) for name, busy in (("cuda:0", 1), ("cuda:1", 3))}
+    current: Any = lambda device=None: streams[str(device or "cuda:0")]  # noqa: E731
+    torch.cuda.current_stream, torch.cuda.is_current_stream_capturing = current, lambda: False
+    torch.cuda.device = nullcontext  # pyright: ignore[reportAttributeAccessIssue]
+    mesh._device = torch.device("cuda:1")  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    mesh.settle()
+    return asked
 
 
 def settled(mesh: TorchMesh) -> list[tuple[int, ...]]:

@@ -12,7 +12,10 @@ from specsplit.errors import LoadError
 from specsplit.model import CausalLM, Geometry, KVCache, PagePool, PageTable, Row, causal_mask
 from specsplit.model.backends import choose_backend
 from specsplit.model.flashinfer_attention import FlashInferAttention, obstacle
-from specsplit.model.flashinfer_plan import WHOLE_MASK, in_order, plan_groups
+from specsplit.model.flashinfer_forward import PagedKV
+from specsplit.model.flashinfer_plan import WHOLE_MASK, Form, in_order, plan_groups
+from specsplit.model.flashinfer_workspace import Heads, Workspaces
+from specsplit.model.graphs import Bucket, Buckets
 from specsplit.model.torch_attention import TorchAttention
 from tests.model import documented
 from tests.model.ragged import ragged
@@ -53,6 +56,35 @@ def test_a_model_gives_the_same_logits_with_either(llama: CausalLM) -> None:
         with torch.inference_mode():
             found.append(llama.model(batch.tokens[None], **call, forward_batch=other.plan(batch)).logits[0])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+class Noted:
+    """An event behind a plan: what was planned and waited for, in order."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def synchronize(self) -> None:
+        self.done.append("waited")
+
+    def given(self, _: torch.device) -> Noted:
+        self.done.append("planned")
+        return self
+
+
+def test_a_plan_is_made_once_the_copies_of_the_one_before_are_done(
+    llama: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted, plan = Noted(), PagedKV.plan
+    monkeypatch.setattr("specsplit.model.flashinfer_attention.given_so_far", noted.given)
+    monkeypatch.setattr(PagedKV, "plan", lambda *args: (noted.done.append("plan"), plan(*args)))
+    backend, table = FlashInferAttention(llama.kv, 2, 4, library=documented), PageTable(llama.pool)
+    table.reserve(4)
+    assert noted.done == ["plan", "planned"] * 2, "one of trees, and one of what they all see"
+    noted.done.clear()
+    for count in (1, 2, 3):
+        backend.plan(llama.inputs([Row.chunk(range(count), table.upto(count), [0])]))
+    assert noted.done == ["plan", "planned", *["waited", "plan", "planned"] * 2]
 
 
 @pytest.fixture
@@ -106,6 +138,35 @@ def test_where_there_is_little_to_see_all_of_it_is_masked(example: tuple[list[Ro
     _, trees = plan_groups(rows, pool.tables, whole_mask=5 * 14 + 5 * 7)
     assert trees.prefix is None and trees.seen.lengths.tolist() == [14, 7]
     assert plan_groups(rows, pool.tables, whole_mask=5 * 14 + 5 * 7 - 1)[1].prefix is not None
+
+
+def test_captured_forwards_of_many_heads_and_tokens_have_a_workspace_that_is_large_enough() -> None:
+    pool = PagePool(40, 16)
+    table = PageTable(pool)
+    table.reserve(512)
+    kv = KVCache(Geometry(1, 64, 8, 128), 640, torch.float16, CPU)
+    static = FlashInferAttention(kv, 8, 16, library=documented).static(pool.tables, Buckets(512, 64))
+    static.plan([Row.chunk(range(512), table.upto(512))], Bucket(512, 64), Form.ORDERED, 0)
+
+
+def test_a_workspace_is_as_large_as_the_package_asks_for() -> None:
+    many, few = Heads(64, 8, 128, processors=132), Heads(32, 8, 128, processors=132)
+    assert many.captured_bytes(Bucket(512, 64)) == 64 * (32 + 64) * 128 * (128 + 1) * 4 > 384 << 20
+    assert few.captured_bytes(Bucket(256, 64)) == 32 * (8 + 64) * 128 * (128 + 1) * 4 < 384 << 20
+    assert many.captured_bytes(Bucket(16, 1)) == many.eager_bytes() == 64 * 33 * 128 * (128 + 1) * 4
+    assert many.captured_bytes(Bucket(1024, 1024)) == 64 * (512 + 1024) * 16 * (128 + 1) * 4, "short rows, small tiles"
+    assert Heads(16, 8, 256, processors=132).eager_bytes() == 16 * 33 * 64 * (256 + 1) * 4, "wide heads, smaller tiles"
+
+
+def test_a_workspace_is_shared_until_more_is_asked_for() -> None:
+    held, heads = Workspaces(least=100), Heads(2, 1, 64, processors=1)
+    first = held.of(CPU, heads)
+    assert held.of(CPU, heads) is first and len(first) == heads.eager_bytes()
+    larger = held.of(CPU, heads, Buckets(64, 4))
+    assert len(larger) == max(map(heads.captured_bytes, Buckets(64, 4))) > len(first)
+    assert held.of(CPU, heads) is larger
+    with pytest.raises(LoadError, match=r"needs \d+ MiB beside the KV cache .*lower cuda_graph_tokens"):
+        held.of(CPU, Heads(1 << 20, 1, 256, processors=1 << 20))
 
 
 def test_a_chain_is_in_order_and_a_fork_is_not() -> None:

@@ -16,7 +16,7 @@ from specsplit.errors import Incompatible
 from specsplit.features import LAST
 from specsplit.model import CausalLM, PageTable, Row, RowPages
 from specsplit.model.flashinfer_attention import FlashInferAttention
-from specsplit.model.graphs import Bucket, Buckets, StaticAttention, StaticInputs, Turns, Upload, pool
+from specsplit.model.graphs import Bucket, Buckets, Halves, StaticAttention, StaticInputs, Upload, pool
 from specsplit.records import Eager, GraphStatistics
 from tests.model import documented
 from tests.model.ragged import ragged
@@ -251,8 +251,8 @@ def test_the_slots_of_new_tokens_are_the_last_that_their_row_sees(
 
 
 def test_two_halves_of_host_memory_take_turns_for_one_place_on_the_device() -> None:
-    turns, upload = Turns(CPU), Upload(4, torch.int64, CPU)
-    halves = [turns.take() for _ in range(3)]
+    both, upload = Halves(CPU), Upload(4, torch.int64, CPU)
+    halves = [both.take() for _ in range(3)]
     assert halves[0] == halves[2] != halves[1]
     upload.host(halves[0])[:3] = [1, 2, 3]
     upload.host(halves[1])[:3] = [7, 8, 9]

@@ -35,6 +35,7 @@ from tests.model.sharded_work import (
     rows_of,
     settled,
     settling,
+    settling_on_a_second_device,
 )
 from tests.support.ranks import run_ranks
 from tests.support.shared_graphs import Brought, SharedModels
@@ -164,6 +165,10 @@ def test_two_threads_that_part_from_the_others_at_the_same_time_do_what_comes_be
 
 def test_ranks_wait_for_each_other_and_for_their_devices() -> None:
     assert run_ranks(2, settled) == [[(0, 7), (1, 7)]] * 2
+
+
+def test_a_rank_waits_for_the_device_that_it_computes_on_whatever_that_of_its_thread() -> None:
+    assert run_ranks(1, settling_on_a_second_device) == [["cuda:1"] * 3]
 
 
 def test_a_block_asks_for_what_was_gathered_once_the_device_has_been_waited_for_with_an_end(

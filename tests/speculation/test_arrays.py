@@ -13,6 +13,7 @@ from specsplit.errors import IllegalEvent
 from specsplit.speculation import Grow, Mirror, mirror
 from specsplit.tree import TokenTree
 from tests.speculation import reference
+from tests.support.trees import Seen
 
 VOCAB = 4
 MAX_NODES = 40
@@ -84,10 +85,10 @@ class Pair:
 
     def check(self) -> None:
         arrays, objects = self.arrays.tree, self.objects.tree
-        assert arrays.snapshot() == objects.snapshot()
+        assert Seen(arrays).snapshot() == objects.snapshot()
         assert len(self.arrays) == len(arrays) == len(objects)
-        assert arrays.root.position == objects.root.position
-        below = [(n.id, n.position, list(n.children)) for n in arrays.root.descendants()]
+        assert Seen(arrays).root.position == objects.root.position
+        below = [(n.id, n.position, list(n.children)) for n in Seen(arrays).root.descendants()]
         assert below == [(n.id, n.position, [c.token for c in n.ranked]) for n in objects.root.descendants()]
 
 

@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
-from specsplit.tree import Node, TokenTree
+from specsplit.speculation import Commit, Grow, Mirror, Original
+from specsplit.tree import TokenTree
+from tests.support.trees import NewNode, Node, Seen, grow_nodes
 
 VOCAB = 4
 MAX_NODES = 24
@@ -17,7 +18,7 @@ MAX_NODES = 24
 
 def best(tree: TokenTree, count: int, topk: int, depth: int) -> list[Node]:
     """What the tree takes, to look at."""
-    nodes = {0: tree.root} | {tree.slot(node_id): node for node_id, node in tree.nodes.items()}
+    nodes = {0: Seen(tree).root} | {tree.slot(node_id): node for node_id, node in Seen(tree).nodes.items()}
     return [nodes[slot] for slot in tree.best(count, topk, depth)]
 
 
@@ -36,7 +37,7 @@ class Wire:
         tree = self.original.tree
         free = [
             (node, token)
-            for node in (tree.root, *tree.nodes.values())
+            for node in (Seen(tree).root, *Seen(tree).nodes.values())
             for token in range(VOCAB)
             if token not in node.children
         ]
@@ -44,7 +45,7 @@ class Wire:
         chosen = data.draw(st.permutations(free))[:count] if count else []
         drops = [data.draw(st.floats(0, 3, width=32)) for _ in chosen]
         new = [NewNode(node.id, token, -drop) for (node, token), drop in zip(chosen, drops, strict=True)]
-        self.grows.append(self.original.grow(new))
+        self.grows.append(grow_nodes(self.original, new))
 
     def rescore(self, data: st.DataObject) -> None:
         slots = sorted(data.draw(st.sets(st.integers(1, max(1, len(self.original.tree))), max_size=6)))
@@ -111,12 +112,12 @@ def test_after_the_drain_mirror_equals_original(data: st.DataObject) -> None:
         assert len(wire.mirror.tree) <= MAX_NODES
         assert len(wire.original.tree) <= MAX_NODES
     wire.drain()
-    assert wire.mirror.tree.snapshot() == wire.original.tree.snapshot()
+    assert Seen(wire.mirror.tree).snapshot() == Seen(wire.original.tree).snapshot()
     ours, theirs = wire.mirror.tree, wire.original.tree
     assert (ours.scores - ours.root_score).tolist() == (theirs.scores - theirs.root_score).tolist(), "to the last bit"
     assert wire.seen_committed == wire.committed
-    assert wire.mirror.tree.root.position == 3 + len(wire.committed) - 1
-    assert wire.original.tree.root.position == wire.mirror.tree.root.position
+    assert Seen(wire.mirror.tree).root.position == 3 + len(wire.committed) - 1
+    assert Seen(wire.original.tree).root.position == Seen(wire.mirror.tree).root.position
 
 
 @settings(max_examples=100, deadline=None)
@@ -127,7 +128,7 @@ def test_the_best_n_are_always_a_tree_with_the_root(data: st.DataObject) -> None
         wire.grow(data)
     count, topk, depth = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4)), data.draw(st.integers(0, 5))
     nodes = best(wire.original.tree, count, topk, depth)
-    assert nodes[0] == wire.original.tree.root
+    assert nodes[0] == Seen(wire.original.tree).root
     assert len({n.id for n in nodes}) == len(nodes) <= count
     for i, node in enumerate(nodes[1:], start=1):
         assert node.parent in nodes[:i]
@@ -136,5 +137,5 @@ def test_the_best_n_are_always_a_tree_with_the_root(data: st.DataObject) -> None
     # Nothing better was left out: taken greedily, with no limit on topk, these are the best of all.
     free = best(wire.original.tree, count, VOCAB, 99)
     worst = min((n.score for n in free[1:]), default=float("inf"))
-    left = [n for n in wire.original.tree.nodes.values() if n not in free]
+    left = [n for n in Seen(wire.original.tree).nodes.values() if n not in free]
     assert all(n.score <= worst for n in left) or len(free) < count

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from specsplit.errors import IllegalEvent
-from specsplit.speculation import TRANSITIONS, Commit, Event, Grow, Mirror, NewNode, Original, Side, State
+from specsplit.speculation import TRANSITIONS, Commit, Event, Grow, Mirror, Original, Side, State
 from specsplit.tree import Ints
+from tests.support.trees import NewNode, Seen, grow_nodes
 
 THE, CAT, SAT, IS, ON, IN, A, MAT, RUG = range(9)
 EXAMPLE = [  # (parent, token, edge), ids 1..7; likely in the order 1 > 3 > 2 > 5 > 4 > 6 > 7
@@ -27,10 +28,10 @@ def example() -> tuple[Original, Mirror]:
     """Both sides of the worked example, in step with each other."""
     original = Original(1, CAT, root_position=1, max_nodes=16)
     mirror = Mirror(1, CAT, root_position=1, max_nodes=16, vocab_size=9)
-    mirror.grow(original.grow([NewNode(*node) for node in EXAMPLE[:2]]))
-    mirror.grow(original.grow([NewNode(*node) for node in EXAMPLE[2:4]]))
-    mirror.grow(original.grow([NewNode(*node) for node in EXAMPLE[4:6]]))
-    mirror.grow(original.grow([NewNode(*node) for node in EXAMPLE[6:]]))
+    mirror.grow(grow_nodes(original, [NewNode(*node) for node in EXAMPLE[:2]]))
+    mirror.grow(grow_nodes(original, [NewNode(*node) for node in EXAMPLE[2:4]]))
+    mirror.grow(grow_nodes(original, [NewNode(*node) for node in EXAMPLE[4:6]]))
+    mirror.grow(grow_nodes(original, [NewNode(*node) for node in EXAMPLE[6:]]))
     return original, mirror
 
 
@@ -53,7 +54,7 @@ def test_the_worked_example_hits_with_mat() -> None:
     assert hit and commit == Commit(1, 5, (SAT, ON, THE, MAT))
     reroot = original.commit(commit)
     assert reroot.hit and reroot.root == 7 and reroot.path == (1, 3, 5)
-    assert mirror.tree.snapshot() == original.tree.snapshot() == (7, MAT, {})
+    assert Seen(mirror.tree).snapshot() == Seen(original.tree).snapshot() == (7, MAT, {})
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_a_node_behind_which_there_is_no_pick_is_the_bonus(without_pick: int, ac
         commit, hit = mirror.commit(draft, path, bonus)
         assert hit
         original.commit(commit)
-        assert mirror.tree.snapshot() == original.tree.snapshot()
+        assert Seen(mirror.tree).snapshot() == Seen(original.tree).snapshot()
 
 
 def test_the_worked_example_misses_with_rug() -> None:
@@ -81,23 +82,23 @@ def test_the_worked_example_misses_with_rug() -> None:
     draft = mirror.take(5, 4, 5)
     commit, hit = mirror.commit(draft, [0, 1, 2, 4], RUG)
     assert not hit and not original.commit(commit).hit
-    assert mirror.tree.snapshot() == original.tree.snapshot() == (0, RUG, {})
+    assert Seen(mirror.tree).snapshot() == Seen(original.tree).snapshot() == (0, RUG, {})
 
 
 def test_a_grow_under_a_rejected_branch_is_dropped() -> None:
     original, mirror = example()
-    late = original.grow([NewNode(4, MAT, -0.4)])
+    late = grow_nodes(original, [NewNode(4, MAT, -0.4)])
     draft = mirror.take(5, 4, 5)
     mirror.commit(draft, [0, 1, 2, 4], MAT)
-    before = mirror.tree.snapshot()
+    before = Seen(mirror.tree).snapshot()
     assert mirror.grow(late) == 0
-    assert mirror.tree.snapshot() == before
+    assert Seen(mirror.tree).snapshot() == before
 
 
 def test_a_late_grow_that_names_the_bonus_gives_the_root_its_id() -> None:
     original, mirror = example()
-    late = original.grow([NewNode(7, RUG, -0.1)])
-    later = original.grow([NewNode(8, CAT, -0.25)])
+    late = grow_nodes(original, [NewNode(7, RUG, -0.1)])
+    later = grow_nodes(original, [NewNode(8, CAT, -0.25)])
     draft = mirror.take(16, 4, 9)
     path = draft.accept([{CAT: SAT, SAT: ON, ON: THE, THE: MAT, MAT: RUG}.get(t, A) for t in draft.tokens])
     commit, hit = mirror.commit(draft, path, RUG)
@@ -105,7 +106,7 @@ def test_a_late_grow_that_names_the_bonus_gives_the_root_its_id() -> None:
     assert original.commit(commit).hit
     mirror.grow(late)
     mirror.grow(later)
-    assert mirror.tree.snapshot() == original.tree.snapshot() == (8, RUG, {9: (8, CAT, -0.25)})
+    assert Seen(mirror.tree).snapshot() == Seen(original.tree).snapshot() == (8, RUG, {9: (8, CAT, -0.25)})
 
 
 def test_commits_out_of_order_or_off_the_path_are_refused() -> None:
@@ -144,10 +145,10 @@ def test_a_grow_that_breaks_the_rules_is_refused_with_its_field(grow: Grow, comp
 
 def test_neither_side_holds_more_than_the_cap() -> None:
     original = Original(1, CAT, 0, max_nodes=2)
-    grow = original.grow([NewNode(0, SAT, -1.0), NewNode(0, IS, -1.0)])
+    grow = grow_nodes(original, [NewNode(0, SAT, -1.0), NewNode(0, IS, -1.0)])
     assert original.state is State.FULL and original.room == 0
     with pytest.raises(IllegalEvent, match="in state full"):
-        original.grow([NewNode(0, A, -1.0)])
+        grow_nodes(original, [NewNode(0, A, -1.0)])
     mirror = Mirror(1, CAT, 0, max_nodes=1, vocab_size=9)
     with pytest.raises(IllegalEvent, match="more than 1 live nodes"):
         mirror.grow(grow)
@@ -156,14 +157,14 @@ def test_neither_side_holds_more_than_the_cap() -> None:
 def test_the_drafter_cannot_grow_the_same_node_twice() -> None:
     original, _ = example()
     with pytest.raises(IllegalEvent, match="already has a child"):
-        original.grow([NewNode(1, ON, -0.9)])
+        grow_nodes(original, [NewNode(1, ON, -0.9)])
     with pytest.raises(IllegalEvent, match="twice under one parent"):
-        original.grow([NewNode(7, A, -0.9), NewNode(7, A, -0.9)])
+        grow_nodes(original, [NewNode(7, A, -0.9), NewNode(7, A, -0.9)])
 
 
 def test_what_was_in_flight_when_a_side_closed_is_let_pass() -> None:
     original, mirror = example()
-    late = original.grow([NewNode(7, RUG, -0.1)])
+    late = grow_nodes(original, [NewNode(7, RUG, -0.1)])
     draft = mirror.take(5, 4, 5)
     commit, _ = mirror.commit(draft, [0], SAT)
     original.close()
@@ -187,11 +188,11 @@ def test_every_event_off_the_table_is_an_illegal_event() -> None:
 
 def test_a_drafter_that_rested_for_want_of_something_is_stirred_when_it_is_sent_it() -> None:
     original, mirror = example()
-    mirror.grow(original.grow([], resting=True))
+    mirror.grow(grow_nodes(original, [], resting=True))
     assert mirror.resting and mirror.caught_up
     mirror.stir()
     assert not mirror.resting and not mirror.caught_up, "its answer is still to come"
-    mirror.grow(original.grow([NewNode(7, RUG, -0.1)]))
+    mirror.grow(grow_nodes(original, [NewNode(7, RUG, -0.1)]))
     assert mirror.caught_up and not mirror.resting
     mirror.stir()
     assert mirror.caught_up, "it did not rest"
@@ -207,7 +208,7 @@ def test_the_worked_example_is_drawn_anew_below_sat() -> None:
     grow = original.rescore(slots_of(original, 3, 4), np.array([-0.9, -0.05]))
     assert (grow.rescored, grow.ids) == ([3, 4], ())
     mirror.grow(grow)
-    assert mirror.tree.snapshot() == original.tree.snapshot()
+    assert Seen(mirror.tree).snapshot() == Seen(original.tree).snapshot()
     draft = mirror.take(num_draft_tokens=5, topk=4, num_steps=5)
     assert draft.ids == [0, 1, 4, 2, 6], "what hangs below `on` has fallen with it"
     assert np.allclose(draft.log_survivals, [0, -0.1, -0.15, -0.3, -0.6], atol=1e-5)
@@ -220,14 +221,14 @@ def test_another_edge_for_a_node_that_is_gone_or_committed_is_let_pass() -> None
     assert hit
     mirror.grow(late)
     original.commit(commit)
-    assert mirror.tree.snapshot() == original.tree.snapshot() == (7, MAT, {})
-    mirror.grow(original.grow([NewNode(7, RUG, -0.25)]))
+    assert Seen(mirror.tree).snapshot() == Seen(original.tree).snapshot() == (7, MAT, {})
+    mirror.grow(grow_nodes(original, [NewNode(7, RUG, -0.25)]))
     assert mirror.take(5, 4, 5).log_survivals == [0.0, -0.25], "counted from the root, whatever was said of it"
 
 
 def test_a_full_original_still_gives_other_edges_and_none_to_its_root() -> None:
     original = Original(1, CAT, 0, max_nodes=1)
-    original.grow([NewNode(0, SAT, -1.0)])
+    grow_nodes(original, [NewNode(0, SAT, -1.0)])
     assert original.state is State.FULL
     assert original.rescore(slots_of(original, 1), np.array([-2.0])).new_edges == [-2.0]
     for wrong in (([0], [-1.0]), ([1], [0.5]), ([1], [float("nan")])):
@@ -239,10 +240,10 @@ def test_grows_merge_to_what_they_do_one_after_the_other() -> None:
     original, mirror = example()
     one = [
         original.rescore(slots_of(original, 3, 4), np.array([-0.9, -0.05])),
-        original.grow([NewNode(7, RUG, -0.1)]),
+        grow_nodes(original, [NewNode(7, RUG, -0.1)]),
         original.rescore(slots_of(original, 1, 3, 8), np.array([-0.5, -0.25, -0.75])),
     ]
     merged = Grow.merge(one)
     assert (merged.rescored, merged.ids) == ((1, 3, 4, 8), (8,))
     mirror.grow(merged)
-    assert mirror.tree.snapshot() == original.tree.snapshot()
+    assert Seen(mirror.tree).snapshot() == Seen(original.tree).snapshot()

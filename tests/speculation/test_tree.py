@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit.tree import Node, TokenTree
+from specsplit.tree import TokenTree
+from tests.support.trees import Node, Seen
 
 
 @pytest.fixture(autouse=True)
@@ -38,15 +39,15 @@ def grown(parents: list[int]) -> TokenTree:
 @given(st.lists(st.integers(0, 30), max_size=30), st.integers(0, 30), st.integers(0, 30))
 def test_dead_nodes_are_free_at_once(parents: list[int], deepest: int, bonus: int) -> None:
     tree = grown(parents)
-    accepted = tree.nodes.get(deepest, tree.root)
+    accepted = Seen(tree).nodes.get(deepest, Seen(tree).root)
     path = accepted.path()
     heir = accepted.children.get(100 + bonus)
     below = set() if heir is None else {node.id for node in heir.descendants()}
     hit = tree.reroot(tree.slot(accepted.id), 100 + bonus) is not None
 
-    assert hit == (heir is not None) and tree.nodes.keys() == below
-    assert tree.root.position == 8 + len(path) and tree.root.parent is None
-    assert all(node.path()[-1] is node for node in tree.nodes.values())
+    assert hit == (heir is not None) and Seen(tree).nodes.keys() == below
+    assert Seen(tree).root.position == 8 + len(path) and Seen(tree).root.parent is None
+    assert all(node.path()[-1] is node for node in Seen(tree).nodes.values())
     assert accepted in alive()
     del accepted, path, heir
     assert alive() == [tree]
@@ -69,7 +70,7 @@ def test_the_best_are_taken_one_at_a_time_whatever_the_order_in_which_they_came(
     def rank(node: Node) -> tuple[float, int]:
         return -node.score, node.id
 
-    wanted = [tree.root]
+    wanted = [Seen(tree).root]
     while len(wanted) < count:
         open_ = [
             child

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from torch import Tensor
+
 from specsplit.model.transfer import HostCopy, on_device, send
 
 _COUNTED: Final[dict[CodeType, str]] = {
@@ -26,7 +28,7 @@ def counted_copies() -> Iterator[Counter[str]]:
     def note(frame: FrameType, event: str, _: Any) -> None:
         name = _COUNTED.get(frame.f_code) if event == "call" else None
         array = frame.f_locals.get("array")
-        if name is not None and (array is None or array.size):
+        if name is not None and (array is None or (array.numel() if isinstance(array, Tensor) else array.size)):
             found[name] += 1
 
     before = sys.getprofile()

@@ -29,6 +29,7 @@ from specsplit_verifier.events import FromDrafter, Sends
 from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import Accepted
 from tests.drafter.toys import Distribution, TableProposer
+from tests.support.trees import Seen
 
 VOCAB = 6
 MAX_NODES = 20
@@ -199,7 +200,7 @@ def test_whatever_the_wire_does_the_text_is_the_targets_own(data: st.DataObject)
         if isinstance(session.drafter, DraftSession):
             address, mirror = session.drafter.address, session.drafter.mirror
             original = world.tables[address].growth_of((world.streams[address], session.id)).original
-            assert mirror.tree.snapshot() == original.tree.snapshot()
+            assert Seen(mirror.tree).snapshot() == Seen(original.tree).snapshot()
             assert mirror.resting
     open_sessions = sum(table.num_sessions for table in world.tables.values())
     assert open_sessions == sum(session.drafter.attached for session in world.sessions.values())

@@ -35,6 +35,7 @@ from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import Accepted
 from tests.drafter.head_toys import HEADS, VOCABULARY, features_of, head_of
 from tests.drafter.test_heads import Checked
+from tests.support.trees import Seen
 
 MAX_NODES = 30
 LIMIT = 40
@@ -210,7 +211,7 @@ class World:
                 continue
             key = (self.streams[drafter.address], session.id)
             original = self.tables[drafter.address].growth_of(key).original
-            assert drafter.mirror.tree.snapshot() == original.tree.snapshot()
+            assert Seen(drafter.mirror.tree).snapshot() == Seen(original.tree).snapshot()
             assert drafter.mirror.resting
             assert drafter.feed is not None and drafter.feed.complete
             assert drafter.feed.read == len(session.tokens) - 1, "everything before the root"

@@ -17,10 +17,11 @@ from specsplit.draft_events import Close, FeaturesRead, Open, ToDrafter, ToVerif
 from specsplit.errors import InvalidRequest
 from specsplit.features import LAST, FeatureLayout, FeatureNeed, Features
 from specsplit.model.feature_codec import decode
-from specsplit.speculation import Commit, Grow, NewNode, Original
+from specsplit.speculation import Commit, Grow, Original
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
 from specsplit.values import Endpoint
 from specsplit.wire import drafter as wire
+from tests.support.trees import NewNode, Seen, grow_nodes
 
 
 @dataclass
@@ -153,11 +154,11 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
             assert texts, f"{reading.tokens} is nobody's own text"
             text = texts[0]
             nodes = self.chain(reading.original, text[len(reading.tokens) : len(reading.tokens) + 4])
-        grows = [reading.original.grow([node], resting=True) for node in nodes]
-        return Grow.merge(grows) if grows else reading.original.grow([], resting=True)
+        grows = [grow_nodes(reading.original, [node], resting=True) for node in nodes]
+        return Grow.merge(grows) if grows else grow_nodes(reading.original, [], resting=True)
 
     def chain(self, original: Original, tokens: Sequence[int]) -> list[NewNode]:
-        node, parent = original.tree.root, 0
+        node, parent = Seen(original.tree).root, 0
         nodes: list[NewNode] = []
         fresh = original._last_id  # pyright: ignore[reportPrivateUsage] (ids ascend by one)
         for token in tokens:

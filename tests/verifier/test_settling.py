@@ -13,7 +13,7 @@ from specsplit.errors import IllegalEvent, InvalidRequest
 from specsplit.features import FeatureLayout, Features
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
-from specsplit.speculation import Commit, Grow, Mirror, NewNode, Original
+from specsplit.speculation import Commit, Grow, Mirror, Original
 from specsplit.tree import TokenTree
 from specsplit.values import Plan, Vocabulary
 from specsplit_verifier.draft_session import DraftCounters, DraftSession, TreeLimits
@@ -23,6 +23,7 @@ from specsplit_verifier.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.patience import PROBED, Patience
 from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import Accepted
+from tests.support.trees import NewNode, Seen, grow_nodes
 
 VOCAB, MAX_NODES = 4, 24
 LIMITS = TreeLimits(6, 3, 4)
@@ -50,12 +51,12 @@ class Pair:
 
     def grow(self, data: st.DataObject) -> None:
         tree = self.original.tree
-        nodes = (tree.root, *tree.nodes.values())
+        nodes = (Seen(tree).root, *Seen(tree).nodes.values())
         free = [(node, token) for node in nodes for token in range(VOCAB) if token not in node.children]
         count = data.draw(st.integers(0, min(4, self.original.room, len(free))))
         chosen = data.draw(st.permutations(free))[:count] if count else []
         new = [NewNode(node.id, token, node.score - 0.5) for node, token in chosen]
-        self.grows.append(self.original.grow(new, resting=data.draw(st.booleans())))
+        self.grows.append(grow_nodes(self.original, new, resting=data.draw(st.booleans())))
 
     def deliver(self) -> None:
         if self.grows:
@@ -86,7 +87,7 @@ class Pair:
     def check(self) -> None:
         """Both verifiers know the same of the drafter."""
         one, other = self.eager.mirror, self.queued.mirror
-        assert one.tree.snapshot() == other.tree.snapshot()
+        assert Seen(one.tree).snapshot() == Seen(other.tree).snapshot()
         assert (one.resting, one.caught_up, one.acknowledged) == (other.resting, other.caught_up, other.acknowledged)
 
 

@@ -53,7 +53,7 @@ def load_target(settings: VerifierSettings, clock: Clock, number: int = 0) -> Ta
         return _leading(settings, clock, meet(settings, number))
     if settings.dp_size == 1:
         return _loaded(settings, clock, None)
-    mesh = TorchMesh(number, settings.dp_size, settings.rank_timeout_s, cuda=settings.device.startswith("cuda"))
+    mesh = TorchMesh(number, settings.dp_size, settings.rank_timeout_s, device=settings.device)
     try:
         return _loaded(settings, clock, mesh)
     except Exception as error:

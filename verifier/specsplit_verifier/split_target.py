@@ -56,10 +56,10 @@ def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
 
 def meet(settings: VerifierSettings, number: int) -> TensorGroup:
     """Wait for the processes that the target is split over, of all ranks. Raises RankLost."""
-    if cuda := settings.device.startswith("cuda"):
+    if settings.device.startswith("cuda"):
         torch.cuda.set_device(settings.device)  # else torch takes the first for what it makes for all of them
     _, count = settings.started_together
-    return TensorGroup(number, count, settings.rank_timeout_s, split=settings.tp_size, cuda=cuda)
+    return TensorGroup(number, count, settings.rank_timeout_s, split=settings.tp_size, device=settings.device)
 
 
 def run_follower(settings: VerifierSettings, place: Place) -> int:

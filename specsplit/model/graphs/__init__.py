@@ -12,7 +12,7 @@ from specsplit.model.graphs.capturer import Captured, Capturer, CudaCapturer, Re
 from specsplit.model.graphs.graphs import Graphs, Program
 from specsplit.model.graphs.shared import SharedCapturer, SharedGraphs, Together
 from specsplit.model.graphs.static import Inputs, StaticAttention, StaticInputs, StaticOutputs
-from specsplit.model.graphs.upload import Turns, Upload
+from specsplit.model.graphs.upload import Halves, Upload
 
 __all__ = [
     "Bucket",
@@ -21,6 +21,7 @@ __all__ = [
     "Capturer",
     "CudaCapturer",
     "Graphs",
+    "Halves",
     "Inputs",
     "Program",
     "Results",
@@ -30,6 +31,5 @@ __all__ = [
     "StaticInputs",
     "StaticOutputs",
     "Together",
-    "Turns",
     "Upload",
 ]

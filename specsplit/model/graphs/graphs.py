@@ -16,7 +16,7 @@ from specsplit.model.batch import Row
 from specsplit.model.graphs.buckets import Bucket, Buckets
 from specsplit.model.graphs.capturer import Captured, Capturer, Results
 from specsplit.model.graphs.static import Form, Inputs, StaticAttention, StaticInputs, StaticOutputs
-from specsplit.model.graphs.upload import Turns
+from specsplit.model.graphs.upload import Halves
 from specsplit.ranks.demand import EAGER, Demand
 from specsplit.records import Eager, GraphStatistics
 
@@ -61,7 +61,7 @@ class Graphs:
         self._buckets: Final = buckets
         self._capturer: Final = capturer
         self._outputs: Final = StaticOutputs()
-        self._turns: Final = Turns(inputs.device)
+        self._halves: Final = Halves(inputs.device)
         self._layers: Final = layers
         self._graphs: dict[tuple[Bucket, Form], Graph] = {}
         self._replayed = 0
@@ -182,7 +182,7 @@ class Graphs:
         return Graph(bucket, form, self._capturer.capture(work))
 
     def _load(self, rows: Sequence[Row], bucket: Bucket, form: Form) -> None:
-        padded, half = self._inputs.padded(rows, bucket), self._turns.take()
+        padded, half = self._inputs.padded(rows, bucket), self._halves.take()
         self._inputs.load(padded, bucket, half)
         self._attention.plan(padded, bucket, form, half)
-        self._turns.sent()
+        self._halves.sent()

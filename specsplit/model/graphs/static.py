@@ -123,6 +123,6 @@ class StaticAttention(Protocol):
     def plan(self, rows: Sequence[Row], bucket: Bucket, form: Any, half: int) -> None:
         """Plan rows that fill the bucket, in a form that is fitting but for the padding among them, and copy that to the device.
 
-        `half`: which of two host memories is free (`Turns`).
+        `half`: which of two host memories is free (`Halves`).
         """
         ...

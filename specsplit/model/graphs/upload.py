@@ -14,7 +14,7 @@ from specsplit.model.transfer import pinned_zeros, send
 class Upload:
     """An array on the device, and two on the host that it is copied from in turns.
 
-    So what belongs to the next step can be written while the copy of this one may still be under way. `Turns` says which of them is free.
+    So what belongs to the next step can be written while the copy of this one may still be under way. `Halves` says which of them is free.
     """
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -35,7 +35,7 @@ class Upload:
         return send(self._halves[half][:count], self.memory[:count])
 
 
-class Turns:
+class Halves:
     """Which half of all uploads a step writes: they take turns, and a half is free once the copies of the step before last are done."""
 
     def __init__(self, device: torch.device) -> None:

@@ -11,6 +11,7 @@ from transformers import PretrainedConfig
 
 from specsplit.errors import LoadError
 from specsplit.model.attention import NAME
+from specsplit.model.dtypes import AUTO, dtype_of, said_by
 from specsplit.model.heads.checkpoint import Checkpoint
 from specsplit.model.heads.config import architecture, feature_layers, require_plain
 from specsplit.model.heads.eagle import EagleHead
@@ -28,7 +29,7 @@ from specsplit.model.heads.layouts import (
     recognise,
 )
 from specsplit.model.heads.mtp import MtpHead
-from specsplit.model.heads.target import TargetEnds, dtype_of
+from specsplit.model.heads.target import TargetEnds
 from specsplit.model.sharded import TensorMesh
 from specsplit.model.support import check_folder, refusing
 from specsplit.text.vocabulary import read_json
@@ -52,15 +53,15 @@ def load_head(
     """The head in `folder`, with the ends that it borrows read from the folder of its target; with a `mesh`, this rank's part of it.
 
     kind eagle on a folder of one MTP layer runs that layer recurrently (SGLang's NEXTN) on its normed states.
-    attn_implementation: other than ours to train. Raises LoadError for what cannot be loaded, naming every tensor that is missing, left
-    over or misshapen, or that cannot be shared out, and RankLost.
+    dtype: "float32", "bfloat16", "float16" or "auto" (as in config.json). attn_implementation: other than ours to train. Raises LoadError
+    for what cannot be loaded, naming every tensor that is missing, left over or misshapen, or that cannot be shared out, and RankLost.
     """
     for each in (folder, target):
         check_folder(each)
     with refusing(f"the head in {folder} cannot be loaded for the target in {target}"):
         source = _Source(folder, target, kind, dtype, device, attn_implementation)
         head, layout = _BUILDERS[source.family](source)
-        fill(head, source.checkpoint, layout, dtype_of(dtype))
+        fill(head, source.checkpoint, layout, source.dtype)
         if mesh is not None:
             head.shard(mesh)  # what others hold never reaches the device
         head.to(torch.device(device)).eval()
@@ -81,10 +82,10 @@ class _Source:
         self.folder: Final = folder
         self.target: Final = target
         self.kind: Final = kind
-        self.dtype: Final = dtype
         self.device: Final = device
         self.attn_implementation: Final = attn_implementation
         self.facts: Final = read_json(folder / "config.json")
+        self.dtype: Final = self._dtype(dtype)
         self.checkpoint: Final = Checkpoint(folder)
         self.family: Final = family_of(folder, self.facts, self.checkpoint)
         if kind not in self.family.kinds:
@@ -108,7 +109,13 @@ class _Source:
         if found != shape:
             raise LoadError(f"model folder {self.folder}: {_EMBEDDINGS} is {list(found)}, expected {list(shape)}")
         tensor = self.checkpoint.read([_EMBEDDINGS])[_EMBEDDINGS]
-        return ends.with_embeddings(tensor.to(torch.device(self.device), dtype_of(self.dtype)))
+        return ends.with_embeddings(tensor.to(torch.device(self.device), self.dtype))
+
+    def _dtype(self, name: str) -> torch.dtype:
+        """With auto the head's own; one that names none is of its target's type."""
+        if name != AUTO:
+            return dtype_of(name)
+        return said_by({str(self.folder): self.facts, str(self.target): read_json(self.target / "config.json")})
 
     def common(self) -> dict[str, Any]:
         """Keywords that every head takes."""

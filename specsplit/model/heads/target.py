@@ -24,7 +24,6 @@ _EMBEDDINGS: Final = (
     "gpt_neox.embed_in.weight",
 )
 _LM_HEADS: Final = ("lm_head.weight", "language_model.lm_head.weight", "embed_out.weight")
-_DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SCALES: Final = ("embedding_multiplier", "logits_scaling", "logit_scale", "final_logit_softcapping")
 
 
@@ -54,7 +53,9 @@ class TargetEnds(nn.Module):
         self.max_context: Final = max_context
 
     @classmethod
-    def load(cls, folder: Path, *, lm_head: bool = True, dtype: str = "float32", device: str = "cpu") -> TargetEnds:
+    def load(
+        cls, folder: Path, *, lm_head: bool = True, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    ) -> TargetEnds:
         """From a target's folder; no other tensors are read. lm_head: whether to read that too; it may be the embeddings themselves.
 
         Raises LoadError if one is missing or misshapen, or the target does more with them than look up and multiply.
@@ -71,7 +72,7 @@ class TargetEnds(nn.Module):
             if found != shape:
                 raise LoadError(f"model folder {folder}: {name} is {list(found)}, expected {list(shape)}")
         tensors = checkpoint.read(ends)
-        read = [tensors[name].to(torch.device(device), dtype_of(dtype)) for name in ends]
+        read = [tensors[name].to(torch.device(device), dtype) for name in ends]
         return cls(
             read[0],
             read[-1] if lm_head else None,
@@ -106,14 +107,6 @@ class TargetEnds(nn.Module):
     def dtype(self) -> torch.dtype:
         """The dtype of the embeddings."""
         return self.embeddings.dtype
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """Raises LoadError for a name that is none."""
-    dtype = _DTYPES.get(name)
-    if dtype is None:
-        raise LoadError(f"dtype {name!r} is not known; expected one of {', '.join(_DTYPES)}")
-    return dtype
 
 
 def _find(candidates: Collection[str], checkpoint: Checkpoint) -> str:

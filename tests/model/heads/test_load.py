@@ -335,6 +335,33 @@ class TestFolders:
         with pytest.raises(LoadError, match="dtype 'int3' is not known"):
             load_head(folder, target, DrafterKind.EAGLE, dtype="int3")
 
+    def test_of_neither_folder_that_names_a_dtype_auto_is_refused_with_what_to_set(
+        self, tmp_path: Path, target: Path
+    ) -> None:
+        folder = write(tmp_path, eagle().facts, eagle().tensors())
+        with pytest.raises(LoadError, match=r"dtype is auto, but config.json names none in .* nor in .*; set dtype"):
+            load_head(folder, target, DrafterKind.EAGLE, dtype="auto")
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_auto_is_the_dtype_that_the_heads_own_config_names(tmp_path: Path, target: Path, key: str) -> None:
+    for number, published in enumerate((eagle(), speculators())):
+        nested = published.facts.get("transformer_layer_config")
+        named = {"transformer_layer_config": nested | {key: "bfloat16"}} if nested else {key: "bfloat16"}
+        folder = write(tmp_path / str(number), published.facts | named, published.tensors())
+        head = load_head(folder, target, published.kind, dtype="auto")
+        assert {each.dtype for each in head.parameters()} == {head.dtype} == {torch.bfloat16}
+
+
+def test_auto_for_a_head_whose_config_names_none_is_what_its_targets_does(tmp_path: Path) -> None:
+    target = write_target(tmp_path / "target")
+    config = target / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"torch_dtype": "float16"}))
+    head = load_head(
+        write(tmp_path / "head", eagle().facts, eagle().tensors()), target, DrafterKind.EAGLE, dtype="auto"
+    )
+    assert head.dtype is torch.float16
+
 
 def needed(published: Published, name: str) -> bool:
     """Whether a head misses that tensor: not the target's, and not what can be derived or borrowed."""
