@@ -220,8 +220,8 @@ class Admission:
         """A place on the verifier that suits best, as soon as one is free; ahead of the others if the request had one before (`again`).
 
         Raises Exhausted if it gives way to another client.
-        Raises Unavailable if no verifier takes sessions; if it is `again`, after a while without any, and one that has just failed is not
-        taken then. Cancelling gives the place in the queue back.
+        Raises Unavailable if no verifier takes sessions; if it is `again`, after a while without any, and one that has just failed, or can
+        never hold it, is not taken then. Cancelling gives the place in the queue back.
         """
         granted: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         return await self._wait(_Place(need or Need(), again, claim or Claim(), granted))
@@ -272,10 +272,11 @@ class Admission:
         self._note_idle()
 
     def _seat_for(self, place: _Place) -> Seat | None:
-        """A seat with room for it; None if it has to wait. Raises Unavailable if no verifier takes sessions and it waits for none."""
+        """A seat with room for it; None if it has to wait. Raises Unavailable if no verifier may have it and it waits for none."""
         try:
             sound_s = self._registry.lost_after_s if place.again else None
-            seat = choose_verifier(self._registry.verifiers, place.need, sound_s=sound_s)
+            patient = place.again or self._registry.awaited
+            seat = choose_verifier(self._registry.verifiers, place.need, sound_s=sound_s, patient=patient)
         except Unavailable as error:
             if self._registry.awaited or (place.again and self._absent_for(place) < self._failover_s):
                 return None

@@ -83,7 +83,17 @@ class Seat:
     def drafted(self) -> int:
         """Tokens of a session in one step at most where a request does not say otherwise; 0 until the verifier has told its plan."""
         bound = None if self.speculation is None else self.speculation.max_draft_tokens
-        return bound or (0 if self.plan is None else self.plan.num_draft_tokens)
+        return bound or self.drafted_now
+
+    @property
+    def drafted_now(self) -> int:
+        """The same by the plan that is in force, which a controller may change."""
+        return 0 if self.plan is None else self.plan.num_draft_tokens
+
+    @property
+    def context(self) -> int:
+        """Tokens of one text at most; 0 for a drafter."""
+        return self.who.role.max_context if isinstance(self.who.role, ModelInfo) else 0
 
     @property
     def speculation(self) -> SpeculationReport | None:
