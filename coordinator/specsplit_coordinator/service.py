@@ -59,7 +59,7 @@ class Coordinator:
             settings,
             "coordinator",
             services=services,
-            session_methods=("Generate", "Join"),
+            session_methods=("Generate",),
             members_listen=settings.members_listen,
         )
         tracing = server.tracing

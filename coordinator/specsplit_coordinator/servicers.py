@@ -44,6 +44,7 @@ from specsplit_coordinator.rosters import Rosters
 from specsplit_coordinator.seat import Seat
 
 _log = logging.getLogger(__name__)
+_LEAVING = "the coordinator is leaving; it may come back"
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -156,9 +157,11 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         self._orders = orders
         self._heartbeat_ms = heartbeat_ms
         self._memberships: set[_Membership] = set()
+        self._leaving = False
 
     def dismiss(self) -> None:
-        """The coordinator leaves: end every stream with a word, so that stopping the server cuts none off."""
+        """The coordinator leaves: end every stream with a word, so that stopping the server cuts none off, and take no more."""
+        self._leaving = True
         for membership in self._memberships:
             membership.dismiss()
 
@@ -185,6 +188,8 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             self._close(membership)
 
     def _admitted(self, who: Register) -> Register:
+        if self._leaving:
+            raise Unavailable(_LEAVING)
         if len(self._memberships) >= MAX_MEMBERS:
             raise Exhausted(f"the cluster has {MAX_MEMBERS:,} members, as many as it can have")
         if isinstance(who.role, ModelInfo):
@@ -255,7 +260,7 @@ class _Membership:
             if self._seat.lost_because is not None:
                 raise Unavailable(f"member {self._seat.member_id} was taken for lost: {self._seat.lost_because}")
             if self._dismissed:
-                raise Unavailable("the coordinator is leaving; it may come back")
+                raise Unavailable(_LEAVING)
             self._news.clear()
             for directive in self._present():
                 if told.get(type(directive)) != directive:
