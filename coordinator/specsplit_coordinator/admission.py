@@ -267,8 +267,8 @@ class Admission:
             if seat is not None:
                 self._waiting.serve(place)
                 place.granted.set_result(self._lease(seat, place.need))
-            elif not place.again:  # who waits for a verifier that has just failed holds up nobody
-                break
+            elif not place.again and not self._free_places():
+                break  # who waits for a verifier that could hold it, or for one that has not just failed, holds up nobody
         self._note_idle()
 
     def _seat_for(self, place: _Place) -> Seat | None:

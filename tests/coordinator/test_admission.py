@@ -260,6 +260,29 @@ async def test_a_new_request_that_only_a_verifier_could_hold_that_is_away_waits_
     assert (await waiting).verifier is large
 
 
+async def test_who_waits_for_the_verifier_that_could_hold_it_holds_up_nobody_and_is_first_there(
+    registry: Registry,
+) -> None:
+    small = join(registry, "small", max_sessions=2)
+    large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
+    admission, need = Admission(registry, max_queue=4, retry_after_s=1), Need(range(500), 100)
+    running = await admission.enter(need)
+    assert running.verifier is large
+    waiting = [asyncio.create_task(admission.enter(need)) for _ in range(2)]
+    await settle()
+    others = [await asyncio.wait_for(enter(admission), 1) for _ in range(2)]
+    assert [lease.verifier for lease in others] == [small, small] and admission.queued == 2
+    late = asyncio.create_task(enter(admission))
+    running.release()
+    await settle()
+    assert [task.done() for task in (*waiting, late)] == [True, False, False], "no verifier has room"
+    others[0].release()
+    await settle()
+    assert late.done() and not waiting[1].done()
+    waiting[0].result().release()
+    assert (await waiting[1]).verifier is large
+
+
 async def test_who_waits_for_a_sound_verifier_holds_up_nobody() -> None:
     registry = Registry(Vocabulary(50), ManualClock(), 2.0)
     seat = join(registry, "v1", max_sessions=2)
