@@ -164,8 +164,9 @@ class Seat:
 
     @property
     def free_places(self) -> int:
-        """Sessions that may still be placed on it."""
-        return 0 if self.closed_because else max(0, self.who.max_sessions - self.running)
+        """Sessions that may still be placed on it. What a drafter says counts: who loses another chooses the next by himself."""
+        taken = self.running if self.is_verifier else self.sessions
+        return 0 if self.closed_because else max(0, self.who.max_sessions - taken)
 
     @property
     def has_room(self) -> bool:
