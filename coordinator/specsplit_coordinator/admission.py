@@ -36,6 +36,7 @@ class Lease:
         self._serving: Seat | None = None
         """The drafter that has it now, as far as that is known here."""
         self._released = False
+        self._answered = False
         self._on_trial = verifier.breaker.begin()
         verifier.running += 1
         if verifier.load.page_size:
@@ -68,6 +69,9 @@ class Lease:
 
     def succeeded(self) -> None:
         """Note that the verifier has answered. A second call does nothing."""
+        if self._answered:
+            return
+        self._answered = True
         self._end_trial()
         self.verifier.breaker.succeeded()
 
@@ -137,7 +141,7 @@ class Admission:
 
     def ticket(self, places: int = 1, claim: Claim | None = None) -> AbstractContextManager[None]:
         """While a request is prepared it counts as waiting, for so many places. To be taken before its prompt is looked at, and left before
-        `enter`. Where there is room for it only if others give way they do when it is left, unless by an error.
+        `enter`. If it fits only because others give way, they give way when the block ends without an error.
 
         Raises Exhausted, with a hint when to retry, if as many requests wait as may, of all clients or of this one; Unavailable if no
         verifier takes sessions;
@@ -197,7 +201,8 @@ class Admission:
                 place.granted.set_exception(Exhausted(why, self._retry_after_s))
 
     def _check_can_ever_fit(self, places: int) -> None:
-        most = sum(seat.who.max_sessions for seat in self._registry.verifiers)  # one that drains is about to come back
+        known = self._registry.known_verifiers  # one that drains is about to come back
+        most = sum(seat.who.max_sessions for seat in known)
         if places > self._max_queue + most:
             raise InvalidRequest(
                 "n",

@@ -171,6 +171,11 @@ class Registry:
         return tuple(seat for seat in self._seats.values() if isinstance(seat.who.role, ModelInfo))
 
     @property
+    def known_verifiers(self) -> tuple[Seat, ...]:
+        """Those, and the ones that are away and may be back in a moment."""
+        return (*self.verifiers, *self._away.values())
+
+    @property
     def drafters(self) -> tuple[Seat, ...]:
         """Every drafter, draining ones included, in order of joining."""
         return tuple(seat for seat in self._seats.values() if isinstance(seat.who.role, DrafterInfo))
@@ -198,8 +203,7 @@ class Registry:
 
     def model(self) -> ModelInfo:
         """What the verifiers serve; of several, the one with the shortest context. Raises Unavailable if there is none."""
-        known = (*self.verifiers, *self._away.values())
-        models = [seat.who.role for seat in known if isinstance(seat.who.role, ModelInfo)]
+        models = [seat.who.role for seat in self.known_verifiers if isinstance(seat.who.role, ModelInfo)]
         if not models:
             raise Unavailable(
                 "no verifier has joined the cluster; start one, or try again when it has loaded its model"

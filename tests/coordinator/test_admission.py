@@ -283,6 +283,27 @@ async def test_who_waits_for_the_verifier_that_could_hold_it_holds_up_nobody_and
     assert (await waiting[1]).verifier is large
 
 
+async def test_choices_that_a_verifier_has_places_for_that_is_away_are_too_many_now_and_not_for_ever(
+    registry: Registry,
+) -> None:
+    seat = join(registry, "v1", max_sessions=2)
+    admission = Admission(registry, max_queue=1, retry_after_s=1)
+    registry.part(seat, "its stream ended")
+    with pytest.raises(Exhausted):
+        admission.ticket(3)
+    with pytest.raises(InvalidRequest, match="ask for 3 choices at most"):
+        admission.ticket(4)
+
+
+async def test_a_second_word_of_one_session_makes_up_for_no_failure_of_others(registry: Registry) -> None:
+    seat = join(registry, "v1")
+    lease = await enter(Admission(registry, max_queue=1, retry_after_s=1))
+    lease.succeeded()
+    seat.breaker.failed()
+    lease.succeeded()
+    assert seat.breaker.failures == 1
+
+
 async def test_who_waits_for_a_sound_verifier_holds_up_nobody() -> None:
     registry = Registry(Vocabulary(50), ManualClock(), 2.0)
     seat = join(registry, "v1", max_sessions=2)
