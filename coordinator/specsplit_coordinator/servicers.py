@@ -170,7 +170,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     ) -> AsyncGenerator[cluster_wire.DirectiveMessage, None]:
         """Stream directives for as long as the member is there."""
         reports = (cluster_wire.report_from_wire(message) async for message in request_iterator)
-        seat = self._registry.register(self._admitted(await _registration(reports)))
+        seat = self._registry.register(self._admitted(await _registration(reports, self._registry.lost_after_s)))
         _log.info("member joined", extra=fields(member_id=seat.member_id, address=seat.who.address))
         if seat.is_verifier and not seat.knows(self._orders.control):
             _log.warning(
@@ -226,8 +226,15 @@ def _at_end(context: Context, callback: Callable[[], None]) -> None:
     context.add_done_callback(ended)  # pyright: ignore[reportArgumentType] (the stub's callback type is a bare class)
 
 
-async def _registration(reports: AsyncIterator[Report]) -> Register:
-    first = await anext(reports, None)
+async def _registration(reports: AsyncIterator[Report], within_s: float) -> Register:
+    """Who comes. Raises InvalidRequest for anything else, and for nothing in so many seconds: nobody counts who is not in yet."""
+    try:
+        async with asyncio.timeout(within_s):
+            first = await anext(reports, None)
+    except TimeoutError:
+        raise InvalidRequest(
+            "report", f"none came in {within_s:g} s; the first message of a member must be register"
+        ) from None
     if not isinstance(first, Register):
         raise InvalidRequest("report", "the first message of a member must be register")
     return first

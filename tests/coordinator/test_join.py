@@ -174,6 +174,16 @@ async def test_a_member_must_first_say_who_it_is(member: Member, report: Report 
         await member.hear()
 
 
+async def test_who_does_not_say_who_it_is_for_as_long_as_a_member_may_be_silent_is_sent_away(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = await start_cluster(lost_after_ms=200)
+    member = Member(cluster.address)
+    with pytest.raises(InvalidRequest, match=r"none came in 0.2 s; the first message of a member must be register"):
+        await member.hear()
+    await member.hang_up()
+
+
 async def test_registering_twice_ends_the_membership(cluster: Cluster, member: Member) -> None:
     member.say(verifier(cluster))
     member.say(verifier(cluster, "v2"))
