@@ -222,4 +222,4 @@ def _cause(verifier: Seat) -> FailoverCause:
     """Why a session had to leave a verifier."""
     if verifier.leaving:
         return FailoverCause.DRAINED
-    return FailoverCause.LOST if verifier.gone else FailoverCause.FAILED
+    return FailoverCause.LOST if verifier.absent else FailoverCause.FAILED

@@ -151,7 +151,7 @@ class Seat:
         return self.absence.why if self.absence is not None and self.absence.for_good else None
 
     @property
-    def gone(self) -> bool:
+    def absent(self) -> bool:
         """True if it is not there, for a while or for good."""
         return self.absence is not None
 
@@ -181,7 +181,7 @@ class Seat:
             role=self.who.role,
             max_sessions=self.who.max_sessions,
             load=self.load,
-            draining=self.draining,
+            draining=self.leaving,
             silent_ms=round((now - self.heard_at) * 1000),
             plan=self.plan,
             speculation=self.speculation,
