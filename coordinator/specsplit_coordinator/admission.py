@@ -36,6 +36,7 @@ class Lease:
         self._serving: Seat | None = None
         """The drafter that has it now, as far as that is known here."""
         self._released = False
+        self._answered = False
         self._on_trial = verifier.breaker.begin()
         verifier.running += 1
         if verifier.load.page_size:
@@ -68,6 +69,9 @@ class Lease:
 
     def succeeded(self) -> None:
         """Note that the verifier has answered. A second call does nothing."""
+        if self._answered:
+            return
+        self._answered = True
         self._end_trial()
         self.verifier.breaker.succeeded()
 
@@ -137,7 +141,7 @@ class Admission:
 
     def ticket(self, places: int = 1, claim: Claim | None = None) -> AbstractContextManager[None]:
         """While a request is prepared it counts as waiting, for so many places. To be taken before its prompt is looked at, and left before
-        `enter`. Where there is room for it only if others give way they do when it is left, unless by an error.
+        `enter`. If it fits only because others give way, they give way when the block ends without an error.
 
         Raises Exhausted, with a hint when to retry, if as many requests wait as may, of all clients or of this one; Unavailable if no
         verifier takes sessions;
@@ -197,7 +201,8 @@ class Admission:
                 place.granted.set_exception(Exhausted(why, self._retry_after_s))
 
     def _check_can_ever_fit(self, places: int) -> None:
-        most = sum(seat.who.max_sessions for seat in self._registry.verifiers)  # one that drains is about to come back
+        known = self._registry.known_verifiers  # one that drains is about to come back
+        most = sum(seat.who.max_sessions for seat in known)
         if places > self._max_queue + most:
             raise InvalidRequest(
                 "n",
@@ -220,8 +225,8 @@ class Admission:
         """A place on the verifier that suits best, as soon as one is free; ahead of the others if the request had one before (`again`).
 
         Raises Exhausted if it gives way to another client.
-        Raises Unavailable if no verifier takes sessions; if it is `again`, after a while without any, and one that has just failed is not
-        taken then. Cancelling gives the place in the queue back.
+        Raises Unavailable if no verifier takes sessions; if it is `again`, after a while without any, and one that has just failed, or can
+        never hold it, is not taken then. Cancelling gives the place in the queue back.
         """
         granted: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         return await self._wait(_Place(need or Need(), again, claim or Claim(), granted))
@@ -267,15 +272,16 @@ class Admission:
             if seat is not None:
                 self._waiting.serve(place)
                 place.granted.set_result(self._lease(seat, place.need))
-            elif not place.again:  # who waits for a verifier that has just failed holds up nobody
-                break
+            elif not place.again and not self._free_places():
+                break  # who waits for a verifier that could hold it, or for one that has not just failed, holds up nobody
         self._note_idle()
 
     def _seat_for(self, place: _Place) -> Seat | None:
-        """A seat with room for it; None if it has to wait. Raises Unavailable if no verifier takes sessions and it waits for none."""
+        """A seat with room for it; None if it has to wait. Raises Unavailable if no verifier may have it and it waits for none."""
         try:
             sound_s = self._registry.lost_after_s if place.again else None
-            seat = choose_verifier(self._registry.verifiers, place.need, sound_s=sound_s)
+            patient = place.again or self._registry.awaited
+            seat = choose_verifier(self._registry.verifiers, place.need, sound_s=sound_s, patient=patient)
         except Unavailable as error:
             if self._registry.awaited or (place.again and self._absent_for(place) < self._failover_s):
                 return None

@@ -151,9 +151,9 @@ class Balance:
     def _pool(self) -> None:
         """Sum up what verifiers have said; anew only after one has said something, and once in so long."""
         now = self._clock.now()
-        if self._heard == self._registry.heard or now < self._due:
+        if self._heard == self._registry.heartbeats or now < self._due:
             return
-        self._heard, self._due = self._registry.heard, now + POOL_EVERY_S
+        self._heard, self._due = self._registry.heartbeats, now + POOL_EVERY_S
         kinds = {seat.member_id: kind_of(seat) for seat in self._registry.drafters}
         self._reports = {
             (verifier.member_id, report.member_id, report.sampled): replace(report, steps=min(report.steps, MOST_STEPS))

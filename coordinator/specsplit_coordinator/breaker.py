@@ -1,8 +1,8 @@
 """A circuit breaker for one verifier (M. Nygard, "Release It!", 2007): one that fails at once looks idle, and would draw every request.
 
-    closed ── a session fails before its first event ──> open ── the cool-down is over ──> half open ── a session's first event ──> closed
-                                                           ^                                  │
-                                                           └──────── a session fails ─────────┘
+    closed ── a session fails ──> open ── the cool-down is over ──> half open ── a session's first event ──> closed
+                                    ^                                  │
+                                    └──────── a session fails ─────────┘
 
 Half open, the verifier is tried with one session at a time. Each failure in a row doubles the cool-down.
 """
@@ -58,7 +58,7 @@ class Breaker:
         self._trial = False
 
     def failed(self) -> None:
-        """A session failed before its first event. Failures while the verifier cools down belong to the one that opened the breaker."""
+        """A session failed. Failures while the verifier cools down belong to the one that opened the breaker."""
         self._failed_at = self._clock.now()
         if self.cool_down_s:
             return

@@ -58,9 +58,9 @@ class _Lane:
     """Where the work of each client ends that was served, if that is later."""
 
     def pass_on(self, entry: _Entry[T]) -> None:
-        """Time goes on to where an entry begins that is served."""
+        """Time goes on to where an entry begins that is served, which may be behind others that have to wait."""
         self.now = max(self.now, entry.start)
-        self.ends[entry.claim.client] = entry.start + 1
+        self.ends[entry.claim.client] = max(self.ends.get(entry.claim.client, 0), entry.start + 1)
         self.ends = {client: end for client, end in self.ends.items() if end > self.now}
 
 

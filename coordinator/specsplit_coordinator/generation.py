@@ -80,9 +80,12 @@ class Generator:
         """
         with self._requests.follow(request, remaining_s, client) as logged:
             claim = Claim(client, request.priority)
-            async with aclosing(self._within_quota(request, remaining_s, logged, claim)) as events:
-                async for event in events:
-                    yield event
+            target = self._check(request)
+            with self._quotas.request(client, request.n) as use:
+                async with aclosing(self._run(request, remaining_s, logged, claim, target, use)) as events:
+                    async for event in events:
+                        use(len(event.tokens) if isinstance(event, Delta) else 0)
+                        yield event
 
     def refused(self, error: SpecsplitError) -> None:
         """Note a request that could not even be read."""
@@ -91,17 +94,6 @@ class Generator:
     def close(self) -> None:
         """End the threads that read prompts; no more requests may come."""
         self._reader.close()
-
-    async def _within_quota(
-        self, request: GenerateRequest, remaining_s: Remaining, logged: LoggedRequest, claim: Claim
-    ) -> AsyncGenerator[GenerateEvent, None]:
-        """Check the request, and run it on the client's account."""
-        target = self._check(request)
-        with self._quotas.request(claim.client, request.n) as use:
-            async with aclosing(self._run(request, remaining_s, logged, claim, target, use)) as events:
-                async for event in events:
-                    use(len(event.tokens) if isinstance(event, Delta) else 0)
-                    yield event
 
     async def _run(
         self,

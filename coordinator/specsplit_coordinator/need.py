@@ -31,10 +31,15 @@ class Need:
         """True if it is not known how much it may write."""
         return self._most is None
 
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that its text may come to have, as far as that is known."""
+        return len(self._tokens) + (self._most or 1)
+
     def most_pages(self, page_size: int, drafted: int) -> int:
         """Pages that it may come to hold, as far as that is known, where a step has so many of its tokens unless its request says."""
         in_step = drafted if self.drafted is None else self.drafted
-        return -(-(len(self._tokens) + (self._most or 1) + in_step) // page_size)
+        return -(-(self.most_tokens + in_step) // page_size)
 
     def marks(self, page_size: int) -> tuple[int, ...]:
         """The marks of its first pages; see `specsplit.prefix`."""

@@ -48,7 +48,7 @@ def candidates(verifiers: Sequence[Seat]) -> list[Seat]:
 
 
 def choose_verifier(
-    verifiers: Sequence[Seat], need: Need | None = None, *, sound_s: float | None = None
+    verifiers: Sequence[Seat], need: Need | None = None, *, sound_s: float | None = None, patient: bool = False
 ) -> Seat | None:
     """The candidate with room that suits a session best; None if all are full. Raises Unavailable if none takes sessions at all.
 
@@ -56,10 +56,13 @@ def choose_verifier(
     which the fewest wait, then that which has most of the text's beginning unless it is much busier than others, then the least busy.
     `sound_s`: none that has just failed, or of whose group a rank has failed in so many seconds, since ranks are lost together; and those
     first that have not failed since they answered. Raises Unavailable if there is no other.
+    Where none can ever hold it, one is chosen all the same, and says why not; unless the session is `patient`: raises Unavailable then.
     """
     wanted = need or Need()
-    able = [seat for seat in verifiers if not seat.closed_because and not _never_fits(seat, wanted)]
+    able = _able(verifiers, wanted)
     among = candidates(able or verifiers)
+    if patient and not able:
+        raise Unavailable("no verifier that is there can hold this session; try again when one that can is back")
     if sound_s is not None:
         failing = {seat.group for seat in verifiers if seat.group is not None and seat.breaker.failed_s < sound_s}
         among = [seat for seat in among if seat.breaker.admits and seat.group not in failing]
@@ -83,13 +86,15 @@ def better_verifier(verifiers: Sequence[Seat], preempted_by: Seat, need: Need) -
         seat for seat in verifiers if seat is not preempted_by and not seat.closed_because and seat.breaker.admits
     ]
     told = [seat for seat in others if seat.load.page_size and not seat.load.waiting]
-    fit = [seat for seat in told if not pages_lacking(seat, need) and _holds(seat, need, preempted_by.load.total_pages)]
+    fit = [seat for seat in told if not pages_lacking(seat, need) and _holds(seat, need, preempted_by)]
     return choose_verifier(fit, need) if fit else None
 
 
-def _holds(seat: Seat, need: Need, pages: int) -> bool:
-    """True if a session that may hold so many pages can end here as it would have."""
-    return seat.load.total_pages >= (pages if need.open_ended else need.most_pages(seat.load.page_size, seat.drafted))
+def _holds(seat: Seat, need: Need, preempted_by: Seat) -> bool:
+    """True if a session can end here as it would have where it is."""
+    if need.open_ended:
+        return seat.load.total_pages >= preempted_by.load.total_pages and seat.context >= preempted_by.context
+    return _can_hold(seat, need, seat.drafted)
 
 
 def pages_lacking(seat: Seat, need: Need) -> int:
@@ -106,9 +111,17 @@ def pages_known(seat: Seat, need: Need) -> int:
     return sum(1 for _ in takewhile(known.__contains__, need.marks(seat.load.page_size)))
 
 
-def _never_fits(seat: Seat, need: Need) -> bool:
+def _able(verifiers: Sequence[Seat], need: Need) -> list[Seat]:
+    """Those that take sessions and can ever hold this one: with as much drafted for it as may be, if one can, else with what is now."""
+    taking = [seat for seat in verifiers if not seat.closed_because]
+    roomy = [seat for seat in taking if _can_hold(seat, need, seat.drafted)]
+    return roomy or [seat for seat in taking if _can_hold(seat, need, min(seat.drafted, seat.drafted_now))]
+
+
+def _can_hold(seat: Seat, need: Need, drafted: int) -> bool:
+    """True if a verifier's context, and its pool as far as it has told of that, are large enough, with so much drafted for the session."""
     size = seat.load.page_size
-    return bool(size) and need.most_pages(size, seat.drafted) > seat.load.total_pages
+    return need.most_tokens <= seat.context and (not size or need.most_pages(size, drafted) <= seat.load.total_pages)
 
 
 def has_other(verifiers: Sequence[Seat], failed: Seat) -> bool:

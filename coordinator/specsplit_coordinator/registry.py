@@ -29,7 +29,7 @@ class Registry:
         self._watchers: list[Callable[[], None]] = []
         self._groups: dict[str, Group] = {}
         """Those of which a rank is there, or was lately, by group id."""
-        self.heard = 0
+        self.heartbeats = 0
         """Heartbeats of verifiers so far."""
         self.on_gone: list[Callable[[Seat], None]] = []
         """Called with every member that has left or was lost."""
@@ -82,7 +82,7 @@ class Registry:
         """Note how a member fares."""
         seat.heard_at = self._clock.now()
         seat.heard(report)
-        self.heard += seat.is_verifier
+        self.heartbeats += seat.is_verifier
         seat.cooling_down = {drafter: until for drafter, until in seat.cooling_down.items() if until > seat.heard_at}
         seat.cooling_down |= dict.fromkeys(report.lost_drafters, seat.heard_at + DRAFTER_COOL_DOWN_S)
 
@@ -110,7 +110,7 @@ class Registry:
         """
         if not seat.is_verifier or seat.leaving or seat.group is not None:
             self.remove(seat, why)
-        elif not seat.gone:
+        elif not seat.absent:
             self._away[seat.member_id] = self._seats.pop(seat.member_id)
             seat.absence, seat.heard_at = Absence(why, for_good=False), self._clock.now()
             self.changed()
@@ -119,7 +119,7 @@ class Registry:
         """Let a member go. A second call does nothing."""
         if seat.lost_because is not None:
             return
-        del (self._away if seat.gone else self._seats)[seat.member_id]
+        del (self._away if seat.absent else self._seats)[seat.member_id]
         seat.absence = Absence(why, for_good=True)
         if seat.group is not None and seat.who.group is not None:
             seat.group.lose(seat.who.group.rank)
@@ -171,6 +171,11 @@ class Registry:
         return tuple(seat for seat in self._seats.values() if isinstance(seat.who.role, ModelInfo))
 
     @property
+    def known_verifiers(self) -> tuple[Seat, ...]:
+        """Those, and the ones that are away and may be back in a moment."""
+        return (*self.verifiers, *self._away.values())
+
+    @property
     def drafters(self) -> tuple[Seat, ...]:
         """Every drafter, draining ones included, in order of joining."""
         return tuple(seat for seat in self._seats.values() if isinstance(seat.who.role, DrafterInfo))
@@ -198,8 +203,7 @@ class Registry:
 
     def model(self) -> ModelInfo:
         """What the verifiers serve; of several, the one with the shortest context. Raises Unavailable if there is none."""
-        known = (*self.verifiers, *self._away.values())
-        models = [seat.who.role for seat in known if isinstance(seat.who.role, ModelInfo)]
+        models = [seat.who.role for seat in self.known_verifiers if isinstance(seat.who.role, ModelInfo)]
         if not models:
             raise Unavailable(
                 "no verifier has joined the cluster; start one, or try again when it has loaded its model"

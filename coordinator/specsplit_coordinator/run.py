@@ -153,8 +153,9 @@ class Run:
         begun, drafter = len(self._answer.tokens), None if lease.drafter is None else endpoint_of(lease.drafter)
         session, trace = self._prepared.session(self._answer, drafter), self._logged.request.trace.context
         events = self._cluster.decoder.decode(lease.verifier, session, self._remaining_s(), trace)
-        async with aclosing(_speaking_well(events, lease)) as events:
+        async with aclosing(events):
             async for event in events:
+                lease.succeeded()
                 if isinstance(event, Preempted):
                     self._preempted(lease.verifier, begun)
                 else:
@@ -221,15 +222,4 @@ def _cause(verifier: Seat) -> FailoverCause:
     """Why a session had to leave a verifier."""
     if verifier.leaving:
         return FailoverCause.DRAINED
-    return FailoverCause.LOST if verifier.gone else FailoverCause.FAILED
-
-
-async def _speaking_well(events: AsyncGenerator[DecodeEvent, None], lease: Lease) -> AsyncGenerator[DecodeEvent, None]:
-    """Pass the events on; the first one speaks well of the verifier."""
-    async with aclosing(events):
-        answered = False
-        async for event in events:
-            if not answered:
-                answered = True
-                lease.succeeded()
-            yield event
+    return FailoverCause.LOST if verifier.absent else FailoverCause.FAILED

@@ -83,7 +83,17 @@ class Seat:
     def drafted(self) -> int:
         """Tokens of a session in one step at most where a request does not say otherwise; 0 until the verifier has told its plan."""
         bound = None if self.speculation is None else self.speculation.max_draft_tokens
-        return bound or (0 if self.plan is None else self.plan.num_draft_tokens)
+        return bound or self.drafted_now
+
+    @property
+    def drafted_now(self) -> int:
+        """The same by the plan that is in force, which a controller may change."""
+        return 0 if self.plan is None else self.plan.num_draft_tokens
+
+    @property
+    def context(self) -> int:
+        """Tokens of one text at most; 0 for a drafter."""
+        return self.who.role.max_context if isinstance(self.who.role, ModelInfo) else 0
 
     @property
     def speculation(self) -> SpeculationReport | None:
@@ -141,7 +151,7 @@ class Seat:
         return self.absence.why if self.absence is not None and self.absence.for_good else None
 
     @property
-    def gone(self) -> bool:
+    def absent(self) -> bool:
         """True if it is not there, for a while or for good."""
         return self.absence is not None
 
@@ -154,8 +164,9 @@ class Seat:
 
     @property
     def free_places(self) -> int:
-        """Sessions that may still be placed on it."""
-        return 0 if self.closed_because else max(0, self.who.max_sessions - self.running)
+        """Sessions that may still be placed on it. What a drafter says counts: who loses another chooses the next by himself."""
+        taken = self.running if self.is_verifier else self.sessions
+        return 0 if self.closed_because else max(0, self.who.max_sessions - taken)
 
     @property
     def has_room(self) -> bool:
@@ -170,7 +181,7 @@ class Seat:
             role=self.who.role,
             max_sessions=self.who.max_sessions,
             load=self.load,
-            draining=self.draining,
+            draining=self.leaving,
             silent_ms=round((now - self.heard_at) * 1000),
             plan=self.plan,
             speculation=self.speculation,

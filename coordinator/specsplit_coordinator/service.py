@@ -59,7 +59,7 @@ class Coordinator:
             settings,
             "coordinator",
             services=services,
-            session_methods=("Generate", "Join"),
+            session_methods=("Generate",),
             members_listen=settings.members_listen,
         )
         tracing = server.tracing
@@ -158,5 +158,5 @@ class Coordinator:
 
     def _gone(self, seat: Seat) -> None:
         """A member that went without a word is lost, unless it is this process that leaves."""
-        if not seat.draining and self.service.server.phase is Phase.SERVING:
+        if not seat.leaving and self.service.server.phase is Phase.SERVING:
             self.metrics.member_lost(seat.who.role)

@@ -44,6 +44,7 @@ from specsplit_coordinator.rosters import Rosters
 from specsplit_coordinator.seat import Seat
 
 _log = logging.getLogger(__name__)
+_LEAVING = "the coordinator is leaving; it may come back"
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -156,9 +157,11 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         self._orders = orders
         self._heartbeat_ms = heartbeat_ms
         self._memberships: set[_Membership] = set()
+        self._leaving = False
 
     def dismiss(self) -> None:
-        """The coordinator leaves: end every stream with a word, so that stopping the server cuts none off."""
+        """The coordinator leaves: end every stream with a word, so that stopping the server cuts none off, and take no more."""
+        self._leaving = True
         for membership in self._memberships:
             membership.dismiss()
 
@@ -167,7 +170,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     ) -> AsyncGenerator[cluster_wire.DirectiveMessage, None]:
         """Stream directives for as long as the member is there."""
         reports = (cluster_wire.report_from_wire(message) async for message in request_iterator)
-        seat = self._registry.register(self._admitted(await _registration(reports)))
+        seat = self._registry.register(self._admitted(await _registration(reports, self._registry.lost_after_s)))
         _log.info("member joined", extra=fields(member_id=seat.member_id, address=seat.who.address))
         if seat.is_verifier and not seat.knows(self._orders.control):
             _log.warning(
@@ -185,6 +188,8 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             self._close(membership)
 
     def _admitted(self, who: Register) -> Register:
+        if self._leaving:
+            raise Unavailable(_LEAVING)
         if len(self._memberships) >= MAX_MEMBERS:
             raise Exhausted(f"the cluster has {MAX_MEMBERS:,} members, as many as it can have")
         if isinstance(who.role, ModelInfo):
@@ -221,8 +226,15 @@ def _at_end(context: Context, callback: Callable[[], None]) -> None:
     context.add_done_callback(ended)  # pyright: ignore[reportArgumentType] (the stub's callback type is a bare class)
 
 
-async def _registration(reports: AsyncIterator[Report]) -> Register:
-    first = await anext(reports, None)
+async def _registration(reports: AsyncIterator[Report], within_s: float) -> Register:
+    """Who comes. Raises InvalidRequest for anything else, and for nothing in so many seconds: nobody counts who is not in yet."""
+    try:
+        async with asyncio.timeout(within_s):
+            first = await anext(reports, None)
+    except TimeoutError:
+        raise InvalidRequest(
+            "report", f"none came in {within_s:g} s; the first message of a member must be register"
+        ) from None
     if not isinstance(first, Register):
         raise InvalidRequest("report", "the first message of a member must be register")
     return first
@@ -255,7 +267,7 @@ class _Membership:
             if self._seat.lost_because is not None:
                 raise Unavailable(f"member {self._seat.member_id} was taken for lost: {self._seat.lost_because}")
             if self._dismissed:
-                raise Unavailable("the coordinator is leaving; it may come back")
+                raise Unavailable(_LEAVING)
             self._news.clear()
             for directive in self._present():
                 if told.get(type(directive)) != directive:

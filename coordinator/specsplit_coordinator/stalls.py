@@ -28,5 +28,5 @@ class Stalls:
         self._tokens = tokens
         if self._in_a_row >= MAX_PLACEMENTS:
             return False
-        gone = failed.leaving or failed.gone
+        gone = failed.leaving or failed.absent
         return gone or failed.breaker.failures < MAX_PLACEMENTS or has_other(verifiers, failed)

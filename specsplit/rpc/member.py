@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, NoReturn
 
 import grpc
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     _Call = grpc.aio.StreamStreamCall[cluster_pb2.JoinRequest, cluster_pb2.JoinResponse]
 
 _log = logging.getLogger(__name__)
+
+LOST_S = 5.0
+"""For so long the loss of a drafter is news: as long as one cools down at the coordinator."""
 
 
 def member_id_of(settings: MemberSettings, service: str, address: str) -> str:
@@ -140,9 +144,11 @@ class Membership:
         """True once the coordinator has told it to leave, as it does all ranks of a group of which one drains."""
         self._joined = asyncio.Event()
         self._news = asyncio.Event()
-        self._lost: list[str] = []
+        self._clock = SystemClock()
+        self._lost: dict[str, float] = {}
+        """Drafters that were lost lately, by member id, and when."""
         self._draining = False
-        self._retry = Retry(SystemClock())
+        self._retry = Retry(self._clock)
         self._failure: Exception | None = None
         """What kept the present call from making a report."""
         if grouped is not None:
@@ -160,8 +166,7 @@ class Membership:
 
     def report_lost(self, drafter: str) -> None:
         """Tell the coordinator, at once, that the drafter with this member id cannot be reached."""
-        if drafter not in self._lost:
-            self._lost.append(drafter)
+        self._lost[drafter] = self._clock.now()
         self._news.set()
 
     def report_draining(self) -> None:
@@ -229,7 +234,7 @@ class Membership:
         """What there is to say on one call, until that is over."""
         yield self._register
         interval_s = await registered
-        told_draining, told_wave = False, None
+        told_draining, told_wave, told_lost = False, None, dict[str, float]()
         while not over.is_set():
             self._news.clear()
             if self._draining and not told_draining:
@@ -238,10 +243,18 @@ class Membership:
             if (wave := self._sources.standing()) is not None and wave != told_wave:
                 told_wave = wave
                 yield wave
-            lost, self._lost = self._lost[:MAX_MEMBERS], self._lost[MAX_MEMBERS:]
-            yield self._sources.heartbeat(lost)
+            lost = self._untold(told_lost)
+            yield self._sources.heartbeat([*lost])
+            told_lost = {drafter: at for drafter, at in (told_lost | lost).items() if drafter in self._lost}
             self._retry.stays()
             await self._pause(interval_s)
+
+    def _untold(self, told: Mapping[str, float]) -> dict[str, float]:
+        """The lost drafters of which a call has yet to tell. Each call tells of all: nobody knows which last words of one were heard."""
+        now = self._clock.now()
+        self._lost = {drafter: at for drafter, at in self._lost.items() if now - at < LOST_S}
+        news = (loss for loss in self._lost.items() if told.get(loss[0]) != loss[1])
+        return dict(islice(news, MAX_MEMBERS))
 
     async def _pause(self, interval_s: float) -> None:
         try:

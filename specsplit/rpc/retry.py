@@ -10,7 +10,10 @@ from specsplit.observe import fields
 _log = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.1
-LAST_RETRY_S = 2.0
+LAST_RETRY_S = 0.5
+"""Several tries fit into the time in which a verifier may come back to its sessions (`lost_after_ms`)."""
+FLAPS_AFTER = 6
+"""Tries in a row before the log hears that the member does not stay in."""
 SETTLED_S = 5.0
 """A membership that lasted for at least so long counts: the break after it is a first one again."""
 
@@ -24,6 +27,8 @@ class Retry:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._wait_s = FIRST_RETRY_S
+        self._in_a_row = 0
+        """Tries since a membership that has lasted."""
         self._complaint = ""
         self._said_in = False
         """True if the last that the log heard is that the member is in."""
@@ -60,12 +65,13 @@ class Retry:
         A `what` is logged in front of the error, and with its traceback.
         """
         if self._settled:
-            self._wait_s, self._complaint, self._flaps = FIRST_RETRY_S, "", False
+            self._wait_s, self._in_a_row, self._complaint, self._flaps = FIRST_RETRY_S, 0, "", False
         self._entered_at = None
+        self._in_a_row += 1
         if repr(error) != self._complaint:
             self._complaint, self._said_in = repr(error), False
             _log.warning("not in the cluster, will retry: %s%s", what, error, exc_info=error if what else None)
-        elif self._said_in and self._wait_s == LAST_RETRY_S:
+        elif self._said_in and self._in_a_row >= FLAPS_AFTER:
             self._flaps, self._said_in = True, False
             _log.warning("not in the cluster, it comes in and falls out again, will retry: %s%s", what, error)
         wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, LAST_RETRY_S)

@@ -13,6 +13,7 @@ from specsplit.membership import GroupRank, Register
 from specsplit.values import ModelInfo, Vocabulary
 from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.fair_queue import Claim
+from specsplit_coordinator.need import Need
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.seat import Seat
 
@@ -224,6 +225,83 @@ async def test_who_lost_a_verifier_waits_for_one_and_only_so_long() -> None:
     with pytest.raises(Unavailable, match="no verifier took it over in 3 s: no verifier has joined"):
         await second
     assert admission.queued == 0
+
+
+async def test_who_was_let_down_waits_for_a_verifier_that_can_hold_it_and_only_so_long() -> None:
+    """A smaller one would refuse it as no request that it could ever serve, and end an answer of which some has been told."""
+    clock = ManualClock()
+    registry = Registry(Vocabulary(50), clock, 2.0)
+    small, need = join(registry, "small", max_sessions=2), Need(range(500), 100)
+    admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
+    again = asyncio.create_task(admission.enter(need, again=True))
+    await settle()
+    assert not again.done(), "its context is of 512 tokens"
+    large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
+    assert (await again).verifier is large
+    registry.remove(large, "it was killed")
+    again = asyncio.create_task(admission.enter(need, again=True))
+    await settle()
+    clock.advance(3.1)
+    admission.serve_waiting()
+    with pytest.raises(Unavailable, match="no verifier took it over in 3 s: no verifier that is there can hold this"):
+        await again
+    assert (await admission.enter(need)).verifier is small, "which says to a new request why not"
+
+
+async def test_a_new_request_that_only_a_verifier_could_hold_that_is_away_waits_for_it(registry: Registry) -> None:
+    join(registry, "small")
+    large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
+    admission = Admission(registry, max_queue=4, retry_after_s=1)
+    registry.part(large, "its stream ended")
+    waiting = asyncio.create_task(admission.enter(Need(range(500), 100)))
+    await settle()
+    assert not waiting.done()
+    registry.register(large.who)
+    assert (await waiting).verifier is large
+
+
+async def test_who_waits_for_the_verifier_that_could_hold_it_holds_up_nobody_and_is_first_there(
+    registry: Registry,
+) -> None:
+    small = join(registry, "small", max_sessions=2)
+    large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
+    admission, need = Admission(registry, max_queue=4, retry_after_s=1), Need(range(500), 100)
+    running = await admission.enter(need)
+    assert running.verifier is large
+    waiting = [asyncio.create_task(admission.enter(need)) for _ in range(2)]
+    await settle()
+    others = [await asyncio.wait_for(enter(admission), 1) for _ in range(2)]
+    assert [lease.verifier for lease in others] == [small, small] and admission.queued == 2
+    late = asyncio.create_task(enter(admission))
+    running.release()
+    await settle()
+    assert [task.done() for task in (*waiting, late)] == [True, False, False], "no verifier has room"
+    others[0].release()
+    await settle()
+    assert late.done() and not waiting[1].done()
+    waiting[0].result().release()
+    assert (await waiting[1]).verifier is large
+
+
+async def test_choices_that_a_verifier_has_places_for_that_is_away_are_too_many_now_and_not_for_ever(
+    registry: Registry,
+) -> None:
+    seat = join(registry, "v1", max_sessions=2)
+    admission = Admission(registry, max_queue=1, retry_after_s=1)
+    registry.part(seat, "its stream ended")
+    with pytest.raises(Exhausted):
+        admission.ticket(3)
+    with pytest.raises(InvalidRequest, match="ask for 3 choices at most"):
+        admission.ticket(4)
+
+
+async def test_a_second_word_of_one_session_makes_up_for_no_failure_of_others(registry: Registry) -> None:
+    seat = join(registry, "v1")
+    lease = await enter(Admission(registry, max_queue=1, retry_after_s=1))
+    lease.succeeded()
+    seat.breaker.failed()
+    lease.succeeded()
+    assert seat.breaker.failures == 1
 
 
 async def test_who_waits_for_a_sound_verifier_holds_up_nobody() -> None:

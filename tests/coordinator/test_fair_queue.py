@@ -237,3 +237,15 @@ def test_what_moves_up_does_not_begin_before_it_came() -> None:
         queue.add(name, Claim(name[0]))
     queue.remove("a0")
     assert [*queue] == ["a1", "c0", "a2"]
+
+
+def test_what_is_served_before_its_turn_counts_as_much_as_in_its_turn() -> None:
+    """Starts of a: 0 to 2. The first of them has to wait for something of its own."""
+    queue: FairQueue[str] = FairQueue()
+    for number in range(3):
+        queue.add(f"a{number}", Claim("a"))
+    for number in (1, 2, 0):
+        queue.serve(f"a{number}")
+    queue.add("a3", Claim("a"))
+    queue.add("b0", Claim("b"))
+    assert [*queue] == ["b0", "a3"]

@@ -24,7 +24,7 @@ from specsplit.membership import (
     Roster,
     TracingOrder,
 )
-from specsplit.rpc import dial, from_rpc_error
+from specsplit.rpc import Phase, dial, from_rpc_error
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, FinishReason, Load, ModelInfo, Vocabulary
@@ -174,6 +174,16 @@ async def test_a_member_must_first_say_who_it_is(member: Member, report: Report 
         await member.hear()
 
 
+async def test_who_does_not_say_who_it_is_for_as_long_as_a_member_may_be_silent_is_sent_away(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = await start_cluster(lost_after_ms=200)
+    member = Member(cluster.address)
+    with pytest.raises(InvalidRequest, match=r"none came in 0.2 s; the first message of a member must be register"):
+        await member.hear()
+    await member.hang_up()
+
+
 async def test_registering_twice_ends_the_membership(cluster: Cluster, member: Member) -> None:
     member.say(verifier(cluster))
     member.say(verifier(cluster, "v2"))
@@ -241,6 +251,47 @@ async def test_a_break_of_join_alone_ends_no_session_if_the_same_verifier_comes_
         done = [event async for event in events][-1]
     assert isinstance(done, Done) and done.reason is FinishReason.STOP
     assert len(scripted.asked) == (1 if same else 2), "one that has changed is another"
+
+
+async def test_a_break_of_join_ends_no_session_while_the_coordinator_drains_and_members_come_until_it_leaves(
+    start_cluster: StartCluster, say: Say
+) -> None:
+    cluster = await start_cluster(lost_after_ms=500)
+    go_on = asyncio.Event()
+
+    async def script(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        async for event in say((5,))(request):
+            if isinstance(event, Finished):
+                await go_on.wait()
+            yield event
+
+    scripted = await cluster.add_verifier(script, "v1")
+    registry, server = cluster.coordinator.registry, cluster.coordinator.service.server
+    (seat,) = registry.verifiers
+    async with aclosing(cluster.client.stream("x")) as events:
+        await anext(events)
+        draining = asyncio.create_task(cluster.coordinator.service.serve(signals=False))
+        server.leave()
+        await eventually(lambda: server.phase is Phase.DRAINING)
+        cluster.joined["v1"][1].cancel()
+        await eventually(lambda: registry.verifiers == ())
+        await cluster.join("v1", scripted.address, ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)))
+        await cluster.join("d1", "127.0.0.1:8", NGRAM)  # a new one is as welcome: what waits may need it
+        assert registry.verifiers == (seat,)
+        go_on.set()
+        done = [event async for event in events][-1]
+    assert isinstance(done, Done) and done.reason is FinishReason.STOP
+    assert len(scripted.asked) == 1, "its call was healthy"
+    assert await asyncio.wait_for(draining, 10) == 0
+
+
+async def test_who_comes_once_the_members_were_dismissed_is_told_that_the_coordinator_leaves(
+    cluster: Cluster, member: Member
+) -> None:
+    cluster.coordinator._members.dismiss()  # pyright: ignore[reportPrivateUsage]
+    member.say(verifier(cluster))
+    with pytest.raises(Unavailable, match="the coordinator is leaving; it may come back"):
+        await member.hear()
 
 
 async def test_the_sessions_of_a_verifier_that_stays_away_go_elsewhere(start_cluster: StartCluster, say: Say) -> None:

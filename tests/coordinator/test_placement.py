@@ -24,7 +24,7 @@ TARGET = Vocabulary(50, "aa")
 def verifier(
     name: str, running: int = 0, reported: int = 0, draining: bool = False, breaker: Breaker | None = None
 ) -> Seat:
-    who = Register(name, "a:1", ModelInfo("toy", TARGET, 512), 4)
+    who = Register(name, "a:1", ModelInfo("toy", TARGET, 2048), 4)
     return Seat(who, 0.0, breaker or Breaker(ManualClock()), Heartbeat(Load(sessions=reported)), draining, running)
 
 
@@ -96,6 +96,12 @@ def test_a_full_drafter_is_passed_over_if_another_has_room() -> None:
     assert chosen([drafter("n", NGRAM), drafter("s", STANDALONE, running=4)]) == "n"
     assert chosen([drafter("s", STANDALONE, running=4)]) == "s"
     assert chosen([drafter("e", EAGLE3, running=4), drafter("n", NGRAM), drafter("s", STANDALONE)]) == "s"
+
+
+def test_a_drafter_is_full_by_what_it_says_too_since_verifiers_replace_lost_ones_by_themselves() -> None:
+    full, other = drafter("full", STANDALONE), drafter("other", NGRAM)
+    full.report = Heartbeat(Load(sessions=4))
+    assert not full.has_room and chosen([full, other]) == "other"
 
 
 def test_of_one_kind_the_least_busy_is_taken() -> None:
@@ -205,6 +211,26 @@ def test_a_pool_that_can_never_hold_a_session_is_no_choice_where_another_can() -
     large.running = 4
     assert choose_verifier([small, large], need) is None, "it waits rather than be refused"
     assert choose_verifier([small], need) is small, "which says why not"
+    with pytest.raises(Unavailable, match="no verifier that is there can hold this session"):
+        choose_verifier([small], need, patient=True)
+
+
+def test_a_context_that_is_too_short_is_as_bad_as_a_pool_that_is_too_small() -> None:
+    short, long = verifier("short"), verifier("long", running=3)
+    short.who = replace(short.who, role=ModelInfo("toy", TARGET, 512))
+    need = Need(range(500), 13)
+    assert choose_verifier([short, long], need) is long
+    assert choose_verifier([short], Need(range(500), 12), patient=True) is short
+    with pytest.raises(Unavailable, match="no verifier that is there can hold this session"):
+        choose_verifier([short], need, patient=True)
+
+
+def test_a_session_that_fits_but_for_drafts_that_a_controller_may_come_to_is_not_kept_waiting() -> None:
+    exact, need = holding("exact", free=10, total=10), Need(range(100), 52)
+    exact.report = replace(exact.report, plan=Plan(num_draft_tokens=8), speculation=SpeculationReport("goodput", 32))
+    assert choose_verifier([exact], need, patient=True) is exact
+    with pytest.raises(Unavailable, match="can hold this session"):
+        choose_verifier([exact], Need(range(100), 53), patient=True)
 
 
 def test_a_preempted_session_moves_to_no_pool_that_cannot_hold_all_of_it() -> None:
@@ -212,6 +238,8 @@ def test_a_preempted_session_moves_to_no_pool_that_cannot_hold_all_of_it() -> No
     assert better_verifier([big, small], big, Need(range(100), 800)) is None
     assert better_verifier([big, small], big, Need(range(100))) is None, "nobody knows how long it gets"
     assert better_verifier([big, small], big, Need(range(100), 300)) is small
+    small.who = replace(small.who, role=ModelInfo("toy", TARGET, 399))
+    assert better_verifier([big, small], big, Need(range(100), 300)) is None
 
 
 def test_who_lost_a_verifier_is_told_if_all_have_just_failed() -> None:

@@ -87,10 +87,10 @@ def test_a_verifier_whose_stream_ended_may_come_back_to_its_seat_until_it_has_be
     for _ in range(2):
         registry.part(seat, "its stream ended")
         registry.part(seat, "again")
-        assert registry.verifiers == () and seat.gone and seat.lost_because is None
+        assert registry.verifiers == () and seat.absent and seat.lost_because is None
         clock.advance(1.9)
         assert registry.sweep() == ()
-        assert registry.register(verifier("v1")) is seat and registry.verifiers == (seat,) and not seat.gone
+        assert registry.register(verifier("v1")) is seat and registry.verifiers == (seat,) and not seat.absent
     registry.part(seat, "its stream ended")
     clock.advance(2.1)
     assert registry.sweep() == (seat,) and seat.lost_because == "its stream ended"

@@ -366,3 +366,17 @@ async def test_what_is_news_is_told_on_the_call_that_there_is_and_not_on_the_one
         member.report_lost("drafter-2")
         heard = await script.next_report()
         assert isinstance(heard, Heartbeat) and heard.lost_drafters == ("drafter-2",)
+
+
+async def test_a_loss_that_is_told_on_a_call_that_has_just_ended_is_told_on_the_next() -> None:
+    script = Script(interval_ms=3_600_000)
+    async with joined(script) as member:
+        await script.next_report(lambda report: isinstance(report, Heartbeat))
+        script.directives.put_nowait(None)
+        member.report_lost("drafter-2")
+        await script.next_report(lambda report: isinstance(report, Register))
+        heard = await script.next_report()
+        assert isinstance(heard, Heartbeat) and heard.lost_drafters == ("drafter-2",)
+        member.report_lost("drafter-3")
+        heard = await script.next_report()
+        assert isinstance(heard, Heartbeat) and heard.lost_drafters == ("drafter-3",), "once a call"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
 from specsplit.clock import ManualClock
 from specsplit.errors import Unavailable
 from specsplit.rpc.retry import FIRST_RETRY_S, LAST_RETRY_S, SETTLED_S, Retry
+from specsplit.settings import CoordinatorSettings
 
 GONE = Unavailable("gone")
 
@@ -16,7 +18,15 @@ GONE = Unavailable("gone")
 def test_every_try_in_a_row_waits_longer_up_to_a_bound() -> None:
     retry = Retry(ManualClock())
     waits = [retry.failed(GONE) for _ in range(7)]
-    assert waits == [FIRST_RETRY_S * 2**i for i in range(5)] + [LAST_RETRY_S] * 2
+    assert waits == [FIRST_RETRY_S * 2**i for i in range(3)] + [LAST_RETRY_S] * 4
+
+
+def test_a_member_that_nobody_hears_tries_often_enough_to_come_back_before_its_sessions_are_moved() -> None:
+    lost_after_s = CoordinatorSettings(model=Path("unused")).lost_after_ms / 1000
+    retry, tries, now_s = Retry(ManualClock()), list[float](), 0.0
+    while (now_s := now_s + retry.failed(GONE)) < lost_after_s:
+        tries.append(now_s)
+    assert len(tries) == 5 and tries[-1] > lost_after_s - LAST_RETRY_S
 
 
 def test_only_a_membership_that_has_lasted_begins_the_waiting_anew() -> None:
