@@ -22,9 +22,8 @@ from benchmarks.fire.samples import Samples
 from benchmarks.fire.stillness import STANDSTILL_S
 from benchmarks.fire.strike import AGAIN, NEXT, Strike
 from benchmarks.fire.telling import tell
-from benchmarks.fire.verdict import conclude, settled
+from benchmarks.fire.verdict import conclude, run_out, settled
 from specsplit.cli.local import LocalCluster
-from specsplit.errors import SpecsplitError
 
 VERIFIERS, CALLERS = 2, 6
 SAMPLE_S: Final = 2.0
@@ -48,7 +47,7 @@ def run(fire: Fire, seconds: float) -> Findings:
     fire.say(f"{len(fire.known)} texts are known")
     with fire.cluster("chaos", verifiers=VERIFIERS) as (cluster, logs):
         chaos = Chaos(fire, cluster, logs)
-        left = asyncio.run(chaos.run(seconds))
+        left = run_out(fire, chaos.run(seconds))
     chaos.report(findings, expected_kinds(seconds))
     conclude(findings, chaos.load, logs, chaos.samples, left)
     return findings
@@ -80,20 +79,17 @@ class Chaos:
         """Requests that ended with their text after the last fault."""
 
     async def run(self, seconds: float) -> str:
-        """What was left when all was over, or what ended it too soon."""
+        """What was left when all was over."""
         async with beside(
             self.samples.keep(self._cluster, self._logs, SAMPLE_S),
             self._mutes.run(),
             self._plans.run(),
             tell(self._fire, seconds, self.load, self._told),
         ):
-            try:
-                async with self.load:
-                    await self._strike_all(time.monotonic() + seconds)
-                    await self._go_on()
-                return await settled(self._cluster.address)
-            except SpecsplitError as error:
-                return f"the run broke off: {error}"
+            async with self.load:
+                await self._strike_all(time.monotonic() + seconds)
+                await self._go_on()
+            return await settled(self._cluster.address)
 
     def report(self, findings: Findings, least: int) -> None:
         """Write the rows that are of chaos alone; fewer kinds of faults than `least` are a fault."""

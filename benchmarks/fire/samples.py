@@ -96,6 +96,8 @@ def told_by(metrics: str) -> dict[str, float]:
 def held_by(pid: int) -> dict[str, float]:
     """What the kernel says of a process; RSS in MiB. Raises OSError if it is gone."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    if "VmRSS" not in status:  # it has given its memory back, and has yet to be waited for
+        raise ProcessLookupError(f"process {pid} has ended")
     return {
         RSS: int(status["VmRSS"].split()[0]) / 1024,
         DESCRIPTORS: float(len(os.listdir(f"/proc/{pid}/fd"))),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+import traceback
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from benchmarks.fire.findings import Findings
+from benchmarks.fire.fire import Fire
 from benchmarks.fire.leaks import BOUNDS, JUDGED_MINUTES, growths
 from benchmarks.fire.load import Load
 from benchmarks.fire.logs import Logs
@@ -15,6 +18,15 @@ from benchmarks.leftover import left_over
 from specsplit.client import AsyncClient
 
 SETTLE_S: Final = 60.0
+
+
+def run_out(fire: Fire, work: Coroutine[Any, Any, str]) -> str:
+    """What was left when `work` was over, as it says, or what broke it off: what was found by then is judged all the same."""
+    try:
+        return asyncio.run(work)
+    except Exception as error:  # noqa: BLE001 (whatever it was, it is a fault of this run, and told with what was found)
+        fire.say(traceback.format_exc())
+        return f"the run broke off: {error!r}"
 
 
 async def settled(address: str) -> str:

@@ -33,6 +33,7 @@ from benchmarks.fire.outcomes import Outcome, Tally
 from benchmarks.fire.recovery import Recoveries, first_token, next_tokens
 from benchmarks.fire.samples import DESCRIPTORS, PAGES, RSS, SESSIONS, THREADS, Life, Samples, held_by, told_by
 from benchmarks.fire.stillness import STANDSTILL_S, Stillness
+from benchmarks.fire.verdict import run_out
 from benchmarks.known import Known
 from specsplit.values import PlanChanges
 
@@ -127,6 +128,29 @@ def test_a_process_is_sampled_by_what_the_kernel_and_its_metrics_say() -> None:
     )
     assert told_by(metrics) == {SESSIONS: 3.0}
     assert set(BOUNDS) >= {RSS, DESCRIPTORS, THREADS, SESSIONS}
+
+
+def test_a_process_that_has_ended_and_was_not_waited_for_is_gone() -> None:
+    """One that is sampled in that moment must not end the run."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    status = Path(f"/proc/{ended.pid}/status")
+    while "\nState:\tZ" not in status.read_text():
+        time.sleep(0.01)
+    with pytest.raises(ProcessLookupError):
+        held_by(ended.pid)
+    ended.wait()
+
+
+def test_what_breaks_a_part_off_is_told_with_what_was_found_by_then() -> None:
+    async def breaks() -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.wait_for(asyncio.Event().wait(), 0.01))
+        return ""
+
+    said = StringIO()
+    fire = Fire(Context(Path(), True, {}, Console(file=said)), 1, Path())
+    assert run_out(fire, breaks()).startswith("the run broke off: ExceptionGroup(")
+    assert "TimeoutError" in said.getvalue()
 
 
 def test_a_traceback_is_found_in_either_form_and_the_place_of_the_metrics_too(tmp_path: Path) -> None:

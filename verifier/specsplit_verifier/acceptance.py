@@ -9,7 +9,9 @@ from typing import Final
 _BINS: Final = 10
 """By halves of survival; the last bin has all that is less likely."""
 _BELIEF: Final = 4.0
-"""Accepted nodes that the drafter's word counts as, in every bin and in every session."""
+"""Accepted nodes that the drafter's word counts as in every bin."""
+_SESSION_BELIEF: Final = 32.0
+"""Accepted nodes that what became of the drafter's other nodes counts as in every session (docs/log.md, 2026-11-23)."""
 
 
 class Acceptance:
@@ -43,11 +45,11 @@ class SessionAcceptance:
     @property
     def level(self) -> float:
         """How often nodes were accepted here, relative to what was said of them: so of those that are still to come."""
-        return (self._accepted + _BELIEF) / (self._said + _BELIEF)
+        return (self._accepted + _SESSION_BELIEF) / (self._said + _SESSION_BELIEF)
 
     def corrected(self, survivals: Iterable[float]) -> Iterator[float]:
         """Survivals of nodes, best first, as they have shown to be here: none is above 1, and they fall as the drafter's do."""
-        ratios, own, least = self._drafter.ratios, (self._accepted + _BELIEF) / (self._expected + _BELIEF), 1.0
+        ratios, own, least = self._drafter.ratios, (self._accepted + _SESSION_BELIEF) / (self._expected + _SESSION_BELIEF), 1.0
         for survival in survivals:
             least = min(least, survival * ratios[bin_of(survival)] * own)
             yield least
