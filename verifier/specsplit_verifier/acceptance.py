@@ -49,7 +49,8 @@ class SessionAcceptance:
 
     def corrected(self, survivals: Iterable[float]) -> Iterator[float]:
         """Survivals of nodes, best first, as they have shown to be here: none is above 1, and they fall as the drafter's do."""
-        ratios, own, least = self._drafter.ratios, (self._accepted + _SESSION_BELIEF) / (self._expected + _SESSION_BELIEF), 1.0
+        own = (self._accepted + _SESSION_BELIEF) / (self._expected + _SESSION_BELIEF)
+        ratios, least = self._drafter.ratios, 1.0
         for survival in survivals:
             least = min(least, survival * ratios[bin_of(survival)] * own)
             yield least
