@@ -201,8 +201,8 @@ def test_greedy_text_is_the_same_in_a_batch_of_eight(
 ) -> None:
     """Every prompt is written by one or two of the kinds, and each of them fills the batch and fills it again."""
     own = slice(KINDS.index(drafter) % 4, None, 4)
-    written, accepted = write_all(wide, prompts[own], drafter, in_flight=8, plan=AHEAD)
-    assert written == references[own]
+    written, accepted = write_all(wide, prompts[own], drafter, in_flight=8, plan=AHEAD, max_tokens=FEWER_TOKENS)
+    assert written == beginnings(references[own], FEWER_TOKENS)
     assert drafter != "none" or accepted == 0
 
 
