@@ -52,6 +52,8 @@ drift: $(STAMP) ## is the generated code what the protos give?
 	@echo "drift: specsplit/v1 against protos/specsplit/v1"
 	@$(BIN)/python scripts/generate_protos.py --check
 
+# Dozens of processes are started from nothing: none compiles what another one has.
+unit: export PYTHONDONTWRITEBYTECODE =
 unit: $(STAMP) ## pytest, in a few processes
 	@echo "unit: pytest"
 	@$(BIN)/pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder || { \

@@ -48,7 +48,7 @@ def run(fire: Fire, seconds: float) -> Findings:
     with fire.cluster("chaos", verifiers=VERIFIERS) as (cluster, logs):
         chaos = Chaos(fire, cluster, logs)
         left = run_out(fire, chaos.run(seconds))
-    chaos.report(findings, expected_kinds(seconds))
+    chaos.report(findings, expected_kinds(chaos.lasted_s))
     conclude(findings, chaos.load, logs, chaos.samples, left)
     return findings
 
@@ -65,6 +65,8 @@ class Chaos:
     def __init__(self, fire: Fire, cluster: LocalCluster, logs: Logs) -> None:
         self.load = Load(fire, cluster.address, CALLERS)
         self.samples = Samples()
+        self.lasted_s = 0.0
+        """For so long faults struck, or were to when it broke off."""
         self._fire = fire
         self._cluster = cluster
         self._logs = logs
@@ -80,6 +82,7 @@ class Chaos:
 
     async def run(self, seconds: float) -> str:
         """What was left when all was over."""
+        until, self.lasted_s = time.monotonic() + seconds, seconds
         async with beside(
             self.samples.keep(self._cluster, self._logs, SAMPLE_S),
             self._mutes.run(),
@@ -87,7 +90,8 @@ class Chaos:
             tell(self._fire, seconds, self.load, self._told),
         ):
             async with self.load:
-                await self._strike_all(time.monotonic() + seconds)
+                await self._strike_all(until)
+                self.lasted_s -= until - self._fire.ending.sooner(until)
                 await self._go_on()
             return await settled(self._cluster.address)
 
@@ -106,10 +110,10 @@ class Chaos:
         return f"{self._struck.total()} faults; now at {', '.join(self._suffering) or 'nobody'}"
 
     async def _strike_all(self, until: float) -> None:
-        """Faults until then; at the end everybody is there."""
+        """Faults until then, or until the run is told to end; at the end everybody is there."""
         for fault in faults(self._fire.chance("faults"), PLACES):
             await asyncio.sleep(fault.pause_s)
-            if time.monotonic() > until:
+            if time.monotonic() > self._fire.ending.sooner(until):
                 break
             self._begin(fault)
             if not fault.joined:

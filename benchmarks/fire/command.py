@@ -6,18 +6,18 @@ import argparse
 import importlib
 import math
 import random
-import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Never
 
 from rich.console import Console
 
 from benchmarks.context import Context
+from benchmarks.fire.ending import Ending
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
 from benchmarks.fire.table import write
@@ -27,11 +27,10 @@ PARTS = {"chaos": "benchmarks.fire.chaos", "fuzz": "benchmarks.fire.fuzz.part", 
 """Each module has `run(fire, seconds) -> Findings`."""
 FOLDER = Path("build/fire")
 MINUTES, SHORT_MINUTES = 10.0, 0.5
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main(words: Sequence[str]) -> None:
-    """Run the parts asked for, print, write; status 1 if anything was found that must not be."""
+    """Run the parts asked for, print, write; status 1 if anything was found that must not be, 128 and more if told to end."""
     parser = _parser()
     options = parser.parse_args(words)
     if not (options.models / "target").is_dir():
@@ -42,40 +41,30 @@ def main(words: Sequence[str]) -> None:
     context = Context(options.models, options.short, describe(["python -m benchmarks fire", *words]), console)
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     minutes = (SHORT_MINUTES if options.short else MINUTES) if options.minutes is None else options.minutes
-    end_with_signals()
-    found = burn(context, options.part or [*PARTS], minutes, seed)
+    ending = Ending()
+    with ending.heeded():
+        found = burn(context, options.part or [*PARTS], minutes, seed, ending)
+    ending.leave()
     sys.exit(0 if all(each.sound for each in found) else 1)
 
 
-def end_with_signals() -> None:
-    """Let SIGTERM and SIGHUP end this process as an error would: processes that were stopped go on, all are told to leave.
-
-    One that is ignored, as under nohup, stays so.
-    """
-    for each in _ENDING:
-        if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, _end)
-
-
-def _end(number: int, frame: object) -> Never:
-    for each in _ENDING:  # a second one must not cut short what the first one began
-        signal.signal(each, signal.SIG_IGN)
-    sys.exit(128 + number)
-
-
-def burn(context: Context, parts: Sequence[str], minutes: float, seed: int) -> list[Findings]:
+def burn(
+    context: Context, parts: Sequence[str], minutes: float, seed: int, ending: Ending | None = None
+) -> list[Findings]:
     """Run these parts one after the other, for so many minutes each; what each found, which is printed and written too.
 
-    A part that breaks off is a fault, and the others run all the same. What was found by then is written too when the run is ended.
+    A part that breaks off is a fault, and the others run all the same. One during which the run is told to end is the last.
     """
     folder = FOLDER / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-seed-{seed}"
-    fire = Fire(context, seed, folder)
+    fire = Fire(context, seed, folder, ending or Ending())
     fire.say(f"seed {seed}; logs of the processes in {folder}")
     found: list[Findings] = []
     try:
         for part in parts:
             context.console.rule(part)
             found.append(_burnt(fire, part, minutes * 60))
+            if fire.ending.by:
+                break
     finally:
         if found:
             write(fire, minutes, found)
@@ -83,14 +72,18 @@ def burn(context: Context, parts: Sequence[str], minutes: float, seed: int) -> l
 
 
 def _burnt(fire: Fire, part: str, seconds: float) -> Findings:
-    """What a part found, or that it broke off."""
+    """What a part found, or that it broke off; and that it ended early, if it was told to."""
+    began = time.monotonic()
     try:
-        return importlib.import_module(PARTS[part]).run(fire, seconds)
+        findings = importlib.import_module(PARTS[part]).run(fire, seconds)
     except Exception as error:  # noqa: BLE001 (what the other parts find is written whatever this one does)
         fire.say(traceback.format_exc())
         findings = Findings(part)
         findings.must_be_none("broke off", [repr(error)])
-        return findings
+    if told := fire.ending.by:
+        when = f"told to by {told}, {fire.ending.at - began:.0f} s after its start; it was to last {seconds:g} s"
+        findings.must_be_none("ended early", [when])
+    return findings
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from benchmarks.context import Context
+from benchmarks.fire.ending import Ending
 from benchmarks.fire.logs import Logs
 from benchmarks.known import Known, known_texts
 from benchmarks.ports import free_ports
@@ -36,10 +37,12 @@ class Fire:
     """Decides everything that is drawn."""
     folder: Path
     """Of this run, below build/fire."""
+    ending: Ending = field(default_factory=Ending)
 
     def say(self, line: str) -> None:
         """Show a line of progress."""
-        self.context.console.print(line, highlight=False, markup=False)
+        with suppress(OSError):  # a terminal that has gone ends no part
+            self.context.console.print(line, highlight=False, markup=False)
 
     def chance(self, what: str) -> random.Random:
         """Draws of one stream, which no other stream disturbs."""
@@ -48,7 +51,8 @@ class Fire:
     @cached_property
     def known(self) -> Sequence[Known]:
         """The target's own texts, computed without drafter: greedy ones by transformers, seeded ones by a verifier alone."""
-        return asyncio.run(known_texts(self.context.target, LONGEST, choices=2))
+        with self.ending.starting():
+            return asyncio.run(known_texts(self.context.target, LONGEST, choices=2))
 
     @contextmanager
     def cluster(
@@ -56,7 +60,7 @@ class Fire:
     ) -> Iterator[tuple[LocalCluster, Logs]]:
         """A cluster of processes, and their logs, which stay in the folder `part` of this run. The coordinator keeps its port.
 
-        To be entered outside of an event loop. At the end everybody is told to leave.
+        To be entered outside of an event loop. At the end everybody is told to leave. Raises SystemExit if the run was told to end.
         """
         models = {
             kind: self.context.models / folder for kind, folder in (("standalone", "draft"), ("eagle3", "eagle3"))
@@ -67,6 +71,10 @@ class Fire:
                 listen=f"127.0.0.1:{free_ports(1)}", coordinator=COORDINATOR | EVERYBODY, verifier=VERIFIER | EVERYBODY,
                 drafter=DRAFTER | EVERYBODY, listener=logs.hear, stop_timeout_s=STOP_S,
             )  # fmt: skip
-            with cluster:
+            try:
+                with self.ending.starting():
+                    cluster.start()
                 yield cluster, logs
+            finally:
+                cluster.stop()
             logs.left(cluster.children)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from benchmarks.fire.beside import beside
@@ -36,7 +35,7 @@ async def _soaked(fire: Fire, cluster: LocalCluster, logs: Logs, load: Load, sam
     every_s = max(LEAST_SAMPLE_S, seconds / MOST_SAMPLES)
     async with beside(samples.keep(cluster, logs, every_s), tell(fire, seconds, load, lambda: _told(samples))):
         async with load:
-            await asyncio.sleep(seconds)
+            await fire.ending.wait(seconds)
         return await settled(cluster.address)
 
 

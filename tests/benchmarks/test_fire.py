@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -23,6 +25,7 @@ from benchmarks.context import Context
 from benchmarks.fire import command, recovery, table
 from benchmarks.fire.asking import Asking
 from benchmarks.fire.chaos import expected_kinds
+from benchmarks.fire.ending import SIGNALS, Ending
 from benchmarks.fire.faults import LOST_AFTER_S, Deed, Service, faults
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
@@ -295,25 +298,118 @@ def test_the_table_keeps_the_rows_of_parts_that_did_not_run(tmp_path: Path, monk
     assert both.notes == [table.NOTHING_WRONG, *table.NOTES]
 
 
-def test_a_signal_that_ends_the_run_lets_it_clean_up() -> None:
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    """Whatever the process that runs the tests makes of them."""
+    before = {each: signal.signal(each, signal.SIG_DFL) for each in SIGNALS}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+def ended_by(told: signal.Signals) -> Callable[[Fire, float], Findings]:
+    """A part during which the run is told to end."""
+
+    def run(fire: Fire, seconds: float) -> Findings:
+        async def work() -> str:
+            signal.raise_signal(told)
+            await fire.ending.wait(seconds)
+            return ""
+
+        findings = Findings("chaos")
+        findings.must_be_none("left over", [left] if (left := run_out(fire, work())) else [])
+        return findings
+
+    return run
+
+
+@pytest.mark.usefixtures("usual_signals")
+@pytest.mark.parametrize("told", SIGNALS)
+def test_a_part_that_is_told_to_end_is_judged_written_and_the_last(
+    told: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("benchmarks.fire.chaos.run", ended_by(told))
+    machine: dict[str, object] = {"commit": "abc", "date": "today", "load_average_at_start": 0.1}
+    ending = Ending()
+    with ending.heeded():
+        (chaos,) = command.burn(
+            Context(tmp_path, True, machine, Console(quiet=True)), ["chaos", "soak"], 2.0, 5, ending
+        )
+    early = f"chaos: ended early: told to by {told.name}, 0 s after its start; it was to last 120 s"
+    assert chaos.faults == [early]
+    written = json.loads((tmp_path / "build" / "results" / "fire.json").read_text())
+    assert [row["what"] for row in written["rows"]] == ["run", MUST_NOT_BE, "left over", "ended early"]
+    assert f"{table.WRONG}{early}." in written["notes"]
+    with pytest.raises(SystemExit, match=f"^{128 + told}$"):
+        ending.leave()
+
+
+@pytest.mark.usefixtures("usual_signals")
+def test_a_run_that_is_told_to_end_while_a_part_starts_ends_there() -> None:
+    fire = Fire(Context(Path(), True, {}, Console(quiet=True)), 1, Path())
+    with fire.ending.heeded(), pytest.raises(SystemExit, match=r"^143$"), fire.ending.starting():
+        _told_to_end()
+    with pytest.raises(SystemExit, match=r"^143$"), fire.cluster("chaos"):
+        pytest.fail("its processes were started")
+
+
+def _told_to_end() -> None:
+    signal.raise_signal(signal.SIGTERM)
+    time.sleep(60)
+
+
+@pytest.mark.usefixtures("usual_signals")
+def test_only_ctrl_c_cuts_short_how_a_run_ends() -> None:
+    ending = Ending()
+    with ending.heeded():
+        for each in (signal.SIGHUP, signal.SIGTERM):
+            signal.raise_signal(each)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert ending.by == "SIGHUP" and ending.sooner(math.inf) == ending.at <= time.monotonic()
+
+
+@pytest.mark.usefixtures("usual_signals")
+def test_a_signal_that_is_ignored_stays_so_and_the_others_are_as_they_were() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with (ending := Ending()).heeded():
+        signal.raise_signal(signal.SIGHUP)
+    assert not ending.by and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+def test_sigterm_ends_the_command_with_its_processes_and_a_table(tmp_path: Path) -> None:
     script = """
-import asyncio
-from benchmarks.fire.command import end_with_signals
+import os, subprocess, sys
+from benchmarks.fire import command, soak
+from benchmarks.fire.findings import Findings
+from benchmarks.fire.verdict import run_out
 
-async def stopped() -> None:
-    try:
-        print("stopped", flush=True)
-        await asyncio.sleep(60)
-    finally:
-        print("goes on", flush=True)
+def run(fire, seconds):
+    with subprocess.Popen(["sleep", "60"]) as child:
+        async def work():
+            print(child.pid, flush=True)
+            await fire.ending.wait(seconds)
+            return ""
 
-end_with_signals()
-asyncio.run(stopped())
+        run_out(fire, work())
+        child.terminate()
+    return Findings("soak")
+
+soak.run = run
+os.chdir(sys.argv[1])
+command.main(["soak", "--short", "--models", sys.argv[2]])
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None and run.stdout.readline() == "stopped\n"
+    words = [sys.executable, "-c", script, str(tmp_path), str(Path("models/pocket").absolute())]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None and run.stderr is not None
+        pid = next(int(line) for line in run.stdout if line.strip().isdecimal())
         run.terminate()
-        assert run.stdout.read() == "goes on\n" and run.wait() == 128 + signal.SIGTERM
+        said = run.stdout.read()
+        assert "told to end" in run.stderr.read() and run.wait() == 128 + signal.SIGTERM, said
+    assert not Path(f"/proc/{pid}").exists()
+    assert "told to by SIGTERM" in (tmp_path / "build" / "results" / "fire.md").read_text()
 
 
 def test_what_is_told_is_shown_as_it_is_whatever_brackets_it_has(

@@ -20,6 +20,7 @@ from rich.console import Console
 from benchmarks.context import Context
 from benchmarks.fire.fire import Fire
 from benchmarks.fire.fuzz import borders, calls, servers
+from benchmarks.fire.fuzz import storm as storms
 from benchmarks.fire.fuzz.__main__ import arguments
 from benchmarks.fire.fuzz.calls import HEALTH, REFLECTION, SILENT_S, Ended, Manner, Method, call, methods_of
 from benchmarks.fire.fuzz.case import Case
@@ -32,6 +33,8 @@ from benchmarks.fire.fuzz.relay import relayed
 from benchmarks.fire.fuzz.scene import Spite
 from benchmarks.fire.fuzz.storm import Storm
 from benchmarks.fire.fuzz.tally import Tally
+from benchmarks.known import Known
+from benchmarks.ports import free_ports
 from specsplit.cli.tokens import write
 from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
 from specsplit.rpc.permissions import PERMISSIONS
@@ -227,6 +230,18 @@ def test_the_command_that_is_told_plays_the_cases_to_blame_on_a_ground_like_that
 def test_without_a_case_to_blame_the_run_is_to_be_repeated(tmp_path: Path) -> None:
     told = replay(*stormed(tmp_path, short=True))
     assert told == "no single case is to blame; once more: python -m benchmarks fire fuzz --seed 5 --short"
+
+
+async def test_a_storm_ends_when_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against ports at which nobody listens."""
+    monkeypatch.setattr(storms, "REST_S", 0.0)
+    write(tmp_path, ROLES)
+    first = free_ports(6)
+    at = [f"127.0.0.1:{first + each}" for each in range(6)]
+    storm = Storm(Ground(at[0], at[1], at[2], [at[3]], at[4], at[5], (), tmp_path), {}, 5, lambda _: None)
+    asyncio.get_running_loop().call_later(0.5, storm.ending.tell, "SIGTERM")
+    await storm.run([Known((1,), 0.0, 0, (5,) * 64)], Corpus([]), 600.0)
+    assert storm.tally.cases and storm.seconds < 100 and not storm.tally.running
 
 
 @pytest.mark.parametrize("name", ["client", "client:x", "nobody:3", ":3"])

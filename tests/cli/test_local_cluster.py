@@ -27,17 +27,23 @@ def lines() -> list[tuple[str, str]]:
     return []
 
 
-@pytest.fixture
-def cluster(lines: list[tuple[str, str]]) -> Iterator[LocalCluster]:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Whoever ends a drafter of it starts another."""
     with LocalCluster(
         POCKET,
         verifiers=0,
         drafters=["ngram"],
         coordinator={"lost_after_ms": 1500, "heartbeat_ms": 100},
         drafter={"max_sessions": 5},
-        listener=lambda name, line: lines.append((name, line)),
     ) as cluster:
         yield cluster
+
+
+def members(cluster: LocalCluster) -> dict[str, int]:
+    """How many sessions each may have."""
+    with cluster.client() as client:
+        return {member.member_id: member.max_sessions for member in client.cluster().members}
 
 
 def test_inside_it_everyone_has_joined_and_outside_everyone_is_gone(lines: list[tuple[str, str]]) -> None:
@@ -55,10 +61,11 @@ def test_inside_it_everyone_has_joined_and_outside_everyone_is_gone(lines: list[
 
 
 def test_settings_reach_the_children_and_more_can_be_added(cluster: LocalCluster) -> None:
-    cluster.spawn_drafter("ngram", max_sessions=6)
+    before = members(cluster)
+    assert set(before.values()) == {5}
+    more = cluster.spawn_drafter("ngram", max_sessions=6)
     cluster.wait_joined()
-    with cluster.client() as client:
-        assert {m.member_id: m.max_sessions for m in client.cluster().members} == {"ngram-0": 5, "ngram-1": 6}
+    assert members(cluster) == before | {more.name: 6}
 
 
 def told(cluster: LocalCluster, kind: DrafterKind | str, **settings: object) -> dict[str, str]:
@@ -84,32 +91,33 @@ def test_one_folder_alone_is_the_standalone_kinds() -> None:
 
 
 def test_a_drafter_without_the_model_that_its_kind_needs_is_not_started(cluster: LocalCluster) -> None:
+    before = list(cluster.drafters)
     for kind in DrafterKind:
         if kind.needs_model:
             with pytest.raises(Unavailable, match=f"a drafter of kind {kind.value} needs a model"):
                 cluster.spawn_drafter(kind)
-    assert len(cluster.drafters) == 1
+    assert cluster.drafters == before
 
 
 def test_a_killed_child_is_dead_and_leaves_the_cluster(cluster: LocalCluster) -> None:
-    (drafter,) = cluster.drafters
+    there, dead = members(cluster), cluster.dead
+    drafter = next(each for each in cluster.drafters if each.alive)
     drafter.kill()
-    assert cluster.dead == [drafter]
+    assert {*cluster.dead} - {*dead} == {drafter}
     assert drafter.process.returncode == -signal.SIGKILL
-    cluster.spawn_drafter("ngram")
+    another = cluster.spawn_drafter("ngram")
     cluster.wait_joined()
-    with cluster.client() as client:
-        assert [member.member_id for member in client.cluster().members] == ["ngram-1"]
+    assert {*members(cluster)} == {*there} - {drafter.name} | {another.name}
 
 
 def test_a_child_that_was_told_to_end_is_not_waited_for(cluster: LocalCluster) -> None:
-    (drafter,) = cluster.drafters
+    there = members(cluster)
+    drafter = next(each for each in cluster.drafters if each.alive)
     drafter.terminate()
     drafter.wait(30)
-    cluster.spawn_drafter("ngram")
+    another = cluster.spawn_drafter("ngram")
     cluster.wait_joined()
-    with cluster.client() as client:
-        assert [member.member_id for member in client.cluster().members] == ["ngram-1"]
+    assert {*members(cluster)} == {*there} - {drafter.name} | {another.name}
 
 
 def test_a_child_that_cannot_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:

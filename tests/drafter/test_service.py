@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import product
 from pathlib import Path
 
 import grpc
@@ -181,38 +182,49 @@ async def test_a_standalone_drafter_loads_grows_and_refuses_another_vocabulary(f
         await stream.close()
 
 
-@pytest.mark.parametrize("limit", [{"top_p": 0.9}, {"top_k": 3}, {"min_p": 0.5}, {}], ids=str)
-@pytest.mark.parametrize("temperature", [1e39, 1e308, 5e-324, 10_000.0])
-async def test_no_sampling_on_the_wire_keeps_a_drafter_from_serving_others(
-    folder: Path, tmp_path: Path, temperature: float, limit: dict[str, float]
-) -> None:
+async def test_no_sampling_on_the_wire_keeps_a_drafter_from_serving_others(folder: Path, tmp_path: Path) -> None:
     """A head that proposes some tokens only: the others' logits are -inf, and what a temperature does to those is its undoing."""
     head = _some_tokens(tmp_path)
     settings = DrafterSettings(kind=DrafterKind.EAGLE3, model=tmp_path, target=folder, kv_tokens=1024)
+    limits: list[dict[str, float]] = [{"top_p": 0.9}, {"top_k": 3}, {"min_p": 0.5}, {}]
     async with drafter(settings) as (_, channel, task):
-        stream, prompt = Stream(channel), [1, 2, 3]
-        hostile = drafter_pb2.OpenEvent(
-            token_ids=prompt,
-            max_nodes=8,
-            vocabulary=common_pb2.Vocabulary(size=32),
-            sampling=common_pb2.Sampling(temperature=temperature, seed=1, **limit),  # pyright: ignore[reportArgumentType]
-            features=wire.open_to_wire(open_event(prompt, features=layout_of(head))).features,
-        )
-        stream.send_raw(drafter_pb2.DraftRequest(events=[drafter_pb2.DraftRequestEvent(session_id=666, open=hostile)]))
-        stream.send((666, event_of(head, prompt, 0, 2)))
-        if temperature > 10_000:
-            refusal = await stream.refused(666)
-            assert refusal.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
-            assert "expected a number in [0, 10,000]" in refusal.message
-        else:
-            assert await stream.next_of(666)
-        stream.send((1, open_event(prompt, vocabulary=VOCABULARY, features=layout_of(head))))
-        assert await stream.next_of(1) == Grow(0, resting=True)
-        stream.send((1, event_of(head, prompt, 0, 2)))
-        assert await stream.next_of(1) == FeaturesRead(2)
-        assert (await stream.grown(1)).ids
-        assert not task.done()
+        stream = Stream(channel)
+        for number, (temperature, limit) in enumerate(product([1e39, 1e308, 5e-324, 10_000.0], limits)):
+            hostile, honest = 2 * number + 1, 2 * number + 2
+            await _sampled(stream, head, hostile, temperature, limit)
+            await _served(stream, head, honest)
+            assert not task.done(), (temperature, limit)
+            stream.send((hostile, Close()), (honest, Close()))
         await stream.close()
+
+
+async def _sampled(stream: Stream, head: Head, session: int, temperature: float, limit: dict[str, float]) -> None:
+    """It is refused, or answered."""
+    prompt = [1, 2, 3]
+    hostile = drafter_pb2.OpenEvent(
+        token_ids=prompt,
+        max_nodes=8,
+        vocabulary=common_pb2.Vocabulary(size=32),
+        sampling=common_pb2.Sampling(temperature=temperature, seed=1, **limit),  # pyright: ignore[reportArgumentType]
+        features=wire.open_to_wire(open_event(prompt, features=layout_of(head))).features,
+    )
+    stream.send_raw(drafter_pb2.DraftRequest(events=[drafter_pb2.DraftRequestEvent(session_id=session, open=hostile)]))
+    stream.send((session, event_of(head, prompt, 0, 2)))
+    if temperature > 10_000:
+        refusal = await stream.refused(session)
+        assert refusal.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+        assert "expected a number in [0, 10,000]" in refusal.message
+    else:
+        assert await stream.next_of(session)
+
+
+async def _served(stream: Stream, head: Head, session: int) -> None:
+    prompt = [1, 2, 3]
+    stream.send((session, open_event(prompt, vocabulary=VOCABULARY, features=layout_of(head))))
+    assert await stream.next_of(session) == Grow(0, resting=True)
+    stream.send((session, event_of(head, prompt, 0, 2)))
+    assert await stream.next_of(session) == FeaturesRead(2)
+    assert (await stream.grown(session)).ids
 
 
 def _some_tokens(folder: Path) -> Head:

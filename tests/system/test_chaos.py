@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +18,52 @@ from specsplit.requests import GenerateEvent
 from tests.system.conftest import PACED, WAITING, empty, eventually, letters
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
+KINDS = ["standalone", "ngram"]
+
+# Where two tests share a cluster, the first leaves it as it found it, and the second, right behind it, need not.
 
 
-def test_a_drafter_killed_in_mid_generation_costs_speed_and_nothing_else(alphabet: Path, erring: Path) -> None:
-    with LocalCluster(alphabet, erring, drafters=["standalone"], verifier=PACED) as cluster, cluster.client() as client:
+@pytest.fixture(scope="module")
+def one_draft(alphabet: Path, erring: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(alphabet, erring, drafters=["standalone"], verifier=PACED) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def one_ngram(alphabet: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(alphabet, drafters=["ngram"], verifier=PACED) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def two_of_each(alphabet: Path, erring: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(alphabet, erring, verifiers=2, drafters=KINDS, verifier=PACED) as cluster:
+        yield cluster
+
+
+def test_a_verifier_that_stands_still_blames_no_drafter(one_draft: LocalCluster) -> None:
+    cluster = one_draft
+    with cluster.client() as client:
+        text, accepted_after = "", 0
+        for event in client.stream("a", max_tokens=200, plan=WAITING):
+            if not text:
+                cluster.verifiers[0].suspend()
+                time.sleep(
+                    1.6
+                )  # longer than a drafter may leave a commit unanswered, and less than a member may be silent
+                cluster.verifiers[0].resume()
+            elif isinstance(event, Delta):
+                accepted_after += event.num_correct_drafts
+            text += event.text if isinstance(event, Delta) else ""
+        assert text == letters("a", 200)
+        assert accepted_after > 50, (
+            "the drafter was not given up: nobody else could have drafted, and none comes back so soon"
+        )
+
+
+def test_a_drafter_killed_in_mid_generation_costs_speed_and_nothing_else(one_draft: LocalCluster) -> None:
+    cluster = one_draft
+    with cluster.client() as client:
         text = ""
         for event in client.stream("a", max_tokens=300):
             if isinstance(event, Delta):
@@ -30,6 +72,77 @@ def test_a_drafter_killed_in_mid_generation_costs_speed_and_nothing_else(alphabe
                     cluster.drafters[0].kill()
         assert text == letters("a", 300)
         assert client.generate("a", max_tokens=10).text == letters("a", 10), "the next request does without, too"
+        eventually(lambda: empty(client.cluster()))
+
+
+def test_a_coordinator_that_stands_still_loses_nobody(one_ngram: LocalCluster) -> None:
+    cluster = one_ngram
+    with cluster.client() as client:
+        stream = client.stream("a", max_tokens=300)
+        text = ""
+        for event in stream:
+            if not text:
+                cluster.coordinator.suspend()
+                time.sleep(3.5)  # longer than a member may be silent; what members say meanwhile waits in sockets
+                cluster.coordinator.resume()
+            text += event.text if isinstance(event, Delta) else ""
+        assert text == letters("a", 300)
+        assert len(client.cluster().members) == 2
+        assert client.generate("b", max_tokens=5).text == letters("b", 5)
+
+
+def test_sigterm_lets_running_sessions_finish_and_exits_zero(one_ngram: LocalCluster) -> None:
+    cluster = one_ngram
+    with cluster.client() as client:
+        stream = client.stream("a", max_tokens=150)
+        text = ""
+        for event in stream:
+            if not text:
+                cluster.drafters[0].terminate()
+                cluster.verifiers[0].terminate()
+            text += event.text if isinstance(event, Delta) else ""
+        assert text == letters("a", 150)
+        assert cluster.verifiers[0].wait(15) == 0
+        assert cluster.drafters[0].wait(15) == 0
+        with pytest.raises(Unavailable):
+            client.generate("a", max_tokens=3, timeout_s=10)
+
+
+def test_one_drafter_serves_two_verifiers_and_one_verifier_uses_two_drafters(two_of_each: LocalCluster) -> None:
+    cluster = two_of_each
+    accepted: Counter[tuple[str, str]] = Counter()
+    with cluster.client() as client, ThreadPoolExecutor(4) as pool:
+        # Four at a time go to both verifiers; after one turn of the alphabet the text itself is a draft.
+        for kind in KINDS:
+            started = [
+                pool.submit(client.generate, letter, max_tokens=80, drafter=kind, plan=WAITING, timeout_s=60)
+                for letter in "abcd"
+            ]
+            results = [each.result() for each in started]
+            assert [result.text for result in results] == [letters(letter, 80) for letter in "abcd"]
+            for result in results:
+                accepted[result.done.verifier, result.done.drafter] += result.speculation.accepted
+    pairs = {(verifier.name, drafter.name) for verifier in cluster.verifiers for drafter in cluster.drafters}
+    assert set(accepted) == pairs
+    assert all(count > 0 for count in accepted.values()), accepted
+
+
+def test_the_sessions_of_a_killed_verifier_go_on_with_the_other_one(two_of_each: LocalCluster) -> None:
+    cluster = two_of_each
+    with cluster.client() as client, ThreadPoolExecutor(4) as pool:
+        others = [pool.submit(client.generate, letter, max_tokens=300, timeout_s=60) for letter in "bcde"]
+        text, done = "", None
+        for event in client.stream("a", max_tokens=300):
+            if isinstance(event, Delta):
+                text += event.text
+                if len(text) > 60 and not cluster.dead:
+                    cluster.verifiers[0].kill()
+            else:
+                done = event
+        assert text == letters("a", 300)
+        assert [other.result().text for other in others] == [letters(letter, 300) for letter in "bcde"]
+        assert done is not None and done.verifier == cluster.verifiers[1].name
+        assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (1, 300)
         eventually(lambda: empty(client.cluster()))
 
 
@@ -62,25 +175,6 @@ def test_a_drafter_that_sleeps_never_stalls_a_session(alphabet: Path, erring: Pa
             assert time.monotonic() - began < 15
         finally:
             cluster.drafters[0].resume()
-
-
-def test_the_sessions_of_a_killed_verifier_go_on_with_the_other_one(alphabet: Path, erring: Path) -> None:
-    cluster = LocalCluster(alphabet, erring, verifiers=2, drafters=["standalone"], verifier=PACED)
-    with cluster, cluster.client() as client, ThreadPoolExecutor(4) as pool:
-        others = [pool.submit(client.generate, letter, max_tokens=300, timeout_s=60) for letter in "bcde"]
-        text, done = "", None
-        for event in client.stream("a", max_tokens=300):
-            if isinstance(event, Delta):
-                text += event.text
-                if len(text) > 60 and not cluster.dead:
-                    cluster.verifiers[0].kill()
-            else:
-                done = event
-        assert text == letters("a", 300)
-        assert [other.result().text for other in others] == [letters(letter, 300) for letter in "bcde"]
-        assert done is not None and done.verifier == cluster.verifiers[1].name
-        assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (1, 300)
-        eventually(lambda: empty(client.cluster()))
 
 
 def test_when_the_only_verifier_comes_back_the_stream_goes_on(alphabet: Path) -> None:
@@ -122,57 +216,6 @@ def test_a_verifier_whose_time_to_drain_is_over_loses_no_request(alphabet: Path)
         assert cluster.verifiers[0].wait(15) == 0
 
 
-def test_sigterm_lets_running_sessions_finish_and_exits_zero(alphabet: Path) -> None:
-    with LocalCluster(alphabet, drafters=["ngram"], verifier=PACED) as cluster, cluster.client() as client:
-        stream = client.stream("a", max_tokens=150)
-        text = ""
-        for event in stream:
-            if not text:
-                cluster.drafters[0].terminate()
-                cluster.verifiers[0].terminate()
-            text += event.text if isinstance(event, Delta) else ""
-        assert text == letters("a", 150)
-        assert cluster.verifiers[0].wait(15) == 0
-        assert cluster.drafters[0].wait(15) == 0
-        with pytest.raises(Unavailable):
-            client.generate("a", max_tokens=3, timeout_s=10)
-
-
-def test_one_drafter_serves_two_verifiers_and_one_verifier_uses_two_drafters(alphabet: Path, erring: Path) -> None:
-    kinds = ["standalone", "ngram"]
-    accepted: Counter[tuple[str, str]] = Counter()
-    cluster = LocalCluster(alphabet, erring, verifiers=2, drafters=kinds, verifier=PACED)
-    with cluster, cluster.client() as client, ThreadPoolExecutor(4) as pool:
-        # Four at a time go to both verifiers; after one turn of the alphabet the text itself is a draft.
-        for kind in kinds:
-            started = [
-                pool.submit(client.generate, letter, max_tokens=80, drafter=kind, plan=WAITING, timeout_s=60)
-                for letter in "abcd"
-            ]
-            results = [each.result() for each in started]
-            assert [result.text for result in results] == [letters(letter, 80) for letter in "abcd"]
-            for result in results:
-                accepted[result.done.verifier, result.done.drafter] += result.speculation.accepted
-    pairs = {(verifier.name, drafter.name) for verifier in cluster.verifiers for drafter in cluster.drafters}
-    assert set(accepted) == pairs
-    assert all(count > 0 for count in accepted.values()), accepted
-
-
-def test_a_coordinator_that_stands_still_loses_nobody(alphabet: Path) -> None:
-    with LocalCluster(alphabet, drafters=["ngram"], verifier=PACED) as cluster, cluster.client() as client:
-        stream = client.stream("a", max_tokens=300)
-        text = ""
-        for event in stream:
-            if not text:
-                cluster.coordinator.suspend()
-                time.sleep(3.5)  # longer than a member may be silent; what members say meanwhile waits in sockets
-                cluster.coordinator.resume()
-            text += event.text if isinstance(event, Delta) else ""
-        assert text == letters("a", 300)
-        assert len(client.cluster().members) == 2
-        assert client.generate("b", max_tokens=5).text == letters("b", 5)
-
-
 def test_a_killed_coordinator_comes_back_and_a_stream_that_it_broke_is_resumed_without_a_token_twice() -> None:
     asked = make_request("def mean(values):\n", temperature=0.9, seed=7, max_tokens=60)
     came: list[GenerateEvent] = []
@@ -205,22 +248,3 @@ def tokens_of(events: Iterable[GenerateEvent]) -> tuple[int, ...]:
 
 def text_of(events: Iterable[GenerateEvent]) -> str:
     return "".join(event.text for event in events if isinstance(event, Delta))
-
-
-def test_a_verifier_that_stands_still_blames_no_drafter(alphabet: Path, erring: Path) -> None:
-    with LocalCluster(alphabet, erring, drafters=["standalone"], verifier=PACED) as cluster, cluster.client() as client:
-        text, accepted_after = "", 0
-        for event in client.stream("a", max_tokens=200, plan=WAITING):
-            if not text:
-                cluster.verifiers[0].suspend()
-                time.sleep(
-                    1.6
-                )  # longer than a drafter may leave a commit unanswered, and less than a member may be silent
-                cluster.verifiers[0].resume()
-            elif isinstance(event, Delta):
-                accepted_after += event.num_correct_drafts
-            text += event.text if isinstance(event, Delta) else ""
-        assert text == letters("a", 200)
-        assert accepted_after > 50, (
-            "the drafter was not given up: nobody else could have drafted, and none comes back so soon"
-        )

@@ -20,9 +20,11 @@ def main() -> None:
     options = arguments().parse_args()
     context = Context(options.models, options.short, machine=describe(sys.argv), console=Console(width=160))
     fire = Fire(context, options.seed, Path("build/fire") / f"again-{options.seed}")
-    found = run(fire, 60.0, options.only, options.corpus)
+    with fire.ending.heeded():
+        found = run(fire, 60.0, options.only, options.corpus)
     for fault in found.faults:
         fire.say(fault)
+    fire.ending.leave()
     sys.exit(0 if found.sound else 1)
 
 

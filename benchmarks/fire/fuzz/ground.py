@@ -146,12 +146,16 @@ def _members(client: Client) -> int:
 
 @contextmanager
 def ground(fire: Fire, logs: Logs, *, long: bool) -> Iterator[tuple[Ground, Mapping[str, Child]]]:
-    """The ground, and its processes by name. To be entered outside of an event loop; at the end everybody is told to leave."""
+    """The ground, and its processes by name. To be entered outside of an event loop; at the end everybody is told to leave.
+
+    Raises SystemExit if the run was told to end.
+    """
     processes = _Processes(fire, logs)
     try:
-        processes.start(long=long)
-        found = processes.ground()
-        processes.wait_joined(found)
+        with fire.ending.starting():
+            processes.start(long=long)
+            found = processes.ground()
+            processes.wait_joined(found)
         yield found, processes.started
         logs.look(processes.started.values())
         processes.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from benchmarks.fire.fuzz.memory import shares
 from benchmarks.fire.fuzz.recording import recorded
 from benchmarks.fire.fuzz.storm import Storm
 from benchmarks.fire.logs import Logs
+from benchmarks.fire.verdict import run_out
 
 AIM = "10^6"
 """Messages."""
@@ -29,8 +29,9 @@ def run(fire: Fire, seconds: float, only: Sequence[str] = (), heard: Path | None
     cases = [Case.named(fire.seed, name) for name in only]
     with Logs(fire.folder / "fuzz") as logs:
         with ground(fire, logs, long=not fire.context.quick) as (place, children):
-            storm = Storm(place, children, fire.seed, fire.say)
-            asyncio.run(_stormed(fire, storm, place, seconds, cases, heard))
+            storm = Storm(place, children, fire.seed, fire.say, ending=fire.ending)
+            broke_off = run_out(fire, _stormed(fire, storm, place, seconds, cases, heard))
+            storm.left += [broke_off] if broke_off else []
         storm.memory.write(fire.folder / "fuzz" / "memory.json")
         _report(findings, storm, logs)
     if findings.faults:
@@ -40,11 +41,13 @@ def run(fire: Fire, seconds: float, only: Sequence[str] = (), heard: Path | None
 
 async def _stormed(
     fire: Fire, storm: Storm, place: Ground, seconds: float, only: Sequence[Case], heard: Path | None
-) -> None:
+) -> str:
+    """Nothing: what is left over the storm knows."""
     corpus = await recorded(place, fire.known) if heard is None else Corpus.read(heard)
     corpus.write(_corpus_of(fire))
     fire.say(f"honest messages by method: {corpus.counts}")
     await storm.run(fire.known, corpus, seconds, only)
+    return ""
 
 
 def replay(fire: Fire, storm: Storm) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from benchmarks.fire.ending import POLL_S, Ending
 from benchmarks.fire.fuzz.case import Case
 from benchmarks.fire.fuzz.corpus import Corpus
 from benchmarks.fire.fuzz.ground import Ground
@@ -75,9 +76,10 @@ class Storm:
     left: list[str] = field(default_factory=list[str])
     """A sentence on what was still there when all was over."""
     seconds: float = 0.0
+    ending: Ending = field(default_factory=Ending)
 
     async def run(self, known: Sequence[Known], corpus: Corpus, seconds: float, only: Sequence[Case] = ()) -> None:
-        """Let every party act for so long; or have these cases again, one after the other."""
+        """Let every party act for so long, or have these cases again, one after the other; until the run is told to end."""
         scene = Scene(self.ground, known, corpus, self.tally)
         began = time.monotonic()
         async with AsyncExitStack() as stack:
@@ -86,7 +88,7 @@ class Storm:
             await stack.enter_async_context(directing(scene, self.seed, first))
             async with self._served(scene, began + seconds):
                 parties = _parties(scene)
-                for case in only:
+                for case in itertools.takewhile(lambda _: not self.ending.by, only):
                     await self._act(parties.get(case.party), case)
                 if not only:
                     await self._all(parties, began + seconds)
@@ -115,22 +117,29 @@ class Storm:
         return all(child.alive for child in self.children.values())
 
     async def _all(self, parties: Mapping[str, Party], until: float) -> None:
-        """Draw case after case until the time is over or a process is."""
+        """Draw case after case until the time is over, a process is, or the run is told to end."""
         order = random.Random(f"{self.seed} order")
         numbers = {name: itertools.count() for name in parties}
 
         async def worker() -> None:
-            while time.monotonic() < until and self._well:
+            while time.monotonic() < self.ending.sooner(until) and self._well:
                 name = order.choices([*parties], [_WEIGHTS[each] for each in parties])[0]
                 await self._act(parties[name], Case(self.seed, name, next(numbers[name])))
 
         workers = [asyncio.create_task(worker()) for _ in range(AT_ONCE)]
-        _, late = await asyncio.wait(workers, timeout=until + END_S - time.monotonic())
+        late = await self._late(workers, until)
         for case in [*self.tally.running]:
             self.tally.fault(case, f"was not over {END_S:g} s after the time was")
         for task in late:
             task.cancel()
         _raise_any(await asyncio.gather(*workers, return_exceptions=True))
+
+    async def _late(self, workers: Sequence[asyncio.Task[None]], until: float) -> set[asyncio.Task[None]]:
+        """Those that are at work still END_S after the time was over."""
+        late = set(workers)
+        while late and time.monotonic() < self.ending.sooner(until) + END_S:
+            _, late = await asyncio.wait(late, timeout=POLL_S)
+        return late
 
     async def _act(self, party: Party | None, case: Case) -> None:
         if party is None:  # a hostile coordinator waits for its members
@@ -165,7 +174,7 @@ class Storm:
                 told.add(fault)
                 self.say(fault)
             if tick % round(_TELL_S / _SAMPLE_S) == 0:
-                self.say(self._told(max(0.0, until - time.monotonic())))
+                self.say(self._told(max(0.0, self.ending.sooner(until) - time.monotonic())))
 
     @property
     def _wrong(self) -> list[str]:
