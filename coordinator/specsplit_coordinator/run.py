@@ -18,9 +18,10 @@ from specsplit.observe import TraceContext, fields
 from specsplit.requests import Delta, Done, GenerateEvent
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted
 from specsplit.values import FailoverCause, FinishReason, Usage, Vocabulary
-from specsplit_coordinator.admission import Admission, Lease
+from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.answer import Answer
 from specsplit_coordinator.engine_request import EngineRequest
+from specsplit_coordinator.lease import Lease
 from specsplit_coordinator.placement import DrafterPlacement
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import LoggedChoice, Remaining

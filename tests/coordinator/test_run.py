@@ -24,6 +24,7 @@ from specsplit_coordinator.placement import DrafterPlacement
 from specsplit_coordinator.quotas import Quota, Quotas
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import RequestLog
+from specsplit_coordinator.run import ClusterAccess
 from specsplit_coordinator.seat import Seat
 
 from .conftest import POCKET
@@ -51,9 +52,8 @@ def a_coordinator() -> tuple[Generator, Registry, Admission]:
     registry = Registry(VOCABULARY, clock, 9.0)
     admission, log = Admission(registry, 9, 1.0), RequestLog(clock, Tracing("coordinator", TraceScope()))
     draws, placement = Draws(lambda: 1, lambda: "drawn"), DrafterPlacement(Balance(registry, clock))
-    generator = Generator(
-        TOKENIZER, registry, admission, Preempting(), draws, log, Caps(), placement, Quotas(Quota(), clock, 1.0)
-    )
+    cluster = ClusterAccess(registry, admission, Preempting(), placement, VOCABULARY)
+    generator = Generator(TOKENIZER, cluster, draws, log, Caps(), Quotas(Quota(), clock, 1.0))
     return generator, registry, admission
 
 
