@@ -42,6 +42,7 @@ class Admission:
         self._failover_s = failover_s
         self._waiting: FairQueue[Place] = FairQueue()
         self.leases = Leases(self.serve_waiting)
+        """Those that are held now."""
         self._tickets = Tickets(registry, self.leases, self._waiting, max_queue, retry_after_s, quotas, self._note_idle)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -68,8 +69,31 @@ class Admission:
         Raises Unavailable if no verifier takes sessions; if it is `again`, after a while without any, and one that has just failed, or can
         never hold it, is not taken then. Cancelling gives the place in the queue back.
         """
-        granted: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        return await self._wait(Place(need or Need(), again, claim or Claim(), granted))
+        return await self.wait(self.line_up(need, again=again, claim=claim))
+
+    def line_up(self, need: Need | None = None, *, again: bool = False, claim: Claim | None = None) -> Place:
+        """Begin to wait for a place, as `enter` does; to be followed by `wait` or `leave`."""
+        place = Place(need or Need(), again, claim or Claim(), asyncio.get_running_loop().create_future())
+        self._waiting.add(place, place.claim, ahead=again)
+        self.serve_waiting()
+        return place
+
+    async def wait(self, place: Place) -> Lease:
+        """The lease of a place that was lined up for. Raises, and is cancelled, as `enter`."""
+        try:
+            return await place.granted
+        except asyncio.CancelledError:
+            self.leave(place)
+            raise
+
+    def leave(self, place: Place) -> None:
+        """Nobody waits for the place any more; it is given back if it has been granted meanwhile."""
+        granted = place.granted
+        if place in self._waiting:
+            self._waiting.remove(place)
+        if not granted.cancel() and not granted.cancelled() and granted.exception() is None:
+            granted.result().release()
+        self._note_idle()
 
     def better(self, preempted_by: Seat, need: Need) -> Lease | None:
         """A place for a session that its verifier had to preempt, where its pages are free now; None if there is none."""
@@ -123,21 +147,6 @@ class Admission:
     @property
     def _busy(self) -> bool:
         return bool(len(self.leases) or len(self._waiting) or len(self._tickets))
-
-    async def _wait(self, place: Place) -> Lease:
-        self._waiting.add(place, place.claim, ahead=place.again)
-        self.serve_waiting()
-        try:
-            return await place.granted
-        except asyncio.CancelledError:
-            granted = place.granted
-            if granted.done() and not granted.cancelled() and granted.exception() is None:
-                granted.result().release()  # served in the same turn of the loop in which the caller went away
-            raise
-        finally:
-            if place in self._waiting:
-                self._waiting.remove(place)
-            self._note_idle()
 
     def _note_idle(self) -> None:
         if not self._busy:

@@ -109,10 +109,14 @@ class Generator:
         use(read := logged.particulars.prompt_tokens + len(request.resume_from))
         choices = [run.events() for run in runs]
         try:
+            for run in runs:
+                run.line_up()
             async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
                 async for event in events:
                     yield event
         finally:
+            for run in runs:
+                run.leave()
             if logged.verifier is None:
                 use(-read)
 

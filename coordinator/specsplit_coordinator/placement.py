@@ -162,7 +162,9 @@ def choose_drafter(
         return min(
             taking, key=lambda seat: (seat.member_id in cooling_down, not seat.has_room, -score(seat)), default=None
         )
-    raise Unavailable(f"no {wish} drafter can serve this; {_what_is_there(drafters, target)}")
+    raise Unavailable(
+        f"no {wish} drafter can serve this; {_what_is_there(drafters, target)}; ask for another kind, or leave drafter out"
+    )
 
 
 class DrafterPlacement:

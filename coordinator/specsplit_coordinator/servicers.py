@@ -176,7 +176,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         if self._leaving:
             raise Unavailable(LEAVING)
         if len(self._memberships) >= MAX_MEMBERS:
-            raise Exhausted(f"the cluster has {MAX_MEMBERS:,} members, as many as it can have")
+            raise Exhausted(
+                f"the cluster has {MAX_MEMBERS:,} members, as many as it can have; stop one before another joins"
+            )
         if isinstance(who.role, ModelInfo):
             self._check_verifier(who.address)
         return who
