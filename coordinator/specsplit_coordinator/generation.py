@@ -18,19 +18,17 @@ from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import ModelInfo, Sampling, Stopping
 from specsplit.wire.common import check_bias, check_tokens
-from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.answer import Answer
 from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.engine_request import EngineRequest
 from specsplit_coordinator.fair_queue import Claim
 from specsplit_coordinator.merging import merged
 from specsplit_coordinator.output import Output
-from specsplit_coordinator.placement import DrafterPlacement, check_wish, choose_drafter
+from specsplit_coordinator.placement import check_wish, choose_drafter
 from specsplit_coordinator.prompt import PromptReader
 from specsplit_coordinator.quotas import Quotas
-from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import LoggedChoice, LoggedRequest, Particulars, Remaining, RequestLog
-from specsplit_coordinator.run import ClusterAccess, Decoder, Run
+from specsplit_coordinator.run import ClusterAccess, Run
 
 SHORT_ANSWER: Final = 256
 """Tokens of an answer to resume that are made text again on the event loop: some milliseconds."""
@@ -52,18 +50,15 @@ class Generator:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        registry: Registry,
-        admission: Admission,
-        decoder: Decoder,
+        cluster: ClusterAccess,
         draws: Draws,
         requests: RequestLog,
         caps: Caps,
-        placement: DrafterPlacement,
         quotas: Quotas,
     ) -> None:
         self._tokenizer = tokenizer
         self._reader = PromptReader(tokenizer)
-        self._cluster = ClusterAccess(registry, admission, decoder, placement, tokenizer.vocabulary)
+        self._cluster = cluster
         self._draws = draws
         self._requests = requests
         self._caps = caps
@@ -114,10 +109,14 @@ class Generator:
         use(read := logged.particulars.prompt_tokens + len(request.resume_from))
         choices = [run.events() for run in runs]
         try:
+            for run in runs:
+                run.line_up()
             async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
                 async for event in events:
                     yield event
         finally:
+            for run in runs:
+                run.leave()
             if logged.verifier is None:
                 use(-read)
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from specsplit.values import Control, Plan, PlanChanges, TraceChanges, TraceScope
+from specsplit_coordinator.watchable import Watchable
 
 
-class Orders:
+class Orders(Watchable):
     """The changes in force, gathered from every call since the coordinator started."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._plan = PlanChanges()
         self._control = Control()
         self._tracing = TraceChanges()
-        self._watchers: list[Callable[[], None]] = []
 
     @property
     def plan(self) -> PlanChanges:
@@ -31,25 +30,16 @@ class Orders:
         """The changes to what everybody's own settings trace."""
         return self._tracing
 
-    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` after every change; what is returned ends that."""
-        self._watchers.append(callback)
-        return lambda: self._watchers.remove(callback)
-
     def change_plan(self, changes: PlanChanges, control: Control | None = None, *, reset: bool = False) -> None:
         """Add changes to those in force, or put them in their place. Raises InvalidRequest for a value out of range."""
         changes.over(Plan())
         control = control or Control()
         self._plan = changes if reset else changes.after(self._plan)
         self._control = control if reset else control.after(self._control)
-        self._changed()
+        self.changed()
 
     def change_tracing(self, changes: TraceChanges, *, reset: bool = False) -> None:
         """Add changes to those in force, or put them in their place. Raises InvalidRequest for a value out of range."""
         changes.over(TraceScope())
         self._tracing = changes if reset else changes.after(self._tracing)
-        self._changed()
-
-    def _changed(self) -> None:
-        for callback in [*self._watchers]:
-            callback()
+        self.changed()

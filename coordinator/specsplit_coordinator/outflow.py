@@ -71,7 +71,8 @@ class Outflow:
 
     def _too_much(self) -> Exhausted:
         return Exhausted(
-            f"the answer was given up with {self._bytes:,} bytes of it unread; at most {self._max_bytes:,} are kept for a caller"
+            f"the answer was given up with {self._bytes:,} bytes of it unread; at most {self._max_bytes:,} are kept for a caller, "
+            "so read it as it comes, or ask for less"
         )
 
     def _filled(self, pump: asyncio.Task[None]) -> None:

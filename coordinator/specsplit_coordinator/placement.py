@@ -9,9 +9,10 @@ from itertools import takewhile
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.values import DrafterInfo, DrafterKind, Vocabulary
 from specsplit_coordinator.balance import GUESS_STEPS, Balance
+from specsplit_coordinator.fit import fitting_info
 from specsplit_coordinator.need import Need
 from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.seat import KIND_ORDER, Seat, fitting_info
+from specsplit_coordinator.seat import KIND_ORDER, Seat
 
 EXPLORE_EVERY = 16
 """One greedy session in so many, and one sampled one, goes to the drafter of which such text has seen least lately, if that is less than
@@ -45,6 +46,16 @@ def candidates(verifiers: Sequence[Seat]) -> list[Seat]:
         )  # a group says the same of each of its ranks
         raise Unavailable(f"no verifier takes sessions: {why}; try again when one does")
     return [seat for seat in taking if seat.breaker.admits] or taking
+
+
+def free_places(registry: Registry) -> int:
+    """Count them on verifiers that take sessions. Raises Unavailable if there is none, and none that may be back in a moment."""
+    try:
+        return sum(seat.free_places for seat in candidates(registry.verifiers))
+    except Unavailable:
+        if registry.awaited:
+            return 0
+        raise
 
 
 def choose_verifier(
@@ -151,7 +162,9 @@ def choose_drafter(
         return min(
             taking, key=lambda seat: (seat.member_id in cooling_down, not seat.has_room, -score(seat)), default=None
         )
-    raise Unavailable(f"no {wish} drafter can serve this; {_what_is_there(drafters, target)}")
+    raise Unavailable(
+        f"no {wish} drafter can serve this; {_what_is_there(drafters, target)}; ask for another kind, or leave drafter out"
+    )
 
 
 class DrafterPlacement:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from specsplit.clock import Clock
 from specsplit.membership import HandOver
 from specsplit.observe import fields
-from specsplit_coordinator.admission import Admission, Lease
 from specsplit_coordinator.balance import TEXTS, Balance
+from specsplit_coordinator.lease import Lease, Leases
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.seat import Seat, endpoint_of, kind_of
 
@@ -69,10 +69,10 @@ class _Moved(NamedTuple):
 class Rebalancer:
     """Looks at how sessions are spread over drafters. A session whose caller asked for a kind of drafter keeps it."""
 
-    def __init__(self, registry: Registry, balance: Balance, admission: Admission, clock: Clock) -> None:
+    def __init__(self, registry: Registry, balance: Balance, leases: Leases, clock: Clock) -> None:
         self._registry = registry
         self._balance = balance
-        self._admission = admission
+        self._leases = leases
         self._clock = clock
         self._due = 0.0
         self._moved: dict[_Move, _Moved] = {}
@@ -138,7 +138,7 @@ class Rebalancer:
 
     def _hand_over(self, move: _Move) -> None:
         verifier, source, target, sampled = move
-        lease = self._admission.hand_over(verifier, source, target)
+        lease = self._leases.hand_over(verifier, source, target)
         self._moved[move] = _Moved(self._clock.now(), *self._counts(move), lease)
         verifier.hand_overs.append(HandOver(source.member_id, endpoint_of(target), 1, sampled, move.other_kind))
         self._registry.changed()

@@ -5,39 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specsplit.clock import Clock
-from specsplit.errors import Incompatible, InvalidRequest, Unavailable
-from specsplit.membership import GroupRank, Heartbeat, Member, Register, WaveReport
-from specsplit.values import Control, DrafterInfo, ModelInfo, Vocabulary
+from specsplit.errors import InvalidRequest, Unavailable
+from specsplit.membership import Heartbeat, Member, Register, WaveReport
+from specsplit.values import DrafterInfo, ModelInfo, Vocabulary
 from specsplit_coordinator.breaker import Breaker
-from specsplit_coordinator.groups import PATIENCE, Group
-from specsplit_coordinator.seat import Absence, Seat, fitting_info
+from specsplit_coordinator.fit import check_vocabulary, fitting_info
+from specsplit_coordinator.groups import Groups
+from specsplit_coordinator.seat import Absence, Seat
+from specsplit_coordinator.watchable import Watchable
 
 DRAFTER_COOL_DOWN_S = 5.0
 """How long a drafter that a verifier has just lost is the last choice for it."""
 
 
-class Registry:
-    """The members of one cluster, whose verifiers all serve the vocabulary of the coordinator's tokenizer."""
+class Registry(Watchable):
+    """The members of one cluster, whose verifiers all serve the vocabulary of the coordinator's tokenizer.
+
+    It changes whenever somebody comes, goes or drains.
+    """
 
     def __init__(self, vocabulary: Vocabulary, clock: Clock, lost_after_s: float) -> None:
+        super().__init__()
         self._vocabulary = vocabulary
         self._clock = clock
         self._lost_after_s = lost_after_s
         self._seats: dict[str, Seat] = {}
         self._away: dict[str, Seat] = {}
         """Verifiers whose streams have ended, by member id, for as long as a member may be silent: their sessions may go on."""
-        self._watchers: list[Callable[[], None]] = []
-        self._groups: dict[str, Group] = {}
-        """Those of which a rank is there, or was lately, by group id."""
+        self._groups = Groups(clock, lost_after_s)
         self.heartbeats = 0
         """Heartbeats of verifiers so far."""
         self.on_gone: list[Callable[[Seat], None]] = []
         """Called with every member that has left or was lost."""
-
-    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever somebody comes, goes or drains; what is returned ends that."""
-        self._watchers.append(callback)
-        return lambda: self._watchers.remove(callback)
 
     def register(self, who: Register) -> Seat:
         """Let a member in; one that was away a moment ago, and is still what it was, gets its seat back, with the sessions on it.
@@ -49,7 +48,7 @@ class Registry:
             problem = f"{who.member_id!r} is already in the cluster, at {taken.who.address}; choose another name"
             raise InvalidRequest("register.member_id", problem)
         if isinstance(who.role, ModelInfo):
-            self._require_same_vocabulary(who.member_id, who.role)
+            check_vocabulary(who.member_id, who.role, self._vocabulary, self.verifiers)
         seat = self._seats[who.member_id] = self._back(who) or self._seat(who)
         if (namesake := self._away.get(who.member_id)) is not None:
             self.remove(namesake, "another has its name now")
@@ -57,7 +56,7 @@ class Registry:
         return seat
 
     def _seat(self, who: Register) -> Seat:
-        group = None if who.group is None else self._joined(who.group)
+        group = None if who.group is None else self._groups.join(who.group)
         return Seat(who, self._clock.now(), Breaker(self._clock), group=group)
 
     def _back(self, who: Register) -> Seat | None:
@@ -68,15 +67,6 @@ class Registry:
         del self._away[who.member_id]
         seat.absence, seat.heard_at = None, self._clock.now()
         return seat
-
-    def _joined(self, who: GroupRank) -> Group:
-        group = self._groups.get(who.group_id) or Group(who.size)
-        first = group.empty
-        group.join(who)
-        if first:
-            group.since = self._clock.now()
-        self._groups[who.group_id] = group
-        return group
 
     def hear(self, seat: Seat, report: Heartbeat) -> None:
         """Note how a member fares."""
@@ -121,10 +111,8 @@ class Registry:
             return
         del (self._away if seat.absent else self._seats)[seat.member_id]
         seat.absence = Absence(why, for_good=True)
-        if seat.group is not None and seat.who.group is not None:
-            seat.group.lose(seat.who.group.rank)
-            if seat.group.empty:
-                seat.group.since = self._clock.now()
+        if seat.who.group is not None:
+            self._groups.lose(seat.who.group)
         for callback in [*seat.on_lost]:
             callback()
         for told in self.on_gone:
@@ -144,16 +132,8 @@ class Registry:
         silent = tuple(seat for seat in known if now - seat.heard_at > self._lost_after_s)
         for seat in silent:
             self.remove(seat, seat.absence.why if seat.absence else f"it was silent for {now - seat.heard_at:.1f} s")
-        self._look_at_groups(now)
+        self._groups.look()
         return silent
-
-    def _look_at_groups(self, now: float) -> None:
-        """Wake groups that have not been whole for long, and forget those of which no rank has come back."""
-        patience_s = PATIENCE * self._lost_after_s
-        for group_id, group in [*self._groups.items()]:
-            group.look(now, patience_s)
-            if group.empty and now - group.since > patience_s:
-                del self._groups[group_id]
 
     @property
     def clock(self) -> Clock:
@@ -186,16 +166,6 @@ class Registry:
         now = self._clock.now()
         return tuple(seat.seen(now) for seat in self._seats.values())
 
-    def check_known(self, control: Control) -> None:
-        """Raise Incompatible, naming it, if a verifier that is there cannot be told to use this controller."""
-        for seat in self.verifiers:
-            if not seat.knows(control):
-                known = ", ".join(seat.who.controllers) or "none"
-                raise Incompatible(
-                    f"verifier {seat.member_id} runs a build that cannot be told to use {control.wanted} (it knows: {known}); "
-                    "update it, or choose a controller that every verifier knows"
-                )
-
     @property
     def awaited(self) -> bool:
         """True if a verifier is away that may be back in a moment."""
@@ -214,18 +184,3 @@ class Registry:
     def usable_drafters(self) -> tuple[Seat, ...]:
         """The drafters that verifiers may use, in order of joining."""
         return tuple(seat for seat in self.drafters if fitting_info(seat, self._vocabulary) and not seat.closed_because)
-
-    def _require_same_vocabulary(self, member_id: str, model: ModelInfo) -> None:
-        mine = f"verifier {member_id} serves {model.model} with {model.vocabulary}"
-        if not model.vocabulary.fits(self._vocabulary):
-            raise Incompatible(f"vocabulary mismatch: {mine}; the coordinator's tokenizer has {self._vocabulary}")
-        for seat in self.verifiers:
-            other = seat.who.role
-            if isinstance(other, ModelInfo) and not model.vocabulary.fits(other.vocabulary):
-                theirs = f"verifier {seat.member_id} serves {other.model} with {other.vocabulary}"
-                raise Incompatible(f"vocabulary mismatch in one cluster: {mine}; {theirs}")
-
-    def changed(self) -> None:
-        """Tell whoever watches that there is something new."""
-        for callback in [*self._watchers]:
-            callback()

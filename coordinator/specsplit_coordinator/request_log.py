@@ -21,7 +21,7 @@ from specsplit.requests import Done, GenerateRequest
 from specsplit.rpc import code_of
 from specsplit.sessions import Finished, Tokens
 from specsplit.values import FailoverCause, FinishReason, SpeculationStatistics
-from specsplit_coordinator.admission import Lease
+from specsplit_coordinator.lease import Lease
 from specsplit_coordinator.request_trace import RequestTrace
 from specsplit_coordinator.seat import Seat
 

@@ -18,9 +18,12 @@ from specsplit.observe import TraceContext, fields
 from specsplit.requests import Delta, Done, GenerateEvent
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted
 from specsplit.values import FailoverCause, FinishReason, Usage, Vocabulary
-from specsplit_coordinator.admission import Admission, Lease
+from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.answer import Answer
 from specsplit_coordinator.engine_request import EngineRequest
+from specsplit_coordinator.lease import Lease
+from specsplit_coordinator.need import Need
+from specsplit_coordinator.place import Place
 from specsplit_coordinator.placement import DrafterPlacement
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import LoggedChoice, Remaining
@@ -76,6 +79,19 @@ class Run:
         """What its last verifier ended with, of those that failed it."""
         self._reserved: Lease | None = None
         """The place to which it moves from the verifier that preempted it."""
+        self._first: Place | None = None
+        """The place that it was lined up for before it was run."""
+
+    def line_up(self) -> None:
+        """Begin to wait for a verifier now, so that it is counted when the next request asks; `leave` has to be called at the end."""
+        if self._unfinished:
+            self._first = self._cluster.admission.line_up(self._need, claim=self._prepared.claim)
+
+    def leave(self) -> None:
+        """If it was never run it waits no longer. A second call does nothing."""
+        place, self._first = self._first, None
+        if place is not None:
+            self._cluster.admission.leave(place)
 
     async def events(self) -> AsyncGenerator[GenerateEvent, None]:
         """Its deltas and its Done. Raises SpecsplitError."""
@@ -89,7 +105,7 @@ class Run:
 
     async def _deltas(self) -> AsyncGenerator[Delta, None]:
         try:
-            while self._answer.end is None and not self._answer.full:
+            while self._unfinished:
                 async with aclosing(self._session()) as deltas:
                     async for delta in deltas:
                         yield delta
@@ -99,6 +115,10 @@ class Run:
         if self._answer.end is None:  # the verifier was lost behind the last token that there can be
             for delta in self._answer.finish(FinishReason.LENGTH):
                 yield delta
+
+    @property
+    def _unfinished(self) -> bool:
+        return self._answer.end is None and not self._answer.full
 
     async def _session(self) -> AsyncGenerator[Delta, None]:
         """What one session on a verifier adds to the answer. Raises SpecsplitError if the choice ends with that."""
@@ -123,14 +143,23 @@ class Run:
         failure = self._failure
         with self._logged.request.trace.stage("queue") as note:
             try:
-                need = self._prepared.need(self._answer)
-                lease = await self._cluster.admission.enter(need, again=failure is not None, claim=self._prepared.claim)
+                lease = await self._entered(again=failure is not None)
             except Unavailable as error:
                 if failure is None:
                     raise
                 raise Unavailable(f"{failure}; {error}") from error
             note("verifier", lease.verifier.member_id)
         return lease
+
+    async def _entered(self, *, again: bool) -> Lease:
+        first, self._first = self._first, None
+        if first is not None:
+            return await self._cluster.admission.wait(first)
+        return await self._cluster.admission.enter(self._need, again=again, claim=self._prepared.claim)
+
+    @property
+    def _need(self) -> Need:
+        return self._prepared.need(self._answer)
 
     def _take_drafter(self, lease: Lease) -> None:
         """Choose a drafter. Who has some of the answer does without one of the wished kind; for others, raises Unavailable and gives the
@@ -172,7 +201,7 @@ class Run:
         self._logged.preempted()
         if self._answer.full or len(self._answer.tokens) == begun:
             return
-        self._reserved = self._cluster.admission.better(verifier, self._prepared.need(self._answer))
+        self._reserved = self._cluster.admission.better(verifier, self._need)
         if self._reserved is not None:
             self._goes_on(FailoverCause.PREEMPTED)
 

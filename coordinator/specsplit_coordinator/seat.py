@@ -16,10 +16,9 @@ from specsplit.values import (
     ModelInfo,
     Plan,
     SpeculationReport,
-    Vocabulary,
 )
 from specsplit_coordinator.breaker import Breaker
-from specsplit_coordinator.groups import Group
+from specsplit_coordinator.group import Group
 
 KIND_ORDER = (
     DrafterKind.EAGLE3,
@@ -201,11 +200,3 @@ def kind_of(drafter: Seat) -> DrafterKind:
     """What it proposes with."""
     assert isinstance(drafter.who.role, DrafterInfo), "only drafters have a kind"
     return drafter.who.role.kind
-
-
-def fitting_info(seat: Seat, target: Vocabulary) -> DrafterInfo | None:
-    """What the drafter on `seat` says of itself, if it can draft for `target`."""
-    info = seat.who.role
-    if not isinstance(info, DrafterInfo) or (info.vocabulary is not None and not info.vocabulary.fits(target)):
-        return None
-    return info

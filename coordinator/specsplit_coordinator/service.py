@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
 
 from specsplit.clock import SystemClock
 from specsplit.interpreter import freeze_heap
@@ -33,13 +31,15 @@ from specsplit_coordinator.rebalancer import Rebalancer
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import RequestLog
 from specsplit_coordinator.rosters import Rosters
+from specsplit_coordinator.run import ClusterAccess
 from specsplit_coordinator.seat import Seat
 from specsplit_coordinator.servicers import ClusterServicer, CoordinatorServicer
-from specsplit_coordinator.sweeper import sweep
+from specsplit_coordinator.sweeper import Sweeper
 from specsplit_coordinator.telemetry import tell
 
 _SEED_BITS = 53
 """Drawn seeds fit a JSON number, so that every reader can give them back unchanged."""
+_DRAWS = Draws(lambda: secrets.randbits(_SEED_BITS), lambda: uuid.uuid4().hex)
 
 
 def main(settings: CoordinatorSettings) -> int:
@@ -52,39 +52,35 @@ class Coordinator:
 
     def __init__(self, settings: CoordinatorSettings, draws: Draws | None = None) -> None:
         """Reads the tokenizer. Raises LoadError, and Unavailable as `Server` does."""
-        tokenizer, clock = Tokenizer.load(settings.model), SystemClock()
-        draws = draws or Draws(lambda: secrets.randbits(_SEED_BITS), lambda: uuid.uuid4().hex)
-        services = (COORDINATOR_SERVICE, CLUSTER_SERVICE)
-        server = Server(
-            settings,
-            "coordinator",
-            services=services,
-            session_methods=("Generate",),
-            members_listen=settings.members_listen,
-        )
-        tracing = server.tracing
+        tokenizer, clock, server = Tokenizer.load(settings.model), SystemClock(), _server(settings)
         self.registry = Registry(tokenizer.vocabulary, clock, settings.lost_after_ms / 1000)
         quotas = Quotas(Quota.of(settings), clock, settings.retry_after_s)
         self.admission = Admission(
             self.registry, settings.max_queue, settings.retry_after_s, settings.failover_s, quotas
         )
         self.orders = Orders()
-        self.requests = RequestLog(clock, tracing)
+        self.requests = RequestLog(clock, server.tracing)
         self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen), clients=settings.named_clients)
-        dialler = Dialler(settings, tracing)
-        balance = Balance(self.registry, clock)
-        generator = Generator(
-            tokenizer,
-            self.registry,
-            self.admission,
-            dialler,
-            draws,
-            self.requests,
-            Caps.of(settings),
-            DrafterPlacement(balance),
-            quotas,
-        )
-        self._programs = CoordinatorServicer(
+        self.failed = asyncio.Event()
+        """Never set: nothing of it runs on a thread that could die."""
+        self._open = AsyncExitStack()
+        """What has to be closed at the end."""
+        dialler, balance = Dialler(settings, server.tracing), Balance(self.registry, clock)
+        self._open.push_async_callback(dialler.close)
+        cluster = ClusterAccess(self.registry, self.admission, dialler, DrafterPlacement(balance), tokenizer.vocabulary)
+        generator = Generator(tokenizer, cluster, draws or _DRAWS, self.requests, Caps.of(settings), quotas)
+        self._open.callback(generator.close)
+        self._programs = self._for_programs(settings, generator)
+        self._members = self._for_members(settings, balance)
+        snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
+        self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, dialler, self.requests))
+        rebalancer = Rebalancer(self.registry, balance, self.admission.leases, clock)
+        sweeper = Sweeper(self.registry, self.admission, rebalancer)
+        self.service = Service(settings, server, self.metrics, partial(self._load, sweeper))
+        self._wire()
+
+    def _for_programs(self, settings: CoordinatorSettings, generator: Generator) -> CoordinatorServicer:
+        return CoordinatorServicer(
             generator,
             self.registry,
             self._cluster,
@@ -92,26 +88,11 @@ class Coordinator:
             max_unread_bytes=settings.max_unread_bytes,
             unread_s=settings.unread_s,
         )
+
+    def _for_members(self, settings: CoordinatorSettings, balance: Balance) -> ClusterServicer:
         rosters = Rosters(self.registry, balance)
-        self._members = ClusterServicer(
-            self.registry,
-            rosters,
-            self.orders,
-            settings.heartbeat_ms,
-            lambda address: check_reachable("register.address", address, settings),
-        )
-        snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
-        self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, dialler, self.requests))
-        self.failed = asyncio.Event()
-        """Never set: nothing of it runs on a thread that could die."""
-        self._open = AsyncExitStack()
-        """What has to be closed at the end."""
-        self._open.callback(generator.close)
-        self._open.push_async_callback(dialler.close)
-        rebalancer = Rebalancer(self.registry, balance, self.admission, clock)
-        sweeping = partial(sweep, self.registry, self.admission, rebalancer, clock, settings.lost_after_ms / 1000)
-        self.service = Service(settings, server, self.metrics, partial(self._load, sweeping))
-        self._wire()
+        reachable = partial(check_reachable, "register.address", settings=settings)
+        return ClusterServicer(self.registry, rosters, self.orders, settings.heartbeat_ms, reachable)
 
     def _wire(self) -> None:
         """Connect the parts: who is told of what."""
@@ -125,11 +106,10 @@ class Coordinator:
             coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(self._programs, port)
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, server.members)
 
-    async def _load(self, sweeping: Callable[[], Coroutine[Any, Any, None]]) -> Coordinator:
+    async def _load(self, sweeper: Sweeper) -> Coordinator:
         await self.page.start()
         self._open.push_async_callback(self.page.stop)
-        sweeper = asyncio.create_task(sweeping())
-        self._open.callback(sweeper.cancel)
+        self._open.callback(asyncio.create_task(sweeper.run()).cancel)
         freeze_heap()
         return self
 
@@ -160,3 +140,13 @@ class Coordinator:
         """A member that went without a word is lost, unless it is this process that leaves."""
         if not seat.leaving and self.service.server.phase is Phase.SERVING:
             self.metrics.member_lost(seat.who.role)
+
+
+def _server(settings: CoordinatorSettings) -> Server:
+    return Server(
+        settings,
+        "coordinator",
+        services=(COORDINATOR_SERVICE, CLUSTER_SERVICE),
+        session_methods=("Generate",),
+        members_listen=settings.members_listen,
+    )

@@ -5,29 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
 
-from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError, Unavailable
-from specsplit.membership import (
-    Cluster,
-    Directive,
-    Drain,
-    Draining,
-    Heartbeat,
-    PlanOrder,
-    PlanTold,
-    Register,
-    Registered,
-    Report,
-    StartWave,
-    TracingOrder,
-    TracingTold,
-    WaveReport,
-)
+from specsplit.errors import Exhausted, SpecsplitError, Unavailable
+from specsplit.membership import Cluster, PlanTold, Register, Registered, TracingTold
 from specsplit.observe import fields
 from specsplit.requests import GenerateRequest
 from specsplit.rpc import caller
@@ -36,15 +21,15 @@ from specsplit.values import Control, ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
 from specsplit.wire.limits import MAX_MEMBERS
+from specsplit_coordinator.fit import check_known
 from specsplit_coordinator.generation import Generator
+from specsplit_coordinator.membership import LEAVING, Membership, registration
 from specsplit_coordinator.orders import Orders
 from specsplit_coordinator.outflow import Outflow
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.rosters import Rosters
-from specsplit_coordinator.seat import Seat
 
 _log = logging.getLogger(__name__)
-_LEAVING = "the coordinator is leaving; it may come back"
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -122,7 +107,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> wire.PlanToldMessage:
         """Change the default plan of every verifier, and who decides about it."""
         changes, control, reset = wire.set_plan_from_wire(request)
-        self._registry.check_known(control)
+        check_known(control, self._registry.verifiers)
         self._orders.change_plan(changes, control, reset=reset)
         told = PlanTold(len(self._registry.verifiers), self._orders.plan, self._orders.control)
         _log.info("plan set", extra=fields(told=told.members, **_said(told.changes), **_said(told.control)))
@@ -156,7 +141,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         self._rosters = rosters
         self._orders = orders
         self._heartbeat_ms = heartbeat_ms
-        self._memberships: set[_Membership] = set()
+        self._memberships: set[Membership] = set()
         self._leaving = False
 
     def dismiss(self) -> None:
@@ -170,14 +155,14 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     ) -> AsyncGenerator[cluster_wire.DirectiveMessage, None]:
         """Stream directives for as long as the member is there."""
         reports = (cluster_wire.report_from_wire(message) async for message in request_iterator)
-        seat = self._registry.register(self._admitted(await _registration(reports, self._registry.lost_after_s)))
+        seat = self._registry.register(self._admitted(await registration(reports, self._registry.lost_after_s)))
         _log.info("member joined", extra=fields(member_id=seat.member_id, address=seat.who.address))
         if seat.is_verifier and not seat.knows(self._orders.control):
             _log.warning(
                 "a verifier cannot be told to use the controller in force, and keeps its own",
                 extra=fields(member_id=seat.member_id, adaptive=self._orders.control.wanted),
             )
-        membership = _Membership(self._registry, self._rosters, self._orders, seat, reports)
+        membership = Membership(self._registry, self._rosters, self._orders, seat, reports)
         self._memberships.add(membership)
         _at_end(context, partial(self._close, membership))
         try:
@@ -189,14 +174,16 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
 
     def _admitted(self, who: Register) -> Register:
         if self._leaving:
-            raise Unavailable(_LEAVING)
+            raise Unavailable(LEAVING)
         if len(self._memberships) >= MAX_MEMBERS:
-            raise Exhausted(f"the cluster has {MAX_MEMBERS:,} members, as many as it can have")
+            raise Exhausted(
+                f"the cluster has {MAX_MEMBERS:,} members, as many as it can have; stop one before another joins"
+            )
         if isinstance(who.role, ModelInfo):
             self._check_verifier(who.address)
         return who
 
-    def _close(self, membership: _Membership) -> None:
+    def _close(self, membership: Membership) -> None:
         self._memberships.discard(membership)
         membership.close("its stream ended")
 
@@ -224,103 +211,3 @@ def _at_end(context: Context, callback: Callable[[], None]) -> None:
         callback()
 
     context.add_done_callback(ended)  # pyright: ignore[reportArgumentType] (the stub's callback type is a bare class)
-
-
-async def _registration(reports: AsyncIterator[Report], within_s: float) -> Register:
-    """Who comes. Raises InvalidRequest for anything else, and for nothing in so many seconds: nobody counts who is not in yet."""
-    try:
-        async with asyncio.timeout(within_s):
-            first = await anext(reports, None)
-    except TimeoutError:
-        raise InvalidRequest(
-            "report", f"none came in {within_s:g} s; the first message of a member must be register"
-        ) from None
-    if not isinstance(first, Register):
-        raise InvalidRequest("report", "the first message of a member must be register")
-    return first
-
-
-class _Membership:
-    """One live Join stream: reports in, directives out."""
-
-    def __init__(
-        self, registry: Registry, rosters: Rosters, orders: Orders, seat: Seat, reports: AsyncIterator[Report]
-    ) -> None:
-        self._registry = registry
-        self._rosters = rosters
-        self._orders = orders
-        self._seat = seat
-        self._news = asyncio.Event()
-        self._dismissed = False
-        self._reader = asyncio.create_task(self._read(reports))
-        self._reader.add_done_callback(lambda _: self._news.set())
-        self._unwatch = [registry.watch(self._news.set), orders.watch(self._news.set)]
-        if seat.group is not None:
-            self._unwatch.append(seat.group.watch(self._news.set))
-        seat.on_lost.append(self._news.set)
-        self._unwatch.append(partial(seat.on_lost.remove, self._news.set))
-
-    async def directives(self) -> AsyncIterator[Directive]:
-        """What it should know, and whenever that changes, until it leaves. Raises Unavailable once it is lost or dismissed."""
-        told: dict[type[Directive], Directive] = {}
-        while not self._reader.done():
-            if self._seat.lost_because is not None:
-                raise Unavailable(f"member {self._seat.member_id} was taken for lost: {self._seat.lost_because}")
-            if self._dismissed:
-                raise Unavailable(_LEAVING)
-            self._news.clear()
-            for directive in self._present():
-                if told.get(type(directive)) != directive:
-                    told[type(directive)] = directive
-                    yield directive
-            while self._seat.hand_overs:
-                yield self._seat.hand_overs.popleft()
-            await self._news.wait()
-        self._reader.result()
-
-    def _present(self) -> Iterator[Directive]:
-        """Yield what the member should know now."""
-        if self._seat.group is not None and self._seat.group.wave:
-            yield StartWave(self._seat.group.wave)
-        if (
-            self._seat.group is not None and self._seat.group.leaving
-        ):  # to the one that drains too: it is heard, and may go
-            yield Drain()
-        if isinstance(self._seat.who.role, ModelInfo):
-            yield self._rosters.of(self._seat)
-            yield PlanOrder(self._orders.plan, self._control())
-        yield TracingOrder(self._orders.tracing)
-
-    def _control(self) -> Control:
-        """What the member can be told of who is to decide; one of an older build keeps its own controller."""
-        control = self._orders.control
-        return control if self._seat.knows(control) else Control()
-
-    def dismiss(self) -> None:
-        """End the stream from this side."""
-        self._dismissed = True
-        self._news.set()
-
-    def close(self, why: str) -> None:
-        """The stream is over. A second call does nothing: the member may be back, on another stream."""
-        if not self._unwatch:
-            return
-        self._reader.cancel()
-        while self._unwatch:
-            self._unwatch.pop()()
-        if self._seat.lost_because is None:
-            _log.info("member left", extra=fields(member_id=self._seat.member_id, why=why))
-        self._registry.part(self._seat, why)
-
-    async def _read(self, reports: AsyncIterator[Report]) -> None:
-        async for report in reports:
-            match report:
-                case Heartbeat():
-                    self._registry.hear(self._seat, report)
-                    self._news.set()  # what it said may have changed which drafters are best for it
-                case WaveReport():
-                    self._registry.hear_wave(self._seat, report)
-                case Draining():
-                    self._registry.drain(self._seat)
-                case Register():
-                    raise InvalidRequest("register", f"member {self._seat.member_id} is registered already")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from specsplit.clock import Clock
 from specsplit.observe import fields
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.rebalancer import Rebalancer
@@ -19,21 +18,27 @@ SWEEPS = 5
 """Within the time that a member may be silent."""
 
 
-async def sweep(
-    registry: Registry, admission: Admission, rebalancer: Rebalancer, clock: Clock, lost_after_s: float
-) -> None:
-    """Until cancelled. A loop that stood still is no member's silence, so the time by which a sweep is late is not counted."""
-    while True:
-        due = clock.now() + lost_after_s / SWEEPS
-        await asyncio.sleep(due - clock.now())
-        try:
-            _sweep(registry, admission, rebalancer, max(0.0, clock.now() - due))
-        except Exception:  # noqa: BLE001 (the edge of a task: without its sweeper a coordinator would never notice a lost member again)
-            _log.exception("a sweep failed; the next one comes as usual")
+class Sweeper:
+    """Does what is to be done now and then."""
 
+    def __init__(self, registry: Registry, admission: Admission, rebalancer: Rebalancer) -> None:
+        self._registry = registry
+        self._admission = admission
+        self._rebalancer = rebalancer
 
-def _sweep(registry: Registry, admission: Admission, rebalancer: Rebalancer, late_s: float) -> None:
-    for seat in registry.sweep(late_s):
-        _log.warning("member lost", extra=fields(member_id=seat.member_id, why=seat.lost_because))
-    admission.serve_waiting()
-    rebalancer.look()
+    async def run(self) -> None:
+        """Until cancelled. A loop that stood still is no member's silence, so the time by which a sweep is late is not counted."""
+        clock = self._registry.clock
+        while True:
+            due = clock.now() + self._registry.lost_after_s / SWEEPS
+            await asyncio.sleep(due - clock.now())
+            try:
+                self._sweep(max(0.0, clock.now() - due))
+            except Exception:  # noqa: BLE001 (the edge of a task: without its sweeper a coordinator would never notice a lost member again)
+                _log.exception("a sweep failed; the next one comes as usual")
+
+    def _sweep(self, late_s: float) -> None:
+        for seat in self._registry.sweep(late_s):
+            _log.warning("member lost", extra=fields(member_id=seat.member_id, why=seat.lost_because))
+        self._admission.serve_waiting()
+        self._rebalancer.look()

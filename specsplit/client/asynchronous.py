@@ -119,7 +119,8 @@ class AsyncClient:
         """Return once the coordinator takes requests. Raises DeadlineExceeded."""
         self._require_open()
         check_timeout(timeout_s)
-        await wait_until_serving(self._channel, timeout_s)
+        with self._typed_failures():
+            await wait_until_serving(self._channel, timeout_s)
 
     async def close(self) -> None:
         """Hang up: requests that still run end with Cancelled, later ones with Unavailable."""
@@ -136,11 +137,11 @@ class AsyncClient:
             yield
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self._peer) from error
-        except asyncio.CancelledError as error:
+        except (asyncio.CancelledError, grpc.aio.UsageError) as error:
             task = asyncio.current_task()
             if not self._closed or (task is not None and task.cancelling()):
                 raise
-            # grpc.aio answers with CancelledError when the channel is closed under a call, but nobody cancelled this task.
+            # grpc.aio answers so when the channel is closed under a call, or before the next; but nobody cancelled this task.
             raise Cancelled(f"{self._peer}: this client was closed during the request") from error
 
     async def __aenter__(self) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -12,7 +12,7 @@ import grpc
 from specsplit.client.options import Options, Promptable, check_timeout, make_request
 from specsplit.client.received import Received
 from specsplit.client.result import Gatherer, Result
-from specsplit.errors import Unavailable
+from specsplit.errors import Cancelled, Unavailable
 from specsplit.membership import Cluster, PlanTold, TracingTold
 from specsplit.observe.tracing import trace_metadata
 from specsplit.requests import GenerateEvent, GenerateRequest
@@ -56,15 +56,19 @@ class Client:
         self._require_open()
         received = Received(request)
         message = wire.generate_to_wire(request)
-        call = self._stub.Generate(message, timeout=check_timeout(timeout_s), metadata=trace_metadata())
+        with self._typed_failures():
+            call = self._stub.Generate(message, timeout=check_timeout(timeout_s), metadata=trace_metadata())
         try:
-            for message in call:
-                event = wire.generate_event(message)
-                received.add(event)
-                yield event
-        except grpc.RpcError as error:
-            failure = from_rpc_error(error, self._peer)
-            raise (received.broken(failure) if isinstance(failure, Unavailable) else failure) from error
+            with self._typed_failures():
+                for message in call:
+                    event = wire.generate_event(message)
+                    received.add(event)
+                    yield event
+        except Unavailable as error:
+            broken = received.broken(error)
+            if broken is error:
+                raise
+            raise broken from error
         else:
             received.check_whole()
         finally:
@@ -74,19 +78,15 @@ class Client:
         """Ask which target model the cluster serves."""
         self._require_open()
         timeout_s = check_timeout(timeout_s)
-        try:
+        with self._typed_failures():
             return wire.model_info_from_wire(self._stub.GetModelInfo(wire.model_info_request(), timeout=timeout_s))
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, self._peer) from error
 
     def cluster(self, timeout_s: float | None = None) -> Cluster:
         """Ask who is in the cluster and how busy each member is."""
         self._require_open()
         timeout_s = check_timeout(timeout_s)
-        try:
+        with self._typed_failures():
             return wire.cluster_from_wire(self._stub.GetCluster(wire.cluster_request(), timeout=timeout_s))
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, self._peer) from error
 
     def set_plan(
         self,
@@ -102,10 +102,8 @@ class Client:
         """
         self._require_open()
         request = wire.set_plan_to_wire(changes or PlanChanges(), control or Control(), reset)
-        try:
+        with self._typed_failures():
             return wire.plan_told_from_wire(self._stub.SetPlan(request, timeout=check_timeout(timeout_s)))
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, self._peer) from error
 
     def set_tracing(
         self, changes: TraceChanges | None = None, *, reset: bool = False, timeout_s: float | None = None
@@ -113,16 +111,15 @@ class Client:
         """Change what every service traces, on top of earlier changes or, with `reset`, instead of them; what is in force now."""
         self._require_open()
         request = wire.set_tracing_to_wire(changes or TraceChanges(), reset)
-        try:
+        with self._typed_failures():
             return wire.tracing_told_from_wire(self._stub.SetTracing(request, timeout=check_timeout(timeout_s)))
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, self._peer) from error
 
     def wait_until_serving(self, timeout_s: float) -> None:
         """Return once the coordinator takes requests. Raises DeadlineExceeded."""
         self._require_open()
         check_timeout(timeout_s)
-        wait_until_serving_blocking(self._channel, timeout_s)
+        with self._typed_failures():
+            wait_until_serving_blocking(self._channel, timeout_s)
 
     def close(self) -> None:
         """Hang up: requests that still run end with Cancelled, later ones with Unavailable."""
@@ -132,6 +129,18 @@ class Client:
     def _require_open(self) -> None:
         if self._closed:
             raise Unavailable(f"{self._peer}: this client is closed; make another")
+
+    @contextmanager
+    def _typed_failures(self) -> Generator[None]:
+        try:
+            yield
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._peer) from error
+        except ValueError as error:
+            if not self._closed:
+                raise
+            # grpc answers so when another thread has closed the channel just before a call.
+            raise Cancelled(f"{self._peer}: this client was closed during the request") from error
 
     def __enter__(self) -> Self:
         return self

@@ -90,8 +90,8 @@ def _known(identity: Identity | None, otherwise: str) -> Identity:
 
 def _token_of(call: Call) -> str | None:
     for key, value in call.invocation_metadata() or ():
-        if key == HEADER and isinstance(value, str) and value.startswith(SCHEME):
-            return value.removeprefix(SCHEME)
+        if key == HEADER and isinstance(value, str) and value[: len(SCHEME)].lower() == SCHEME.lower():
+            return value[len(SCHEME) :]
     return None
 
 

@@ -53,6 +53,18 @@ def breaking(request: GenerateRequest) -> Iterator[GenerateEvent]:
     raise Unavailable("the coordinator is leaving")
 
 
+class Health(HealthServicer):
+    """Says SERVING, unless it is loading."""
+
+    loading = False
+
+    def Watch(self, request: Any, context: Any, send_response_callback: Any = None) -> Any:  # noqa: N802
+        if not self.loading:
+            return super().Watch(request, context, send_response_callback)
+        send_response_callback(HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING))
+        return send_response_callback(None)
+
+
 @dataclass
 class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
     """Answers, and keeps what it was asked."""
@@ -65,6 +77,11 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
     """What set_plan and set_tracing were asked for, each as its parts."""
     members: tuple[Member, ...] = MEMBERS
     ended: threading.Event = field(default_factory=threading.Event)
+    health: Health = field(default_factory=Health)
+
+    def loads(self) -> None:
+        """From now on it serves nobody, and ends every watch of its health with that."""
+        self.health.loading = True
 
     def Generate(self, request: wire.GenerateMessage, context: Any) -> Iterator[wire.GenerateEventMessage]:  # noqa: N802
         context.add_callback(self.ended.set)
@@ -100,9 +117,8 @@ def serving() -> Iterator[Scripted]:
         server = grpc.server(pool)
         coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(scripted, server)
         scripted.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        health = HealthServicer()
-        health.set("", HealthCheckResponse.SERVING)
-        add_HealthServicer_to_server(health, server)  # pyright: ignore[reportUnknownMemberType]
+        scripted.health.set("", HealthCheckResponse.SERVING)
+        add_HealthServicer_to_server(scripted.health, server)  # pyright: ignore[reportUnknownMemberType]
         server.start()
         try:
             yield scripted

@@ -377,6 +377,27 @@ async def test_closing_a_client_ends_its_running_requests_with_cancelled(
     script.over.set()
 
 
+@pytest.mark.parametrize("listens", [False, True])
+async def test_closing_a_client_ends_its_waiting_for_a_coordinator_with_an_error_that_says_so(
+    coordinator: Scripted, listens: bool
+) -> None:
+    coordinator.loads()
+    address = coordinator.address if listens else "127.0.0.1:9"
+    client, async_client = Client(address), AsyncClient(address)
+    waiting = [
+        asyncio.create_task(asyncio.to_thread(client.wait_until_serving, 20)),
+        asyncio.create_task(async_client.wait_until_serving(20)),
+    ]
+    await asyncio.sleep(0.2)
+    client.close()
+    await async_client.close()
+    for each in waiting:
+        with pytest.raises(
+            (Cancelled, Unavailable), match=r"(?i)closed"
+        ):  # the latter if it was closed before the first try
+            await asyncio.wait_for(each, 10)
+
+
 async def test_a_cancelled_task_stays_cancelled(coordinator: Scripted, async_client: AsyncClient) -> None:
     coordinator.script = script = Endless()
     task = asyncio.create_task(async_client.generate("x"))

@@ -19,8 +19,9 @@ from specsplit.membership import GroupRank, Register, Role
 from specsplit.rpc import dial
 from specsplit.rpc.edge import Edge
 from specsplit.rpc.member import Membership
+from specsplit.rpc.options import server_options
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
-from specsplit.settings import CoordinatorSettings
+from specsplit.settings import CoordinatorSettings, TransportSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.v1 import verifier_pb2, verifier_pb2_grpc
 from specsplit.values import (
@@ -106,7 +107,8 @@ class Cluster:
     ) -> Verifier:
         """Start a verifier and let it join."""
         verifier = Verifier(script)
-        server = grpc.aio.server(interceptors=[Edge("verifier", lambda method: None)])
+        options = server_options(TransportSettings())
+        server = grpc.aio.server(interceptors=[Edge("verifier", lambda method: None)], options=options)
         verifier_pb2_grpc.add_VerifierServiceServicer_to_server(verifier, server)
         verifier.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()

@@ -33,7 +33,7 @@ from specsplit_coordinator.balance import (
     Brought,
     score,
 )
-from specsplit_coordinator.groups import Group
+from specsplit_coordinator.group import Group
 from specsplit_coordinator.placement import EXPLORE_EVERY, NO_DRAFTER, DrafterPlacement
 from specsplit_coordinator.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
 from specsplit_coordinator.registry import Registry
@@ -62,7 +62,7 @@ class Room:
         self.registry = Registry(HERE, self.clock, lost_after_s=1e9)
         self.balance = Balance(self.registry, self.clock)
         self.admission = Admission(self.registry, 100, 1.0)
-        self.rebalancer = Rebalancer(self.registry, self.balance, self.admission, self.clock)
+        self.rebalancer = Rebalancer(self.registry, self.balance, self.admission.leases, self.clock)
         self.verifier = self.registry.register(Register("v", "v:1", ModelInfo("toy", HERE, 512), 64))
         self.drafters = {name: self.join(name, kind) for name in drafters}
 
@@ -674,7 +674,7 @@ async def test_a_session_that_was_handed_over_is_given_back_where_it_is() -> Non
     room = Room("a", "b")
     lease = await room.admission.enter()
     lease.take_drafter(room.drafters["a"])
-    room.admission.hand_over(room.verifier, room.drafters["a"], room.drafters["b"])
+    room.admission.leases.hand_over(room.verifier, room.drafters["a"], room.drafters["b"])
     assert room.spread() == {"a": 0, "b": 1}
     assert lease.drafter is room.drafters["a"], "it is the one that it began with"
     lease.release()

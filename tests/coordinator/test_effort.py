@@ -24,6 +24,7 @@ from specsplit_coordinator.placement import DrafterPlacement
 from specsplit_coordinator.quotas import Quota, Quotas
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import RequestLog
+from specsplit_coordinator.run import ClusterAccess
 from specsplit_coordinator.seat import Seat
 from specsplit_coordinator.telemetry import tell
 from tests.support.effort import Effort
@@ -55,15 +56,13 @@ class Crowd:
         self.admission = Admission(self._registry, size, 1.0, quotas=quotas)
         log = RequestLog(clock, Tracing("coordinator", TraceScope()))
         tell(log, CoordinatorMetrics(on=True))
+        placement = DrafterPlacement(Balance(self._registry, clock))
         self._generator = Generator(
             TOKENIZER,
-            self._registry,
-            self.admission,
-            Steady(),
+            ClusterAccess(self._registry, self.admission, Steady(), placement, VOCABULARY),
             Draws(lambda: 1, lambda: "drawn"),
             log,
             Caps(),
-            DrafterPlacement(Balance(self._registry, clock)),
             quotas,
         )
 

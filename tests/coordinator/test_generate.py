@@ -158,7 +158,7 @@ async def test_drafter_wishes_that_cannot_be_met_are_refused(cluster: Cluster, s
     with pytest.raises(Unavailable, match="the cluster has no drafters"):
         await cluster.client.generate("x", drafter="ngram")
     await cluster.add_drafter(DrafterKind.EAGLE, "e1", NEEDS[DrafterKind.EAGLE])
-    with pytest.raises(Unavailable, match="no eagle3 drafter can serve this; the cluster has 1 eagle"):
+    with pytest.raises(Unavailable, match="no eagle3 drafter can serve this; the cluster has 1 eagle; ask for another"):
         await cluster.client.generate("x", drafter="eagle3")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from specsplit.client import make_request
 from specsplit.clock import SystemClock
-from specsplit.errors import Unavailable
+from specsplit.errors import Exhausted, Unavailable
 from specsplit.membership import Heartbeat, Register
 from specsplit.observe import TraceContext, Tracing
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
@@ -24,6 +24,7 @@ from specsplit_coordinator.placement import DrafterPlacement
 from specsplit_coordinator.quotas import Quota, Quotas
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import RequestLog
+from specsplit_coordinator.run import ClusterAccess
 from specsplit_coordinator.seat import Seat
 
 from .conftest import POCKET
@@ -51,9 +52,8 @@ def a_coordinator() -> tuple[Generator, Registry, Admission]:
     registry = Registry(VOCABULARY, clock, 9.0)
     admission, log = Admission(registry, 9, 1.0), RequestLog(clock, Tracing("coordinator", TraceScope()))
     draws, placement = Draws(lambda: 1, lambda: "drawn"), DrafterPlacement(Balance(registry, clock))
-    generator = Generator(
-        TOKENIZER, registry, admission, Preempting(), draws, log, Caps(), placement, Quotas(Quota(), clock, 1.0)
-    )
+    cluster = ClusterAccess(registry, admission, Preempting(), placement, VOCABULARY)
+    generator = Generator(TOKENIZER, cluster, draws, log, Caps(), Quotas(Quota(), clock, 1.0))
     return generator, registry, admission
 
 
@@ -97,3 +97,37 @@ async def test_one_that_waits_for_a_first_place_when_nobody_has_any_more_ends_wi
             await asked
     assert caught.value.__cause__ is not caught.value, "no error is its own cause"
     lease.release()
+
+
+async def ask_for_choices(generator: Generator, n: int) -> None:
+    async with aclosing(generator.generate(make_request("x", n=n), lambda: None)) as events:
+        async for _ in events:
+            pass
+
+
+async def test_choices_of_requests_that_come_in_one_turn_of_the_loop_are_counted_before_the_next_one_asks() -> None:
+    generator, registry, admission = a_coordinator()  # in whose queue nine may wait
+    registry.register(Register("one", "a:1", ModelInfo("toy", VOCABULARY, 512), 1))
+    asked = [asyncio.create_task(ask_for_choices(generator, 8)) for _ in range(3)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (admission.running, admission.queued) == (1, 7)
+    for refused in asked[1:]:
+        with pytest.raises(Exhausted, match=r"1 requests run and 7 wait"):
+            await refused
+    asked[0].cancel()
+    await asyncio.wait(asked)
+    assert (admission.running, admission.queued) == (0, 0)
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_choices_whose_caller_goes_away_before_they_are_run_leave_no_place_taken(turns: int) -> None:
+    generator, registry, admission = a_coordinator()
+    registry.register(Register("one", "a:1", ModelInfo("toy", VOCABULARY, 512), 2))
+    asked = asyncio.create_task(ask_for_choices(generator, 4))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.wait({asked})
+    assert (admission.running, admission.queued) == (0, 0)
+    await asyncio.wait_for(admission.idle(), 5)

@@ -13,7 +13,7 @@ from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.rebalancer import Rebalancer
 from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.sweeper import sweep
+from specsplit_coordinator.sweeper import Sweeper
 
 LOST_AFTER_S = 0.01
 
@@ -37,8 +37,8 @@ async def test_a_look_that_fails_is_logged_and_the_next_one_finds_the_silent_mem
     clock = SystemClock()
     registry = Registry(Vocabulary(50), clock, LOST_AFTER_S)
     admission = Admission(registry, 1, 1.0)
-    rebalancer = Stumbling(registry, Balance(registry, clock), admission, clock)
-    task = asyncio.create_task(sweep(registry, admission, rebalancer, clock, LOST_AFTER_S))
+    rebalancer = Stumbling(registry, Balance(registry, clock), admission.leases, clock)
+    task = asyncio.create_task(Sweeper(registry, admission, rebalancer).run())
     try:
         async with asyncio.timeout(10):
             while rebalancer.looks <= rebalancer.failures:

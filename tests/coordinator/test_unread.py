@@ -15,7 +15,7 @@ from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
 from specsplit.values import FinishReason, SpeculationStatistics, Usage
 
 if TYPE_CHECKING:
-    from .conftest import Cluster, Script, StartCluster
+    from .conftest import Script, StartCluster
 
 Say = Callable[..., "Script"]
 WINDOW = [("grpc.http2.lookahead_bytes", 0), ("grpc.http2.bdp_probe", 0)]
@@ -56,7 +56,8 @@ class Idler:
         await self._channel.close(None)
 
 
-async def test_the_place_goes_back_when_the_verifier_is_done_though_nobody_reads(cluster: Cluster) -> None:
+async def test_the_place_goes_back_when_the_verifier_is_done_though_nobody_reads(start_cluster: StartCluster) -> None:
+    cluster = await start_cluster(unread_s=600.0)
     verifier = await cluster.add_verifier(long_winded(200, 1000), max_sessions=4)
     idler = Idler(cluster.address, requests=4)
     await eventually(lambda: len(verifier.asked) == 4 and cluster.coordinator.admission.running == 0)
@@ -71,7 +72,9 @@ async def test_more_than_is_kept_unread_ends_the_request(start_cluster: StartClu
     verifier = await cluster.add_verifier(long_winded(2_000, 1000))
     idler = Idler(cluster.address)
     await eventually(lambda: len(verifier.asked) == 1 and cluster.coordinator.admission.running == 0)
-    with pytest.raises(grpc.aio.AioRpcError, match=r"given up with .* bytes of it unread") as caught:
+    with pytest.raises(
+        grpc.aio.AioRpcError, match=r"given up with .* bytes of it unread; .*, so read it as it comes"
+    ) as caught:
         await idler.read()
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     await eventually(lambda: verifier.open == 0)

@@ -21,7 +21,7 @@ from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.wave import PARK_AFTER
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan
-from specsplit_coordinator.groups import Group
+from specsplit_coordinator.group import Group
 from specsplit_drafter.engine import Engine
 from specsplit_drafter.model_proposer import ModelProposer
 from specsplit_drafter.record import Cycle

@@ -217,6 +217,14 @@ async def test_where_callers_may_be_anonymous_they_are_clients_and_no_more(token
         assert isinstance(unknown, Unauthenticated), "a token that is shown counts"
 
 
+async def test_the_word_before_a_token_is_read_in_any_case(tokens: Tokens) -> None:
+    tokens.know("alice", CLIENT)
+    async with served(tokens_file=tokens.file, anonymous_clients=True) as (server, toy), dial(server.bound) as channel:
+        for scheme in ("Bearer", "bearer", "BEARER"):
+            await get_cluster(channel, metadata=(("authorization", f"{scheme} secret-of-alice"),))
+    assert toy.called_by == [Identity("alice", frozenset({CLIENT}))] * 3, "no one of them is anonymous"
+
+
 async def test_what_an_unknown_caller_sends_is_not_parsed(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
 

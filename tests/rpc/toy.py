@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -67,8 +68,8 @@ async def get_model_info(channel: grpc.aio.Channel) -> None:
     await coordinator_pb2_grpc.CoordinatorServiceStub(channel).GetModelInfo(pb.GetModelInfoRequest())
 
 
-async def get_cluster(channel: grpc.aio.Channel) -> None:
-    await coordinator_pb2_grpc.CoordinatorServiceStub(channel).GetCluster(pb.GetClusterRequest())
+async def get_cluster(channel: grpc.aio.Channel, **how: Any) -> None:
+    await coordinator_pb2_grpc.CoordinatorServiceStub(channel).GetCluster(pb.GetClusterRequest(), **how)
 
 
 async def generate(channel: grpc.aio.Channel, text: str = "") -> int:

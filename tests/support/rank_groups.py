@@ -28,7 +28,7 @@ from specsplit.records import GraphStatistics
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, ModelInfo, PlanChanges, Stopping
-from specsplit_coordinator.groups import Group
+from specsplit_coordinator.group import Group
 from specsplit_verifier.events import BeginWave
 from specsplit_verifier.service import load_target
 from specsplit_verifier.target_runner import TargetRunner

@@ -24,11 +24,12 @@ from specsplit.values import Adaptive, TraceScope, Usage
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.caps import Caps
-from specsplit_coordinator.generation import Decoder, Draws, Generator
+from specsplit_coordinator.generation import Draws, Generator
 from specsplit_coordinator.placement import DrafterPlacement
 from specsplit_coordinator.quotas import Quota, Quotas
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.request_log import RequestLog
+from specsplit_coordinator.run import ClusterAccess, Decoder
 from specsplit_coordinator.seat import Seat
 from specsplit_verifier.service import load_target
 from specsplit_verifier.target_runner import TargetRunner
@@ -129,17 +130,8 @@ def around(decoder: Decoder, registry: Registry, tokenizer: Tokenizer) -> World:
     log = RequestLog(clock, Tracing("coordinator", TraceScope()))
     draws = Draws(lambda: 1, lambda: "drawn")
     placement = DrafterPlacement(Balance(registry, clock))
-    generator = Generator(
-        tokenizer,
-        registry,
-        Admission(registry, 9, 1.0),
-        decoder,
-        draws,
-        log,
-        Caps(),
-        placement,
-        Quotas(Quota(), log.clock, 1.0),
-    )
+    cluster = ClusterAccess(registry, Admission(registry, 9, 1.0), decoder, placement, tokenizer.vocabulary)
+    generator = Generator(tokenizer, cluster, draws, log, Caps(), Quotas(Quota(), log.clock, 1.0))
     return World(generator, log)
 
 

@@ -17,7 +17,7 @@ from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.wave import PARK_AFTER
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, PlanChanges
-from specsplit_coordinator.groups import Group
+from specsplit_coordinator.group import Group
 from specsplit_verifier import service
 from specsplit_verifier.profile import profile
 from specsplit_verifier.service import load_target

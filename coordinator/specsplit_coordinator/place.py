@@ -1,0 +1,23 @@
+"""A place on a verifier that is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from specsplit_coordinator.fair_queue import Claim
+from specsplit_coordinator.lease import Lease
+from specsplit_coordinator.need import Need
+
+
+@dataclass(eq=False)
+class Place:
+    """One of them."""
+
+    need: Need
+    again: bool
+    """It had one before, and the verifier was lost or failed."""
+    claim: Claim
+    granted: asyncio.Future[Lease]
+    absent_since: float | None = None
+    """Since when no verifier may have it; None: one may, if it has room."""

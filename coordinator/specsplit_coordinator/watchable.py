@@ -1,0 +1,22 @@
+"""What others watch: they are called back when it changes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Watchable:
+    """Something that changes now and then."""
+
+    def __init__(self) -> None:
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` after every change; what is returned ends that."""
+        self._watchers.append(callback)
+        return lambda: self._watchers.remove(callback)
+
+    def changed(self) -> None:
+        """Tell whoever watches that there is something new."""
+        for callback in [*self._watchers]:
+            callback()
