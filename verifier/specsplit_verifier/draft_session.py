@@ -19,6 +19,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.features import Features
 from specsplit.speculation import AT_ONCE, Draft, Grow, Mirror, State
 from specsplit.values import Miss, Plan
+from specsplit_verifier.counters import Counters
 from specsplit_verifier.drafter_record import DrafterRecord
 from specsplit_verifier.feed import Feed, Recipe
 from specsplit_verifier.grow_queue import GrowQueue, Merged
@@ -41,7 +42,7 @@ class TreeLimits(NamedTuple):
 
 
 @dataclass(slots=True)
-class DraftCounters:
+class DraftCounters(Counters):
     """What was lost to drafters, and how long they took, since this was last taken."""
 
     unverified_nodes: int = 0
@@ -54,15 +55,6 @@ class DraftCounters:
     """Sessions that went on with another drafter because the coordinator wanted it."""
     round_trips_s: list[float] = field(default_factory=list[float])
     """From a commit to the first grow made after it."""
-
-    def take(self) -> DraftCounters:
-        """The counts so far; they begin anew."""
-        taken = DraftCounters(
-            self.unverified_nodes, self.late_nodes, self.failovers, self.hand_overs, self.round_trips_s
-        )
-        self.unverified_nodes = self.late_nodes = self.failovers = self.hand_overs = 0
-        self.round_trips_s = []
-        return taken
 
 
 class NoDrafter:
