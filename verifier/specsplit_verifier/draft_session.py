@@ -198,7 +198,8 @@ class DraftSession:
         self._record.step(len(accepted.path) - 1, hit=hit)
         self._in_flight = 0
         self._wait.restart(now, hit, probed=self._patience.probes())
-        return Reroot(commit, hit, None if hit else cause, untaken - hit - len(mirror))
+        # Below 0 where the bonus had been taken, as a node behind which the target has no pick: then nothing was cut off.
+        return Reroot(commit, hit, None if hit else cause, max(0, untaken - hit - len(mirror)))
 
     def view(self, draft: Draft) -> TreeView:
         """The whole speculation."""
