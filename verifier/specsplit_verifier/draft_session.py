@@ -281,21 +281,21 @@ class DraftSession:
 
     def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
         """Seconds for which it pays to wait for what may be grown, instead of a step of `step_s` now; 0: step now."""
-        if self._brings_nothing(plan):
+        if self._brings_nothing(plan, limits):
             return 0.0
         self._look(limits)
         return self._patience.pause(self._wait, now, step_s, plan, self.mirror.caught_up)
 
     def prospect(self, now: float, plan: Plan, limits: TreeLimits) -> Prospect | None:
         """What may still be grown before the next step; None: nothing that might be waited for."""
-        if self._brings_nothing(plan):
+        if self._brings_nothing(plan, limits):
             return None
         self._look(limits)
         return self._patience.prospect(self._wait, now, plan, self.mirror.caught_up)
 
-    def _brings_nothing(self, plan: Plan) -> bool:
-        """True if nothing comes before the next step, or nothing that it could be told when."""
-        if self.mirror.resting or self._features_withheld or not plan.speculates:
+    def _brings_nothing(self, plan: Plan, limits: TreeLimits) -> bool:
+        """True if nothing comes before the next step, or nothing that it could be told when or that the step could take."""
+        if self.mirror.resting or self._features_withheld or not plan.speculates or limits.num_steps < 1:
             return True
         return self.catching_up and self.mirror.commits > 0
 
