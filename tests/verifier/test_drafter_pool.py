@@ -6,11 +6,12 @@ import logging
 
 import pytest
 
-from specsplit.draft_events import Close, Refuse
+from specsplit.draft_events import Close, Open, Refuse
 from specsplit.errors import Incompatible
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
+from specsplit.speculation import Grow
 from specsplit.values import Endpoint, Plan, Sampling, Vocabulary
 from specsplit_verifier import drafter_memory
 from specsplit_verifier.draft_session import NoDrafter
@@ -58,6 +59,26 @@ def test_a_drafter_that_had_no_place_or_was_leaving_is_asked_again_later(code: i
     assert pool.retry(running.values(), 10.0 + REFUSED_S - 0.1) == []
     assert bool(pool.retry(running.values(), 12.0 + REFUSED_S)) is for_now
     assert session.drafter.attached is for_now
+
+
+def test_what_had_come_before_a_session_was_opened_again_is_not_of_the_new_opening() -> None:
+    """Its next drafter is lost while a step is in flight; what the first had said before waits behind that until the step is over."""
+    pool, first, second = DrafterPool(Vocabulary(100), 50), Endpoint("d", "d:1"), Endpoint("e", "e:1")
+    session = session_at(pool, first)
+    running = {session.id: session}
+    pool.roster([first], (), 0.0)
+    old = FromDrafter(first.address, [(session.id, Grow(2, (9,), (0,), (3,), (-1.0,)))], openings=1)
+    sends = pool.hand_over(HandOver(first.address, second, 1), [session], 1.0) + pool.lost(
+        second.address, [session], 1.0
+    )
+    told = [(address, type(event)) for address, _, event in sends]
+    assert told == [("d:1", Close), ("e:1", Open), ("e:1", Close), ("d:1", Open)]
+    assert pool.received(old, running, 1.0) == []
+    new = FromDrafter(first.address, [(session.id, Grow(0, (1,), (0,), (4,), (-1.0,)))], openings=3)
+    assert pool.received(new, running, 1.0) == [] == pool.settle([session])
+    drafter = session.drafted_by(first.address)
+    assert drafter is not None and drafter.mirror.listed()[0] == [0, 1]
+    assert pool.counters.late_nodes == 1
 
 
 def features(first: int, count: int) -> Features:

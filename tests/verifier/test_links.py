@@ -237,6 +237,7 @@ async def test_what_was_said_of_a_session_before_it_was_closed_is_not_of_what_wa
         await server.stop(None)
     assert isinstance(message, FromDrafter)
     assert [session for session, _ in message.events] == [OVER, 7, 5]
+    assert message.openings == 3, "so many were opened when it came"
 
 
 async def test_a_status_with_which_a_drafter_ends_the_stream_is_told_also_where_writing_notices_it_first() -> None:

@@ -130,6 +130,26 @@ def test_what_is_queued_when_a_drafter_goes_is_counted_as_unverified() -> None:
     assert counters.unverified_nodes == 3
 
 
+def test_a_bonus_that_a_step_had_taken_cuts_off_nothing() -> None:
+    drafter = drafting()
+    drafter.grow(Grow(0, (1, 2), (0, 1), (1, 2), (-0.1, -0.1)), 0.1)
+    settle(drafter)
+    draft = drafter.take(0, 0, LIMITS)
+    path = draft.accept([1, None, None])
+    assert path == [0], "the node behind which there is no pick is the bonus"
+    reroot = drafter.commit(draft, Accepted(path, bonus=1), now=1.0)
+    assert (reroot.hit, reroot.cut, len(drafter.mirror)) == (True, 0, 1)
+
+
+@pytest.mark.parametrize("draft_ahead", [True, False])
+def test_the_last_token_of_a_session_waits_for_no_drafts(*, draft_ahead: bool) -> None:
+    drafter, plan = drafting(), Plan(draft_ahead=draft_ahead)
+    drafter.begin(0, 1.0)
+    assert drafter.pause(1.0, 0.02, plan, LIMITS) > 0.0 and drafter.prospect(1.0, plan, LIMITS) is not None
+    last = LIMITS._replace(num_steps=0)
+    assert drafter.pause(1.0, 0.02, plan, last) == 0.0 and drafter.prospect(1.0, plan, last) is None
+
+
 def test_a_round_trip_ends_when_the_grow_comes_and_not_when_it_is_settled() -> None:
     counters = DraftCounters()
     drafter = drafting(counters=counters)

@@ -19,6 +19,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.features import Features
 from specsplit.speculation import AT_ONCE, Draft, Grow, Mirror, State
 from specsplit.values import Miss, Plan
+from specsplit_verifier.counters import Counters
 from specsplit_verifier.drafter_record import DrafterRecord
 from specsplit_verifier.feed import Feed, Recipe
 from specsplit_verifier.grow_queue import GrowQueue, Merged
@@ -41,7 +42,7 @@ class TreeLimits(NamedTuple):
 
 
 @dataclass(slots=True)
-class DraftCounters:
+class DraftCounters(Counters):
     """What was lost to drafters, and how long they took, since this was last taken."""
 
     unverified_nodes: int = 0
@@ -54,15 +55,6 @@ class DraftCounters:
     """Sessions that went on with another drafter because the coordinator wanted it."""
     round_trips_s: list[float] = field(default_factory=list[float])
     """From a commit to the first grow made after it."""
-
-    def take(self) -> DraftCounters:
-        """The counts so far; they begin anew."""
-        taken = DraftCounters(
-            self.unverified_nodes, self.late_nodes, self.failovers, self.hand_overs, self.round_trips_s
-        )
-        self.unverified_nodes = self.late_nodes = self.failovers = self.hand_overs = 0
-        self.round_trips_s = []
-        return taken
 
 
 class NoDrafter:
@@ -206,7 +198,8 @@ class DraftSession:
         self._record.step(len(accepted.path) - 1, hit=hit)
         self._in_flight = 0
         self._wait.restart(now, hit, probed=self._patience.probes())
-        return Reroot(commit, hit, None if hit else cause, untaken - hit - len(mirror))
+        # Below 0 where the bonus had been taken, as a node behind which the target has no pick: then nothing was cut off.
+        return Reroot(commit, hit, None if hit else cause, max(0, untaken - hit - len(mirror)))
 
     def view(self, draft: Draft) -> TreeView:
         """The whole speculation."""
@@ -288,21 +281,21 @@ class DraftSession:
 
     def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
         """Seconds for which it pays to wait for what may be grown, instead of a step of `step_s` now; 0: step now."""
-        if self._brings_nothing(plan):
+        if self._brings_nothing(plan, limits):
             return 0.0
         self._look(limits)
         return self._patience.pause(self._wait, now, step_s, plan, self.mirror.caught_up)
 
     def prospect(self, now: float, plan: Plan, limits: TreeLimits) -> Prospect | None:
         """What may still be grown before the next step; None: nothing that might be waited for."""
-        if self._brings_nothing(plan):
+        if self._brings_nothing(plan, limits):
             return None
         self._look(limits)
         return self._patience.prospect(self._wait, now, plan, self.mirror.caught_up)
 
-    def _brings_nothing(self, plan: Plan) -> bool:
-        """True if nothing comes before the next step, or nothing that it could be told when."""
-        if self.mirror.resting or self._features_withheld or not plan.speculates:
+    def _brings_nothing(self, plan: Plan, limits: TreeLimits) -> bool:
+        """True if nothing comes before the next step, or nothing that it could be told when or that the step could take."""
+        if self.mirror.resting or self._features_withheld or not plan.speculates or limits.num_steps < 1:
             return True
         return self.catching_up and self.mirror.commits > 0
 

@@ -40,6 +40,10 @@ class DrafterPool:
         self._roster: Sequence[Endpoint] = ()
         self._memory = DrafterMemory()
         self._retry_at = 0.0
+        self._openings = 0
+        """Opens that were made, for whatever drafter: the streams are told of them in this order."""
+        self._opened: dict[int, int] = {}
+        """By session that is at a drafter: which of them was its own."""
         self.counters = DraftCounters()
         self.step_us = 0
         """What drafters are told of the time from one step to the next; 0: nothing."""
@@ -94,6 +98,8 @@ class DrafterPool:
         patience, record = self._memory.recall(address, sampled)
         movable = session.request.any_drafter
         session.drafter = DraftSession(address, mirror, patience, feed, self.counters, record, movable=movable)
+        self._openings += 1
+        self._opened[session.id] = self._openings
         opened = self._open_event(session, feed)
         return [(address, session.id, event) for event in (opened, *session.drafter.begin(root, now))]
 
@@ -195,7 +201,8 @@ class DrafterPool:
         for number, event in message.events:
             session = running.get(number)
             drafter = None if session is None else session.drafted_by(message.address)
-            if session is None or drafter is None:  # crossed with the session's end
+            # It may have crossed with the session's end, or with another opening of it.
+            if session is None or drafter is None or self._opened.get(number, 0) > message.openings:
                 self.counters.late_nodes += len(event.ids) if isinstance(event, Grow) else 0
             else:
                 sends += self._received(session, drafter, event, now)
@@ -288,6 +295,7 @@ class DrafterPool:
         if isinstance(drafter, NoDrafter):
             return []
         drafter.close()
+        self._opened.pop(session.id, None)
         session.drafter = NoDrafter(needed=needed, feed=drafter.feed if needed else None)
         return [(drafter.address, session.id, Close())]
 

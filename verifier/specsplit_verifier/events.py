@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -42,6 +43,8 @@ class FromDrafter:
 
     address: str
     events: Sequence[tuple[int, ToVerifier | InvalidRequest]]
+    openings: int = sys.maxsize
+    """How many openings the streams had been told of when it came: it says nothing of a later one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from specsplit.features import Features
 from specsplit.model.page_tables import RowPages
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.prefix import FIRST_PAGES
+from specsplit_verifier.counters import Counters
 from specsplit_verifier.feed import Feed, Recipe, Rows
 from specsplit_verifier.prefix_cache import PrefixCache
 from specsplit_verifier.session import Session
@@ -23,18 +24,12 @@ EVICTED_PART = 32  # of all pages one in so many is evicted at once, at least
 
 
 @dataclass(slots=True)
-class KVCounters:
+class KVCounters(Counters):
     """What happened to sessions since this was last taken."""
 
     preemptions: int = 0
     cached_tokens: int = 0
     """Prompt tokens whose KV was there already."""
-
-    def take(self) -> KVCounters:
-        """The counts so far; they begin anew."""
-        taken = KVCounters(self.preemptions, self.cached_tokens)
-        self.preemptions = self.cached_tokens = 0
-        return taken
 
 
 @dataclass(slots=True)

@@ -96,6 +96,8 @@ class Links:
         self._clock = clock
         self._on_event = on_event
         self._links: dict[str, DrafterStream] = {}
+        self._openings = 0
+        """Opens that were sent, to whatever drafter."""
         self.statistics: dict[str, LinkStatistics] = {}
         """By drafter address; those of the drafters that were forgotten are in `OTHERS`."""
 
@@ -108,6 +110,7 @@ class Links:
         for address, session, event in events:
             link = self._links.get(address)
             if isinstance(event, Open):
+                self._openings += 1
                 link = link or self._open(address)
             number = None if link is None else link.openings.tell(session, event)
             if link is None or number is None:
@@ -184,7 +187,7 @@ class Links:
         async for data in call:
             events = link.read(data)
             link.claims.heard(events, self._clock.now())
-            self._on_event(FromDrafter(link.address, link.openings.heard(events)))
+            self._on_event(FromDrafter(link.address, link.openings.heard(events), self._openings))
         return "it ended the stream"
 
     async def _write(self, link: DrafterStream, call: Stream) -> str:

@@ -1,7 +1,8 @@
 """The numbers by which sessions go on the stream to one drafter: each opening has its own.
 
 A session may be closed there and opened again (it was preempted, or handed over and back) while what the drafter said of it before is
-still on its way. That names the earlier opening, so it is not taken for what is said of the later one.
+still on its way. That names the earlier opening, so it is not taken for what is said of the later one. What comes after the engine has
+opened it again, and before the stream is told of that, the engine lets pass: `FromDrafter.openings` says what the streams knew of.
 """
 
 from __future__ import annotations
