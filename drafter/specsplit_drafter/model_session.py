@@ -143,24 +143,27 @@ class ModelSession:
 
         One that is drawn anew has its rows in the steps above that one, and they are right for good.
         """
-        token_map, wanted = self._maps[step], self._wanted(step, nodes)
-        lacked = len(token_map.missing)
-        due = (self._due(step, nodes) & (wanted | ~token_map.held.take(nodes))).nonzero()[0]
+        token_map = self._maps[step]
+        lacked, (due, wanted) = len(token_map.missing), self._computed(step, nodes)
         token_map.add(nodes.take(due))
         if not len(token_map.missing):
             return
-        asked = wanted.take(due).nonzero()[0]
-        work.wanted += (due.take(asked) + number).tolist()
+        work.wanted += (due.take(wanted) + number).tolist()
         if self._features is not None:
             source = token_map if self._recurrent else self._maps[step - 1]
             work.drawn.append(source.slots_above(token_map.missing))
-        work.rows.append(token_map.branch((asked + lacked).tolist()))
+        work.rows.append(token_map.branch((wanted + lacked).tolist()))
 
-    def _wanted(self, step: int, nodes: Ints) -> Flags:
-        """Tell of which of these nodes this step has the children."""
-        return self._recurrent | (self.positions(nodes) == self._root + step)
+    def _computed(self, step: int, nodes: Ints) -> tuple[Ints, Ints]:
+        """Tell which of these nodes are computed in this step, and of which of those it has the children: with a recurrent model all."""
+        if self._recurrent:
+            every = np.arange(len(nodes))
+            return every, every
+        wanted = self.positions(nodes) == self._root + step
+        due = (self._due(step, nodes) & (wanted | ~self._maps[step].held.take(nodes))).nonzero()[0]
+        return due, wanted.take(due).nonzero()[0]
 
     def _due(self, step: int, nodes: Ints) -> Flags:
-        """Tell which of these expanded nodes have a row in this step: with a recurrent model all of them, in its only one."""
+        """Tell which of these expanded nodes have a row in this step, of several."""
         positions = self.positions(nodes)
-        return self._recurrent | ((positions >= self._maps[step].first) & (positions <= self._root + step))
+        return (positions >= self._maps[step].first) & (positions <= self._root + step)
