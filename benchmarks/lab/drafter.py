@@ -38,9 +38,7 @@ class Drafter:
 
     def receive(self, stream: int, message: bytes) -> None:
         """Take in a message of a verifier, now or when the expansion that is going on is over."""
-        info = self.table.proposer.info
-        events = wire.draft_request_events(drafter_pb2.DraftRequest.FromString(message), info.max_context)
-        self._arrived.append((stream, events))
+        self._arrived.append((stream, wire.draft_request_events(drafter_pb2.DraftRequest.FromString(message))))
         if not self._awake:
             self._awake = True
             self._timeline.after(0.0, self._turn)

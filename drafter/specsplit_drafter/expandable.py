@@ -46,6 +46,8 @@ class ExpandableNodes:
         """
         if self._ranked is None:
             self._ranked = self._rank()
+        if len(self._ranked) <= places:
+            return self._ranked
         new = self.new(self._ranked) & (self._ranked != ROOT)
         return self._ranked.compress(~new | (new.cumsum() <= places))
 

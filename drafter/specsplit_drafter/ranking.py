@@ -72,6 +72,8 @@ class Ranking:
 
         paths: the tokens from below the root to each node; of a session that is not penalised they may be left empty.
         """
+        if all(self._samplings[session].plain for session in set(sessions)):
+            return Ranked.of(logits.float(), self.children)
         batch, places = self._batch or self._batched()
         rows = batch.rows([places[session] for session in sessions])
         perturbed = perturb(logits.float(), rows, [position + 1 for position in positions], paths, self._noise)

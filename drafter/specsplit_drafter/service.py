@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from specsplit.clock import SystemClock
 from specsplit.errors import LoadError, SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.ranks.lockstep import Lockstep
+from specsplit.ranks.mesh import Mesh
 from specsplit.ranks.place import ALONE, Place
 from specsplit.rpc import DRAFTER_SERVICE, Dialled, Membership, Server, Service, registration, run_service
 from specsplit.settings import DrafterSettings
@@ -144,12 +147,19 @@ def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
             proposer.capture_descents(CudaCapturer(torch.device(settings.device)))
         return proposer
     mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, device=settings.device)
-    try:
+    with telling(mesh):
         model, clock = load(settings, settings.model, mesh), SystemClock()
         lockstep = Lockstep(mesh, clock, drawn=secrets.randbits(62))
         return ModelProposer(model, settings.children, turns=Turns(model, lockstep, clock))
-    except SpecsplitError as error:
-        mesh.abort(str(error))
+
+
+@contextmanager
+def telling(mesh: Mesh) -> Iterator[None]:
+    """Tell the other ranks, who wait for this one, of whatever ends its loading in here."""
+    try:
+        yield
+    except Exception as error:
+        mesh.abort(str(error) if isinstance(error, SpecsplitError) else f"{type(error).__name__}: {error}")
         raise
 
 

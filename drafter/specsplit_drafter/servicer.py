@@ -71,7 +71,7 @@ class DrafterServicer(rpc.DrafterServiceServicer):
     async def _read(self, stream: int, requests: AsyncIterator[pb.DraftRequest], answers: _Queue) -> None:
         try:
             async for request in requests:
-                self.engine.receive(stream, wire.draft_request_events(request, self.engine.info.max_context))
+                self.engine.receive(stream, wire.draft_request_events(request))
         finally:
             answers.put_nowait(None)
 

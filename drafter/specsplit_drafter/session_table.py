@@ -16,7 +16,7 @@ import numpy as np
 
 from specsplit.clock import Clock, SystemClock
 from specsplit.draft_events import Close, FeaturesRead, Open, ToDrafter
-from specsplit.errors import Exhausted, IllegalEvent, InvalidRequest, SpecsplitError, Unavailable
+from specsplit.errors import Exhausted, IllegalEvent, Incompatible, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.features import FeatureLayout, Features
 from specsplit.speculation import Commit, Grow, Original
 from specsplit.tree import Ints
@@ -263,8 +263,8 @@ class SessionTable:
         info.require_fit(event.vocabulary)
         info.features.require_fit(event.features)
         if len(event.tokens) > info.max_context:
-            raise InvalidRequest(
-                "open.token_ids", f"has {len(event.tokens)} tokens; the drafter's context is {info.max_context}"
+            raise Incompatible(
+                f"the session has {len(event.tokens)} tokens, and the drafter's context holds {info.max_context}"
             )
         original = Original(session[1], event.tokens[-1], len(event.tokens) - 1, event.max_nodes)
         calibration = self.calibrations.of(event.sampling.greedy)
@@ -307,7 +307,7 @@ class SessionTable:
         self.proposer.commit(session, advance)
         state.growth.stalled = self.proposer.stalled(session)
         if state.growth.original.tree.root_position + 1 >= self.proposer.info.max_context:
-            raise Exhausted(f"the session fills the drafter's context of {self.proposer.info.max_context} tokens")
+            raise Incompatible(f"the session fills the drafter's context of {self.proposer.info.max_context} tokens")
 
     def _end(self, session: SessionKey, error: SpecsplitError) -> None:
         self._free(session, str(error))

@@ -66,7 +66,7 @@ class UnsentGrows:
         self._told_resting = resting
         self._grows += 1
         self._told, self._kept = self._told + self._kept, 0
-        return [*told, replace(grow, resting=resting)]
+        return [*told, replace(grow, resting=True) if resting else grow]
 
     @property
     def _too_little(self) -> bool:

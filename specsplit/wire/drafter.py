@@ -18,7 +18,6 @@ from specsplit.wire.limits import (
     MAX_FEATURE_TOKENS,
     MAX_MALFORMED_EVENTS,
     MAX_NODES,
-    MAX_TOKENS,
     check_count,
 )
 from specsplit.wire.reading import intact, response_reader
@@ -47,18 +46,12 @@ def _request_event(session: int, event: ToDrafter) -> pb.DraftRequestEvent:
             return pb.DraftRequestEvent(session_id=session, close=pb.CloseEvent())
 
 
-def draft_request_events(
-    message: pb.DraftRequest, max_context: int = MAX_TOKENS
-) -> list[tuple[int, ToDrafter | InvalidRequest]]:
+def draft_request_events(message: pb.DraftRequest) -> list[tuple[int, ToDrafter | InvalidRequest]]:
     """The events of one message; a malformed one comes out as the InvalidRequest that says why, so that only its session ends.
 
-    `max_context` is how many tokens the drafter takes. Raises InvalidRequest for too many events, or too many malformed ones.
+    Raises InvalidRequest for too many events, or too many malformed ones.
     """
-
-    def read(event: pb.DraftRequestEvent) -> ToDrafter:
-        return _request_from_wire(event, max_context)
-
-    return _events(intact(message).events, read)
+    return _events(intact(message).events, _request_from_wire)
 
 
 def _events(events: Sequence[_Event], read: Callable[[_Event], _Said]) -> list[tuple[int, _Said | InvalidRequest]]:
@@ -79,10 +72,9 @@ def _events(events: Sequence[_Event], read: Callable[[_Event], _Said]) -> list[t
     return told
 
 
-def _request_from_wire(event: pb.DraftRequestEvent, max_context: int) -> ToDrafter:
+def _request_from_wire(event: pb.DraftRequestEvent) -> ToDrafter:
     match event.WhichOneof("event"):
         case "open":
-            check_count("open.token_ids", event.open.token_ids, max_context)
             return open_from_wire(event.open)
         case "commit":
             return commit_from_wire(event.commit)

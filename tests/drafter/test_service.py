@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from specsplit.draft_events import Close, FeaturesRead, Open, Refuse
-from specsplit.errors import LoadError
+from specsplit.errors import LoadError, RankLost
 from specsplit.features import FeatureFormat, FeatureLayout
 from specsplit.model.heads import Eagle3Head, Head, projection_of, save_head
+from specsplit.ranks.mesh import LocalMesh
 from specsplit.rpc import from_rpc_error
 from specsplit.settings import DrafterSettings
 from specsplit.speculation import Commit, Grow
@@ -22,7 +23,7 @@ from specsplit.v1 import common_pb2, drafter_pb2, drafter_pb2_grpc
 from specsplit.values import DrafterKind, Plan, Sampling, Vocabulary
 from specsplit.wire import drafter as wire
 from specsplit.wire.limits import MAX_EVENTS
-from specsplit_drafter.service import load_table, service_of
+from specsplit_drafter.service import load_table, service_of, telling
 from tests.drafter.head_toys import VOCABULARY, ends, event_of, layout_of, saveable
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter, until
 from tests.drafter.toys import open_event, plain_model, tiny_config
@@ -356,3 +357,28 @@ async def test_many_refusals_leave_in_messages_that_the_verifier_takes() -> None
         for session in (0, 2 * MAX_EVENTS - 1):
             assert "never opened" in (await stream.refused(session)).message
         await stream.close()
+
+
+class Watched(LocalMesh):
+    """Notes what the other ranks would read."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def abort(self, why: str) -> RankLost:
+        self.told.append(why)
+        return super().abort(why)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (LoadError("the folder is empty"), "the folder is empty"),
+        (RuntimeError("out of memory"), "RuntimeError: out of memory"),
+    ],
+)
+def test_the_other_ranks_are_told_whatever_ends_the_loading_of_one(error: Exception, told: str) -> None:
+    mesh = Watched()
+    with pytest.raises(type(error), match=str(error)), telling(mesh):
+        raise error
+    assert mesh.told == [told]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specsplit.draft_events import Close
-from specsplit.errors import Exhausted
+from specsplit.errors import Exhausted, Incompatible
 from specsplit.model import OutOfPages
 from specsplit.speculation import Grow
 from specsplit.tree import Ints, TokenTree
@@ -267,7 +267,7 @@ def test_a_full_pool_stops_growing_and_not_the_session() -> None:
     assert proposer.pages.used == 0
 
 
-def test_a_session_that_reaches_the_drafters_context_is_handed_back() -> None:
+def test_a_session_that_the_drafters_context_cannot_hold_is_handed_back_for_another_drafter_to_take() -> None:
     proposer = ModelProposer(StandaloneModel(tiny_lm(max_context=16)), CHILDREN)
     table = table_of(proposer)
     vocabulary = proposer.info.vocabulary
@@ -278,8 +278,10 @@ def test_a_session_that_reaches_the_drafters_context_is_handed_back() -> None:
         assert all(node.position < 16 for node in Seen(verifier.mirror.tree).nodes.values())
         verifier.step()
     ((_, refusal),) = table.outgoing()[1]
+    assert isinstance(refusal, Incompatible)  # room that there is none of now would be asked for again
     assert "context of 16" in str(refusal)
     assert proposer.pages.used == 0
     table.handle((1, 2), open_event([1] * 17, vocabulary=vocabulary))
     ((_, refusal),) = table.outgoing()[1]
+    assert isinstance(refusal, Incompatible)
     assert "has 17 tokens" in str(refusal)

@@ -294,6 +294,3 @@ def test_a_sequence_longer_than_the_context_is_refused_before_its_tokens_are_loo
     decode = verifier_pb2.DecodeRequest(token_ids=[99] * 9)
     with pytest.raises(InvalidRequest, match="token_ids: has 9 entries, expected at most 8"):
         verifier.decode_from_wire(decode, 50, max_context=8)
-    opened = drafter_pb2.DraftRequestEvent(open=drafter_pb2.OpenEvent(token_ids=[99] * 9))
-    ((_, error),) = drafter.draft_request_events(drafter_pb2.DraftRequest(events=[opened]), max_context=8)
-    assert str(error) == "open.token_ids: has 9 entries, expected at most 8"
