@@ -81,8 +81,8 @@ def test_time_in_which_there_were_two_requests_counts_once() -> None:
 
 def test_a_serial_session_takes_the_time_that_its_parts_add_up_to(tmp_path: Path) -> None:
     # The prompt has two tokens. Its first is read from 0 to 10 ms; meanwhile the drafter hears of the session at 1, draws two levels
-    # until 5, and they arrive at 6. From 10 to 20 a step commits both and a bonus. The drafter hears at 21, draws until 25 (the second
-    # level brings nothing: it is behind the end), is heard at 26, and the step from 26 to 36 commits the fourth token.
+    # until 5, and they arrive at 6. From 10 to 20 a step commits both and a bonus. The last token waits for nobody, so the step from
+    # 20 to 30 commits it; the drafter hears of the first step at 21, and draws until 25 what nobody will take.
     trace = recorded(tmp_path, [[SURE]] * 4)
     plan = PlanChanges(num_steps=2, topk=1, num_draft_tokens=3, draft_ahead=False, wait_budget_us=1_000_000)
     scenario = Scenario("tiny", step=StepCurve(10.0), link=Link(1.0), plan=plan, requests=1)
@@ -90,12 +90,12 @@ def test_a_serial_session_takes_the_time_that_its_parts_add_up_to(tmp_path: Path
     (entry,) = laboratory.run().entries
     assert entry.tokens == [2, 3, 4, 5]
     assert entry.first_at == pytest.approx(0.020)
-    assert entry.ended_at == pytest.approx(0.036)
+    assert entry.ended_at == pytest.approx(0.030)
     assert [session.accepted for session in steps_of(laboratory)] == [2, 0]
     found = figures(scenario, laboratory)
-    assert found["rate"] == pytest.approx(4 / 0.036)
+    assert found["rate"] == pytest.approx(4 / 0.030)
     assert found["expansions"] == 2
-    assert found["idle"] == pytest.approx(1 - 8 / 36)
+    assert found["idle"] == pytest.approx(1 - 8 / 30)
 
 
 def test_without_drafters_every_step_commits_one_token(tmp_path: Path) -> None:
