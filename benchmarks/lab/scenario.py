@@ -35,7 +35,7 @@ class DrafterSpec:
     kind: DrafterKind = DrafterKind.STANDALONE
     cost: ExpansionCurve = EXPANSION_2
     expand_width: int = 256
-    node_us: float = 3.0
+    node_us: float = 1.0
     children: int = 16
     expand_levels: int = 1
     """More cost nothing here: the curve says what one level costs."""

@@ -60,7 +60,7 @@ class TableLimits:
 
     expand_width: int = 256
     """Nodes in one expansion at most, all sessions together."""
-    node_us: float = 3.0
+    node_us: float = 1.0
     """What it costs to send a node and to apply it, in microseconds."""
     expand_levels: int = 1
     """Levels that one expansion draws at most."""

@@ -8,7 +8,7 @@ and applying it at the verifier, costs a price. So a node is worth sending, and 
 The least price is a setting. Where nodes come late, because the wire or the verifier cannot bear so many, it rises until they do not: the
 likeliest are sent, and the others stay candidates.
 
-Worked example: steps of 20 ms that commit 4 tokens each, and a price of 3 us: the floor is 3 * 4 / 20,000 = 0.0006.
+Worked example: steps of 20 ms that commit 4 tokens each, and a price of 1 us: the floor is 1 * 4 / 20,000 = 0.0002.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class DrafterSettings(EngineSettings):
     """Levels of the tree that one expansion draws at most, before the host hears of them: several only where that is cheaper here."""
     children: int = Field(default=16, ge=1)
     """Children kept of every expanded node."""
-    node_us: float = Field(default=3.0, gt=0)
+    node_us: float = Field(default=1.0, gt=0)
     """What it costs to send a node and to apply it at the verifier, in microseconds; one that saves the verifier less is not grown."""
     paced_expansion_base_ms: float = Field(default=0.0, ge=0)
     """Benchmarks only: an expansion lasts at least this long, plus the share of its tokens."""

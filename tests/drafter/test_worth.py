@@ -16,8 +16,8 @@ def after_commits(worth: Worth, tokens: int, count: int = 200) -> Worth:
     return worth
 
 
-def test_the_worked_example_has_a_floor_of_six_in_ten_thousand() -> None:
-    assert after_commits(Worth(3e-6, step_us=20_000), tokens=4).floor == pytest.approx(0.0006)
+def test_the_worked_example_has_a_floor_of_two_in_ten_thousand() -> None:
+    assert after_commits(Worth(1e-6, step_us=20_000), tokens=4).floor == pytest.approx(0.0002)
 
 
 def test_a_verifier_that_does_not_say_how_long_its_steps_take_is_guessed_at() -> None:
