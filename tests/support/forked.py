@@ -13,14 +13,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from threading import Lock
 
 import pytest
 
 from specsplit.cli import local
 
-_FORKING = get_context("forkserver")
-_FORKING.set_forkserver_preload(
+FORKING = get_context("forkserver")
+FORKING.set_forkserver_preload(
     [
         "specsplit.cli",
         "specsplit_coordinator.service",
@@ -29,25 +30,21 @@ _FORKING.set_forkserver_preload(
         "specsplit_drafter.model_proposer",
         "specsplit_drafter.standalone",
         "specsplit_verifier.service",
+        "torch.distributed.run",
         "transformers.models.llama.modeling_llama",
     ]
 )
 
 
-class ForkedPopen:
-    """What `specsplit.cli.local` uses of `subprocess.Popen`."""
+class Forked:
+    """A process that was forked, as `subprocess.Popen` has it."""
 
-    def __init__(self, command: Sequence[str], *, errors: str, **_: object) -> None:
-        """`command` is `python -m MODULE ARGUMENTS`. It has pipes as stdin and stdout, stderr in stdout, and a session of its own."""
-        its_stdin, stdin = os.pipe()
-        stdout, its_stdout = os.pipe()
-        with Connection(its_stdin, writable=False) as reads, Connection(its_stdout, readable=False) as writes:
-            self._process = _FORKING.Process(target=_run, args=(command[2:], reads, writes), daemon=True)
-            self._process.start()
+    def __init__(self, process: BaseProcess, args: Sequence[str]) -> None:
+        """Start `process`. `args` are the words that it is run as."""
+        self._process = process
         self._polling = Lock()
-        self.stdin = os.fdopen(stdin, "w")
-        self.stdout = os.fdopen(stdout, errors=errors)
-        self.args = command
+        self.args = args
+        process.start()
 
     @property
     def pid(self) -> int:
@@ -81,6 +78,19 @@ class ForkedPopen:
         self._process.kill()
 
 
+class ForkedPopen(Forked):
+    """What `specsplit.cli.local` uses of `subprocess.Popen`."""
+
+    def __init__(self, command: Sequence[str], *, errors: str, **_: object) -> None:
+        """`command` is `python -m MODULE ARGUMENTS`. It has pipes as stdin and stdout, stderr in stdout, and a session of its own."""
+        its_stdin, stdin = os.pipe()
+        stdout, its_stdout = os.pipe()
+        with Connection(its_stdin, writable=False) as reads, Connection(its_stdout, readable=False) as writes:
+            super().__init__(FORKING.Process(target=_run, args=(command[2:], reads, writes), daemon=True), command)
+        self.stdin = os.fdopen(stdin, "w")
+        self.stdout = os.fdopen(stdout, errors=errors)
+
+
 def _run(words: Sequence[str], reads: Connection, writes: Connection) -> None:
     """Be `python -m MODULE ARGUMENTS`."""
     os.setsid()
@@ -88,6 +98,11 @@ def _run(words: Sequence[str], reads: Connection, writes: Connection) -> None:
         for number in ours:
             os.dup2(file.fileno(), number)
         file.close()
+    be(words)
+
+
+def be(words: Sequence[str]) -> None:
+    """Be `python -m MODULE ARGUMENTS`, of which these are the words from MODULE on."""
     sys.argv = [*words]
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 

@@ -1,4 +1,4 @@
-"""Two ranks that share the pocket target, each split over two processes, which torchrun starts as users do."""
+"""Two ranks that share the pocket target, each split over two processes, which torchrun starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Options, Result
 from specsplit.requests import Delta
-from tests.support.torchrun import torchrun
+from tests.support.torchrun import forked_torchrun
 from tests.system.conftest import SERIAL, as_soon_as
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
@@ -54,7 +54,7 @@ def test_ranks_of_two_processes_write_what_one_verifier_does_and_a_stream_outliv
         whole = [each.tokens for each in written(client)]
         long = client.generate(PROMPTS[0], max_tokens=LONG, ignore_eos=True, drafter="none").tokens
         there = len(client.cluster().members)
-        with torchrun(4, *serve, log=log) as group:
+        with forked_torchrun(4, *serve, log=log) as group:
             as_soon_as(lambda: len(client.cluster().members) == there + 2, within_s=120)
             one.terminate()
             assert one.wait(30) == 0

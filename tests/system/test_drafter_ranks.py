@@ -1,4 +1,4 @@
-"""Two ranks that share a head with experts, started by torchrun as users do, draft for the pocket target."""
+"""Two ranks that share a head with experts, started by torchrun, draft for the pocket target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specsplit.membership import Member
 from specsplit.model.heads import MtpHead, TargetEnds, save_head
 from specsplit.requests import Delta
 from specsplit.values import DrafterInfo, PlanChanges
-from tests.support.torchrun import torchrun
+from tests.support.torchrun import forked_torchrun
 from tests.system.conftest import as_soon_as
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
@@ -62,7 +62,7 @@ def test_a_head_with_experts_drafts_on_two_ranks_and_text_goes_on_while_a_killed
     with LocalCluster(POCKET) as cluster, Client(cluster.address) as client:
         alone = client.generate(PROMPT, max_tokens=TOKENS, ignore_eos=True).tokens
         here = ["--rank-timeout-s", 10, "--coordinator", cluster.address]
-        with torchrun(2, *serve, *here, log=tmp_path / "ranks.log") as group:
+        with forked_torchrun(2, *serve, *here, log=tmp_path / "ranks.log") as group:
             first = group_of(client)
             drafted = client.generate(PROMPT, max_tokens=TOKENS, ignore_eos=True, plan=SERIAL)
             assert drafted.tokens == alone

@@ -1,4 +1,4 @@
-"""The pocket target split over two processes, which torchrun starts as users do, beside drafters of every kind."""
+"""The pocket target split over two processes, which torchrun starts, beside drafters of every kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Options, Result
 from specsplit.requests import Delta
 from specsplit.values import DrafterKind
-from tests.support.torchrun import torchrun
+from tests.support.torchrun import forked_torchrun
 from tests.system.conftest import SERIAL, as_soon_as
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
@@ -60,7 +60,7 @@ def test_a_split_target_writes_what_a_whole_one_does_with_any_drafter_and_a_stre
         whole = [each.tokens for each in written(client, CASES)]
         long = client.generate(PROMPTS[0], max_tokens=LONG, ignore_eos=True, drafter="none").tokens
         there = len(client.cluster().members)
-        with torchrun(2, *serve, log=log) as split:
+        with forked_torchrun(2, *serve, log=log) as split:
             as_soon_as(lambda: len(client.cluster().members) == there + 1, within_s=120)
             one.terminate()
             assert one.wait(30) == 0

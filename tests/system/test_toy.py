@@ -26,11 +26,6 @@ CHAIN = replace(SERIAL, topk=1)
 """A draft's first choices alone."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def all_forked() -> None:
-    """None of them: these are started as users start them."""
-
-
 @pytest.mark.parametrize("drafter", ["none", "ngram", "standalone"])
 def test_the_alphabet_is_written_exactly_whatever_the_drafter(trio: LocalCluster, drafter: str) -> None:
     with trio.client() as client:

@@ -17,7 +17,7 @@ from specsplit.v1 import drafter_pb2
 from specsplit.values import Plan, PlanChanges, SpeculationStatistics, Stopping
 from specsplit.wire.watching import Watched
 from specsplit_verifier.draft_session import NoDrafter
-from specsplit_verifier.events import FromDrafter
+from specsplit_verifier.events import FromDrafter, Inbound
 from specsplit_verifier.step import SessionResult, TreeView
 from specsplit_verifier.verifier import Verifier
 from specsplit_verifier.watching import EVENTS_KEPT, Watching
@@ -103,10 +103,21 @@ async def test_what_grows_between_steps_is_seen_too(serving: tuple[Verifier, Dec
         assert event.ids == tuple(range(10 * event.commits + 1, 10 * event.commits + 5))
 
 
-async def test_a_session_without_a_drafter_is_seen_as_its_roots(alphabet: Path) -> None:
+async def test_a_session_without_a_drafter_is_seen_as_its_roots(
+    alphabet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with verifier_over(alphabet) as verifier:
+        submitted: list[Inbound] = []
+        monkeypatch.setattr(verifier.engine, "post", submitted.append)  # until somebody watches
         seeing = asyncio.create_task(watch(verifier, "alone"))
-        tokens, _ = await decode(verifier, DecodeRequest("alone", list(b"a"), stopping=Stopping(4)))
+        decoding = asyncio.create_task(decode(verifier, DecodeRequest("alone", list(b"a"), stopping=Stopping(4))))
+        async with asyncio.timeout(10):
+            while not (verifier.watched and submitted):
+                await asyncio.sleep(0)
+        monkeypatch.undo()
+        for event in submitted:
+            verifier.engine.post(event)
+        tokens, _ = await decoding
         steps = [event for event, _ in await asyncio.wait_for(seeing, 10)]
     assert bytes(tokens) == b"bcde"
     assert [(step.ids, step.tokens, step.bonus) for step in steps if isinstance(step, WatchedStep)] == [

@@ -149,6 +149,8 @@ def test_the_ranks_of_a_group_stand_in_one_frame_which_says_what_the_group_and_e
             marks = tab.evaluate(f"{ranks}.map(each => getComputedStyle(each, '::before').content)")
             assert len(set(marks)) == 3, "told apart without colours"
     tab.until(frame, lambda said: "no rank is here" in said)
+    plan = tab.evaluate("document.querySelector('#plan-said').innerText")
+    assert "tokens a step 16" in plan, "the plan of those who are here, and not of ranks that have left"
     assert tab.evaluate("document.querySelector('#moved').innerText") == "0 failovers · 0 preemptions"
 
 
