@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import TypeAlias
 
 import numpy as np
@@ -48,7 +49,12 @@ def pick(
 
 def likeliest_tokens(perturbed: Tensor) -> list[int | None]:
     """Find the argmax of each row [R, V]; None for a row that has no pick."""
-    return _listed(_likeliest(perturbed))
+    if perturbed.device.type != "cpu":
+        return _listed(_likeliest(perturbed))
+    # Behind a forward no code is in the processor's caches any more, so that every call counts; values are looked at one by one.
+    rows = _on_host(perturbed)
+    tokens: list[int] = rows.argmax(axis=1).tolist()
+    return [token if isfinite(row[token]) else None for row, token in zip(rows, tokens, strict=True)]
 
 
 def has_pick(best: Tensor) -> Tensor:
@@ -99,10 +105,19 @@ def _likeliest(perturbed: Tensor) -> Tensor:
 
 def _likeliest_on_host(perturbed: Tensor) -> NDArray[np.int64]:
     """Do the same by numpy, which on a CPU takes a tenth of the time of torch's max. It takes the first of equals and NaN above all too."""
-    rows = perturbed.to(torch.promote_types(perturbed.dtype, torch.float32)).numpy()  # numpy has no bfloat16
+    rows = _on_host(perturbed)
     likeliest = rows.argmax(axis=1)
     best = rows[np.arange(len(rows)), likeliest]
     return np.where(np.isfinite(best), likeliest, -1)
+
+
+def _on_host(perturbed: Tensor) -> NDArray[np.floating]:
+    """The same numbers as an array; numpy has no bfloat16."""
+    return perturbed.numpy() if perturbed.dtype is torch.float32 else perturbed.to(_at_least_single(perturbed)).numpy()
+
+
+def _at_least_single(perturbed: Tensor) -> torch.dtype:
+    return torch.promote_types(perturbed.dtype, torch.float32)
 
 
 def _listed(likeliest: Tensor) -> list[int | None]:

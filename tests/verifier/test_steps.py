@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import torch
 
 from specsplit.clock import ManualClock, SystemClock
@@ -15,7 +16,7 @@ from specsplit.model import CostCurve, Paced
 from specsplit.model.capture import decoder_layers
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import VerifierSettings
-from specsplit.speculation import Commit, Grow
+from specsplit.speculation import Commit, Grow, Mirror
 from specsplit.values import Endpoint, Stopping
 from specsplit.wire import drafter
 from specsplit_verifier.engine import Engine
@@ -150,6 +151,33 @@ def told_of_steps(alphabet: Path, base_ms: float) -> list[ToDrafter]:
     assert outbox.over.wait(60)
     engine.stop()
     return outbox.told
+
+
+def test_what_is_grown_during_a_step_is_taken_in_before_the_step_is_over(
+    alphabet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, clock, outbox, applied = VerifierSettings(model=alphabet), ManualClock(), Drafted(), threading.Event()
+    grow, in_time = Mirror.grow, list[bool]()
+
+    def growing(self: Mirror, grown: Grow) -> int:
+        applied.set()
+        return grow(self, grown)
+
+    def computing(seconds: float) -> None:
+        clock.advance(seconds)
+        in_time.append(applied.wait(10))  # during the first step, which opens the drafter, it grows
+
+    monkeypatch.setattr(Mirror, "grow", growing)
+    paced = Paced(CostCurve(base_ms=500.0), clock, computing)
+    outbox.inbox = TurningInbox(clock)
+    engine = Engine(
+        TargetRunner(load_target(settings, clock).target, paced, None, clock), settings, outbox, clock, outbox.inbox
+    )
+    engine.post(Submit(1, DecodeRequest("r", list(b"abc"), stopping=Stopping(2), drafter=Endpoint("d", "d:1"))))
+    engine.start()
+    assert outbox.over.wait(60)
+    engine.stop()
+    assert all(in_time)
 
 
 def test_a_drafter_is_told_how_long_steps_take_and_which_nodes_had_come(alphabet: Path) -> None:

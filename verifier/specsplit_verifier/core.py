@@ -135,10 +135,14 @@ class EngineCore:
             case PlanOrder():
                 self._order(event)
 
+    def settle(self) -> None:
+        """Apply to the mirrors what drafters have grown, a step in flight or not."""
+        self._sends += self._drafters.settle(self._scheduler.running.values())
+
     def plan(self) -> StepInput | Pause:
         """Admit who fits, and choose the next step, or how long to wait for a better one."""
         now = self._clock.now()
-        self._sends += self._drafters.settle(self._scheduler.running.values())
+        self.settle()
         for session in self._scheduler.admit():
             self._sends += self._drafters.resume(session, now)
         if self._planner.follow(len(self._scheduler.running)):
@@ -200,7 +204,7 @@ class EngineCore:
         `turn`: which turn of a rank group it was.
         """
         running, now = self._scheduler.running, self._clock.now()
-        self._sends += self._drafters.settle(running.values())  # first: it was grown for what the step went out with
+        self.settle()  # first: it was grown for what the step went out with
         for chunk in step.chunks:
             if not chunk.recomputed and chunk.session not in output.failed:
                 running[chunk.session].kv_length += chunk.num_tokens
@@ -320,7 +324,7 @@ class EngineCore:
     def _order(self, order: PlanOrder) -> None:
         """An operator wants this from now on."""
         # Queued grows first: to a mirror that is behind, a drafter that rests seems busy, and is not told.
-        self._sends += self._drafters.settle(self._scheduler.running.values())
+        self.settle()
         self._planner.replan(order.changes, order.control)
         self._replan()
 

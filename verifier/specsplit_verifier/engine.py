@@ -12,7 +12,8 @@ group is parked (`Rank`).
 
 Everything about sessions and mirrors is touched by this one thread only, so nothing here is locked. A step runs on a thread of its
 own; while it does, this one takes in what drafters send: what they have read of features is answered at once, and what they have grown
-is queued for the mirrors, which `plan` and `commit` bring up to date. Every other event waits until the step is over.
+is queued for the mirrors, which are brought up to date shortly before the step should be over, so that little is left for `commit`.
+Every other event waits until the step is over.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ from specsplit_verifier.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
+SETTLED_AT = 0.8
+"""After this share of a step's expected time the mirrors take in what was grown meanwhile; what comes later waits for the commit."""
+
 
 class Engine:
     """Owns the target. `post` is the only door in and may be called from any thread."""
@@ -59,6 +63,7 @@ class Engine:
     ) -> None:
         """With an `inbox` that turns the clock where it would wait, all of this runs in the clock's time."""
         self._outbox = outbox
+        self._clock = clock
         self.rank = Rank(runner.lockstep, clock)
         recipe, grouped = runner.extractor.recipe, not self.rank.alone
         self._core = core_of(runner.target.info, runner.target.pool, recipe, settings, clock, grouped=grouped)
@@ -180,18 +185,32 @@ class Engine:
 
     def _run_model(self, step: StepInput) -> StepOutput:
         """Run a step on the model thread. Meanwhile what the last one brought leaves, and grows are taken in; other events wait."""
-        with self.watchdog.over(self._core.expected_s(step)):
+        expected_s = self._core.expected_s(step)
+        with self.watchdog.over(expected_s):
+            settle_at = self._clock.now() + SETTLED_AT * expected_s
+            until: float | None = None
             self._model_thread.submit(step)
-            while not isinstance(event := self._inbox.get(), Ran):
-                if isinstance(event, Began):
+            while not isinstance(event := self._next(until), Ran):
+                if event is None:
+                    self._core.settle()
+                    until = settle_at = None
+                elif isinstance(event, Began):
                     self._send()
                 elif isinstance(event, FromDrafter) and not any(isinstance(e, DrafterLost) for e in self._deferred):
                     self._core.handle(event)
+                    until = settle_at
                 else:
                     self._deferred.append(event)
         if isinstance(event.outcome, Exception):
             raise event.outcome
         return event.outcome
+
+    def _next(self, until: float | None) -> Inbound | None:
+        """The next event; None if there is none by then (None: however long it takes)."""
+        try:
+            return self._inbox.get(timeout=None if until is None else max(0.0, until - self._clock.now()))
+        except queue.Empty:
+            return None
 
     def _send(self) -> None:
         """What has come up leaves in one hop; what the last step was goes along if somebody wants to know."""
