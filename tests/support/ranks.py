@@ -26,6 +26,15 @@ def free_port() -> int:
         return bound.getsockname()[1]
 
 
+def renew_threads() -> None:
+    """Give a process that was forked from one that had called `torch.set_num_threads` a pool of its own.
+
+    It is made at the next such call, which every new thread makes first of all. Two of them at once, and one finds no pool, as
+    transformers' do that read a model: `leak_corrupted_threadpool` in caffe2/utils/threadpool/pthreadpool-cpp.cc.
+    """
+    torch.set_num_threads(1)
+
+
 def run_ranks(
     size: int,
     work: Callable[..., Any],
@@ -75,6 +84,7 @@ def _rank(
     work: Callable[..., Any],
     args: Sequence[object],
 ) -> None:
+    renew_threads()
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
     mesh = kind(rank, size, timeout_s)
     result.write_bytes(pickle.dumps(work(mesh, *args)))

@@ -20,7 +20,7 @@ import torch
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
 from tests.support.forked import FORKING, Forked, be
-from tests.support.ranks import free_port
+from tests.support.ranks import free_port, renew_threads
 
 
 class Torchrun:
@@ -114,4 +114,5 @@ def _serve(words: Sequence[str], env: Mapping[str, str]) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(env)
+    renew_threads()
     be(words)
