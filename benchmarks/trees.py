@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -52,7 +53,7 @@ def expand(session: Growth, width: int, found: Children) -> list[Grow]:
     if len(slots) < len(found.tokens):
         found = Children(found.tokens[: len(slots)], found.log_probabilities[: len(slots)])
     session.expanded(found)
-    return session.flush()
+    return session.flush(math.inf)  # all of it, however soon behind the last
 
 
 def grows(nodes: int) -> Grow:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-import numpy as np
-
 REMEMBERED: Final = 64
 """Commits of which the round trip is the least."""
 MOST_SENT: Final = 1024
@@ -25,11 +23,8 @@ class Acknowledgements:
         self._sent: deque[tuple[int, float]] = deque(maxlen=MOST_SENT)
         """Highest id of every grow that has not been acknowledged, and when it left."""
         self._round_trips: deque[float] = deque(maxlen=REMEMBERED)
-
-    @property
-    def round_trip_s(self) -> float:
+        self.round_trip_s = 0.0
         """The least of late; 0 if nothing is known."""
-        return float(np.min(self._round_trips)) if self._round_trips else 0.0
 
     def sent(self, last_id: int, now: float) -> None:
         """Note that a grow leaves."""
@@ -42,6 +37,7 @@ class Acknowledgements:
             left_at = self._sent.popleft()[1]
         if left_at is not None:
             self._round_trips.append(now - left_at)
+            self.round_trip_s = min(self._round_trips)
         if not self._sent or not self._round_trips:
             return 0.0
         return max(0.0, now - self._sent[0][1] - self.round_trip_s)

@@ -2,8 +2,8 @@
 
 One cycle: take every event that has arrived (and wait for one if all sessions rest or are stalled), tell of sessions that rest, expand
 once, or a few times where that takes next to no time and nothing has arrived, tell of what grew. So a commit is followed by an expansion
-of the new root within one expansion's time, and a verifier gets one message per cycle, whatever the number of its sessions. What the
-cycle has cost leaves with what it has to say.
+of the new root within one expansion's time, and a verifier gets one message per cycle at most, whatever the number of its sessions. What
+the cycle has cost leaves with what it has to say.
 """
 
 from __future__ import annotations

@@ -174,9 +174,10 @@ class Growth:
         self._push()  # survival has risen: what was too unlikely may not be now
         return Advance(commit.tokens, path, moved)
 
-    def flush(self) -> list[Grow]:
-        """Take what the verifier has not been told yet, in order: at most one grow per commit."""
-        return self._unsent.take(self.original.commits, self.resting, whole=not self.plan.draft_ahead)
+    def flush(self, now: float) -> list[Grow]:
+        """Take what the verifier is to be told now, in order: at most one grow per commit."""
+        whole = not self.plan.draft_ahead
+        return self._unsent.take(self.original.commits, self.resting, now, self.worth.window_s, whole=whole)
 
     def _push(self) -> None:
         """Make nodes of the candidates that are worth it, likeliest first, while there is room."""

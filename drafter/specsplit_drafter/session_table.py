@@ -225,12 +225,13 @@ class SessionTable:
         self._refusals = []
         for session, position in self.proposer.take_read():
             yield session, FeaturesRead(position)
+        now = self._clock.now()
         for session, state in self._sessions.items():
-            for grow in state.growth.flush():
+            for grow in state.growth.flush(now):
                 self.counts.pushed_nodes += len(grow.ids)
                 self.rounds.sent(session, grow)
                 if grow.ids:
-                    state.growth.worth.acknowledgements.sent(grow.ids[-1], self._clock.now())
+                    state.growth.worth.acknowledgements.sent(grow.ids[-1], now)
                 yield session, grow
 
     def _handle(self, session: SessionKey, event: SessionEvent) -> None:

@@ -1,20 +1,29 @@
 """What one session's verifier has not been told yet.
 
-Behind an open, a commit or a plan a verifier is told of the session in `MAX_GROWS` grows at most, however fast the drafter is and however
-long the step takes: 24 of them leave as they are made, and each further one adds at least half of what these told.
+A message takes a verifier some 0.2 ms, whatever is in it, so grows gather. The first behind an open, a commit or a plan leaves at once: the
+verifier may be waiting for it. The next ones leave a fifth of the window apart, which is the time in which an answer still reaches the
+next step. What is grown last, before the session rests, leaves at once again.
 
-Worked example: 24 grows of 10 nodes each tell of 240. The next one waits for 120 more, and the one behind it for another 180.
+A step may take far longer than the last one did. So behind one event there are `MAX_GROWS` grows at most, however fast the drafter is:
+from the 24th on each adds at least half of what those before it told.
+
+Worked example: steps take 20 ms, the round trip 5 ms, an expansion 1 ms. The window is 15 ms, so the children of the first expansion leave
+at once, and those of three at a time after that. 24 grows of 10 nodes each tell of 240: the next one waits for 120 more, and the one behind
+it for another 180.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
 from specsplit.speculation import Grow
 
-AS_MADE: Final = 24
-"""Grows that leave as they are made. Of expansions that take no time a verifier is told 20 times a step."""
+APART: Final = 0.2
+"""Share of the window that is between one grow and the next."""
+FREELY: Final = 24
+"""Grows that leave however little they tell of."""
 
 
 class UnsentGrows:
@@ -26,6 +35,8 @@ class UnsentGrows:
         self._open: list[Grow] = []
         """Made since."""
         self._told_resting = False
+        self._due = -math.inf
+        """When the next grow may leave."""
         self._grows = 0
         """Told since the verifier asked for some."""
         self._told = 0
@@ -45,6 +56,7 @@ class UnsentGrows:
     def asked(self) -> None:
         """Answer the verifier, which has said something, as soon as there is something to say."""
         self._told_resting = False
+        self._due = -math.inf
         self._grows = self._told = 0
 
     def seal(self) -> None:
@@ -55,15 +67,16 @@ class UnsentGrows:
             self._kept = 0
         self.asked()
 
-    def take(self, commits: int, resting: bool, *, whole: bool) -> list[Grow]:
+    def take(self, commits: int, resting: bool, now: float, window_s: float, *, whole: bool) -> list[Grow]:
         """Take what is to be told now, in order: at most one grow per commit, and rest once. whole: only when nothing more will come."""
         told, self._sealed = self._sealed, []
-        waits = not resting and (whole or self._too_little)
+        waits = not resting and (whole or now < self._due or self._too_little)
         if waits or (not self._open and (self._told_resting or not resting)):
             return told
         grow = Grow.merge(self._open) if self._open else Grow(commits)
         self._open = []
         self._told_resting = resting
+        self._due = now + APART * window_s
         self._grows += 1
         self._told, self._kept = self._told + self._kept, 0
         return [*told, replace(grow, resting=True) if resting else grow]
@@ -71,4 +84,4 @@ class UnsentGrows:
     @property
     def _too_little(self) -> bool:
         """True if what is kept is to become more first, next to what was told."""
-        return self._grows >= AS_MADE and 2 * self._kept < self._told
+        return self._grows >= FREELY and 2 * self._kept < self._told

@@ -50,6 +50,11 @@ class Worth:
         self.told(step_us)
 
     @property
+    def window_s(self) -> float:
+        """Time from what the verifier says to the last moment at which an answer still reaches its next step."""
+        return max(0.0, self.step_s - self.acknowledgements.round_trip_s)
+
+    @property
     def token_s(self) -> float:
         """Time of the verifier that one more accepted token saves."""
         return self.step_s / self._accept_length

@@ -17,9 +17,11 @@ from specsplit_drafter.growth import Growth, choose
 from specsplit_drafter.proposer import UNBOUNDED, Children
 from specsplit_drafter.worth import Worth
 from tests.drafter.toys import children, children_of, price_s
+from tests.support.ticking import TickingClock
 from tests.support.trees import NewNode, Node, Seen, grow_nodes
 
 VOCAB = 6
+CLOCK = TickingClock()
 HALVES = {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.0625}
 """Every node's children, as likely as this."""
 
@@ -49,6 +51,11 @@ def growth_of(
     )
 
 
+def flush(growth: Growth) -> list[Grow]:
+    """What the verifier is told, if it was last told anything long ago."""
+    return growth.flush(CLOCK.now())
+
+
 def expand(growths: Sequence[Growth], found: Children, width: int = 64, room: int = 1 << 30) -> list[Node]:
     """One expansion in which every node gets the same children."""
     chosen = choose(growths, width, room)
@@ -73,7 +80,7 @@ def depth(node: Node, growth: Growth) -> int:
 def test_the_root_is_expanded_first_and_its_children_pushed_at_once() -> None:
     growth = growth_of()
     assert expand([growth], children(HALVES)) == [Seen(growth.original.tree).root]
-    (grow,) = growth.flush()
+    (grow,) = flush(growth)
     assert list(grow.ids) == [1, 2, 3, 4]
     assert list(grow.parents) == [0, 0, 0, 0]
     assert list(grow.tokens) == [0, 1, 2, 3]
@@ -103,19 +110,19 @@ def test_candidates_below_the_threshold_are_kept_and_pushed_when_a_commit_raises
     grow_out(growth, children(HALVES))
     pushed = {(n.parent.id if n.parent else 0, n.token) for n in Seen(growth.original.tree).nodes.values()}
     assert pushed == {(0, 0), (0, 1), (1, 0)}  # 1/2, 1/4, 1/4
-    growth.flush()
+    flush(growth)
     growth.commit(Commit(1, 0, (0,)))  # a hit: node 1 is the root, its children at 1/2, 1/4, 1/8, 1/16
     live = {n.token for n in Seen(growth.original.tree).root.children.values()}
     assert live == {0, 1}
     assert Seen(growth.original.tree).nodes[3].children.keys() == {0}  # half of a half of the new root
-    (grow,) = growth.flush()
+    (grow,) = flush(growth)
     assert (list(grow.parents), list(grow.tokens), grow.commits) == ([0, 3], [1, 0], 1)
 
 
 def test_a_miss_forgets_everything_and_begins_with_the_root_alone() -> None:
     growth = growth_of()
     grow_out(growth, children(HALVES))
-    growth.flush()
+    flush(growth)
     growth.commit(Commit(1, 0, (5,)))
     assert not Seen(growth.original.tree).nodes
     assert [node.token for node in expand([growth], children(HALVES))] == [5]
@@ -139,18 +146,18 @@ def test_nothing_is_grown_beyond_the_context() -> None:
 def test_resting_is_told_once_and_again_after_every_commit() -> None:
     growth = growth_of(survival=0.4)
     expand([growth], children(HALVES))
-    assert [grow.resting for grow in growth.flush()] == [False]
+    assert [grow.resting for grow in flush(growth)] == [False]
     expand([growth], children({0: 0.1}))
-    assert growth.flush() == [Grow(0, resting=True)]
-    assert growth.flush() == []
+    assert flush(growth) == [Grow(0, resting=True)]
+    assert flush(growth) == []
     growth.commit(Commit(1, 0, (0,)))
-    assert growth.flush() == [Grow(1, resting=True)]
+    assert flush(growth) == [Grow(1, resting=True)]
 
 
 def test_a_plan_that_does_not_speculate_rests_at_once() -> None:
     growth = growth_of(Plan(num_steps=0))
     assert not expand([growth], children(HALVES))
-    assert growth.flush() == [Grow(0, resting=True)]
+    assert flush(growth) == [Grow(0, resting=True)]
 
 
 def test_without_draft_ahead_the_whole_tree_goes_in_one_message_after_each_commit() -> None:
@@ -160,7 +167,7 @@ def test_without_draft_ahead_the_whole_tree_goes_in_one_message_after_each_commi
         rounds = 0
         while expand([growth], children(HALVES)):
             rounds += 1
-            told += growth.flush()
+            told += flush(growth)
         assert rounds == 3 if number == 1 else 1 <= rounds <= 3  # what a hit left needs fewer
         assert [grow.resting for grow in told] == [True]
         assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) <= 3
@@ -171,12 +178,12 @@ def test_without_draft_ahead_a_commit_that_comes_early_is_told_what_was_grown_be
     growth = growth_of(Plan(num_steps=3, draft_ahead=False))
     mirror = Mirror(1, 0, 3, 64, VOCAB)
     expand([growth], children(HALVES))
-    assert growth.flush() == []
+    assert flush(growth) == []
     commit, hit = mirror.commit(mirror.take(8, 4, 3), [0], 0)
     assert not hit
     growth.commit(commit)
     grow_out(growth, children(HALVES))
-    for grow in growth.flush():
+    for grow in flush(growth):
         mirror.grow(grow)
     assert Seen(mirror.tree).snapshot() == Seen(growth.original.tree).snapshot()
 
@@ -184,9 +191,9 @@ def test_without_draft_ahead_a_commit_that_comes_early_is_told_what_was_grown_be
 def test_a_session_without_room_in_the_proposer_rests_until_its_next_commit() -> None:
     growth = growth_of()
     expand([growth], children(HALVES), room=0)  # the root needs no room
-    growth.flush()
+    flush(growth)
     assert not expand([growth], children(HALVES), room=0)
-    assert [grow.resting for grow in growth.flush()] == [True]
+    assert [grow.resting for grow in flush(growth)] == [True]
     assert not expand([growth], children(HALVES), room=9)
     growth.commit(Commit(1, 0, (0,)))
     assert expand([growth], children(HALVES), room=9)
@@ -216,11 +223,11 @@ def test_after_a_commit_a_tree_is_drawn_anew_level_by_level_and_keeps_its_ids() 
     mirror.commit(mirror.take(1, 1, 0), [0], 0)
     tree = growth.original.tree
     root, before = Seen(tree).root, Seen(tree).snapshot()[2]
-    for grow in growth.flush():
+    for grow in flush(growth):
         mirror.grow(grow)
     again = {5: 0.6, 0: 0.3, 4: 0.05}
     assert expand([growth], children(again)) == [root]  # alone, and before all others
-    (grow,) = growth.flush()
+    (grow,) = flush(growth)
     assert (list(grow.parents), list(grow.tokens)) == ([0, 0], [5, 4])
     below = sorted(node.id for node in root.children.values())
     assert [Seen(tree).nodes[i].token for i in grow.rescored] == [0, 1, 2, 3]
@@ -233,7 +240,7 @@ def test_after_a_commit_a_tree_is_drawn_anew_level_by_level_and_keeps_its_ids() 
     assert all(
         Seen(tree).nodes[i].children.keys() >= {0, 4, 5} for i in drawn if Seen(tree).nodes[i].score - root.score > -2
     )
-    for told in [grow, *growth.flush()]:
+    for told in [grow, *flush(growth)]:
         mirror.grow(told)
     assert Seen(mirror.tree).snapshot() == Seen(tree).snapshot()
     grow_out(growth, children(again))
@@ -304,7 +311,7 @@ def test_a_kind_that_does_not_redraw_expands_no_node_twice() -> None:
         while drawn := expand([growth], children(HALVES)):
             assert not seen & {node.id for node in drawn if node.id}
             seen |= {node.id for node in drawn if node.id}
-        assert not any(grow.rescored for grow in growth.flush())
+        assert not any(grow.rescored for grow in flush(growth))
         growth.commit(Commit(number, 0, (0,)))
 
 
@@ -363,22 +370,22 @@ def test_no_node_is_expanded_that_is_as_deep_as_the_proposer_goes() -> None:
 def test_a_stalled_session_rests_and_says_so_once_and_stirs_without_a_commit() -> None:
     growth = growth_of(survival=0.4)
     growth.stalled = True
-    assert growth.flush() == [Grow(0, resting=True)]
+    assert flush(growth) == [Grow(0, resting=True)]
     assert not expand([growth], children(HALVES))
-    assert growth.flush() == []
+    assert flush(growth) == []
     growth.stalled = False
     assert expand([growth], children(HALVES)) == [Seen(growth.original.tree).root]
-    (grow,) = growth.flush()
+    (grow,) = flush(growth)
     assert (list(grow.tokens), grow.resting) == ([0], False)
 
 
 def test_a_session_that_stirs_and_finds_nothing_says_that_it_rests_again() -> None:
     growth = growth_of(survival=0.4)
     growth.stalled = True
-    growth.flush()
+    flush(growth)
     growth.stalled = False
     expand([growth], children({0: 0.1}))
-    assert growth.flush() == [Grow(0, resting=True)]
+    assert flush(growth) == [Grow(0, resting=True)]
 
 
 def one_at_a_time(
@@ -439,7 +446,7 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
 
     def deliver() -> None:
         nonlocal last_id
-        for grow in growth.flush():
+        for grow in flush(growth):
             assert all(a < b for a, b in zip([last_id, *grow.ids], grow.ids, strict=False))
             last_id = max([last_id, *grow.ids])
             assert all(0 < i <= last_id for i in grow.rescored)
@@ -487,24 +494,24 @@ def test_another_plan_is_followed_at_once_and_answered() -> None:
     growth = growth_of(Plan(num_steps=1, draft_ahead=False))
     found = children(HALVES)
     grow_out(growth, found)
-    (grow,) = growth.flush()
-    assert grow.resting and growth.flush() == []
+    (grow,) = flush(growth)
+    assert grow.resting and flush(growth) == []
     growth.replan(Plan(num_steps=3, draft_ahead=False))
     assert not growth.resting
     grow_out(growth, found)
-    (deeper,) = growth.flush()
+    (deeper,) = flush(growth)
     assert deeper.resting and deeper.ids[0] == grow.ids[-1] + 1
     deepest = max(node.position for node in Seen(growth.original.tree).root.descendants())
     assert deepest == growth.original.tree.root_position + 3
     growth.replan(Plan(num_steps=0))
-    (nothing,) = growth.flush()
+    (nothing,) = flush(growth)
     assert nothing.resting and not nothing.ids, "a drafter that has nothing to add says so"
 
 
 def after_root(worth: Worth, found: Children) -> Growth:
     growth = growth_of(worth=worth)
     expand([growth], found)
-    growth.flush()
+    flush(growth)
     return growth
 
 
@@ -519,7 +526,7 @@ def test_nodes_that_are_not_worth_an_expansion_make_a_session_rest_until_its_nex
     growth = after_root(Worth(1e-6, step_us=20_000), children({0: 0.01}))  # saves 0.01 of a third of a step: 0.07 ms
     dear = CostLine(0.5, 0.0)
     assert choose([growth], 64, 99, dear) == []
-    assert growth.flush() == [Grow(0, resting=True)]
+    assert flush(growth) == [Grow(0, resting=True)]
     growth.commit(Commit(1, 0, (5,)))
     assert [slots.tolist() for _, slots in choose([growth], 64, 99, dear)] == [[ROOT]], "a root is always worth it"
 

@@ -30,6 +30,7 @@ from specsplit_drafter.proposer import (
 )
 from specsplit_drafter.session_table import SessionTable, TableLimits
 from specsplit_drafter.worth import ACCEPT_LENGTH, STEP_S
+from tests.support.ticking import TickingClock
 from tests.support.trees import NewNode, grow_nodes
 
 THE, CAT, SAT, IS, ON, IN, A, MAT, RUG = range(9)
@@ -234,7 +235,9 @@ def table_of(
     proposer: Proposer, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8, levels: int = 1
 ) -> SessionTable:
     """A table with these limits, whose expansions draw so many levels."""
-    table = SessionTable(proposer, TableLimits(max_sessions, width, price_s(survival) * 1e6, levels))
+    table = SessionTable(
+        proposer, TableLimits(max_sessions, width, price_s(survival) * 1e6, levels), clock=TickingClock()
+    )
     table.expansions.level_cost = Always()
     return table
 

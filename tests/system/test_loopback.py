@@ -6,6 +6,7 @@ missing, so that hypothesis can choose the interleaving.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Sequence
 
@@ -29,12 +30,15 @@ from specsplit_verifier.events import FromDrafter, Sends
 from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import Accepted
 from tests.drafter.toys import Distribution, TableProposer
+from tests.support.ticking import TickingClock
 from tests.support.trees import Seen
 
 VOCAB = 6
 MAX_NODES = 20
 PLAN = Plan(num_steps=3, topk=2, num_draft_tokens=5)
 LIMIT = 60
+TICKS_S = (0.0, 0.002, 1.0)
+"""What passes between two looks of a drafter at its clock. Steps take 20 ms."""
 
 
 def target(sequence: Sequence[int]) -> int:
@@ -69,8 +73,10 @@ class World:
         self.now = 0.0
         self.addresses: tuple[str, ...] = ("drafter:1", "drafter:2")
         self.drafters = DrafterPool(Vocabulary(VOCAB), MAX_NODES)
+        chance = random.Random(len(prompts))
+        clock = TickingClock(lambda: chance.choice(TICKS_S))
         self.tables = {
-            address: SessionTable(TableProposer(draft, Vocabulary(VOCAB)), TableLimits(16, 4))
+            address: SessionTable(TableProposer(draft, Vocabulary(VOCAB)), TableLimits(16, 4), clock=clock)
             for address in self.addresses
         }
         self.streams: dict[str, int] = dict.fromkeys(self.addresses, 1)
@@ -116,13 +122,14 @@ class World:
             for session, event in wire.draft_request_events(message):
                 self.tables[address].handle((self.streams[address], session), event)
 
-    def expand(self, address: str) -> None:
+    def expand(self, address: str) -> int:
         table = self.tables[address]
-        table.step()
+        expanded = table.step()
         for stream, events in table.outgoing().items():
             assert stream == self.streams[address]
             told = [(s, _refusal(e) if isinstance(e, SpecsplitError) else e) for s, e in events]
             self.to_verifier[address].append(wire.draft_response(told).SerializeToString())
+        return expanded
 
     def deliver_to_verifier(self, address: str) -> None:
         if self.to_verifier[address]:
@@ -148,20 +155,18 @@ class World:
     def drain(self) -> None:
         """Deliver everything, and let the drafters grow until they rest."""
         for _ in range(400):
+            busy = False
             for address in self.addresses:
                 while self.to_drafter[address]:
                     self.deliver_to_drafter(address)
-                self.expand(address)
+                busy |= self.expand(address) > 0
                 while self.to_verifier[address]:
+                    busy = True
                     self.deliver_to_verifier(address)
-            if all(growth_rests(self.tables[a]) for a in self.addresses) and not any(self.to_drafter.values()):
+            if not busy and not any(self.to_drafter.values()):
                 self.settle()
                 return
         raise AssertionError("the drafters never rest")
-
-
-def growth_rests(table: SessionTable) -> bool:
-    return not table.outgoing() and table.step() == 0
 
 
 def _refusal(error: SpecsplitError) -> Refuse:

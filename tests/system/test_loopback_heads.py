@@ -35,12 +35,15 @@ from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import Accepted
 from tests.drafter.head_toys import HEADS, VOCABULARY, features_of, head_of
 from tests.drafter.test_heads import Checked
+from tests.support.ticking import TickingClock
 from tests.support.trees import Seen
 
 MAX_NODES = 30
 LIMIT = 40
 HIDDEN = 32
 ADDRESSES: tuple[str, ...] = ("drafter:1", "drafter:2")
+TICKS_S = (0.0, 0.002, 1.0)
+"""What passes between two looks of a drafter at its clock. Steps take 20 ms."""
 
 
 def recipe_of(need: FeatureNeed) -> Recipe:
@@ -60,8 +63,9 @@ class World:
         ]
         self.drafters = DrafterPool(VOCABULARY, MAX_NODES, FeatureSource(recipe_of, limits))
         budget, pages = chance.choice([1, 3, 512]), PagePool(256, 4)
+        clock = TickingClock(lambda: chance.choice(TICKS_S))
         self.tables = {
-            address: SessionTable(Checked(name, budget, 1024), TableLimits(16, chance.choice([4, 32])))
+            address: SessionTable(Checked(name, budget, 1024), TableLimits(16, chance.choice([4, 32])), clock=clock)
             for address, name in zip(ADDRESSES, heads, strict=True)
         }
         self.streams = dict.fromkeys(ADDRESSES, 1)

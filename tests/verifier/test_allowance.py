@@ -225,7 +225,7 @@ class Honest:
 
     def tell(self) -> list[Grow]:
         """What it says now; it rests once it can make nothing more."""
-        return self.unsent.take(self.commits, not (self._room or self._edges), whole=False)
+        return self.unsent.take(self.commits, not (self._room or self._edges), 0.0, 0.0, whole=False)
 
 
 class HonestDrafter:
@@ -326,8 +326,8 @@ def told_of(sizes: Iterable[int]) -> list[Grow]:
         ids = range(first, first + size)
         first += size
         unsent.add(Grow(0, ids, ids, (0,) * size, (0.0,) * size))
-        told += unsent.take(0, False, whole=False)
-    return [*told, *unsent.take(0, True, whole=False)]
+        told += unsent.take(0, False, 0.0, 0.0, whole=False)
+    return [*told, *unsent.take(0, True, 0.0, 0.0, whole=False)]
 
 
 @given(st.lists(st.integers(1, 100), max_size=300))
