@@ -94,7 +94,8 @@ class Job:
 
     def verifier(self, model: Path, **settings: object) -> VerifierSettings:
         """Settings of a verifier in this process."""
-        return VerifierSettings(**{"model": model, **self.placed, **settings})
+        own = {"model": model, "cpu_layers": "off"}  # so that its weights can be counted where there is no GPU, too
+        return VerifierSettings(**{**own, **self.placed, **settings})
 
     def drafter(self, kind: DrafterKind, model: Path | None) -> DrafterSettings:
         """Settings of a drafter for the pocket target."""

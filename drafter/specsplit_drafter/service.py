@@ -177,6 +177,7 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
         backend=settings.attention,
         kv_cache_dtype=settings.kv_cache_dtype,
         mesh=mesh,
+        cpu_layers=settings.replaces_cpu_layers,
     )
     if settings.compile == "regional":
         model.compile_layers()
@@ -196,6 +197,8 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None)
             f"a drafter of kind {settings.kind.value} needs the folder of the target it was made for (target)"
         )
     head = load_head(folder, settings.target, settings.kind, dtype=settings.dtype, device=settings.device, mesh=mesh)
+    if settings.replaces_cpu_layers:
+        head.use_cpu_layers()
     need = replace(head.shape.need, format=settings.feature_format)
     if settings.feature_projection:
         need = projected(need, folder)

@@ -16,11 +16,12 @@ from specsplit.model.attention import ForwardBatch, TrialForward
 from specsplit.model.backends import check_backend
 from specsplit.model.batch import Row
 from specsplit.model.capture import Capture, Hidden, decoder_layers
+from specsplit.model.cpu import packed, replace_layers
 from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, SharedGraphs, StaticAttention
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.load import load_model
-from specsplit.model.probe import probe
+from specsplit.model.probe import probe, probe_replaced, tree_logits
 from specsplit.model.regional import Backend, compile_layers
 from specsplit.model.runner import ModelRunner
 from specsplit.model.sharded import ShardedBlocks, TensorMesh, no_rows
@@ -76,8 +77,11 @@ class CausalLM(ModelRunner):
         backend: str = "auto",
         kv_cache_dtype: str = "auto",
         mesh: TensorMesh | None = None,
+        cpu_layers: bool = True,
     ) -> CausalLM:
         """Load from a local folder, as `load_model` does, ready to serve; with a `mesh`, this rank's part of it.
+
+        cpu_layers: whether to `use_cpu_layers`, which changes nothing elsewhere.
 
         Raises LoadError, saying why, if it cannot be, and RankLost.
         """
@@ -91,7 +95,7 @@ class CausalLM(ModelRunner):
             mesh=mesh,
         )
         with refusing(f"model folder {folder} cannot be served"):
-            return cls(
+            lm = cls(
                 model,
                 info,
                 num_pages=num_pages,
@@ -100,6 +104,22 @@ class CausalLM(ModelRunner):
                 kv_cache_dtype=kv_cache_dtype,
                 blocks=blocks,
             )
+            if cpu_layers and lm.device.type == "cpu":
+                lm.use_cpu_layers()
+            return lm
+
+    def use_cpu_layers(self) -> None:
+        """Have a CPU run faster modules in the place of transformers' own where they give the same numbers: see `specsplit.model.cpu`.
+
+        Raises LoadError if the model then gives other logits. Ranks that share its MLPs, and run together or not at all, are not asked.
+        """
+        before = None if len(self.blocks) else tree_logits(self)
+        replace_layers(self.model)
+        output = self.model.get_output_embeddings()
+        if output is not None:
+            self.model.set_output_embeddings(packed(output))
+        if before is not None:
+            probe_replaced(self, before)
 
     def compile_layers(self, backend: Backend = "inductor") -> None:
         """Have its decoder layers compiled when they are first run: see `specsplit.model.regional`. Raises LoadError if it has no list."""

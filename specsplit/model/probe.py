@@ -31,17 +31,50 @@ _MOST_PAGES: Final = 32
 
 
 def probe(lm: CausalLM) -> None:
-    """Raises LoadError if `lm` and its model disagree by more than rounding. Leaves every page free.
+    """Raises LoadError if `lm` and its model disagree by more than rounding. Leaves every page free."""
+    name, packed = type(lm.model).__name__, tree_logits(lm)
+    with refusing(f"{name} fails with its own attention, so ours cannot be compared with it"):
+        own = _own_logits(lm.model, lm.info.vocabulary.size)
+    if not own.amax(dim=-1).isfinite().all():
+        raise LoadError(
+            f"{name} computes NaN or infinity with its own attention in {lm.model.dtype}: are its weights broken?"
+        )
+    error = apart(packed, own)
+    if not error <= _TOLERANCE[lm.model.dtype]:
+        raise LoadError(
+            f"{name} gives other logits in a packed token tree than on the tree's paths one by one (off by {error:.1%} of the largest)"
+        )
+
+
+def probe_replaced(lm: CausalLM, before: Tensor) -> None:
+    """Raises LoadError unless a model some of whose modules were replaced gives the logits that it gave `before` in `tree_logits`."""
+    error = apart(tree_logits(lm), before)
+    if not error <= _TOLERANCE[lm.model.dtype]:
+        name = type(lm.model).__name__
+        raise LoadError(
+            f"{name} gives other logits with modules for a CPU (off by {error:.1%} of the largest): set cpu_layers = off"
+        )
+
+
+def apart(logits: Tensor, others: Tensor) -> float:
+    """The largest difference as a share of the largest of the others; tokens that a model never says are at -inf in both."""
+    difference = (logits - others).masked_fill_(logits == others, 0)
+    return (difference.abs().max() / others[others.isfinite()].abs().max()).item()
+
+
+def tree_logits(lm: CausalLM) -> Tensor:
+    """Logits of two small packed trees, float32 [nodes, V]. Leaves every page free.
+
+    Raises LoadError if there are too few pages, or the model fails.
 
     If KV is kept as a type of 8 bits, the trees run over a few pages of KV that is not: that type's own rounding may be as large as what is
     looked for.
     """
     runner = lm if lm.kv.raw is lm.kv.data else lm.unrounded(min(lm.pool.total_pages, _MOST_PAGES))
     tables = [PageTable(runner.pool) for _ in _TREES]
-    name = type(lm.model).__name__
     try:
-        with refusing(f"{name} fails on a packed token tree"):
-            packed = _packed_logits(lm, runner, tables)
+        with refusing(f"{type(lm.model).__name__} fails on a packed token tree"):
+            return _packed_logits(lm, runner, tables)
     except OutOfPages as error:
         raise LoadError(f"{lm.pool.num_slots} KV tokens are too few to serve anything") from error
     finally:
@@ -49,18 +82,6 @@ def probe(lm: CausalLM) -> None:
             tables
         ):  # so that the pool hands pages out in their order, and KV can be read where it is
             table.release()
-    with refusing(f"{name} fails with its own attention, so ours cannot be compared with it"):
-        own = _own_logits(lm.model, lm.info.vocabulary.size)
-    if not own.amax(dim=-1).isfinite().all():
-        raise LoadError(
-            f"{name} computes NaN or infinity with its own attention in {lm.model.dtype}: are its weights broken?"
-        )
-    apart = (packed - own).masked_fill_(packed == own, 0)  # tokens that a model never says are at -inf in both
-    error = (apart.abs().max() / own[own.isfinite()].abs().max()).item()
-    if not error <= _TOLERANCE[lm.model.dtype]:
-        raise LoadError(
-            f"{name} gives other logits in a packed token tree than on the tree's paths one by one (off by {error:.1%} of the largest)"
-        )
 
 
 def _packed_logits(lm: CausalLM, runner: ModelRunner, tables: Sequence[PageTable]) -> Tensor:

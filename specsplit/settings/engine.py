@@ -33,6 +33,10 @@ class EngineSettings(MemberSettings):
     compile: Literal["off", "regional"] = "off"
     """regional has torch.compile make kernels of the model's decoder layers, all of a class at once. It takes half a minute or more at the
     first start; kernels are kept where TORCHINDUCTOR_CACHE_DIR says. Not for a group."""
+    cpu_layers: Literal["auto", "off"] = "auto"
+    """auto has a CPU run faster modules in the place of transformers' own, where they give the same numbers: linear layers whose weights
+    are packed for oneDNN, and fewer operations around them; a tied LM head is then held twice. off leaves all as it is, and so do
+    compile = regional and a target that is split (tp_size)."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of one forward."""
     dp_size: int = Field(default=1, ge=1)
@@ -40,6 +44,11 @@ class EngineSettings(MemberSettings):
     Needs a coordinator. Ports other than 0 (listen, advertise, metrics_listen) get LOCAL_RANK added, and member_id the rank."""
     rank_timeout_s: float = Field(default=30.0, gt=0)
     """A rank that does not take part for this long is lost: all of the group hand their sessions back and exit, to be started again."""
+
+    @property
+    def replaces_cpu_layers(self) -> bool:
+        """Whether modules are to be replaced on a CPU; what is compiled, is compiled as transformers has it."""
+        return self.cpu_layers == "auto" and self.compile == "off"
 
     @property
     def started_together(self) -> tuple[str, int]:

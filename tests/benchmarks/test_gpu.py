@@ -153,7 +153,7 @@ def test_a_step_reads_all_weights_once_but_for_embeddings_that_are_only_looked_u
     config = CONFIGS["tiny"].to_dict() | {"tie_word_embeddings": tied}
     folder = write_config("tiny", tmp_path)
     (folder / "config.json").write_text(json.dumps(config, default=str))
-    target = CausalLM.load(folder, num_pages=4, page_size=16, random_weights=True)
+    target = CausalLM.load(folder, num_pages=4, page_size=16, random_weights=True, cpu_layers=False)
     attention, mlp, norms = 64 * (4 + 2 + 2) * 16 + 64 * 64, 3 * 64 * 128, 2 * 64
     assert Bytes.of(target) == Bytes(4 * (2 * (attention + mlp + norms) + 64 + 256 * 64), 4 * 2 * 2 * 2 * 16)
 
@@ -161,7 +161,9 @@ def test_a_step_reads_all_weights_once_but_for_embeddings_that_are_only_looked_u
 def test_models_with_wider_heads_compute_the_same(tmp_path: Path) -> None:
     wide = widen(MODELS, tmp_path / "wide")
     for name in ("target", "draft"):
-        lm, wider = (CausalLM.load(folder / name, num_pages=8, page_size=16) for folder in (MODELS, wide))
+        lm, wider = (
+            CausalLM.load(folder / name, num_pages=8, page_size=16, cpu_layers=False) for folder in (MODELS, wide)
+        )
         tokens, parents = [5, 700, 3, 44, 8, 1000, 12], [-1, 0, 1, 1, 0, 4, 2]
         found: list[torch.Tensor] = []
         for each in (lm, wider):

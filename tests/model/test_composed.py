@@ -38,7 +38,7 @@ def test_ranks_of_two_processes_that_are_busy_and_idle_get_what_the_whole_gives_
     folder = saved(KINDS[kind](tiny_config()))
     processes = run_ranks(4, served, folder, SHARES, kind=IN_TWO)
     for rank in range(2):
-        whole = CausalLM.load(folder, num_pages=PAGES, page_size=4)
+        whole = CausalLM.load(folder, num_pages=PAGES, page_size=4, cpu_layers=False)
         of_mlps, of_attention = bytes_of(whole)
         check_steps(whole, [share[rank] for share in SHARES], processes[SPLIT * rank][0])
         heads = kv_of(whole).chunk(SPLIT, dim=3)

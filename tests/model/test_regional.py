@@ -26,7 +26,7 @@ def test_compiled_layers_compute_what_they_did_and_still_give_hidden_states(fold
         compiled.append(len(module.graph.nodes))
         return module
 
-    lm = CausalLM.load(folders["llama"], num_pages=64, page_size=4)
+    lm = CausalLM.load(folders["llama"], num_pages=64, page_size=4, cpu_layers=False)
     works = [rows(lm, nodes) for nodes in (9, 2, 1, 5)]
     expected = [lm.forward_capturing(work, {1, 3}) for work in works]
     lm.compile_layers(backend)

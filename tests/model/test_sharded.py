@@ -61,7 +61,7 @@ class Whole:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.lm = CausalLM.load(folder, num_pages=64, page_size=4)
+        self.lm = CausalLM.load(folder, num_pages=64, page_size=4, cpu_layers=False)
         self._made: dict[tuple[int, ...], list[torch.Tensor]] = {}
 
     def forwards(self, which: Sequence[int]) -> list[torch.Tensor]:

@@ -76,7 +76,7 @@ def test_four_processes_share_four_kv_heads(saved: Saved, tiny_config: Tiny) -> 
 
 
 def check_split_in(size: int, folder: Path) -> None:
-    whole = CausalLM.load(folder, num_pages=PAGES, page_size=4)
+    whole = CausalLM.load(folder, num_pages=PAGES, page_size=4, cpu_layers=False)
     ranks = run_ranks(size, led, folder, kind=TensorGroup)
     expected = steps(whole)
     made = ranks[0][0]

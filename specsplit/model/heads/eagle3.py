@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from transformers import PretrainedConfig
 
 from specsplit.errors import LoadError
@@ -95,9 +94,10 @@ class Eagle3Head(Head):
         return self.target.logits(normed) if self.lm_head is None else self.lm_head(normed)
 
     def _fuse(self, features: Tensor, projected: bool) -> Tensor:
-        """The projection is fc without its bias, which is added here in any case."""
-        product = features if projected else linear(features, self.fc.weight)
-        return product if self.fc.bias is None else product + self.fc.bias
+        """The projection is fc without its bias."""
+        if not projected:
+            return self.fc(features)
+        return features if self.fc.bias is None else features + self.fc.bias
 
     def _advance(
         self, step: int, tokens: Tensor, states: Tensor, positions: Tensor, **attention: Any

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
+from specsplit.model.cpu import replace_layers
 from specsplit.model.heads.shape import HeadShape
 from specsplit.model.heads.target import TargetEnds
 from specsplit.model.kv import Geometry
@@ -48,6 +49,15 @@ class Head(nn.Module, ABC):
     def layers(self) -> Sequence[nn.Module]:
         """By step, its decoder layer."""
 
+    def use_cpu_layers(self) -> None:
+        """Have a CPU run faster modules where they give the same numbers: see `specsplit.model.cpu`. It can then not be saved.
+
+        Raises LoadError if it does not run any more. Ranks that share its MLPs, and run together or not at all, are not asked.
+        """
+        replace_layers(self, linear=True)
+        for step in range(0 if self.blocks else self.shape.num_steps):
+            self._observed(step)
+
     def shard(self, mesh: TensorMesh) -> None:
         """Keep of the MLP of every step no more than this rank's part. Raises LoadError for one that cannot be cut."""
         self.blocks = [shard_layers(self, [layer], mesh) for layer in self.layers]
@@ -65,9 +75,12 @@ class Head(nn.Module, ABC):
     @cached_property
     def geometry(self) -> Geometry:
         """Attention shape of one step's layer. Only for a head built for serving; raises LoadError for attention not supported."""
+        return self._observed(0)
+
+    def _observed(self, step: int) -> Geometry:
         one = torch.zeros(1, dtype=torch.long, device=self.device)
         state = torch.zeros(1, self.shape.state_width, dtype=self.dtype, device=self.device)
-        return observe(lambda recorder: self(0, one, state, one, forward_batch=recorder), 1, self.shape.max_context)
+        return observe(lambda recorder: self(step, one, state, one, forward_batch=recorder), 1, self.shape.max_context)
 
     def fuse(self, features: Tensor, *, projected: bool = False) -> Tensor:
         """features [..., feature width] -> states [..., state_width].

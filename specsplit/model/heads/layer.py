@@ -36,7 +36,7 @@ class Layer(nn.Module):
             )
         # Its frequencies are in no checkpoint: they have to be real where the rest may be on the meta device.
         with torch.device("cpu"):
-            self.rotary: nn.Module = type(rotary)(self.config)
+            self.rotary_emb: nn.Module = type(rotary)(self.config)
 
     def new_norm(self) -> nn.Module:
         """Another norm like the one in front of its attention."""
@@ -50,7 +50,7 @@ class Layer(nn.Module):
             hidden,
             attention_mask=attention_mask,
             position_ids=positions,
-            position_embeddings=self.rotary(hidden, positions),
+            position_embeddings=self.rotary_emb(hidden, positions),
             use_cache=False,
             **attention,
         )

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear
+from torch.nn.functional import embedding
 from transformers import PretrainedConfig
 
 from specsplit.errors import LoadError
@@ -45,8 +45,7 @@ class TargetEnds(nn.Module):
     ) -> None:
         super().__init__()
         self.embeddings = nn.Parameter(embeddings, requires_grad=False)
-        tied = lm_head is embeddings
-        self.lm_head = self.embeddings if tied else None if lm_head is None else nn.Parameter(lm_head, False)
+        self.lm_head = None if lm_head is None else _linear(self.embeddings if lm_head is embeddings else lm_head)
         self.vocabulary: Final = vocabulary
         self.hidden_size: Final = hidden_size
         self.num_layers: Final = num_layers
@@ -86,7 +85,7 @@ class TargetEnds(nn.Module):
         """Make ends with a head's own embeddings [V, any width] in place of the target's."""
         return TargetEnds(
             embeddings,
-            self.lm_head,
+            None if self.lm_head is None else self.lm_head.weight,
             vocabulary=self.vocabulary,
             hidden_size=self.hidden_size,
             num_layers=self.num_layers,
@@ -101,12 +100,19 @@ class TargetEnds(nn.Module):
         """hidden [..., hidden_size], behind the norm -> [..., V]"""
         if self.lm_head is None:
             raise ValueError("this target was loaded without its LM head")
-        return linear(hidden, self.lm_head)
+        return self.lm_head(hidden)
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the embeddings."""
         return self.embeddings.dtype
+
+
+def _linear(weight: Tensor) -> nn.Linear:
+    """The layer with this weight, which is frozen."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    layer.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, requires_grad=False)
+    return layer
 
 
 def _find(candidates: Collection[str], checkpoint: Checkpoint) -> str:

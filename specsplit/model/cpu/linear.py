@@ -1,0 +1,62 @@
+"""A linear layer whose weights lie as oneDNN's kernels read them.
+
+`torch.nn.functional.linear` lays the weights out anew in every call that has few rows, which is every step of a verifier. Packed
+once, a call takes about half the time (docs/adr/0032). These are the operators that torch's own compiler calls on a CPU.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+_ROWS: Final = 16
+"""The layout is chosen for about so many rows; it serves from 1 to hundreds about as well as one that is chosen for these."""
+_SIZES: Final = (0, *range(1, 5), *range(6, 17, 2), *range(20, 33, 4), *range(40, 65, 8))
+"""Numbers of rows that there are kernels for. oneDNN makes one for every number that it meets, and keeps each, in half a megabyte."""
+_MOST_ROWS: Final = _SIZES[-1]
+_MISSING: Final = [_SIZES[bisect_left(_SIZES, count)] - count for count in range(_MOST_ROWS + 1)]
+"""Rows that are added to so many."""
+_LINEAR: Final = torch.ops.mkldnn._linear_pointwise.default
+_TYPES: Final = (torch.float32, torch.bfloat16)
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Whether this build of torch has kernels for packed weights of this type on this device."""
+    return weight.device.type == "cpu" and weight.dtype in _TYPES and torch.backends.mkldnn.is_available()
+
+
+class PackedLinear(nn.Module):
+    """y = x W^T + b, for x [..., in] of any number of rows, none included."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """weight [out, in], bias [out]. Raises RuntimeError if the processor has no kernels for the type."""
+        super().__init__()
+        self.bias = bias
+        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
+
+    @classmethod
+    def like(cls, *modules: nn.Module) -> PackedLinear | None:
+        """What may stand for linear layers that read the same, with their outputs side by side; None: for these nothing may."""
+        linear = [each for each in modules if type(each) is nn.Linear and can_pack(each.weight)]
+        weights: list[Tensor] = [each.weight for each in linear]
+        biases: list[Tensor] = [each.bias for each in linear if each.bias is not None]
+        if len(linear) < len(modules) or len(biases) not in (0, len(linear)):
+            return None
+        return cls(torch.cat(weights), torch.cat(biases) if biases else None)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in] -> [..., out]"""
+        if rows.dim() > 2 and len(rows) != 1:
+            return self(rows.flatten(0, -2)).unflatten(0, rows.shape[:-1])
+        count = rows.shape[-2]
+        if count > _MOST_ROWS:
+            return torch.cat([self(part) for part in rows.split(_MOST_ROWS, dim=-2)], dim=-2)
+        missing = _MISSING[count]
+        if not missing:
+            return _LINEAR(rows, self._packed, self.bias, "none", [], "")
+        padded = pad(rows, (0, 0, 0, missing))
+        return _LINEAR(padded, self._packed, self.bias, "none", [], "").narrow(-2, 0, count)

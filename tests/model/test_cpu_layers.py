@@ -1,0 +1,318 @@
+"""Modules that a CPU runs in the place of transformers' own: the same numbers, or they are not there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+)
+
+from specsplit.errors import LoadError
+from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model.attention import NAME
+from specsplit.model.cpu import linear as module
+from specsplit.model.cpu import packed, replace_layers, replacing
+from specsplit.model.cpu.attention import RotaryAttention
+from specsplit.model.cpu.linear import PackedLinear
+from specsplit.model.cpu.mlp import GatedMlp
+from specsplit.model.cpu.norm import RmsNorm
+from specsplit.settings import DrafterSettings, VerifierSettings
+from specsplit.values import DrafterKind
+from tests.model.conftest import CONFIGS
+
+CPU_MODULES = (RotaryAttention, GatedMlp, RmsNorm, PackedLinear)
+Saved = Callable[[PretrainedConfig], Path]
+
+
+def replaced(root: nn.Module) -> Counter[str]:
+    """Modules below `root` that stand for others, by name of the class; the parts of those are not counted."""
+    found: Counter[str] = Counter()
+    for child in root.children():
+        if isinstance(child, CPU_MODULES):
+            found[type(child).__name__] += 1
+        else:
+            found += replaced(child)
+    return found
+
+
+def logits_and_states(lm: CausalLM) -> tuple[Tensor, dict[int, Tensor]]:
+    """Of two prompts, and then of a tree behind each."""
+    tables = [PageTable(lm.pool) for _ in range(2)]
+    for table in tables:
+        table.reserve(30)
+    prompts = [Row.chunk(range(2, 2 + n), table.upto(n), [n - 1]) for n, table in zip((9, 21), tables, strict=True)]
+    first = lm.forward(prompts)
+    trees = [Row.tree([5, 6, 7, 8], [-1, 0, 0, 1], table.upto(n + 4)) for n, table in zip((9, 21), tables, strict=True)]
+    second, states = lm.forward_capturing([*trees, trees[0]], {0, 2, 3, -1})
+    return torch.cat([first, second]), states
+
+
+@pytest.fixture
+def llama_of() -> Callable[..., Any]:
+    """Makes a model of one layer."""
+
+    def make(**changes: Any) -> LlamaForCausalLM:
+        torch.manual_seed(3)
+        config = LlamaConfig(
+            vocab_size=50,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=256,
+            **changes,
+        )
+        return AutoModelForCausalLM.from_config(config, attn_implementation=NAME).eval().requires_grad_(False)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_every_layer_of_a_known_architecture_is_replaced_and_gives_the_same_numbers(
+    folders: dict[str, Path], kind: str
+) -> None:
+    plain, fast = (CausalLM.load(folders[kind], num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
+    assert not replaced(plain.model)
+    expected = {"RotaryAttention": 3, "GatedMlp": 3, "RmsNorm": 7, "PackedLinear": 1}
+    assert replaced(fast.model) == expected, "one of the norms is the last, and the linear layer is the LM head"
+    torch.testing.assert_close(logits_and_states(fast), logits_and_states(plain), atol=2e-5, rtol=2e-5)
+
+
+def test_biases_are_kept(saved: Saved, tiny_config: Callable[..., dict[str, Any]]) -> None:
+    torch.manual_seed(5)
+    folder = saved(LlamaConfig(**tiny_config(attention_bias=True, mlp_bias=True)))
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    for name, each in model.named_parameters():
+        if name.endswith("bias"):
+            each.data.normal_()
+    model.save_pretrained(folder)
+    plain, fast = (CausalLM.load(folder, num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
+    assert replaced(fast.model)["RotaryAttention"] == replaced(fast.model)["GatedMlp"] == 3
+    torch.testing.assert_close(logits_and_states(fast), logits_and_states(plain), atol=2e-5, rtol=2e-5)
+
+
+def test_what_is_not_known_stays_and_what_is_beside_it_is_replaced(
+    saved: Saved, tiny_config: Callable[..., dict[str, Any]]
+) -> None:
+    config = Qwen3MoeConfig(**tiny_config(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=8))
+    plain, fast = (CausalLM.load(saved(config), num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
+    assert "GatedMlp" not in replaced(fast.model) and replaced(fast.model)["RotaryAttention"] == 3
+    torch.testing.assert_close(logits_and_states(fast), logits_and_states(plain), atol=2e-5, rtol=2e-5)
+
+
+def test_in_bfloat16_norms_stay_and_logits_are_as_near_as_that_type_allows(folders: dict[str, Path]) -> None:
+    plain, fast = (
+        CausalLM.load(folders["llama"], num_pages=32, page_size=4, dtype="bfloat16", cpu_layers=on)
+        for on in (False, True)
+    )
+    assert "RmsNorm" not in replaced(fast.model)
+    logits, expected = logits_and_states(fast)[0], logits_and_states(plain)[0]
+    assert (logits - expected).abs().max() <= 0.1 * expected.abs().max()
+
+
+class Clipped(nn.Linear):
+    """Cuts its output off."""
+
+    def forward(self, rows: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(rows).clamp(-8, 8)
+
+
+def change_projection(model: PreTrainedModel) -> None:
+    attention: Any = model.model.layers[0].self_attn
+    attention.q_proj.__class__ = Clipped
+
+
+def clip_queries(model: PreTrainedModel) -> None:
+    """Only what is large is cut off, by the attention module itself."""
+    attention: Any = model.model.layers[0].self_attn
+    own = type(attention).forward
+
+    class Clipping(type(attention)):
+        def forward(self, hidden_states: Tensor, *args: Any, **options: Any) -> Any:
+            return own(self, hidden_states.clamp(-20, 20), *args, **options)
+
+    attention.__class__ = Clipping
+
+
+def scale_far_positions(model: PreTrainedModel) -> None:
+    """As some architectures do to queries far back in a long context."""
+    attention: Any = model.model.layers[0].self_attn
+    own = type(attention).forward
+
+    class Scaling(type(attention)):
+        def forward(self, hidden_states: Tensor, position_embeddings: Any, **options: Any) -> Any:
+            far = position_embeddings[0][..., -1:] < torch.cos(
+                torch.tensor(0.02)
+            )  # the slowest turns no farther near the front
+            return own(self, torch.where(far, 2 * hidden_states, hidden_states), position_embeddings, **options)
+
+    attention.__class__ = Scaling
+
+
+def leave_positions_out(model: PreTrainedModel) -> None:
+    attention: Any = model.model.layers[0].self_attn
+    own = type(attention).forward
+
+    class Unturned(type(attention)):
+        def forward(self, hidden_states: Tensor, position_embeddings: Any, **options: Any) -> Any:
+            cos, sin = position_embeddings
+            return own(self, hidden_states, (torch.ones_like(cos), torch.zeros_like(sin)), **options)
+
+    attention.__class__ = Unturned
+
+
+@pytest.mark.parametrize("change", [change_projection, clip_queries, scale_far_positions, leave_positions_out])
+def test_attention_that_does_something_else_than_its_parts_say_stays(
+    llama_of: Callable[..., LlamaForCausalLM], change: Callable[[PreTrainedModel], None]
+) -> None:
+    model = llama_of()
+    untouched = deepcopy(model)
+    change(model)
+    for each, expected in ((model, 0), (untouched, 1)):
+        replace_layers(each)
+        assert replaced(each)["RotaryAttention"] == expected
+
+
+def add_another_epsilon(model: PreTrainedModel) -> None:
+    norm: Any = model.model.norm
+    own = type(norm).forward
+
+    class Another(type(norm)):
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            said, self.variance_epsilon = self.variance_epsilon, 1e-6
+            try:
+                return own(self, hidden_states)
+            finally:
+                self.variance_epsilon = said
+
+    norm.__class__ = Another
+
+
+def test_a_norm_with_another_epsilon_than_it_says_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
+    model = llama_of(rms_norm_eps=1e-5)
+    add_another_epsilon(model)
+    replace_layers(model)
+    assert replaced(model)["RmsNorm"] == 2 and not isinstance(model.model.norm, RmsNorm)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_that_scales_a_little_otherwise_than_it_says_stays_in_any_type(
+    llama_of: Callable[..., LlamaForCausalLM], dtype: torch.dtype
+) -> None:
+    """In bfloat16 rounding alone is as large: what is looked at is the module in float32."""
+    model = llama_of()
+    nn.Module.to(model, dtype)
+    attention: Any = model.model.layers[0].self_attn
+    own = type(attention).forward
+
+    class Sharper(type(attention)):
+        def forward(self, *args: Any, **options: Any) -> Any:
+            said, self.scaling = self.scaling, 1.1 * self.scaling
+            try:
+                return own(self, *args, **options)
+            finally:
+                self.scaling = said
+
+    attention.__class__ = Sharper
+    replace_layers(model)
+    assert "RotaryAttention" not in replaced(model)
+
+
+def test_a_model_that_gives_other_logits_afterwards_is_refused(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should a module ever be taken for what it is not, and pass."""
+    monkeypatch.setattr(GatedMlp, "forward", lambda self, hidden: 1.5 * hidden)
+    monkeypatch.setattr(replacing, "_close", lambda own, other: True)
+    with pytest.raises(LoadError, match=r"other logits with modules for a CPU \(off by .*: set cpu_layers = off"):
+        CausalLM.load(folders["llama"], num_pages=32, page_size=4)
+
+
+def test_an_mlp_of_another_activation_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
+    model = llama_of(hidden_act="gelu")
+    replace_layers(model)
+    assert "GatedMlp" not in replaced(model)
+
+
+def test_a_norm_that_adds_one_to_its_weight_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
+    model = llama_of()
+    norm: Any = model.model.norm
+    own = type(norm).forward
+
+    class PlusOne(type(norm)):
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            return own(self, hidden_states) + hidden_states
+
+    norm.__class__ = PlusOne
+    assert replace_layers(model) == 4
+    assert replaced(model)["RmsNorm"] == 2 and type(model.model.norm) is PlusOne
+
+
+def test_a_module_with_broken_weights_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
+    model = llama_of()
+    layer: Any = model.model.layers[0]
+    layer.mlp.up_proj.weight.data[0, 0] = torch.nan
+    replace_layers(model)
+    assert "GatedMlp" not in replaced(model)
+
+
+def test_layers_that_say_nothing_are_replaced(folders: dict[str, Path]) -> None:
+    """As inflate appends them: a difference of 0 is none, though it is no share of 0 either."""
+    deep = CausalLM.load(folders["llama"], num_pages=8, page_size=4, inflate_layers=5)
+    assert replaced(deep.model)["GatedMlp"] == replaced(deep.model)["RotaryAttention"] == 5
+
+
+@pytest.mark.parametrize("shape", [(0, 24), (1, 0, 24), (1, 24), (2, 3, 24), (1, 100, 24)])
+def test_a_packed_layer_takes_any_number_of_rows(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(1)
+    linear = nn.Linear(24, 40)
+    small = packed(linear)
+    assert isinstance(small, PackedLinear)
+    rows = torch.randn(shape)
+    with torch.inference_mode():
+        torch.testing.assert_close(small(rows), linear(rows), atol=1e-5, rtol=1e-5)
+
+
+def test_few_kernels_serve_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN keeps one for every number of rows that it has met, and each takes half a megabyte."""
+    met: set[int] = set()
+    kernel: Any = vars(module)["_LINEAR"]
+
+    def recorded(rows: Tensor, *rest: Any) -> Tensor:
+        met.add(len(rows))
+        return kernel(rows, *rest)
+
+    monkeypatch.setattr(module, "_LINEAR", recorded)
+    linear = nn.Linear(24, 40)
+    small, rows = packed(linear), torch.randn(200, 24, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        for count in range(200):
+            torch.testing.assert_close(small(rows[:count]), linear(rows[:count]), atol=1e-5, rtol=1e-5)
+    assert len(met) <= 20 and max(met) == 64
+
+
+def test_a_type_that_cannot_be_packed_stays() -> None:
+    linear = nn.Linear(8, 8, dtype=torch.float64)
+    assert packed(linear) is linear
+
+
+def test_compiled_layers_are_those_of_transformers() -> None:
+    for settings in (VerifierSettings, DrafterSettings):
+        needed = {"model": Path("m"), **({"kind": DrafterKind.STANDALONE} if settings is DrafterSettings else {})}
+        assert settings(**needed).replaces_cpu_layers
+        assert not settings(**needed, cpu_layers="off").replaces_cpu_layers
+        assert not settings(**needed, compile="regional").replaces_cpu_layers
