@@ -1,7 +1,7 @@
 # Every target sets up what it needs by itself, once: .venv is made again only when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
-# Half of the tests' time is waiting for processes, so there is one process more than there are cores, four at most.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 3) + 1)')
+# Half of the tests' time is waiting for processes, so there are two processes more than there are cores, five at most.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 3) + 2)')
 
 TRITON := 3.9.0
 VENV := .venv

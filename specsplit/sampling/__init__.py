@@ -6,7 +6,7 @@ from specsplit.sampling.batch import SamplingBatch, SamplingRows
 from specsplit.sampling.counts import TokenCounts
 from specsplit.sampling.filters import Filters, restrict
 from specsplit.sampling.noise import Noise, NoiseCache, gumbel
-from specsplit.sampling.pick import has_pick, likeliest_tokens, perturb, pick
+from specsplit.sampling.pick import has_pick, likeliest_tokens, perturb, pick, pick_noisy
 
 __all__ = [
     "Filters",
@@ -20,5 +20,6 @@ __all__ = [
     "likeliest_tokens",
     "perturb",
     "pick",
+    "pick_noisy",
     "restrict",
 ]

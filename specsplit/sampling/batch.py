@@ -99,6 +99,14 @@ class SamplingRows:
         """True if every row is picked by its logits."""
         return not self.changed
 
-    def of_sampled(self, values: Sequence[int]) -> list[int]:
+    @property
+    def only_noisy(self) -> bool:
+        """True if every row is sampled, and nothing is done to its logits but that they are divided and get noise."""
+        whole = self.changed_at is None and self.sampled_at is None and bool(self.sampled)
+        return whole and self.filters.none and self.bias is None and self.penalties is None
+
+    def of_sampled(self, values: Sequence[int]) -> Sequence[int]:
         """Take from the values [R] of every row those [N] of the sampled ones."""
+        if len(self.sampled) == len(values):
+            return values
         return [values[self.changed[place]] for place in self.sampled]

@@ -8,7 +8,7 @@ a drafter that adds the same noise to its own logits proposes what the target is
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -49,37 +49,61 @@ def gumbel(seeds: Sequence[int], positions: Sequence[int], vocab_size: int, devi
 class NoiseCache:
     """Remembers the noise rows used last: consecutive steps and expansions of a session ask for much the same positions."""
 
-    def __init__(self, max_bytes: int, source: Noise = gumbel) -> None:
+    def __init__(self, max_bytes: int, source: Noise = gumbel, *, ahead: int = 0) -> None:
+        """ahead: rows that are made at once at most, of the positions behind those asked for, as far as a block of a CPU holds them."""
         self._max_bytes = max_bytes
         self._source = source
+        self._ahead = ahead
         self._rows: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
         self._kind: tuple[int, torch.device] | None = None
 
     def __call__(self, seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
         """Give the numbers of `gumbel`. Rows that are asked for several times (nodes of one depth) are made once."""
-        keys = list(zip(seeds, positions, strict=True))
         self.warm(seeds, positions, vocab_size, device)
-        noise = torch.stack([self._rows[key] for key in keys]) if keys else torch.empty(0, vocab_size, device=device)
-        self._trim(keys, vocab_size)
-        return noise
+        rows = [self.row(*key) for key in zip(seeds, positions, strict=True)]
+        return torch.stack(rows) if rows else torch.empty(0, vocab_size, device=device)
+
+    def has(self, seeds: Sequence[int], positions: Sequence[int]) -> bool:
+        """Whether all of these rows are there, of the vocabulary and device that were asked for last."""
+        return all(key in self._rows for key in zip(seeds, positions, strict=True))
+
+    def row(self, seed: int, position: int) -> Tensor:
+        """One row [V], which is there."""
+        self._rows.move_to_end((seed, position))
+        return self._rows[seed, position]
 
     def warm(self, seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> None:
-        """Make the rows that are missing, for a call that is soon to come."""
+        """Make the rows that are missing, for a call that is soon to come: all of them are there until rows are made again."""
         if self._kind != (vocab_size, device):
             self._rows.clear()
             self._kind = (vocab_size, device)
-        missing = [key for key in dict.fromkeys(zip(seeds, positions, strict=True)) if key not in self._rows]
+        wanted = dict.fromkeys(zip(seeds, positions, strict=True))
+        missing = [key for key in wanted if key not in self._rows]
         if missing:
+            self._trim(wanted, vocab_size)
+            missing += self._soon(missing, vocab_size)
             fresh = self._source(
                 [seed for seed, _ in missing], [position for _, position in missing], vocab_size, device
             )
             # Rows of their own: a view would keep the whole block alive.
             self._rows.update(zip(missing, (row.clone() for row in fresh), strict=True))
 
-    def _trim(self, used: Sequence[tuple[int, int]], vocab_size: int) -> None:
-        for key in used:
-            self._rows.move_to_end(key)
-        while len(self._rows) * vocab_size * 4 > self._max_bytes:
+    def _soon(self, missing: Sequence[tuple[int, int]], vocab_size: int) -> list[tuple[int, int]]:
+        """What is asked for next, if sessions go on as they do."""
+        last: dict[int, int] = {}
+        for seed, position in missing:
+            last[seed] = max(position, last.get(seed, position))
+        room = min(_CPU_BLOCK // vocab_size, self._ahead) - len(missing)
+        each = max(0, room) // len(last)
+        soon = ((seed, position + i) for seed, position in last.items() for i in range(1, each + 1))
+        return [key for key in soon if key not in self._rows]
+
+    def _trim(self, wanted: Mapping[tuple[int, int], None], vocab_size: int) -> None:
+        """Forget the rows used longest ago that there is no room for, and that are not wanted."""
+        for key in wanted:
+            if key in self._rows:
+                self._rows.move_to_end(key)
+        while len(self._rows) * vocab_size * 4 > self._max_bytes and next(iter(self._rows)) not in wanted:
             self._rows.popitem(last=False)
 
 

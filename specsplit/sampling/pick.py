@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import TypeAlias
 
@@ -43,16 +43,31 @@ def pick(
     """
     if rows.plain:
         return likeliest_tokens(logits)
-    changed = _likeliest(_changed(logits, rows, positions, paths, noise))
-    return _listed(changed if rows.changed_at is None else _likeliest(logits).index_put((rows.changed_at,), changed))
+    perturbed = _changed(logits, rows, positions, paths, noise)
+    if rows.changed_at is None:
+        return likeliest_tokens(perturbed)
+    changed = _likeliest(perturbed)
+    return _listed(_likeliest(logits).index_put((rows.changed_at,), changed))
+
+
+def pick_noisy(logits: Tensor, rows: SamplingRows, noise: Iterable[Tensor]) -> list[int | None]:
+    """`pick` on a CPU for rows that are `only_noisy`, with the noise [V] of each: the same numbers by half as many calls."""
+    with np.errstate(all="ignore"):  # what is no number has no pick
+        noisy = logits.float().numpy() / rows.temperatures.numpy()
+        for row, own in enumerate(noise):
+            noisy[row] += own.numpy()
+    return _likeliest_of(noisy)
 
 
 def likeliest_tokens(perturbed: Tensor) -> list[int | None]:
     """Find the argmax of each row [R, V]; None for a row that has no pick."""
     if perturbed.device.type != "cpu":
         return _listed(_likeliest(perturbed))
+    return _likeliest_of(_on_host(perturbed))
+
+
+def _likeliest_of(rows: NDArray[np.floating]) -> list[int | None]:
     # Behind a forward no code is in the processor's caches any more, so that every call counts; values are looked at one by one.
-    rows = _on_host(perturbed)
     tokens: list[int] = rows.argmax(axis=1).tolist()
     return [token if isfinite(row[token]) else None for row, token in zip(rows, tokens, strict=True)]
 

@@ -110,11 +110,23 @@ def test_a_cache_computes_a_row_once_while_it_has_room() -> None:
     assert counting.rows == 2
     assert torch.equal(cache([2, 1, 1], [5, 6, 5], 8, CPU), gumbel([2, 1, 1], [5, 6, 5], 8, CPU))
     assert counting.rows == 3
-    cache([9, 9, 9], [1, 2, 3], 8, CPU)  # pushes out the two rows used longest ago
+    cache([9, 9, 9], [1, 2, 3], 8, CPU)
     cache([1], [5], 8, CPU)
-    assert counting.rows == 6
-    assert torch.equal(cache([2], [5], 8, CPU), gumbel([2], [5], 8, CPU))
+    cache([9], [4], 8, CPU)  # the two rows used longest ago have to go before another is made
     assert counting.rows == 7
+    assert torch.equal(cache([2], [5], 8, CPU), gumbel([2], [5], 8, CPU))
+    assert counting.rows == 8
+
+
+def test_rows_of_a_step_that_are_more_than_there_is_room_for_are_made_once() -> None:
+    counting = Counting()
+    cache = NoiseCache(max_bytes=4 * 8 * 4, source=counting)
+    seeds, positions = [1] * 6, range(6)
+    cache.warm(seeds, positions, 8, CPU)
+    assert torch.equal(cache(seeds, positions, 8, CPU), gumbel(seeds, positions, 8, CPU))
+    assert counting.rows == 6 and cache.has(seeds, positions)
+    cache.warm([1], [7], 8, CPU)
+    assert not cache.has([1, 1], [0, 1]) and cache.has([1, 1, 1, 1, 1], [2, 3, 4, 5, 7])
 
 
 def test_a_cache_too_small_for_a_batch_still_answers() -> None:
@@ -126,3 +138,27 @@ def test_a_cache_starts_again_for_another_vocabulary() -> None:
     cache = NoiseCache(max_bytes=10_000)
     cache([1], [2], 9, CPU)
     assert torch.equal(cache([1], [2], 12, CPU), gumbel([1], [2], 12, CPU))
+
+
+def test_rows_of_the_positions_behind_come_along_as_far_as_a_block_and_the_limit_go() -> None:
+    counting = Counting()
+    cache = NoiseCache(10**6, source=counting, ahead=6)
+    assert not cache.has([1, 2], [5, 9])
+    cache.warm([1, 2, 1], [5, 9, 6], 8, CPU)
+    assert counting.rows == 5, "room for three more is room for one of each session"
+    assert cache.has([1, 1, 1, 2, 2], [5, 6, 7, 9, 10]) and not cache.has([1], [8])
+    assert torch.equal(cache([1, 2], [7, 10], 8, CPU), gumbel([1, 2], [7, 10], 8, CPU))
+    assert counting.rows == 5
+    cache.warm([1], [8], 8, CPU)
+    assert counting.rows == 11
+    wide = Counting()
+    NoiseCache(10**9, source=wide, ahead=6).warm([1], [5], 20_000, CPU)
+    assert wide.rows == 1, "two would not fit into a block"
+
+
+def test_rows_that_are_there_are_not_made_again_in_advance() -> None:
+    counting = Counting()
+    cache = NoiseCache(10**6, source=counting, ahead=4)
+    cache.warm([3], [7], 8, CPU)
+    cache.warm([3], [5], 8, CPU)
+    assert counting.rows == 4 + 2, "5 and 6; 7 and 8 are there"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit import sampling
-from specsplit.sampling import Filters, NoiseCache, SamplingBatch, has_pick, restrict
+from specsplit.sampling import Filters, NoiseCache, SamplingBatch, TokenCounts, has_pick, restrict
 from specsplit.values import MAX_TEMPERATURE, Sampling
 from tests.support.sampling import perturb, pick
 
+ROW = 40
 DRAWS = 20_000
 CHI_SQUARE_0_1_PERCENT = {3: 16.27, 5: 20.52, 15: 37.70}
 """Critical values by degrees of freedom."""
@@ -96,6 +99,37 @@ def test_a_row_is_picked_the_same_in_any_company() -> None:
     assert torch.equal(together, perturb(logits, samplings, positions, NoiseCache(10**6)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1.0, 0.3, 1e-30, 1.7])
+def test_rows_that_get_noise_and_nothing_else_are_picked_the_same_by_fewer_calls(
+    dtype: torch.dtype, temperature: float
+) -> None:
+    logits = torch.cat(
+        [torch.randn(6, ROW) * 30, torch.stack([row(nan=[3]), row(inf=[2]), row(impossible=range(ROW))])]
+    )
+    logits, seeds, positions = logits.to(dtype), [1, 1, 2] * 3, [5, 6, 6, 7, 8, 8, 9, 9, 1]
+    batch = SamplingBatch([Sampling(temperature=temperature, seed=seed) for seed in (1, 2)], ROW, torch.device("cpu"))
+    rows = batch.rows([seed - 1 for seed in seeds])
+    assert rows.only_noisy
+    noise = NoiseCache(10**6)
+    expected = sampling.pick(logits, rows, positions, (), noise)
+    before = logits.clone()
+    assert sampling.pick_noisy(logits, rows, map(noise.row, seeds, positions)) == expected
+    assert expected[-3:] == [None] * 3 and None not in expected[:-3]
+    assert torch.equal(logits.nan_to_num(), before.nan_to_num())
+
+
+@pytest.mark.parametrize(
+    "more", [{"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}, {"logit_bias": ((3, 1.0),)}, {"presence_penalty": 1.0}]
+)
+def test_rows_with_something_else_than_noise_are_no_such_rows(more: dict[str, Any]) -> None:
+    of = Sampling(temperature=1.0, seed=1)
+    counts = [None, TokenCounts(1) if "presence_penalty" in more else None]
+    batch = SamplingBatch([of, replace(of, **more)], ROW, torch.device("cpu"), counts)
+    assert not batch.rows([0, 1]).only_noisy
+    assert not SamplingBatch([of, Sampling()], ROW, torch.device("cpu")).rows([0, 1]).only_noisy
+
+
 def test_nodes_of_one_session_at_one_depth_share_their_noise() -> None:
     logits = torch.randn(3, 300)
     sampling = Sampling(temperature=1.0, seed=5)
@@ -115,9 +149,6 @@ def test_a_hot_sample_is_uniform() -> None:
     picked = pick(logits.expand(DRAWS, -1), [Sampling(temperature=MAX_TEMPERATURE, seed=1)] * DRAWS, range(DRAWS))
     statistic, freedom = chi_square(picked, torch.full((4,), 0.25, dtype=torch.float64))
     assert statistic < CHI_SQUARE_0_1_PERCENT[freedom]
-
-
-ROW = 40
 
 
 def row(scale: float = 1.0, **numbers: Sequence[int]) -> torch.Tensor:

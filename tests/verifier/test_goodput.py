@@ -33,11 +33,11 @@ from tests.verifier.test_ema import COSTS
 LAUNCHED = Plan(num_steps=3, num_draft_tokens=8, topk=3)
 
 
-def step(plan: Plan, nodes: int, accepted: int, *, seconds: float = 0.02) -> StepResult:
+def step(plan: Plan, nodes: int, accepted: int, *, seconds: float = 0.02, heard: bool = True) -> StepResult:
     """A step of one session that verified a chain of so many nodes."""
     chain = range(nodes + 1)
     draft = Draft(chain, chain, [at - 1 for at in chain], chain, [-0.1 * at for at in chain])
-    part = SessionResult(1, plan, draft, range(accepted + 1), 7, True, None, None)
+    part = SessionResult(1, plan, draft, range(accepted + 1), 7, True, None, None, heard=heard)
     return StepResult([part], (), {}, replace(COSTS, forward_us=1e6 * seconds, host_us=0.0))
 
 
@@ -109,16 +109,16 @@ def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew()
         session.drafter = DraftSession(address, Mirror(1, 1, 0, 50, 100), Patience())
 
     drafted_by("slow")
+    assert isinstance(session.drafter, DraftSession) and not session.drafter.heard
     for _ in range(2 * IDLE):
         assert turned() == []
         assert chooser.spending([session], StepCost(), LAUNCHED).nodes == [0]
-        controller.observe(step(session.plan, 0, 0))
-    assert isinstance(session.drafter, DraftSession)
+        controller.observe(step(session.plan, 0, 0, heard=session.drafter.heard))
     session.drafter.mirror.grow(Grow(0, resting=True))  # until now it may have been reading the prompt
     for _ in range(IDLE):
         assert turned() == []
         assert chooser.spending([session], StepCost(), LAUNCHED).nodes == [0]
-        controller.observe(step(session.plan, 0, 0))
+        controller.observe(step(session.plan, 0, 0, heard=session.drafter.heard))
     (resting,) = turned()
     assert resting == replace(bounds, num_steps=0)
     session.plan = resting

@@ -88,14 +88,11 @@ class StepChooser:
         ]
 
     def _draft(self, session: Session) -> Sequence[float]:
-        """Log-survivals of the nodes that a session has for a step, best first, the root left out; notes whether it was offered any."""
-        drafter, standing = session.drafter, self._standings.get(session.id)
-        if not isinstance(drafter, DraftSession) or standing is None or not session.plan.speculates:
+        """Log-survivals of the nodes that a session has for a step, best first, the root left out."""
+        drafter = session.drafter
+        if not isinstance(drafter, DraftSession) or session.id not in self._standings or not session.plan.speculates:
             return ()
-        mirror = drafter.mirror
-        log_survivals = mirror.preview(*session.tree_limits).log_survivals[1:]
-        standing.offered = len(log_survivals) > 0 or mirror.caught_up or mirror.resting
-        return log_survivals
+        return drafter.mirror.preview(*session.tree_limits).log_survivals[1:]
 
     def pause(self, sessions: Sequence[Session], spending: Spending, now: float) -> float:
         """Seconds to wait before looking again, for what would make this step a better one; 0: step now."""
@@ -120,7 +117,8 @@ class StepChooser:
         for part in result.sessions:
             standing = self._standings.get(part.session)
             if standing is not None and (part.plan.speculates or standing.resting):
-                standing.stepped(_probabilities(part.draft), [index - 1 for index in part.accepted_path[1:]])
+                accepted = [index - 1 for index in part.accepted_path[1:]]
+                standing.stepped(_probabilities(part.draft), accepted, heard=part.heard)
 
     def resting_changes(
         self, sessions: Iterable[Session], plan_of: Callable[[PlanChanges], Plan]

@@ -200,7 +200,6 @@ class EngineCore:
         self, step: StepInput, output: StepOutput, watched: Collection[int] = (), turn: TurnCosts | None = None
     ) -> StepResult:
         """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation.
-
         `turn`: which turn of a rank group it was.
         """
         running, now = self._scheduler.running, self._clock.now()
@@ -228,7 +227,8 @@ class EngineCore:
         session = self._scheduler.running[tree.session]
         drafter = session.drafter
         shown = self._planner.shown(session.plan)
-        result = session.commit(tree.draft, output.accepted[tree.session], now, watched=watched, shown=shown)
+        accepted = output.accepted[tree.session]
+        result = session.commit(tree.draft, accepted, now, watched=watched, shown=shown, heard=tree.heard)
         if result.output is not None:
             self._outputs.append((session.id, result.output))
         if result.finished is not None:

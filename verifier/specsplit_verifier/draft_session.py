@@ -61,6 +61,7 @@ class NoDrafter:
     """Nobody drafts: a step takes the root alone, and nothing is waited for."""
 
     attached: Final = False
+    heard: Final = True
     held_since: Final = None
     recompute: Final = range(0)
 
@@ -161,6 +162,11 @@ class DraftSession:
     def held_since(self) -> float | None:
         """When the session began to be held back for what may be grown; None: it has not been since the last commit."""
         return self._wait.held_since
+
+    @property
+    def heard(self) -> bool:
+        """True if the drafter has said what it has for the next step, be it nothing."""
+        return self.mirror.caught_up or self.mirror.resting or len(self.mirror) > 0
 
     @property
     def untaken(self) -> int:

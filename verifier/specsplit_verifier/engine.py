@@ -123,18 +123,20 @@ class Engine:
 
     def _step(self) -> None:
         if self.rank.parked:
-            self.rank.rests(unfinished=self._core.unfinished > 0)
-            self._send()  # who was refused is told without a turn
-            self._wait(Pause(None))
+            self._rest()
             return
         plan = self._core.plan()
         if not self.rank.alone:
             self._turn(self._core.propose(plan))
         elif isinstance(plan, Pause):
-            self._send()
             self._wait(plan)
         else:
             self._result = self._core.commit(plan, self._run_model(plan), self._outbox.watched)
+
+    def _rest(self) -> None:
+        """The group is parked: until something comes there are no turns."""
+        self.rank.rests(unfinished=self._core.unfinished > 0)
+        self._wait(Pause(None))
 
     def _turn(self, step: StepInput) -> None:
         """Step with the other ranks of the group: a step without rows is run if one of them has some, or else all rest."""
@@ -149,10 +151,11 @@ class Engine:
             self._result = self._core.sat_out(step, output, costs)
         self._core.agree(agreed)
         if not agreed.runs:
-            self._send()
             self._wait(Pause(agreed.rest_s))
 
     def _wait(self, pause: Pause) -> None:
+        """Wait for an event, once everybody has been told of what there is: who was refused hears of it without a step."""
+        self._send()
         with self._core.stopwatch.waiting():
             self._drain(pause.seconds)
         if pause.seconds is None:

@@ -5,9 +5,9 @@ Tensors in; out come bytes that are made when somebody asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -53,6 +53,9 @@ class Wanted:
     at: Sequence[int]
     """[n] indices into the T tokens of the forward, in order of position."""
 
+
+LATE_TOKENS = 256
+"""Features of forwards of so many tokens at most are made late on a CPU."""
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Made: TypeAlias = tuple[int, Recipe, Features]
@@ -132,16 +135,27 @@ class Extractor:
             )
 
     def extract(self, wanted: Sequence[Wanted], hidden: Hidden) -> list[Made]:
-        """The features of all that is wanted, on their way to the host in one copy. No tokens give no features."""
+        """The features of all that is wanted, on their way to the host in one copy. No tokens give no features.
+
+        On a CPU that copy is made when somebody asks for the bytes: who serialises them is not waited for, and a step is. Not so of many
+        tokens, whose hidden states would be held until then, nor where they are projected, which takes time of whoever asks.
+        """
         groups = by_recipe(wanted)
         if not groups:
             return []
+        packed = partial(self._all_packed, groups, hidden)
+        few = max(map(len, hidden.values())) <= LATE_TOKENS and not any(recipe.projection for recipe in groups)
+        late = few and self._target.device.type == "cpu"
+        copy = HostCopy(cache(lambda: to_host(packed()).arrays())) if late else to_host(packed(), aside=True)
+        return parted(list(groups.values()), copy, lambda want: len(want.at))
+
+    def _all_packed(self, groups: Mapping[Recipe, Sequence[Wanted]], hidden: Hidden) -> list[Tensor]:
+        """By recipe, as `packed` has them."""
         indices = [np.concatenate([want.at for want in group]) for group in groups.values()]
-        packed = [
+        return [
             self.packed(recipe, hidden, on_device(at, self._target.device))
             for recipe, at in zip(groups, indices, strict=True)
         ]
-        return parted(list(groups.values()), to_host(packed, aside=True), lambda want: len(want.at))
 
     def packed(self, recipe: Recipe, hidden: Hidden, index: Tensor) -> Tensor:
         """Features of tokens index [m] as they travel, uint8 [m, bytes_per_token] on the device."""

@@ -107,6 +107,8 @@ def worth_waiting(prospects: Sequence[Prospect], price: float, trust: float = 1.
     """
     if not _may_pay(prospects, price, trust):
         return None
+    if len(prospects) == 1:
+        return _alone(prospects[0], price, trust)
     next_s, gain, every_s, more, left_s = np.array(prospects).T[:, :, None]
     grows = np.arange(GROWS)
     moments = next_s + grows * every_s
@@ -118,6 +120,22 @@ def worth_waiting(prospects: Sequence[Prospect], price: float, trust: float = 1.
     if surplus[best] <= 0.0:
         return None
     return Waiting(max(LOOK_S, float(next_s.min())), float(moments[best]), float(reached[best]))
+
+
+def _alone(prospect: Prospect, price: float, trust: float) -> Waiting | None:
+    """`worth_waiting` for one session, whose grows are in order: arrays cost more than so few numbers."""
+    next_s, gain, every_s, more, left_s = prospect
+    best, most, reached = None, 0.0, 0.0
+    for grow in range(GROWS):
+        moment = next_s + grow * every_s
+        if moment > left_s:
+            break
+        reached += gain
+        if trust * reached - price * moment > most:
+            most = trust * reached - price * moment
+            best = Waiting(max(LOOK_S, next_s), moment, reached)
+        gain *= more
+    return best
 
 
 def _may_pay(prospects: Sequence[Prospect], price: float, trust: float) -> bool:

@@ -9,11 +9,15 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from specsplit.sampling import NoiseCache, SamplingBatch, SamplingRows, TokenCounts, likeliest_tokens, pick
+from specsplit.sampling import NoiseCache, SamplingBatch, SamplingRows, TokenCounts, likeliest_tokens, pick, pick_noisy
 from specsplit.values import Sampling
 from specsplit_verifier.step import TreeInput
 
 NOISE_BYTES = 64 * 2**20  # rows of noise kept: the next step asks again for most positions of this one
+NOISE_AHEAD = 16
+"""Rows that are made at once, at most: with a small vocabulary it is the calls that cost, and not the numbers."""
+MOST_SHAPES = 64
+"""Of forwards of the same sessions, whose indices are kept."""
 
 Pick: TypeAlias = Callable[[Tensor], list[int | None]]
 """Logits [n, V] behind every token of the drafts, end to end -> the n tokens picked; None where there is no pick."""
@@ -41,22 +45,25 @@ class TreeRows(Generic[_Rows]):
         self._vocab_size = vocab_size
         self._device = device
         self._sessions: Sequence[tuple[Sampling, TokenCounts | None]] = ()
-        self._widths: Sequence[int] = ()
         self._batch: Batch[_Rows] | None = None
-        self._rows: _Rows | None = None
+        self._rows: dict[tuple[int, ...], _Rows] = {}
+        """By the width of every draft."""
 
     def of(self, trees: Sequence[TreeInput]) -> _Rows:
         """Every token of every draft is a row."""
         sessions = [(tree.sampling, tree.counts) for tree in trees]
-        widths = [len(tree.draft.tokens) for tree in trees]
+        widths = tuple(len(tree.draft.tokens) for tree in trees)
         if self._batch is None or sessions != self._sessions:
             samplings, counts = [sampling for sampling, _ in sessions], [counts for _, counts in sessions]
-            self._batch, self._rows = self._make(samplings, self._vocab_size, self._device, counts), None
+            self._batch, self._rows = self._make(samplings, self._vocab_size, self._device, counts), {}
             self._sessions = sessions
-        if self._rows is None or widths != self._widths:
-            owners = [owner for owner, width in enumerate(widths) for _ in range(width)]
-            self._widths, self._rows = widths, self._batch.rows(owners)
-        return self._rows
+        rows = self._rows.get(widths)
+        if rows is None:
+            rows = self._batch.rows([owner for owner, width in enumerate(widths) for _ in range(width)])
+            if len(self._rows) == MOST_SHAPES:
+                self._rows.clear()
+            self._rows[widths] = rows
+        return rows
 
 
 class Sampler:
@@ -65,7 +72,7 @@ class Sampler:
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
         self._device = device
-        self._noise = NoiseCache(NOISE_BYTES)
+        self._noise = NoiseCache(NOISE_BYTES, ahead=NOISE_AHEAD)
         self._beside = ThreadPoolExecutor(1, "noise")
         self._rows: TreeRows[SamplingRows] = TreeRows(SamplingBatch, vocab_size, device)
 
@@ -75,18 +82,26 @@ class Sampler:
             return likeliest_tokens
         rows = self._rows.of(trees)
         positions = [position + 1 for tree in trees for position in tree.draft.positions]
+        sampled_at, noise, made = rows.of_sampled(positions), self._noise, None
+        if not noise.has(rows.seeds, sampled_at):
+            made = self._beside.submit(noise.warm, rows.seeds, sampled_at, self._vocab_size, self._device)
+        if self._device.type == "cpu" and rows.only_noisy:
+
+            def noisy(logits: Tensor) -> list[int | None]:
+                if made is not None:
+                    made.result()
+                return pick_noisy(logits, rows, map(noise.row, rows.seeds, sampled_at))
+
+            return noisy
         paths = paths_of(trees)
-        noise = self._beside.submit(self._foresee, rows, positions)
 
         @torch.inference_mode()
         def sampled(logits: Tensor) -> list[int | None]:
-            noise.result()
-            return pick(logits, rows, positions, paths, self._noise)
+            if made is not None:
+                made.result()
+            return pick(logits, rows, positions, paths, noise)
 
         return sampled
-
-    def _foresee(self, rows: SamplingRows, positions: Sequence[int]) -> None:
-        self._noise.warm(rows.seeds, rows.of_sampled(positions), self._vocab_size, self._device)
 
 
 def paths_of(trees: Sequence[TreeInput]) -> list[Sequence[int]]:

@@ -131,6 +131,7 @@ def _tree(session: Session, draft: Draft) -> TreeInput:
         recipe=session.drafter.recipe,
         logprobs=request.logprobs,
         counts=counts,
+        heard=session.drafter.heard,
     )
 
 

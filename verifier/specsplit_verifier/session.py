@@ -152,11 +152,18 @@ class Session:
         return self.drafter.take(self.tokens[-1], len(self.tokens) - 1, limits)
 
     def commit(
-        self, draft: Draft, accepted: Accepted, now: float, *, watched: bool = False, shown: Plan | None = None
+        self,
+        draft: Draft,
+        accepted: Accepted,
+        now: float,
+        *,
+        watched: bool = False,
+        shown: Plan | None = None,
+        heard: bool = True,
     ) -> SessionResult:
         """Commit the accepted path and the bonus, or finish. `watched`: somebody wants to see the speculation as it was.
 
-        `shown`: what people are told of its plan, where that is not the plan.
+        `shown`: what people are told of its plan, where that is not the plan. `heard`: its drafter had said what it has for the step.
         """
         path, drafter = accepted.path, self.drafter
         attached, held_since = len(draft.tokens) > 1 or drafter.attached, drafter.held_since
@@ -175,5 +182,17 @@ class Session:
         correct = min(len(path) - 1, len(kept))
         output = Tokens(kept, correct, self.tally.frozen(), logprobs, cached) if kept else None
         return SessionResult(
-            self.id, self.plan, draft, path, accepted.bonus, attached, held_since, output, finished, reroot, tree, shown
+            self.id,
+            self.plan,
+            draft,
+            path,
+            accepted.bonus,
+            attached,
+            held_since,
+            output,
+            finished,
+            reroot,
+            tree,
+            shown,
+            heard,
         )

@@ -25,8 +25,6 @@ class Standing:
         self.acceptance = acceptance
         self.resting = False
         """True if the drafter should draft nothing now."""
-        self.offered = True
-        """True if the drafter has said what it has for the next step, be it nothing."""
         self._idle = 0
         self._left = 0
         """Steps of the rest, or of the probe, that are still to come."""
@@ -37,12 +35,13 @@ class Standing:
         """Nodes that the next step takes whether they pay or not, if they are there."""
         return PROBED if self._left > 0 and not self.resting else 0
 
-    def stepped(self, survivals: Sequence[float], accepted: Sequence[int]) -> None:
+    def stepped(self, survivals: Sequence[float], accepted: Sequence[int], *, heard: bool = True) -> None:
         """The session has made a step over nodes with these survivals; those at the indices `accepted` were accepted.
 
-        A step for which a drafter that is at work has said nothing yet, since it still reads or is late, tells nothing of its worth.
+        A step for which a drafter that is at work had said nothing yet (`heard`), since it still reads or is late, tells nothing of its
+        worth.
         """
-        if not (self.resting or self.offered):
+        if not (self.resting or heard):
             return
         if len(survivals):
             self.acceptance.observe(survivals, accepted)
