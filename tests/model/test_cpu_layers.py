@@ -23,7 +23,6 @@ from transformers import (
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM, PageTable, Row
 from specsplit.model.attention import NAME
-from specsplit.model.cpu import linear as module
 from specsplit.model.cpu import packed, replace_layers, replacing
 from specsplit.model.cpu.attention import RotaryAttention
 from specsplit.model.cpu.linear import PackedLinear
@@ -289,16 +288,15 @@ def test_a_packed_layer_takes_any_number_of_rows(shape: tuple[int, ...]) -> None
 
 def test_few_kernels_serve_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN keeps one for every number of rows that it has met, and each takes half a megabyte."""
-    met: set[int] = set()
-    kernel: Any = vars(module)["_LINEAR"]
+    linear, met = nn.Linear(24, 40), set[int]()
+    small, rows = packed(linear), torch.randn(200, 24, generator=torch.Generator().manual_seed(1))
+    kernel: Any = small._product
 
     def recorded(rows: Tensor, *rest: Any) -> Tensor:
         met.add(len(rows))
         return kernel(rows, *rest)
 
-    monkeypatch.setattr(module, "_LINEAR", recorded)
-    linear = nn.Linear(24, 40)
-    small, rows = packed(linear), torch.randn(200, 24, generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr(small, "_product", recorded)
     with torch.inference_mode():
         for count in range(200):
             torch.testing.assert_close(small(rows[:count]), linear(rows[:count]), atol=1e-5, rtol=1e-5)

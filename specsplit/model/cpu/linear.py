@@ -20,7 +20,6 @@ _SIZES: Final = (0, *range(1, 5), *range(6, 17, 2), *range(20, 33, 4), *range(40
 _MOST_ROWS: Final = _SIZES[-1]
 _MISSING: Final = [_SIZES[bisect_left(_SIZES, count)] - count for count in range(_MOST_ROWS + 1)]
 """Rows that are added to so many."""
-_LINEAR: Final = torch.ops.mkldnn._linear_pointwise.default
 _TYPES: Final = (torch.float32, torch.bfloat16)
 
 
@@ -36,6 +35,8 @@ class PackedLinear(nn.Module):
         """weight [out, in], bias [out]. Raises RuntimeError if the processor has no kernels for the type."""
         super().__init__()
         self.bias = bias
+        # Looked up here: a torch that was built without oneDNN has none of these.
+        self._product: Final = torch.ops.mkldnn._linear_pointwise.default
         self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
 
     @classmethod
@@ -57,6 +58,6 @@ class PackedLinear(nn.Module):
             return torch.cat([self(part) for part in rows.split(_MOST_ROWS, dim=-2)], dim=-2)
         missing = _MISSING[count]
         if not missing:
-            return _LINEAR(rows, self._packed, self.bias, "none", [], "")
+            return self._product(rows, self._packed, self.bias, "none", [], "")
         padded = pad(rows, (0, 0, 0, missing))
-        return _LINEAR(padded, self._packed, self.bias, "none", [], "").narrow(-2, 0, count)
+        return self._product(padded, self._packed, self.bias, "none", [], "").narrow(-2, 0, count)
