@@ -71,13 +71,14 @@ def _adapt(root: Path) -> None:
 
 
 def pip_settings() -> dict[str, str]:
-    """This machine's configuration of pip, from files and the environment, less the indexes that lie on its disk."""
+    """This machine's configuration of pip, from files and the environment, less indexes and constraints that lie on its disk."""
     lines = run([sys.executable, "-m", "pip", "config", "list"]).splitlines()
     settings: dict[str, str] = {}
     for line in sorted(lines, key=lambda line: line.startswith(":env:")):  # the environment wins
         name, equals, value = line.partition("=")
         if equals:
             settings[name.rpartition(".")[2]] = str(ast.literal_eval(value))
+    settings.pop("constraint", None)  # the image has the project's
     for name in ("index-url", "extra-index-url"):
         kept = [url for url in settings.pop(name, "").split() if not url.startswith("file:")]
         if kept:

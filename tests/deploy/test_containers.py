@@ -13,7 +13,7 @@ from scripts.containers.shell import Failed, run
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_stand_in_gets_pips_configuration_without_indexes_on_this_machines_disk(
+def test_the_stand_in_gets_pips_configuration_without_indexes_and_constraints_on_this_machines_disk(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path_factory.mktemp("pip") / "pip.conf"
@@ -21,10 +21,12 @@ def test_the_stand_in_gets_pips_configuration_without_indexes_on_this_machines_d
     monkeypatch.setenv("PIP_CONFIG_FILE", str(file))
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "file:///disk/simple https://two/simple")
     monkeypatch.setenv("PIP_FIND_LINKS", "/more")
+    monkeypatch.setenv("PIP_CONSTRAINT", "/disk/constraints.txt")
     found = base_image.pip_settings()
     assert found["index-url"] == "https://one/simple"
     assert found["extra-index-url"] == "https://two/simple"
     assert found["find-links"] == "/more", "the environment is stronger than the file"
+    assert "constraint" not in found, "a file that the image has not"
 
 
 def test_the_stand_in_is_for_the_image_that_the_dockerfile_names() -> None:
