@@ -20,9 +20,6 @@ from specsplit_drafter.proposer import SessionKey
 NOISE_BYTES: Final = 64 * 2**20
 """Rows of noise kept: nodes of one depth share theirs, from one expansion to the next."""
 
-NOISE_AHEAD: Final = 16
-"""Rows that are made at once, at most: with a small vocabulary it is the calls that cost, and not the numbers."""
-
 
 class Ranking:
     """Ranks the next tokens of nodes, each under the sampling of its session."""
@@ -32,7 +29,7 @@ class Ranking:
         self.children: Final = min(children, vocab_size)
         self._vocab_size = vocab_size
         self._device = device
-        self._noise = NoiseCache(NOISE_BYTES, ahead=NOISE_AHEAD)
+        self._noise = NoiseCache(NOISE_BYTES)
         self._samplings: dict[SessionKey, Sampling] = {}
         self._counts: dict[SessionKey, TokenCounts] = {}
         """What is committed of sessions that are penalised."""

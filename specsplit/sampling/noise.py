@@ -21,6 +21,9 @@ from specsplit.splitmix import GOLDEN, MIX_1, MIX_2, draw
 _CPU_BLOCK: Final = 2**15
 """Numbers computed at a time on a CPU: the temporaries stay in its cache (and out of the kernel's page tables)."""
 
+_AHEAD: Final = 16
+"""Rows that a cache makes at once, at most: with a small vocabulary it is the calls that cost, and not the numbers."""
+
 
 class Noise(Protocol):
     """A source of noise: `gumbel`, or a NoiseCache over it."""
@@ -49,7 +52,7 @@ def gumbel(seeds: Sequence[int], positions: Sequence[int], vocab_size: int, devi
 class NoiseCache:
     """Remembers the noise rows used last: consecutive steps and expansions of a session ask for much the same positions."""
 
-    def __init__(self, max_bytes: int, source: Noise = gumbel, *, ahead: int = 0) -> None:
+    def __init__(self, max_bytes: int, source: Noise = gumbel, *, ahead: int = _AHEAD) -> None:
         """ahead: rows that are made at once at most, of the positions behind those asked for, as far as a block of a CPU holds them."""
         self._max_bytes = max_bytes
         self._source = source
@@ -61,6 +64,7 @@ class NoiseCache:
         """Give the numbers of `gumbel`. Rows that are asked for several times (nodes of one depth) are made once."""
         self.warm(seeds, positions, vocab_size, device)
         rows = [self.row(*key) for key in zip(seeds, positions, strict=True)]
+        self._trim({}, vocab_size)
         return torch.stack(rows) if rows else torch.empty(0, vocab_size, device=device)
 
     def has(self, seeds: Sequence[int], positions: Sequence[int]) -> bool:

@@ -161,9 +161,7 @@ def test_a_step_reads_all_weights_once_but_for_embeddings_that_are_only_looked_u
 def test_models_with_wider_heads_compute_the_same(tmp_path: Path) -> None:
     wide = widen(MODELS, tmp_path / "wide")
     for name in ("target", "draft"):
-        lm, wider = (
-            CausalLM.load(folder / name, num_pages=8, page_size=16, cpu_layers=False) for folder in (MODELS, wide)
-        )
+        lm, wider = (CausalLM.load(folder / name, num_pages=8, page_size=16) for folder in (MODELS, wide))
         tokens, parents = [5, 700, 3, 44, 8, 1000, 12], [-1, 0, 1, 1, 0, 4, 2]
         found: list[torch.Tensor] = []
         for each in (lm, wider):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,58 +124,52 @@ def test_in_bfloat16_norms_stay_and_logits_are_as_near_as_that_type_allows(folde
     assert (logits - expected).abs().max() <= 0.1 * expected.abs().max()
 
 
-class Clipped(nn.Linear):
-    """Cuts its output off."""
+def override(module: Any, forward: Callable[..., Any]) -> None:
+    """Have a module do something else: `forward` is told what it did, and what it is called with."""
+    own = type(module).forward
 
-    def forward(self, rows: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return super().forward(rows).clamp(-8, 8)
+    def instead(self: Any, *args: Any, **options: Any) -> Any:
+        return forward(partial(own, self), *args, **options)
+
+    module.__class__ = type("Other", (type(module),), {"forward": instead})
 
 
-def change_projection(model: PreTrainedModel) -> None:
-    attention: Any = model.model.layers[0].self_attn
-    attention.q_proj.__class__ = Clipped
+def attention_in(model: PreTrainedModel) -> Any:
+    layers: Any = model.model.layers
+    return layers[0].self_attn
 
 
 def clip_queries(model: PreTrainedModel) -> None:
-    """Only what is large is cut off, by the attention module itself."""
-    attention: Any = model.model.layers[0].self_attn
-    own = type(attention).forward
+    override(attention_in(model).q_proj, lambda own, rows: own(rows).clamp(-8, 8))
 
-    class Clipping(type(attention)):
-        def forward(self, hidden_states: Tensor, *args: Any, **options: Any) -> Any:
-            return own(self, hidden_states.clamp(-20, 20), *args, **options)
 
-    attention.__class__ = Clipping
+def clip_what_is_large(model: PreTrainedModel) -> None:
+    def clipped(own: Any, hidden_states: Tensor, **options: Any) -> Any:
+        return own(hidden_states.clamp(-20, 20), **options)
+
+    override(attention_in(model), clipped)
 
 
 def scale_far_positions(model: PreTrainedModel) -> None:
     """As some architectures do to queries far back in a long context."""
-    attention: Any = model.model.layers[0].self_attn
-    own = type(attention).forward
 
-    class Scaling(type(attention)):
-        def forward(self, hidden_states: Tensor, position_embeddings: Any, **options: Any) -> Any:
-            far = position_embeddings[0][..., -1:] < torch.cos(
-                torch.tensor(0.02)
-            )  # the slowest turns no farther near the front
-            return own(self, torch.where(far, 2 * hidden_states, hidden_states), position_embeddings, **options)
+    def scaled(own: Any, hidden_states: Tensor, position_embeddings: Any, **options: Any) -> Any:
+        slowest = position_embeddings[0][..., -1:]  # near the front it has hardly turned
+        far = slowest < torch.cos(torch.tensor(0.02))
+        return own(torch.where(far, 2 * hidden_states, hidden_states), position_embeddings, **options)
 
-    attention.__class__ = Scaling
+    override(attention_in(model), scaled)
 
 
 def leave_positions_out(model: PreTrainedModel) -> None:
-    attention: Any = model.model.layers[0].self_attn
-    own = type(attention).forward
+    def unturned(own: Any, hidden_states: Tensor, position_embeddings: Any, **options: Any) -> Any:
+        cos, sin = position_embeddings
+        return own(hidden_states, (torch.ones_like(cos), torch.zeros_like(sin)), **options)
 
-    class Unturned(type(attention)):
-        def forward(self, hidden_states: Tensor, position_embeddings: Any, **options: Any) -> Any:
-            cos, sin = position_embeddings
-            return own(self, hidden_states, (torch.ones_like(cos), torch.zeros_like(sin)), **options)
-
-    attention.__class__ = Unturned
+    override(attention_in(model), unturned)
 
 
-@pytest.mark.parametrize("change", [change_projection, clip_queries, scale_far_positions, leave_positions_out])
+@pytest.mark.parametrize("change", [clip_queries, clip_what_is_large, scale_far_positions, leave_positions_out])
 def test_attention_that_does_something_else_than_its_parts_say_stays(
     llama_of: Callable[..., LlamaForCausalLM], change: Callable[[PreTrainedModel], None]
 ) -> None:
@@ -186,24 +181,10 @@ def test_attention_that_does_something_else_than_its_parts_say_stays(
         assert replaced(each)["RotaryAttention"] == expected
 
 
-def add_another_epsilon(model: PreTrainedModel) -> None:
-    norm: Any = model.model.norm
-    own = type(norm).forward
-
-    class Another(type(norm)):
-        def forward(self, hidden_states: Tensor) -> Tensor:
-            said, self.variance_epsilon = self.variance_epsilon, 1e-6
-            try:
-                return own(self, hidden_states)
-            finally:
-                self.variance_epsilon = said
-
-    norm.__class__ = Another
-
-
 def test_a_norm_with_another_epsilon_than_it_says_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
     model = llama_of(rms_norm_eps=1e-5)
-    add_another_epsilon(model)
+    other = nn.RMSNorm(32, eps=1e-6)
+    override(model.model.norm, lambda _, rows: other(rows))
     replace_layers(model)
     assert replaced(model)["RmsNorm"] == 2 and not isinstance(model.model.norm, RmsNorm)
 
@@ -215,18 +196,16 @@ def test_attention_that_scales_a_little_otherwise_than_it_says_stays_in_any_type
     """In bfloat16 rounding alone is as large: what is looked at is the module in float32."""
     model = llama_of()
     nn.Module.to(model, dtype)
-    attention: Any = model.model.layers[0].self_attn
-    own = type(attention).forward
 
-    class Sharper(type(attention)):
-        def forward(self, *args: Any, **options: Any) -> Any:
-            said, self.scaling = self.scaling, 1.1 * self.scaling
-            try:
-                return own(self, *args, **options)
-            finally:
-                self.scaling = said
+    def sharper(own: Any, *args: Any, **options: Any) -> Any:
+        (module,) = own.args
+        said, module.scaling = module.scaling, 1.1 * module.scaling
+        try:
+            return own(*args, **options)
+        finally:
+            module.scaling = said
 
-    attention.__class__ = Sharper
+    override(attention_in(model), sharper)
     replace_layers(model)
     assert "RotaryAttention" not in replaced(model)
 
@@ -249,16 +228,9 @@ def test_an_mlp_of_another_activation_stays(llama_of: Callable[..., LlamaForCaus
 
 def test_a_norm_that_adds_one_to_its_weight_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
     model = llama_of()
-    norm: Any = model.model.norm
-    own = type(norm).forward
-
-    class PlusOne(type(norm)):
-        def forward(self, hidden_states: Tensor) -> Tensor:
-            return own(self, hidden_states) + hidden_states
-
-    norm.__class__ = PlusOne
+    override(model.model.norm, lambda own, rows: own(rows) + rows)
     assert replace_layers(model) == 4
-    assert replaced(model)["RmsNorm"] == 2 and type(model.model.norm) is PlusOne
+    assert replaced(model)["RmsNorm"] == 2 and not isinstance(model.model.norm, RmsNorm)
 
 
 def test_a_module_with_broken_weights_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:

@@ -266,7 +266,7 @@ async def test_features_of_a_shared_beginning_are_kept_and_not_computed_again(tm
 async def test_a_head_on_a_shared_beginning_is_accepted_as_often_as_on_its_own(kind: DrafterKind) -> None:
     """Each time the second request of a drafter that knows nothing yet, since drafters learn from what was picked.
 
-    They learn from how long steps take too, which may make a step more or less.
+    They learn from how long steps take too, which may make a step more or less: the text is long enough for that to be no matter.
     """
     prompt, found = [*SOURCE[:100], 7], list[tuple[list[int], Finished]]()
     for prefix_cache in (False, True):
@@ -276,12 +276,12 @@ async def test_a_head_on_a_shared_beginning_is_accepted_as_often_as_on_its_own(k
         ):
             steps = recorded(verifier)
             await write_all(verifier, [prompt], Sampling(), endpoint, new=60)
-            ((text,), (end,)) = await write_all(verifier, [prompt], Sampling(), endpoint, new=60)
+            ((text,), (end,)) = await write_all(verifier, [prompt], Sampling(), endpoint, new=200)
             found.append((text, end))
             assert sum(step.costs.recomputed_tokens for step in steps) == 0
     (alone_text, alone), (shared_text, shared) = found
     assert shared_text == alone_text and shared.usage.cached_prompt_tokens == 96
-    assert shared.speculation.accept_length == pytest.approx(alone.speculation.accept_length, rel=0.1)
+    assert shared.speculation.accept_length == pytest.approx(alone.speculation.accept_length, rel=0.05)
 
 
 def features_at(page: int) -> Features:

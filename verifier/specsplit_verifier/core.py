@@ -200,6 +200,7 @@ class EngineCore:
         self, step: StepInput, output: StepOutput, watched: Collection[int] = (), turn: TurnCosts | None = None
     ) -> StepResult:
         """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation.
+
         `turn`: which turn of a rank group it was.
         """
         running, now = self._scheduler.running, self._clock.now()

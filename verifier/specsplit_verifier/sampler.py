@@ -14,8 +14,6 @@ from specsplit.values import Sampling
 from specsplit_verifier.step import TreeInput
 
 NOISE_BYTES = 64 * 2**20  # rows of noise kept: the next step asks again for most positions of this one
-NOISE_AHEAD = 16
-"""Rows that are made at once, at most: with a small vocabulary it is the calls that cost, and not the numbers."""
 MOST_SHAPES = 64
 """Of forwards of the same sessions, whose indices are kept."""
 
@@ -72,7 +70,7 @@ class Sampler:
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
         self._device = device
-        self._noise = NoiseCache(NOISE_BYTES, ahead=NOISE_AHEAD)
+        self._noise = NoiseCache(NOISE_BYTES)
         self._beside = ThreadPoolExecutor(1, "noise")
         self._rows: TreeRows[SamplingRows] = TreeRows(SamplingBatch, vocab_size, device)
 
