@@ -198,11 +198,11 @@ async def test_a_drafter_of_another_vocabulary_refuses_and_names_both_sides(
             await wait_until_serving(channel, 60)
         async with verifier_over(alphabet, paced_step_base_ms=3.0) as verifier:
             with caplog.at_level(logging.WARNING):
-                request = DecodeRequest("r", list(b"a"), stopping=Stopping(60), drafter=Endpoint("other", address))
-                tokens, _ = await decode(verifier, request)
+                request = DecodeRequest("r", list(b"a"), stopping=Stopping(400), drafter=Endpoint("other", address))
+                tokens, _ = await decode(verifier, request)  # for a second at least: the drafter may be slow to answer
     finally:
         child.kill()
-    assert tokens[:3] == list(b"bcd") and len(tokens) == 60
+    assert tokens[:3] == list(b"bcd") and len(tokens) == 400
     assert "vocabulary mismatch" in caplog.text and "16 tokens" in caplog.text and "264 tokens" in caplog.text
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +13,8 @@ from specsplit.errors import Exhausted, InvalidRequest
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.values import Adaptive, Control, FinishReason, PlanChanges, Sampling, Stopping
 from specsplit_verifier.events import Output, ToDrafter
-from specsplit_verifier.model_thread import ModelThread
-from specsplit_verifier.step import StepInput, StepResult
+from specsplit_verifier.step import StepInput, StepOutput, StepResult
+from specsplit_verifier.target_runner import TargetRunner
 from tests.support.toys import END, letter
 from tests.verifier.conftest import decode, recorded, verifier_over
 
@@ -178,15 +176,11 @@ async def test_the_next_step_is_under_way_before_anybody_hears_of_the_last(
 ) -> None:
     happened: list[str] = []
     async with verifier_over(alphabet) as verifier:
-        submit, deliver = ModelThread.submit, verifier.deliver
+        run, deliver = TargetRunner.run, verifier.deliver
 
-        def launched(thread: ModelThread, step: StepInput) -> None:
-            threading.Thread(target=begin, args=(thread, step)).start()
-
-        def begin(thread: ModelThread, step: StepInput) -> None:
-            time.sleep(0.02)  # the model thread has the step that much later than the engine thread gave it away
+        def begin(runner: TargetRunner, step: StepInput) -> StepOutput:
             happened.append("begun")
-            submit(thread, step)
+            return run(runner, step)
 
         def told(
             outputs: Sequence[tuple[int, Output]],
@@ -196,7 +190,7 @@ async def test_the_next_step_is_under_way_before_anybody_hears_of_the_last(
             happened.extend("told" for _, output in outputs if isinstance(output, Tokens))
             deliver(outputs, drafts, result)
 
-        monkeypatch.setattr(ModelThread, "submit", launched)
+        monkeypatch.setattr(TargetRunner, "run", begin)
         monkeypatch.setattr(verifier, "deliver", told)
         tokens, _ = await decode(verifier, DecodeRequest("r", ids("a"), stopping=Stopping(4)))
     assert bytes(tokens) == b"bcde"

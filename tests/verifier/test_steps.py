@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,8 @@ from specsplit.speculation import Commit, Grow, Mirror
 from specsplit.values import Endpoint, Stopping
 from specsplit.wire import drafter
 from specsplit_verifier.engine import Engine
-from specsplit_verifier.events import FromDrafter, Inbound, Inbox, Output, Submit
+from specsplit_verifier.events import FromDrafter, Output, Submit
+from specsplit_verifier.inbox import Bell, Inbox
 from specsplit_verifier.service import load_target
 from specsplit_verifier.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target_runner import TargetRunner
@@ -50,27 +50,20 @@ def test_a_trial_runs_one_token_and_leaves_nothing(alphabet: Path) -> None:
     assert [shape[:2] for shape in layers] == [(1, 1)] and not target.kv.data.any()
 
 
-class TurningInbox:
-    """Whoever would wait here turns the clock instead."""
+class TurningInbox(Inbox):
+    """Whoever would wait here for a time turns the clock instead."""
 
     def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
         self._clock = clock
-        self._events: queue.SimpleQueue[Inbound] = queue.SimpleQueue()
 
-    def put(self, item: Inbound) -> None:
-        self._events.put(item)
-
-    def get(self, *, timeout: float | None = None) -> Inbound:
-        if timeout is None:
-            return self._events.get()
-        try:
-            return self._events.get_nowait()
-        except queue.Empty:
-            self._clock.advance(timeout)
-            raise
-
-    def get_nowait(self) -> Inbound:
-        return self._events.get_nowait()
+    def _sleep(self, bell: Bell, seconds: float | None) -> None:
+        if seconds is None:
+            bell.get()
+        elif bell.empty():
+            self._clock.advance(seconds)
+        else:
+            bell.get()
 
 
 class Collected:

@@ -1,25 +1,23 @@
 """The engine thread: takes events in, has the target step, hands results out.
 
-    drain the inbox  →  plan  →  launch, then send what the last step brought  →  commit
+    drain the inbox  →  plan  →  run the step  →  commit
          ↑                └── nothing worth stepping: send, wait for the next event ──┐
          └────────────────────────────────────────────────────────────────────────────┘
 
-So the next step is under way before anybody is told of the last one: what is made of the results, for callers, drafters and
-telemetry, is made while the device works.
+While a step runs another thread stands in for this one (`Listener`): it tells everybody of the step before, so that what is made of
+that, for callers, drafters and telemetry, is made while the device works. And it takes in what drafters send: what they have read of
+features is answered, and what they have grown is queued for the mirrors, which are brought up to date shortly before the step should be
+over, so that little is left for `commit`. Every other event waits until the step is over.
 
 A rank of a group takes turns with the others in place of that: it runs a step whenever one of them has rows, and does nothing while its
 group is parked (`Rank`).
 
-Everything about sessions and mirrors is touched by this one thread only, so nothing here is locked. A step runs on a thread of its
-own; while it does, this one takes in what drafters send: what they have read of features is answered at once, and what they have grown
-is queued for the mirrors, which are brought up to date shortly before the step should be over, so that little is left for `commit`.
-Every other event waits until the step is over.
+Everything about sessions and mirrors is touched by whichever of the two holds the lock of the listener.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -34,10 +32,11 @@ from specsplit.values import ModelInfo
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.core import EngineCore, EngineStatistics
 from specsplit_verifier.drafter_pool import DrafterPool
-from specsplit_verifier.events import Began, BeginWave, DrafterLost, FromDrafter, Inbound, Inbox, Outbox, Ran, Stop
+from specsplit_verifier.events import BeginWave, Inbound, Outbox, Stop
 from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
+from specsplit_verifier.inbox import Inbox
 from specsplit_verifier.kv_cache_manager import KVCacheManager
-from specsplit_verifier.model_thread import ModelThread
+from specsplit_verifier.listener import Listener
 from specsplit_verifier.planner import Pause, Planner
 from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.step import StepInput, StepOutput, StepResult
@@ -69,11 +68,10 @@ class Engine:
         self._core = core_of(runner.target.info, runner.target.pool, recipe, settings, clock, grouped=grouped)
         for profiled in runner.profile:
             self._core.cost.observe(*profiled)
-        self._inbox: Inbox = queue.SimpleQueue() if inbox is None else inbox
-        self._deferred: list[Inbound] = []
-        """What has come while a step was in flight and has to wait for its end."""
+        self._inbox = Inbox() if inbox is None else inbox
+        self._runner = runner
+        self._listener = Listener(self._core, self._send, self._inbox, clock)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._model_thread = ModelThread(runner.run, self.post)
         self.watchdog = Watchdog(clock, settings.step_timeout_s)
         self._result: StepResult | None = None
         """What the last step was, while nobody has been told."""
@@ -95,15 +93,19 @@ class Engine:
         while self._thread.is_alive() and not self.watchdog.barks:
             self._thread.join(0.1)
         self._abandoned = self._thread.is_alive()
-        self._model_thread.close()
+        self._inbox.close()
 
     def statistics(self) -> EngineStatistics:
         """How things stand; a moment old when read from another thread."""
         return self._core.statistics()
 
     def _run(self) -> None:
+        with self._listener.lock:
+            self._work()
+
+    def _work(self) -> None:
         try:
-            while self._drain(block_s=0.0):
+            while self._drain():
                 self._step()
             self._send()
             self.rank.end()
@@ -157,23 +159,15 @@ class Engine:
         """Wait for an event, once everybody has been told of what there is: who was refused hears of it without a step."""
         self._send()
         with self._core.stopwatch.waiting():
-            self._drain(pause.seconds)
+            self._inbox.wait(pause.seconds)
         if pause.seconds is None:
             self._core.stopwatch.restart()
 
-    def _drain(self, block_s: float | None) -> bool:
-        """Handle what is in the inbox; wait at most `block_s` (None: for ever) for a first event. False once told to stop."""
-        deferred, self._deferred = self._deferred, []
-        for event in deferred:
+    def _drain(self) -> bool:
+        """Handle what is in the inbox. False once told to stop."""
+        while (event := self._inbox.take()) is not None:
             self._handle(event)
-        if deferred:
-            block_s = 0.0  # that was what a first event is waited for
-        try:
-            self._handle(self._inbox.get(timeout=block_s) if block_s != 0.0 else self._inbox.get_nowait())
-            while True:
-                self._handle(self._inbox.get_nowait())
-        except queue.Empty:
-            return not self._stopping
+        return not self._stopping
 
     def _handle(self, event: Inbound) -> None:
         match event:
@@ -181,39 +175,15 @@ class Engine:
                 self._stopping = True
             case BeginWave():
                 self.rank.start(event.number)
-            case Began() | Ran():
-                raise RuntimeError("there is a step that nobody waits for")
             case _:
                 self._core.handle(event)
 
     def _run_model(self, step: StepInput) -> StepOutput:
-        """Run a step on the model thread. Meanwhile what the last one brought leaves, and grows are taken in; other events wait."""
+        """Run a step. Meanwhile what the last one brought leaves, and grows are taken in; other events wait."""
         expected_s = self._core.expected_s(step)
-        with self.watchdog.over(expected_s):
-            settle_at = self._clock.now() + SETTLED_AT * expected_s
-            until: float | None = None
-            self._model_thread.submit(step)
-            while not isinstance(event := self._next(until), Ran):
-                if event is None:
-                    self._core.settle()
-                    until = settle_at = None
-                elif isinstance(event, Began):
-                    self._send()
-                elif isinstance(event, FromDrafter) and not any(isinstance(e, DrafterLost) for e in self._deferred):
-                    self._core.handle(event)
-                    until = settle_at
-                else:
-                    self._deferred.append(event)
-        if isinstance(event.outcome, Exception):
-            raise event.outcome
-        return event.outcome
-
-    def _next(self, until: float | None) -> Inbound | None:
-        """The next event; None if there is none by then (None: however long it takes)."""
-        try:
-            return self._inbox.get(timeout=None if until is None else max(0.0, until - self._clock.now()))
-        except queue.Empty:
-            return None
+        settle_at = self._clock.now() + SETTLED_AT * expected_s
+        with self.watchdog.over(expected_s), self._listener.during_step(settle_at):
+            return self._runner.run(step)
 
     def _send(self) -> None:
         """What has come up leaves in one hop; what the last step was goes along if somebody wants to know."""

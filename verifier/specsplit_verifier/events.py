@@ -12,7 +12,7 @@ from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.membership import PlanOrder, Roster
 from specsplit.sessions import DecodeRequest, Finished, Preempted, Tokens
 from specsplit.values import Endpoint
-from specsplit_verifier.step import StepOutput, StepResult
+from specsplit_verifier.step import StepResult
 
 Output = Tokens | Preempted | Finished | SpecsplitError
 """What a caller of Decode gets: any number of Tokens, Preempted among them, then Finished or an error."""
@@ -80,41 +80,13 @@ class BeginWave:
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
-    """The model thread has the step and runs it now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """The model thread is done with the step in flight."""
-
-    outcome: StepOutput | Exception
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """End the engine thread."""
 
 
 SessionEvent = Submit | Cancel | FromDrafter | DrafterLost | Roster | HandOver | PlanOrder
 """What happens to sessions."""
-Inbound = SessionEvent | BeginWave | Began | Ran | Stop
-
-
-class Inbox(Protocol):
-    """What the engine thread waits at; a `queue.SimpleQueue` is one."""
-
-    def put(self, item: Inbound) -> None:
-        """Add an event, from any thread."""
-        ...
-
-    def get(self, *, timeout: float | None = None) -> Inbound:
-        """The next event. Raises queue.Empty if none has come for `timeout` seconds (None: waits for ever)."""
-        ...
-
-    def get_nowait(self) -> Inbound:
-        """The next event. Raises queue.Empty if there is none."""
-        ...
+Inbound = SessionEvent | BeginWave | Stop
 
 
 class Outbox(Protocol):

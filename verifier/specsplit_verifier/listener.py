@@ -1,0 +1,87 @@
+"""The thread that stands in for the engine thread while that runs a step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from specsplit.clock import Clock
+from specsplit_verifier.core import EngineCore
+from specsplit_verifier.events import DrafterLost, FromDrafter, Inbound
+from specsplit_verifier.inbox import Inbox
+
+
+class Listener:
+    """Tells of the step before, and takes in what drafters say, while the engine thread runs a step.
+
+    All that belongs to the engine is touched under one lock. The engine thread releases it when a step begins and takes it back when the
+    step is over. Nobody has to be woken for that: a listener that waits does not hold it.
+    """
+
+    def __init__(self, core: EngineCore, send: Callable[[], None], inbox: Inbox, clock: Clock) -> None:
+        """`send`: tell of the step before."""
+        self.lock = threading.Lock()
+        self._core = core
+        self._send = send
+        self._inbox = inbox
+        self._clock = clock
+        self._deferred: list[Inbound] = []
+        """What has come in this step and has to wait for its end."""
+        self._settle_at = 0.0
+        """From when on the mirrors take in what is grown in this step: shortly before it should be over."""
+        self._look_at: float | None = None
+        """That moment, while something is queued for them."""
+        self._error: Exception | None = None
+        """What went wrong on this thread; the engine thread raises it."""
+        self._stepping = False
+        self._told = True
+        """False while nobody has been told of the step before."""
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def during_step(self, settle_at: float) -> Iterator[None]:
+        """Listen while the engine thread runs a step inside, without the lock. Raises what has gone wrong here meanwhile.
+
+        What this thread was too late for is done before the end, so that it is the same for a step of any length.
+        """
+        self._stepping, self._told, self._settle_at, self._look_at = True, False, settle_at, None
+        self._inbox.begin_step()
+        self.lock.release()
+        try:
+            yield
+        finally:
+            self.lock.acquire()
+            self._take_in()
+            self._inbox.end_step(self._deferred)
+            self._stepping, self._deferred = False, []
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        while self._inbox.listen(None if self._look_at is None else max(0.0, self._look_at - self._clock.now())):
+            with self.lock:
+                if self._stepping:
+                    self._take_in()
+
+    def _take_in(self) -> None:
+        try:
+            if not self._told:
+                self._told = True
+                self._send()
+            while (event := self._inbox.take()) is not None:
+                self._hear(event)
+            if self._look_at is not None and self._clock.now() >= self._look_at:
+                self._core.settle()
+                self._look_at = None
+        except Exception as error:  # noqa: BLE001 (the edge of a thread: raised again on the engine's)
+            self._error = error
+
+    def _hear(self, event: Inbound) -> None:
+        """What drafters say is taken in, in order with the loss of one; all else has to wait."""
+        if isinstance(event, FromDrafter) and not any(isinstance(each, DrafterLost) for each in self._deferred):
+            self._core.handle(event)
+            self._look_at = self._settle_at
+        else:
+            self._deferred.append(event)
