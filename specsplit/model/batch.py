@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import lru_cache
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,8 +30,8 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-_ALONE: Mask = np.ones((1, 1), dtype=np.bool_)
-"""The mask of one token."""
+_SMALL: Final = 16
+"""The shapes of trees of so many tokens at most are kept: the same ones come again and again."""
 
 
 def causal_mask(length: int) -> Mask:
@@ -50,6 +51,18 @@ def ancestor_mask(parents: Sequence[int]) -> Mask:
     packed = np.frombuffer(b"".join(row.to_bytes(width, "little") for row in bits), dtype=np.uint8)
     unpacked = np.unpackbits(packed.reshape(len(bits), width), axis=1, count=len(bits), bitorder="little")
     return unpacked.view(np.bool_)
+
+
+def _shape(parents: Sequence[int]) -> tuple[Mask, Ints]:
+    """The mask of a tree, and the depth of each node of it."""
+    mask = ancestor_mask(parents)
+    depths: Ints = mask.sum(axis=1, dtype=np.int64) - 1
+    mask.flags.writeable = depths.flags.writeable = False
+    return mask, depths
+
+
+_known_shape = lru_cache(4096)(_shape)
+"""Remembers the latest, which take some megabytes at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,11 +112,6 @@ class Row:
         `pages` are those of L - n committed tokens, whose KV is there, and of the n tokens of the tree; `own` are the fields of a subclass.
         """
         count, length = len(tokens), pages.length
-        if count == 1:  # plain decoding: by far the most rows there are
-            position = np.array([length - 1], dtype=np.int64)
-            return cls(tokens, position, pages, _ALONE, (0,) if logits_at is None else logits_at, **own)
-        mask = ancestor_mask(parents)
-        positions = mask.sum(axis=1, dtype=np.int64)
-        positions += length - count - 1
+        mask, depths = _known_shape(tuple(parents)) if count <= _SMALL else _shape(parents)
         wanted = range(count) if logits_at is None else logits_at
-        return cls(tokens, positions, pages, mask, wanted, **own)
+        return cls(tokens, depths + (length - count), pages, mask, wanted, **own)

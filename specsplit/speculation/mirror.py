@@ -159,17 +159,28 @@ class Mirror:
 
     def _rescore(self, grow: Grow) -> None:
         """Give nodes other edges. Those that are gone or committed are let pass."""
-        ids, edges = grow.rescored, np.fromiter(grow.new_edges, np.float64, len(grow.new_edges))
+        ids, edges = grow.rescored, grow.new_edges
         if not 0 < ids[0] <= ids[-1] <= self._last_id or not all(map(lt, ids, ids[1:])):
             self._protocol.refuse(
                 Event.GROW, f"rescored_ids: do not ascend from 1 to at most {self._last_id}, the last grown"
             )
-        if not are_edges(edges):
-            self._refuse_edge("new_edges", next(edge for edge in grow.new_edges if not LEAST_EDGE <= edge <= 0.0))
-        wanted, known = np.fromiter(ids, np.int64, len(ids)), self.tree.ids
+        if len(ids) < AT_ONCE:
+            self._rescore_one_by_one(ids, edges)
+            return
+        wanted, changed = np.fromiter(ids, np.int64, len(ids)), np.fromiter(edges, np.float64, len(edges))
+        if not are_edges(changed):
+            self._refuse_edge("new_edges", _unsound(edges))
+        known = self.tree.ids
         slots = np.minimum(known.searchsorted(wanted), len(known) - 1)
         live = (known.take(slots) == wanted) & (slots > ROOT)
-        self.tree.rescore(slots.compress(live), edges.compress(live))
+        self.tree.rescore(slots.compress(live), changed.compress(live))
+
+    def _rescore_one_by_one(self, ids: Sequence[int], edges: Sequence[float]) -> None:
+        if not all(LEAST_EDGE <= edge <= 0.0 for edge in edges):
+            self._refuse_edge("new_edges", _unsound(edges))
+        slots = [self.tree.find(node_id) for node_id in ids]
+        live = [(slot, edge) for slot, edge in zip(slots, edges, strict=True) if slot]  # neither None nor the root
+        self.tree.rescore([slot for slot, _ in live], [edge for _, edge in live])
 
     def _slot(self, parent_id: int) -> int | None:
         """Look up the slot of a parent by id; None if it is neither live nor the root."""
@@ -274,3 +285,8 @@ class Mirror:
     def close(self) -> None:
         """End the session here; what the drafter had in flight is let pass."""
         self._protocol.advance(Event.CLOSE)
+
+
+def _unsound(edges: Sequence[float]) -> float:
+    """The first that is no edge."""
+    return next(edge for edge in edges if not LEAST_EDGE <= edge <= 0.0)

@@ -22,6 +22,8 @@ NO_SLOTS: Final[Ints] = np.empty(0, dtype=np.int64)
 ID, TOKEN, PARENT, POSITION = range(4)
 """Rows of the numbers."""
 _CAPACITY: Final = 64
+_MOVED_AT_ONCE: Final = 256
+"""Up to so many survivors of a reroot are moved by one call for all four numbers. More would be fresh memory each time."""
 
 
 class Column:
@@ -178,8 +180,9 @@ class Columns:
         count = len(survivors)
         moved: Ints = np.full(self._count + 1, -1, dtype=np.int64)  # the last is where the parent -1 of a root looks
         moved[survivors] = np.arange(count)
-        for data in (*self._numbers, self._scores, self._above, *(column.data for column in self._attached)):
-            data[:count] = data.take(survivors)  # one by one: an array of several is fresh memory each time
+        rows = (self._numbers,) if count <= _MOVED_AT_ONCE else self._numbers
+        for data in (*rows, self._scores, self._above, *(column.data for column in self._attached)):
+            data[..., :count] = data.take(survivors, axis=-1)
         self._numbers[PARENT, :count] = moved.take(self._numbers[PARENT, :count])
         self._shrink(count)
         return moved[:-1]

@@ -26,7 +26,7 @@ its score less its parent's. Both are exact (edges.py), so two copies of a tree 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -36,6 +36,8 @@ from specsplit.tree.columns import ID, NO_SLOTS, PARENT, POSITION, ROOT, TOKEN, 
 from specsplit.tree.edges import are_edges, rounded
 from specsplit.tree.links import links
 
+_FEW: Final = 48
+"""Up to so many nodes are looked at one by one in less time than a few calls for arrays take."""
 _LEVELS: Final = 16
 """New nodes that hang deeper below one another are placed one by one."""
 _UNPLACED: Final = -(1 << 32)
@@ -47,6 +49,12 @@ class TokenTree(Columns):
 
     def child(self, slot: int, token: int) -> int | None:
         """Look up the child of a slot with this token; None if there is none."""
+        if not self._is_above[slot]:
+            return None
+        if self._count <= _FEW:
+            parents, tokens = self._parent, self._token
+            below = (each for each in range(slot + 1, self._count) if parents[each] == slot and tokens[each] == token)
+            return next(below, None)
         children = self.below([slot])
         found = children.compress(self.tokens.take(children) == token)
         return int(found[0]) if len(found) else None
@@ -111,10 +119,13 @@ class TokenTree(Columns):
         for slot, (parent, edge) in enumerate(zip(parents.tolist(), edges.tolist(), strict=True), start):
             self._position[slot], self._score[slot] = self._position[parent] + 1, self._score[parent] + edge
 
-    def rescore(self, slots: Ints, edges: Scores) -> None:
+    def rescore(self, slots: Sequence[int] | Ints, edges: Sequence[float] | Scores) -> None:
         """Give nodes, none of them the root and all different, other edges [n]. The scores of all that hangs below them move along."""
-        if not len(slots):
+        if len(slots) <= _FEW and not any(self._is_above[slot] for slot in slots):
+            for slot, edge in zip(slots, edges, strict=True):
+                self._score[slot] = self._score[self._parent[slot]] + rounded(float(edge))
             return
+        slots, edges = np.asarray(slots), np.asarray(edges)
         scores, parents = self.scores, self.parents
         lowest = int(slots.min())
         change = np.zeros(self._count - lowest + 1)  # the first is what all that stands before them has: none
@@ -185,12 +196,24 @@ class TokenTree(Columns):
         Every node that came later looks up to its parent, then to its parent's parent and so on, twice as far each time. In the
         numbering used here the heir is 1; whatever does not hang below it ends at 0.
         """
+        if self._count <= _FEW:
+            return self._few_below(heir)
         above = self.parents[heir - 1 :] - (heir - 1)
         above[:2] = 0, 1
         levels = int(self.positions[heir:].max()) - self._position[heir]
         for _ in range(max(0, levels).bit_length()):
             above = above.take(above, mode="clip")  # below 0 is whatever came before the heir
         return (above == 1).nonzero()[0] + (heir - 1)
+
+    def _few_below(self, heir: int) -> Ints:
+        """`_descent` in a tree of few nodes: one look at each."""
+        parents, found = self._parent, [heir]
+        within = {heir}
+        for slot in range(heir + 1, self._count):
+            if parents[slot] in within:
+                within.add(slot)
+                found.append(slot)
+        return np.array(found, dtype=np.int64)
 
     def best(self, count: int, topk: int, depth: int) -> list[int]:
         """Choose what a step takes: the root and the best-scored nodes below it, `count` slots in all at most; see `choice.best`."""

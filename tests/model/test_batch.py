@@ -48,6 +48,18 @@ def test_a_node_sees_exactly_its_path_to_the_root(parents: list[int]) -> None:
         assert np.flatnonzero(mask[node]).tolist() == path_to(parents, node)
 
 
+@given(forests())
+def test_positions_count_depth_and_trees_of_one_shape_leave_each_other_alone(parents: list[int]) -> None:
+    parents = [-1, *(max(0, parent) for parent in parents[1:])]  # one root
+    count = len(parents)
+    rows = [Row.tree(range(count), parents, RowPages.alone(np.arange(2), count + before)) for before in (3, 9)]
+    for row, before in zip(rows, (3, 9), strict=True):
+        assert row.positions.tolist() == [before + len(path_to(parents, node)) - 1 for node in range(count)]
+        assert (row.tail_mask == ancestor_mask(parents)).all()
+        with pytest.raises(ValueError, match="read-only"):
+            row.tail_mask[0, 0] = False
+
+
 def test_a_chain_of_ancestors_is_the_causal_mask() -> None:
     assert (ancestor_mask(range(-1, 20)) == causal_mask(21)).all()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specsplit.errors import IllegalEvent
 from specsplit.speculation import Grow, Mirror, mirror
-from specsplit.tree import TokenTree
+from specsplit.tree import TokenTree, columns, token_tree
 from tests.speculation import reference
 from tests.support.trees import Seen
 
@@ -22,10 +22,13 @@ LOSSES = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0])
 WISHES = st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(0, 6))
 
 
-@pytest.fixture(params=[1, 4, 10**6], ids=["at once", "long ones at once", "in order"])
+@pytest.fixture(params=[(1, 0), (4, 10), (10**6, 10**6)], ids=["at once", "long ones at once", "in order"])
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From how many nodes on a grow is applied at once."""
-    monkeypatch.setattr(mirror, "AT_ONCE", request.param)
+    """From how many nodes on a grow is applied at once, and up to how many in a tree are looked at one by one."""
+    long, few = request.param
+    monkeypatch.setattr(mirror, "AT_ONCE", long)
+    monkeypatch.setattr(token_tree, "_FEW", few)
+    monkeypatch.setattr(columns, "_MOVED_AT_ONCE", few)
 
 
 class Pair:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from specsplit.clock import SystemClock
+from specsplit.errors import RankLost
 from specsplit_verifier.core import EngineCore
 from specsplit_verifier.events import Cancel, DrafterLost, FromDrafter, Inbound, SessionEvent
 from specsplit_verifier.inbox import Inbox
@@ -21,6 +23,7 @@ class Core(EngineCore):
     """Keeps what it is told, and says so if two threads are in it at once."""
 
     def __init__(self, broken: Exception | None = None) -> None:
+        """`broken`: what it raises in the place of both."""
         self.told: list[SessionEvent] = []
         self.settled = 0
         self._broken = broken
@@ -36,10 +39,34 @@ class Core(EngineCore):
 
     def settle(self) -> None:
         self.settled += 1
+        if self._broken is not None:
+            raise self._broken
 
 
-def listening(core: Core, inbox: Inbox, send: Callable[[], None] = lambda: None) -> Listener:
-    return Listener(core, send, inbox, SystemClock())
+class Counting(SystemClock):
+    """Counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def now(self) -> float:
+        self.asked += 1
+        return super().now()
+
+
+def listening(
+    core: Core, inbox: Inbox, send: Callable[[], None] = lambda: None, clock: Counting | None = None
+) -> Listener:
+    return Listener(core, send, inbox, clock or Counting())
+
+
+def hear_and_fail(inbox: Inbox, error: Exception | None = None) -> None:
+    """A step in which something comes twice."""
+    for _ in range(2):
+        inbox.put(FromDrafter("d", ()))
+        time.sleep(0.2)
+    if error is not None:
+        raise error
 
 
 def drain(core: Core, inbox: Inbox) -> None:
@@ -70,8 +97,8 @@ def test_every_event_is_taken_once_and_what_comes_of_a_drafter_in_order() -> Non
     for thread in at_work:
         thread.start()
     with listener.lock:
-        step = 0
-        while len(core.told) < SENDERS * EACH:
+        step, until = 0, time.monotonic() + LATER
+        while len(core.told) < SENDERS * EACH and time.monotonic() < until:
             step += 1
             if step % 5 == 0:
                 inbox.wait(0.01)
@@ -135,16 +162,65 @@ def test_what_is_grown_shortly_before_the_end_of_a_step_is_settled_within_it() -
     assert 1 <= settled[0] <= 2 and settled[1] == settled[0], "in a step that has just begun there is time"
 
 
-def test_what_goes_wrong_while_it_listens_is_raised_where_the_step_is_run() -> None:
+class Unsettled(Core):
+    """One that takes events in, and breaks where it would settle them."""
+
+    def handle(self, event: SessionEvent) -> None:
+        self.told.append(event)
+
+
+@pytest.mark.parametrize("kind", [Core, Unsettled])
+def test_what_goes_wrong_while_it_listens_is_raised_where_the_step_is_run_and_nothing_is_taken_in_after_that(
+    kind: type[Core], caplog: pytest.LogCaptureFixture
+) -> None:
+    core, inbox, clock = kind(broken=ZeroDivisionError("in the core")), Inbox(), Counting()
+    listener = listening(core, inbox, clock=clock)
+    with listener.lock, pytest.raises(ZeroDivisionError, match="in the core"), listener.during_step(time.monotonic()):
+        hear_and_fail(inbox)
+    inbox.close()
+    assert core.settled <= 1 and len(core.told) <= 1
+    assert clock.asked < 10, "it does not go round and round"
+    assert "could not be taken in" in caplog.text and "in the core" in caplog.text
+
+
+def test_a_step_that_fails_says_why_whatever_went_wrong_beside_it(caplog: pytest.LogCaptureFixture) -> None:
     core, inbox = Core(broken=ZeroDivisionError("in the core")), Inbox()
     listener = listening(core, inbox)
-    with (
-        listener.lock,
-        pytest.raises(ZeroDivisionError, match="in the core"),
-        listener.during_step(time.monotonic() + LATER),
-    ):
-        inbox.put(FromDrafter("d", ()))
+    with listener.lock, pytest.raises(RankLost, match="rank 1"), listener.during_step(time.monotonic() + LATER):
+        hear_and_fail(inbox, RankLost("rank 1 is gone"))
     inbox.close()
+    assert "in the core" in caplog.text
+
+
+def test_a_listener_rests_once_nobody_has_the_lock_any_more() -> None:
+    core, inbox, clock = Core(), Inbox(), Counting()
+    listener = listening(core, inbox, clock=clock)
+    with listener.lock:
+        for settle_s in (0.01, 0.1):
+            with listener.during_step(time.monotonic() + settle_s):
+                inbox.put(FromDrafter("d", ()))
+    time.sleep(0.5)
+    inbox.close()
+    assert clock.asked < 10
+
+
+def test_bells_ring_once_however_much_there_is_to_hear(monkeypatch: pytest.MonkeyPatch) -> None:
+    bells = list["Counted"]()
+
+    class Counted(queue.SimpleQueue[None]):
+        def __init__(self) -> None:
+            bells.append(self)
+
+    monkeypatch.setattr(queue, "SimpleQueue", Counted)
+    inbox = Inbox()
+    for _ in range(100):
+        for _ in range(20):
+            inbox.put(Cancel(1))
+        inbox.begin_step()
+        for _ in range(20):
+            inbox.put(Cancel(2))
+        inbox.end_step()
+    assert [bell.qsize() for bell in bells] == [1, 1]
 
 
 def test_an_event_that_was_taken_wakes_nobody_later() -> None:

@@ -38,6 +38,8 @@ class Spending(NamedTuple):
 
     def at_least(self, least: Sequence[int]) -> Spending:
         """Take so many nodes of each session, whether they pay or not; there may be fewer to be had."""
+        if not any(least):
+            return self
         return self._replace(nodes=[max(pair) for pair in zip(self.nodes, least, strict=True)])
 
 

@@ -62,7 +62,7 @@ class EngineStatistics:
 
 
 class EngineCore:
-    """Sessions from submission to their end. Belongs to one thread, and between `plan` and `commit` of a step no session ends."""
+    """Sessions from submission to their end. One thread at a time may be in it. Between `plan` and `commit` of a step no session ends."""
 
     def __init__(
         self, info: ModelInfo, scheduler: Scheduler, planner: Planner, drafters: DrafterPool, clock: Clock

@@ -1,6 +1,6 @@
 """The drafters that sessions may use: who is there, who drafts for whom, and what their messages mean.
 
-Pure bookkeeping on the engine thread: every method returns the events to send, as (drafter address, session, event).
+Pure bookkeeping: every method returns the events to send, as (drafter address, session, event).
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Engine:
             self.rank.end()
         except RankLost as error:
             self._die(str(error))
-        except Exception as error:  # noqa: BLE001 (the edge of a thread: logged, and told to everyone who waits)
+        except BaseException as error:  # noqa: BLE001 (the edge of a thread: logged, and told to everyone who waits)
             _log.exception("the engine thread died")
             self._die(self.rank.fail(f"{type(error).__name__}: {error}"))
 

@@ -144,7 +144,7 @@ class Extractor:
         if not groups:
             return []
         packed = partial(self._all_packed, groups, hidden)
-        few = max(map(len, hidden.values())) <= LATE_TOKENS and not any(recipe.projection for recipe in groups)
+        few = next(iter(hidden.values())).shape[0] <= LATE_TOKENS and not any(recipe.projection for recipe in groups)
         late = few and self._target.device.type == "cpu"
         copy = HostCopy(cache(lambda: to_host(packed()).arrays())) if late else to_host(packed(), aside=True)
         return parted(list(groups.values()), copy, lambda want: len(want.at))

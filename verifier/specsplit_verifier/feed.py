@@ -38,6 +38,9 @@ class Recipe:
     """Digest of the projection applied to them; empty: none."""
     layout: FeatureLayout
 
+    def __hash__(self) -> int:
+        return hash((self.layers, self.projection))  # enough to tell them apart, and asked for in every step
+
 
 @dataclass(frozen=True, slots=True)
 class FeedLimits:

@@ -17,7 +17,7 @@ class Inbox:
     """Events in order. Any thread puts them in; who holds the engine's lock takes them out.
 
     They wake the engine thread between steps and the listener while a step runs, so that neither is woken for the other. Nothing is
-    locked: an event is there before anybody is looked for to wake, and a thread looks for events before it sleeps.
+    locked: an event is there before a bell is rung, and whoever has heard a bell, or silenced it, looks for events afterwards.
     """
 
     def __init__(self) -> None:
@@ -29,41 +29,49 @@ class Inbox:
     def put(self, event: Inbound) -> None:
         """Add an event, from any thread."""
         self._events.append(event)
-        (self._listener if self._stepping else self._engine).put(None)
+        _ring(self._listener if self._stepping else self._engine)
 
     def take(self) -> Inbound | None:
         """The next event; None if there is none."""
         return self._events.popleft() if self._events else None
 
     def wait(self, seconds: float | None) -> None:
-        """Between steps: return once there is an event, or after so many seconds (None: only then)."""
-        while not self._engine.empty():
-            self._engine.get_nowait()
+        """Between steps: return once there is an event, or after so many seconds (None: however long it takes)."""
+        if not self._engine.empty():
+            self._engine.get_nowait()  # rung for what has been taken since
         if not self._events:
             self._sleep(self._engine, seconds)
 
     def listen(self, seconds: float | None) -> bool:
-        """Return once a step has begun, or an event came while one ran, or after so many seconds (None: only then). False once closed."""
+        """Return once a step has begun, an event has come while one runs, or after so many seconds (None: however long it takes).
+
+        It may return for nothing, too. False once the inbox is closed.
+        """
         self._sleep(self._listener, seconds)
         return not self._closed
 
     def begin_step(self) -> None:
         """A step runs from now on."""
         self._stepping = True
-        self._listener.put(None)
+        _ring(self._listener)
 
     def end_step(self, deferred: Sequence[Inbound] = ()) -> None:
-        """It is over. `deferred`: what was taken meanwhile and comes next, in that order."""
+        """The step is over. `deferred`: what was taken meanwhile and comes next, in that order."""
         self._stepping = False
         self._events.extendleft(reversed(deferred))
 
     def close(self) -> None:
         """Nobody listens any more."""
         self._closed = True
-        self._listener.put(None)
+        _ring(self._listener)
 
     def _sleep(self, bell: Bell, seconds: float | None) -> None:
         try:
             bell.get(timeout=seconds)
         except queue.Empty:
             return
+
+
+def _ring(bell: Bell) -> None:
+    if bell.empty():  # else it rings already
+        bell.put(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from specsplit.clock import Clock
 from specsplit_verifier.core import EngineCore
 from specsplit_verifier.events import DrafterLost, FromDrafter, Inbound
 from specsplit_verifier.inbox import Inbox
+
+_log = logging.getLogger(__name__)
 
 
 class Listener:
@@ -33,8 +36,9 @@ class Listener:
         self._look_at: float | None = None
         """That moment, while something is queued for them."""
         self._error: Exception | None = None
-        """What went wrong on this thread; the engine thread raises it."""
+        """What went wrong while it listened; the engine thread raises it."""
         self._stepping = False
+        """True while there is something to listen for; told under the lock, which the inbox's own flag is not."""
         self._told = True
         """False while nobody has been told of the step before."""
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
@@ -44,7 +48,7 @@ class Listener:
     def during_step(self, settle_at: float) -> Iterator[None]:
         """Listen while the engine thread runs a step inside, without the lock. Raises what has gone wrong here meanwhile.
 
-        What this thread was too late for is done before the end, so that it is the same for a step of any length.
+        What the listener was too late for is done before the end, so that a short step leaves nothing undone.
         """
         self._stepping, self._told, self._settle_at, self._look_at = True, False, settle_at, None
         self._inbox.begin_step()
@@ -55,17 +59,24 @@ class Listener:
             self.lock.acquire()
             self._take_in()
             self._inbox.end_step(self._deferred)
-            self._stepping, self._deferred = False, []
+            self._stepping, self._deferred, self._look_at = False, [], None
         if self._error is not None:
             raise self._error
 
     def _run(self) -> None:
-        while self._inbox.listen(None if self._look_at is None else max(0.0, self._look_at - self._clock.now())):
+        while self._inbox.listen(self._seconds()):
             with self.lock:
                 if self._stepping:
                     self._take_in()
 
+    def _seconds(self) -> float | None:
+        """How long to listen at most."""
+        look_at = self._look_at  # once: the engine thread may be about to end the step
+        return None if look_at is None else max(0.0, look_at - self._clock.now())
+
     def _take_in(self) -> None:
+        if self._error is not None:
+            return  # who knows what is true of the sessions now
         try:
             if not self._told:
                 self._told = True
@@ -73,10 +84,11 @@ class Listener:
             while (event := self._inbox.take()) is not None:
                 self._hear(event)
             if self._look_at is not None and self._clock.now() >= self._look_at:
-                self._core.settle()
                 self._look_at = None
+                self._core.settle()
         except Exception as error:  # noqa: BLE001 (the edge of a thread: raised again on the engine's)
-            self._error = error
+            _log.exception("the engine ends with its step: what came meanwhile could not be taken in")
+            self._error, self._look_at = error, None
 
     def _hear(self, event: Inbound) -> None:
         """What drafters say is taken in, in order with the loss of one; all else has to wait."""

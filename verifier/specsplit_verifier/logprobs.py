@@ -22,13 +22,15 @@ def with_logprobs(
 
     `logits` [n, V] are the target's own, behind every token of the trees end to end. Of these only the rows that picked something are read.
     """
+    if all(tree.logprobs is None for tree in trees):
+        return accepted
     starts = accumulate((len(tree.draft.tokens) for tree in trees), initial=0)
     asking = [
         (tree, start, tree.logprobs, accepted[tree.session])
         for tree, start in zip(trees, starts, strict=False)
         if tree.logprobs is not None and tree.session in accepted
     ]
-    if not asking:
+    if not asking:  # who asked got nothing
         return accepted
     rows = [start + i for _, start, _, made in asking for i in made.path]
     picked = [token for tree, _, _, made in asking for token in made.commits(tree.draft)]
