@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specsplit.model.transfer import on_device
@@ -71,9 +73,9 @@ class SamplingBatch:
         return on_device(np.array(numbers, dtype=np.int64), self._device)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SamplingRows:
-    """R rows of one forward, each with its session's sampling."""
+    """R rows of one forward, each with its session's sampling. Forwards of one shape after the other are picked by the same."""
 
     changed: Sequence[int]
     """[C] which rows they are."""
@@ -99,7 +101,13 @@ class SamplingRows:
         """True if every row is picked by its logits."""
         return not self.changed
 
-    @property
+    @cached_property
+    def divisors(self) -> NDArray[np.float32] | None:
+        """The temperatures [N, 1] on the host; None: all are 1."""
+        temperatures: NDArray[np.float32] = self.temperatures.cpu().numpy()
+        return None if (temperatures == 1).all() else temperatures
+
+    @cached_property
     def only_noisy(self) -> bool:
         """True if every row is sampled, and nothing is done to its logits but that they are divided and get noise."""
         whole = self.changed_at is None and self.sampled_at is None and bool(self.sampled)

@@ -53,9 +53,10 @@ def pick(
 def pick_noisy(logits: Tensor, rows: SamplingRows, noise: Iterable[Tensor]) -> list[int | None]:
     """`pick` on a CPU for rows that are `only_noisy`, with the noise [V] of each: the same numbers by half as many calls."""
     with np.errstate(all="ignore"):  # what is no number has no pick
-        noisy = logits.float().numpy() / rows.temperatures.numpy()
-        for row, own in enumerate(noise):
-            noisy[row] += own.numpy()
+        own = logits.float().numpy()
+        noisy = own.copy() if rows.divisors is None else own / rows.divisors
+        for row, added in zip(noisy, noise, strict=True):
+            row += added.numpy()  # noqa: PLW2901 (a view: it is added where it is)
     return _likeliest_of(noisy)
 
 

@@ -275,11 +275,12 @@ class EngineCore:
         lap = self.stopwatch.lap(output.forward_s)
         lost = self._drafters.counters.take()
         kv = self._scheduler.kv.counters.take()
-        recomputed = sum(chunk.num_tokens for chunk in step.chunks if chunk.recomputed)
+        chunked = sum(chunk.num_tokens for chunk in step.chunks) if step.chunks else 0
+        recomputed = sum(chunk.num_tokens for chunk in step.chunks if chunk.recomputed) if chunked else 0
         return StepCosts(
             tokens=step.tokens,
             kv_tokens=step.kv_tokens,
-            prefill_tokens=sum(chunk.num_tokens for chunk in step.chunks) - recomputed,
+            prefill_tokens=chunked - recomputed,
             recomputed_tokens=recomputed,
             began=step.planned_at,
             started=output.started,

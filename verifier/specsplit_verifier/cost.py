@@ -66,9 +66,8 @@ class StepCost:
         u, v, w = (trust * one_step for trust in _TRUST)
         (aa, ab, ac, bb, bc, cc), (a, b, c), (x, y, z) = self._moments, self._seconds, self._believed
         left, right = (aa + u, ab, ac, bb + v, bc, cc + w), (a + u * x, b + v * y, c + w * z)
-        kept = True, True, True
+        kept, terms = (True, True, True), solved(left, right)
         while True:
-            terms = solved(*_only(kept, left, right))
             if terms is None or any(
                 map(math.isnan, terms)
             ):  # steps that tell the terms apart by less than a float holds
@@ -76,6 +75,7 @@ class StepCost:
             if min(terms) >= 0:
                 return terms
             kept = kept[0] and terms[0] >= 0, kept[1] and terms[1] >= 0, kept[2] and terms[2] >= 0
+            terms = solved(*_only(kept, left, right))
 
 
 def _only(kept: tuple[bool, bool, bool], left: _Symmetric, right: _Three) -> tuple[_Symmetric, _Three]:

@@ -5,7 +5,7 @@ Tensors in; out come bytes that are made when somebody asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -143,19 +143,24 @@ class Extractor:
         groups = by_recipe(wanted)
         if not groups:
             return []
-        packed = partial(self._all_packed, groups, hidden)
-        few = next(iter(hidden.values())).shape[0] <= LATE_TOKENS and not any(recipe.projection for recipe in groups)
-        late = few and self._target.device.type == "cpu"
-        copy = HostCopy(cache(lambda: to_host(packed()).arrays())) if late else to_host(packed(), aside=True)
+        if self._may_be_late(hidden, groups):
+            made = ((group, cache(partial(self._array, group, hidden))) for group in groups.values())
+            return [each for group, late in made for each in cut(group, late, [len(want.at) for want in group])]
+        copy = to_host([self._packed(group, hidden) for group in groups.values()], aside=True)
         return parted(list(groups.values()), copy, lambda want: len(want.at))
 
-    def _all_packed(self, groups: Mapping[Recipe, Sequence[Wanted]], hidden: Hidden) -> list[Tensor]:
-        """By recipe, as `packed` has them."""
-        indices = [np.concatenate([want.at for want in group]) for group in groups.values()]
-        return [
-            self.packed(recipe, hidden, on_device(at, self._target.device))
-            for recipe, at in zip(groups, indices, strict=True)
-        ]
+    def _may_be_late(self, hidden: Hidden, recipes: Iterable[Recipe]) -> bool:
+        few = next(iter(hidden.values())).shape[0] <= LATE_TOKENS
+        return few and self._target.device.type == "cpu" and not any(recipe.projection for recipe in recipes)
+
+    def _array(self, group: Sequence[Wanted], hidden: Hidden) -> Bytes:
+        """Packed features of one recipe, on a CPU."""
+        return self._packed(group, hidden).numpy()
+
+    def _packed(self, group: Sequence[Wanted], hidden: Hidden) -> Tensor:
+        """All that is wanted by one recipe, as `packed` has it."""
+        index = on_device(np.concatenate([want.at for want in group]), self._target.device)
+        return self.packed(group[0].recipe, hidden, index)
 
     def packed(self, recipe: Recipe, hidden: Hidden, index: Tensor) -> Tensor:
         """Features of tokens index [m] as they travel, uint8 [m, bytes_per_token] on the device."""
