@@ -42,22 +42,13 @@ DISTANCES = 4
 class Calibration:
     """Reliability of the nodes of one kind."""
 
-    def __init__(
-        self,
-        num_bins: int = NUM_BINS,
-        prior_weight: float = PRIOR_WEIGHT,
-        keep: float = KEEP,
-        *,
-        wider: Calibration | None = None,
-    ) -> None:
+    def __init__(self, *, wider: Calibration | None = None) -> None:
         """wider: what is believed of a bin in which little was seen; by default that a raw probability is right."""
-        self._centres: FloatArray = np.linspace(-LOGIT_LIMIT, LOGIT_LIMIT, num_bins)
+        self._centres: FloatArray = np.linspace(-LOGIT_LIMIT, LOGIT_LIMIT, NUM_BINS)
         self._step = float(self._centres[1] - self._centres[0])
-        self._prior = prior_weight
-        self._keep = keep
-        self._seen: FloatArray = np.zeros(num_bins)
-        self._picked: FloatArray = np.zeros(num_bins)
-        self._shift: FloatArray = np.zeros(num_bins)
+        self._seen: FloatArray = np.zeros(NUM_BINS)
+        self._picked: FloatArray = np.zeros(NUM_BINS)
+        self._shift: FloatArray = np.zeros(NUM_BINS)
         self._wider = wider
         self._observed = self._fitted = 0
         """Nodes observed, by the wider one too, and how many of them the fit knows."""
@@ -78,8 +69,8 @@ class Calibration:
         places = places.clip(0, len(self._centres) - 1)
         lower = places.astype(np.int64).clip(max=len(self._centres) - 2)
         upper_share = places - lower
-        self._seen *= self._keep
-        self._picked *= self._keep
+        self._seen *= KEEP
+        self._picked *= KEEP
         np.add.at(self._seen, lower, 1.0 - upper_share)
         np.add.at(self._seen, lower + 1, upper_share)
         if picked is not None:
@@ -99,8 +90,8 @@ class Calibration:
         if self._wider is not None:
             self._wider._fit()
             prior = prior + self._wider._shift
-        weights = self._seen + self._prior
-        rates = _isotonic((self._picked + self._prior / (1.0 + np.exp(-prior))) / weights, weights)
+        weights = self._seen + PRIOR_WEIGHT
+        rates = _isotonic((self._picked + PRIOR_WEIGHT / (1.0 + np.exp(-prior))) / weights, weights)
         self._shift = np.log(rates) - np.log1p(-rates) - self._centres
 
 

@@ -17,10 +17,11 @@ from typing import Protocol
 
 from specsplit.clock import Clock
 from specsplit.errors import RankLost, Unavailable
+from specsplit.membership import StartWave
 from specsplit.ranks.rank import Rank
 from specsplit.records import DrafterStatistics
 from specsplit.values import DrafterInfo, Load
-from specsplit_drafter.events import BeginWave, Drain, HandBack, Inbound, Received, Stop, StreamClosed, StreamOpened
+from specsplit_drafter.events import Drain, HandBack, Inbound, Received, Stop, StreamClosed, StreamOpened
 from specsplit_drafter.record import Cycle, Expansion
 from specsplit_drafter.session_table import Outgoing, SessionEvent, SessionTable
 
@@ -110,7 +111,7 @@ class Engine:
 
     def begin_wave(self, number: int) -> None:
         """Have this rank begin a wave of its group."""
-        self._inbox.put(BeginWave(number))
+        self._inbox.put(StartWave(number))
 
     def hand_back(self) -> None:
         """End every session: its verifier may find another drafter."""
@@ -234,7 +235,7 @@ class Engine:
             case Drain(when_idle):
                 self._table.draining = True
                 self._when_idle = when_idle
-            case BeginWave(number):
+            case StartWave(number):
                 if self._turns is not None:
                     self._turns.rank.start(number)
             case HandBack():

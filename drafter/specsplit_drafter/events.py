@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from specsplit.membership import StartWave
 from specsplit_drafter.session_table import SessionEvent
 
 
@@ -44,15 +45,8 @@ class HandBack:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginWave:
-    """The coordinator has all ranks of the group begin this wave."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """The thread is to end."""
 
 
-Inbound: TypeAlias = StreamOpened | Received | StreamClosed | Drain | HandBack | BeginWave | Stop
+Inbound: TypeAlias = StreamOpened | Received | StreamClosed | Drain | HandBack | StartWave | Stop

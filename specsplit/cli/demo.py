@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -94,7 +94,8 @@ def demo(
     )
     wait = console.status("loading models") if console.is_terminal else nullcontext()
     try:
-        with sigterm_as_ctrl_c(), _stopping(cluster):
+        with sigterm_as_ctrl_c(), ExitStack() as ending:
+            ending.callback(cluster.stop)
             with wait:
                 cluster.start()
             with cluster.client() as client:
@@ -102,15 +103,6 @@ def demo(
                 _compare(client, console, kind, prompt, options)
     except KeyboardInterrupt:
         raise typer.Abort from None
-
-
-@contextmanager
-def _stopping(cluster: LocalCluster) -> Iterator[None]:
-    """Stop everyone at the end, however it comes."""
-    try:
-        yield
-    finally:
-        cluster.stop()
 
 
 def _compare(client: Client, console: Console, kind: DrafterKind, prompt: str, options: dict[str, float]) -> None:

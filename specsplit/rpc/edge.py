@@ -49,10 +49,10 @@ class _Handler(Protocol):
     request_streaming: bool
     request_deserializer: Read
     response_serializer: Any
-    unary_unary: Any
-    unary_stream: Any
-    stream_unary: Any
-    stream_stream: Any
+
+
+_SHAPES = "unary_unary", "unary_stream", "stream_unary", "stream_stream"
+"""A handler has its behaviour below the name of one of them."""
 
 
 async def abort(context: Context, error: SpecsplitError) -> NoReturn:
@@ -181,26 +181,15 @@ def _absent(admit: Callable[[Context], None], refusal: SpecsplitError | None) ->
             await abort(context, refusal)
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
-    return _maker("unary_unary")(refuse)
+    return _made("unary_unary", refuse)
 
 
 def _rebuilt(handler: _Handler, guard: Callable[[_Behaviour], _Behaviour]) -> Any:
     """Build the same kind of handler around another behaviour."""
-    shapes = {
-        "unary_unary": handler.unary_unary,
-        "unary_stream": handler.unary_stream,
-        "stream_unary": handler.stream_unary,
-        "stream_stream": handler.stream_stream,
-    }
-    shape, behaviour = next((shape, behaviour) for shape, behaviour in shapes.items() if behaviour is not None)
-    return _maker(shape)(guard(behaviour), None, handler.response_serializer)
+    shape = next(shape for shape in _SHAPES if getattr(handler, shape) is not None)
+    return _made(shape, guard(getattr(handler, shape)), None, handler.response_serializer)
 
 
-def _maker(shape: str) -> Callable[..., Any]:
-    makers: dict[str, Callable[..., Any]] = {
-        "unary_unary": grpc.unary_unary_rpc_method_handler,
-        "unary_stream": grpc.unary_stream_rpc_method_handler,
-        "stream_unary": grpc.stream_unary_rpc_method_handler,
-        "stream_stream": grpc.stream_stream_rpc_method_handler,
-    }
-    return makers[shape]
+def _made(shape: str, *arguments: Any) -> Any:
+    """Build a handler of that shape."""
+    return getattr(grpc, f"{shape}_rpc_method_handler")(*arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from specsplit.errors import InvalidRequest
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, FeatureNeed
@@ -52,6 +53,11 @@ _MOST = 2**32 - 1
 """Of a sum."""
 
 
+def fields_of(value: object, **own: Any) -> dict[str, Any]:
+    """The fields of a value that its message has by the same names; those in `own` are written so."""
+    return {**vars(value), **own}
+
+
 def check_tokens(field: str, tokens: Sequence[int], vocab_size: int) -> None:
     """Raise InvalidRequest naming `field` and the first token id that is not below `vocab_size`."""
     if max(tokens, default=-1) >= vocab_size:
@@ -61,17 +67,7 @@ def check_tokens(field: str, tokens: Sequence[int], vocab_size: int) -> None:
 
 def sampling_to_wire(sampling: Sampling) -> pb.Sampling:
     """Write every field."""
-    return pb.Sampling(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        seed=sampling.seed,
-        logit_bias=dict(sampling.logit_bias),
-        repetition_penalty=sampling.repetition_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        presence_penalty=sampling.presence_penalty,
-    )
+    return pb.Sampling(**fields_of(sampling, logit_bias=dict(sampling.logit_bias)))
 
 
 def sampling_from_wire(message: pb.Sampling, draw_seed: int | None = None) -> Sampling:
@@ -204,11 +200,7 @@ def _logprobs(message: pb.Logprobs, tokens: Sequence[int]) -> tuple[TokenLogprob
 
 
 def usage_to_wire(usage: Usage) -> pb.Usage:
-    return pb.Usage(
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        cached_prompt_tokens=usage.cached_prompt_tokens,
-    )
+    return pb.Usage(**vars(usage))
 
 
 def usage_from_wire(message: pb.Usage) -> Usage:
@@ -296,13 +288,7 @@ def drafter_from_wire(message: pb.DrafterInfo) -> DrafterInfo:
 
 
 def need_to_wire(need: FeatureNeed) -> pb.FeatureNeed:
-    return pb.FeatureNeed(
-        layers=need.layers,
-        hidden_size=need.hidden_size,
-        format=_FORMATS[need.format],
-        projection=need.projection,
-        projected_size=need.projected_size,
-    )
+    return pb.FeatureNeed(**fields_of(need, format=_FORMATS[need.format]))
 
 
 def need_from_wire(message: pb.FeatureNeed) -> FeatureNeed:
@@ -347,12 +333,4 @@ def load_from_wire(message: pb.Load) -> Load:
     """Raises InvalidRequest if the step time is not a number, or negative."""
     if not 0 <= message.step_ms < math.inf:
         raise InvalidRequest("load.step_ms", f"is {message.step_ms}, expected a finite number that is not negative")
-    return Load(
-        message.sessions,
-        message.waiting,
-        message.free_pages,
-        message.total_pages,
-        message.steps,
-        message.step_ms,
-        message.page_size,
-    )
+    return Load(**{name: getattr(message, name) for name in vars(Load())})

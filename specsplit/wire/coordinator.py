@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 from specsplit.errors import InvalidRequest, Unsupported
@@ -34,11 +33,6 @@ PlanMessage: TypeAlias = pb.SetPlanRequest
 PlanToldMessage: TypeAlias = pb.SetPlanResponse
 TracingMessage: TypeAlias = pb.SetTracingRequest
 TracingToldMessage: TypeAlias = pb.SetTracingResponse
-
-_UNSUPPORTED: dict[str, Callable[[pb.GenerateRequest], bool]] = {
-    "json_schema": lambda message: message.HasField("json_schema"),
-}
-"""Field to whether it asks for something."""
 
 
 def generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
@@ -72,7 +66,8 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
     """Raises InvalidRequest for no prompt, an unknown field or a value out of range or too long; Unsupported for what is not served yet."""
     check(message)
     refuse_unknown(message)
-    _refuse_unsupported(message)
+    if message.HasField("json_schema"):
+        raise Unsupported("json_schema", "is not supported yet; leave it out")
     return GenerateRequest(
         prompt=_prompt_from_wire(message),
         request_id=message.request_id,
@@ -87,12 +82,6 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
         resume_from=tuple(message.resume_from),
         priority=message.priority,
     )
-
-
-def _refuse_unsupported(message: pb.GenerateRequest) -> None:
-    for field, is_asked in _UNSUPPORTED.items():
-        if is_asked(message):
-            raise Unsupported(field, "is not supported yet; leave it out")
 
 
 def _prompt_to_wire(prompt: Prompt, message: pb.GenerateRequest) -> None:
@@ -201,13 +190,7 @@ def cluster_request() -> pb.GetClusterRequest:
 
 def cluster_to_wire(cluster: Cluster) -> pb.GetClusterResponse:
     members = [_member_to_wire(member) for member in cluster.members]
-    return pb.GetClusterResponse(
-        members=members,
-        queued=cluster.queued,
-        running=cluster.running,
-        failovers=cluster.failovers,
-        preemptions=cluster.preemptions,
-    )
+    return pb.GetClusterResponse(**common.fields_of(cluster, members=members))
 
 
 def cluster_from_wire(message: pb.GetClusterResponse) -> Cluster:

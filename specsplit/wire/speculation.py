@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, fields
 
 from specsplit.errors import InvalidRequest
 from specsplit.v1 import common_pb2 as pb
@@ -38,17 +39,13 @@ def _adaptive(name: str) -> Adaptive:
 
 def report_to_wire(report: SpeculationReport) -> pb.SpeculationReport:
     """Write what a verifier says of its speculation."""
-    return pb.SpeculationReport(
-        adaptive=report.adaptive,
-        max_draft_tokens=report.max_draft_tokens,
+    own = common.fields_of(
+        report,
         launched=common.plan_to_wire(report.launched),
-        accept_length=report.accept_length,
-        hit_rate=report.hit_rate,
-        step_s=report.step_s,
-        token_s=report.token_s,
-        estimate=None if report.estimate is None else _estimate_to_wire(report.estimate),
+        estimate=None if report.estimate is None else pb.Estimate(**asdict(report.estimate)),
         drafters=[pb.DrafterReport(**vars(drafter)) for drafter in report.drafters],
     )
+    return pb.SpeculationReport(**own)
 
 
 def report_from_wire(message: pb.SpeculationReport) -> SpeculationReport:
@@ -68,24 +65,9 @@ def report_from_wire(message: pb.SpeculationReport) -> SpeculationReport:
     )
 
 
-def _estimate_to_wire(estimate: Estimate) -> pb.Estimate:
-    return pb.Estimate(
-        accept_length=estimate.accept_length,
-        step_s=estimate.step_s,
-        token_s=estimate.token_s,
-        rate=estimate.rate,
-        static_rate=estimate.static_rate,
-    )
-
-
 def _estimate_from_wire(message: pb.Estimate) -> Estimate:
-    return Estimate(
-        accept_length=_measured("estimate.accept_length", message.accept_length),
-        step_s=_measured("estimate.step_s", message.step_s),
-        token_s=_measured("estimate.token_s", message.token_s),
-        rate=_measured("estimate.rate", message.rate),
-        static_rate=_measured("estimate.static_rate", message.static_rate),
-    )
+    names = [field.name for field in fields(Estimate)]
+    return Estimate(**{name: _measured(f"estimate.{name}", getattr(message, name)) for name in names})
 
 
 def _drafter_from_wire(message: pb.DrafterReport) -> DrafterReport:

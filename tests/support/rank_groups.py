@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from specsplit.clock import Clock, SystemClock
 from specsplit.features import LAST
-from specsplit.membership import GroupRank
+from specsplit.membership import GroupRank, StartWave
 from specsplit.model import CausalLM, CostCurve, Paced
 from specsplit.model.graphs import Buckets
 from specsplit.model.load import load_model
@@ -29,7 +29,6 @@ from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, ModelInfo, PlanChanges, Stopping
 from specsplit_coordinator.group import Group
-from specsplit_verifier.events import BeginWave
 from specsplit_verifier.service import load_target
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.verifier import Verifier
@@ -84,7 +83,7 @@ class Ranks:
 
     def begin(self) -> None:
         for verifier in self.verifiers:
-            verifier.engine.post(BeginWave(self.group.wave))
+            verifier.engine.post(StartWave(self.group.wave))
 
 
 class ShardedTargets:

@@ -16,7 +16,7 @@ import pytest
 from specsplit.client import make_request
 from specsplit.clock import SystemClock
 from specsplit.errors import Unavailable
-from specsplit.membership import Register
+from specsplit.membership import Register, StartWave
 from specsplit.observe import TraceContext
 from specsplit.requests import GenerateRequest
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
@@ -24,7 +24,6 @@ from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterKind, FinishReason
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.seat import Seat
-from specsplit_verifier.events import BeginWave
 from specsplit_verifier.verifier import Verifier
 from tests.support.drafting import POCKET, pocket_drafters
 from tests.support.rank_groups import ShardedTargets, settings_of
@@ -124,7 +123,7 @@ class Stage:
         self.verifiers[who.member_id] = verifier
         if (group := seat.group) is not None:
             loop, hear = asyncio.get_running_loop(), self.registry.hear_wave
-            group.watch(lambda: verifier.engine.post(BeginWave(group.wave)))
+            group.watch(lambda: verifier.engine.post(StartWave(group.wave)))
             rank.on_report = lambda: loop.call_soon_threadsafe(lambda: hear(seat, rank.report))
 
     async def _clear(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from specsplit.draft_events import Close, Open, Refuse
 from specsplit.errors import Incompatible
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
+from specsplit.membership import HandOver
 from specsplit.model.pages import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Grow
@@ -17,7 +18,7 @@ from specsplit_verifier import drafter_memory
 from specsplit_verifier.draft_session import NoDrafter
 from specsplit_verifier.drafter_pool import REFUSED_S, DrafterPool
 from specsplit_verifier.drafter_record import DrafterRecord, Lately, Recently
-from specsplit_verifier.events import FromDrafter, HandOver
+from specsplit_verifier.events import FromDrafter
 from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.session import Session, StopRule
 

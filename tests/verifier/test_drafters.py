@@ -13,12 +13,11 @@ import grpc
 import pytest
 
 from specsplit.cli.local import Child
-from specsplit.membership import Roster
+from specsplit.membership import HandOver, Roster
 from specsplit.rpc import dial, wait_until_serving
 from specsplit.sessions import DecodeRequest
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
 from specsplit.values import Endpoint, Stopping
-from specsplit_verifier.events import HandOver
 from tests.support.toys import letter, random_target
 from tests.verifier.conftest import decode, losses, recorded, verifier_over
 

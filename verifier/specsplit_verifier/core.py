@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.features import Features
-from specsplit.membership import PlanOrder, Roster
+from specsplit.membership import HandOver, PlanOrder, Roster
 from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
 from specsplit.records import StepCosts, TurnCosts
 from specsplit.sessions import Finished, Preempted
@@ -23,7 +23,6 @@ from specsplit_verifier.events import (
     Cancel,
     DrafterLost,
     FromDrafter,
-    HandOver,
     Output,
     Sends,
     SessionEvent,

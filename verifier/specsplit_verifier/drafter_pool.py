@@ -13,12 +13,13 @@ from dataclasses import replace
 from specsplit.draft_events import Close, FeaturesRead, Open, Refuse, ToVerifier
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, FeatureNeed, Features
+from specsplit.membership import HandOver
 from specsplit.speculation import Grow, Mirror
 from specsplit.values import Endpoint, Plan, Vocabulary
 from specsplit_verifier.draft_session import DraftCounters, DraftSession, NoDrafter
 from specsplit_verifier.drafter_memory import DrafterMemory
 from specsplit_verifier.drafter_record import DrafterRecord, RecordKey
-from specsplit_verifier.events import FromDrafter, HandOver, Sends
+from specsplit_verifier.events import FromDrafter, Sends
 from specsplit_verifier.feed import FeatureSource, Feed, Overrun, Recipe
 from specsplit_verifier.session import Session
 from specsplit_verifier.spread import spread

@@ -25,6 +25,7 @@ from functools import partial
 from specsplit.clock import Clock
 from specsplit.errors import RankLost
 from specsplit.features import FeatureNeed
+from specsplit.membership import StartWave
 from specsplit.model.pages import PagePool
 from specsplit.ranks.rank import Rank
 from specsplit.settings import VerifierSettings
@@ -32,7 +33,7 @@ from specsplit.values import ModelInfo
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.core import EngineCore, EngineStatistics
 from specsplit_verifier.drafter_pool import DrafterPool
-from specsplit_verifier.events import BeginWave, Inbound, Outbox, Stop
+from specsplit_verifier.events import Inbound, Outbox, Stop
 from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.inbox import Inbox
 from specsplit_verifier.kv_cache_manager import KVCacheManager
@@ -173,7 +174,7 @@ class Engine:
         match event:
             case Stop():
                 self._stopping = True
-            case BeginWave():
+            case StartWave():
                 self.rank.start(event.number)
             case _:
                 self._core.handle(event)

@@ -9,9 +9,8 @@ from typing import Protocol
 
 from specsplit.draft_events import ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest, SpecsplitError
-from specsplit.membership import PlanOrder, Roster
+from specsplit.membership import HandOver, PlanOrder, Roster, StartWave
 from specsplit.sessions import DecodeRequest, Finished, Preempted, Tokens
-from specsplit.values import Endpoint
 from specsplit_verifier.step import StepResult
 
 Output = Tokens | Preempted | Finished | SpecsplitError
@@ -58,35 +57,13 @@ class DrafterLost:
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
-    """Some of the sessions that one drafter has are to go on with another."""
-
-    source: str
-    """Address of the drafter that has them."""
-    target: Endpoint
-    sessions: int
-    """How many of them, at most."""
-    sampled: bool = False
-    """True: sessions whose temperature is above 0; False: greedy ones."""
-    other_kind: bool = False
-    """True: only sessions whose callers asked for no kind of drafter."""
-
-
-@dataclass(frozen=True, slots=True)
-class BeginWave:
-    """The coordinator has every rank of the group begin this wave."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """End the engine thread."""
 
 
 SessionEvent = Submit | Cancel | FromDrafter | DrafterLost | Roster | HandOver | PlanOrder
-"""What happens to sessions."""
-Inbound = SessionEvent | BeginWave | Stop
+"""What happens to sessions. Of a HandOver the source is the address of the drafter, by which a verifier knows it."""
+Inbound = SessionEvent | StartWave | Stop
 
 
 class Outbox(Protocol):

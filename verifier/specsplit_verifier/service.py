@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -13,8 +14,7 @@ import torch
 from specsplit.clock import Clock, SystemClock
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
-from specsplit.membership import HandOver as HandOverDirective
-from specsplit.membership import PlanOrder, Roster
+from specsplit.membership import HandOver, PlanOrder, Roster, StartWave
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.graphs import Buckets
 from specsplit.model.paced import CostCurve, Paced
@@ -29,7 +29,6 @@ from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import AS_SET
 from specsplit_verifier.adaptive.choice import controller_for
 from specsplit_verifier.captured_layers import captured_layers
-from specsplit_verifier.events import BeginWave, HandOver
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.profile import profile
 from specsplit_verifier.reporter import Reporter
@@ -161,7 +160,7 @@ class _Member:
             on_plan=self._on_plan,
             on_tracing=server.tracing.apply,
             on_hand_over=self._on_hand_over,
-            on_start_wave=lambda number: verifier.engine.post(BeginWave(number)),
+            on_start_wave=lambda number: verifier.engine.post(StartWave(number)),
             on_drain=server.drain,
         )
         verifier.on_lost = self._on_lost
@@ -180,11 +179,10 @@ class _Member:
             _log.warning("the order (%s) does not go with the settings here, keeping their own: %s", wanted, error)
             self._verifier.replan(order.changes)
 
-    def _on_hand_over(self, order: HandOverDirective) -> None:
+    def _on_hand_over(self, order: HandOver) -> None:
         for address, member_id in self._reporter.names.items():
             if member_id == order.source:
-                known = HandOver(address, order.target, order.sessions, order.sampled, order.other_kind)
-                self._verifier.engine.post(known)
+                self._verifier.engine.post(replace(order, source=address))
 
     def _on_lost(self, address: str) -> None:
         names = self._reporter.names
