@@ -34,7 +34,8 @@ class Answer:
         """
         self._output = output
         self._most = most
-        self._speculation = SpeculationStatistics()
+        self.speculation = SpeculationStatistics()
+        """Sums over all verifiers that it had."""
         self._parts = SpeculationStatistics()
         """Sums of the verifiers that it had before."""
         self._cached: int | None = None
@@ -48,7 +49,7 @@ class Answer:
     def _begin(self, earlier: Sequence[int]) -> None:
         most = self._most
         if len(earlier) <= most:  # else there is no need to read them
-            self._take(Tokens(earlier, 0, self._speculation))
+            self._take(Tokens(earlier, 0, self.speculation))
             most = self._output.kept
         if len(earlier) > most:
             raise InvalidRequest("resume_from", f"has {len(earlier)} tokens, but the answer ends after {most} at most")
@@ -57,11 +58,6 @@ class Answer:
     def kept(self) -> int:
         """Tokens of the output."""
         return self._output.kept
-
-    @property
-    def speculation(self) -> SpeculationStatistics:
-        """Sums over all verifiers that it had."""
-        return self._speculation
 
     @property
     def cached_prompt_tokens(self) -> int:
@@ -79,7 +75,7 @@ class Answer:
 
     def feed(self, event: Tokens | Finished) -> tuple[Delta, ...]:
         """Take in a summed event: what to stream."""
-        self._speculation = event.speculation
+        self.speculation = event.speculation
         if isinstance(event, Tokens):
             self._cached = event.cached_prompt_tokens if self._cached is None else self._cached
             return self._take(event)
@@ -95,7 +91,7 @@ class Answer:
 
     def moves(self) -> None:
         """What comes next is of another verifier, whose sums begin at 0."""
-        self._parts = self._speculation
+        self._parts = self.speculation
 
     def _take(self, event: Tokens) -> tuple[Delta, ...]:
         self.tokens += event.tokens

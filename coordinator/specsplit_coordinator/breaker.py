@@ -23,7 +23,8 @@ class Breaker:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._failures = 0
+        self.failures = 0
+        """How often in a row it was tried in vain."""
         self._until = self._failed_at = -math.inf
         self._trial = False
 
@@ -31,11 +32,6 @@ class Breaker:
     def cool_down_s(self) -> float:
         """Seconds until the verifier is tried again; 0 unless the breaker is open."""
         return max(0.0, self._until - self._clock.now())
-
-    @property
-    def failures(self) -> int:
-        """How often in a row it was tried in vain."""
-        return self._failures
 
     @property
     def failed_s(self) -> float:
@@ -49,7 +45,7 @@ class Breaker:
 
     def begin(self) -> bool:
         """A session is placed on the verifier. True if it is a trial; then `end_trial` has to be called when it is over."""
-        trial = self._failures > 0 and not self._trial
+        trial = self.failures > 0 and not self._trial
         self._trial |= trial
         return trial
 
@@ -62,10 +58,10 @@ class Breaker:
         self._failed_at = self._clock.now()
         if self.cool_down_s:
             return
-        self._failures += 1
-        doublings = min(self._failures - 1, _MOST_DOUBLINGS)
+        self.failures += 1
+        doublings = min(self.failures - 1, _MOST_DOUBLINGS)
         self._until = self._clock.now() + min(FIRST_COOL_DOWN_S * 2**doublings, LAST_COOL_DOWN_S)
 
     def succeeded(self) -> None:
         """Note that a session got its first event, so that the verifier is well."""
-        self._failures, self._until, self._failed_at = 0, -math.inf, -math.inf
+        self.failures, self._until, self._failed_at = 0, -math.inf, -math.inf

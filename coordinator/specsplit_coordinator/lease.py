@@ -15,8 +15,9 @@ class Lease:
         """`on_release` is called once, when both are given back."""
         self._on_release = on_release
         self.verifier = verifier
-        self._drafter: Seat | None = None
-        self._serving: Seat | None = None
+        self.drafter: Seat | None = None
+        """The one that it began with."""
+        self.serving: Seat | None = None
         """The drafter that has it now, as far as that is known here."""
         self._released = False
         self._answered = False
@@ -27,26 +28,16 @@ class Lease:
         if verifier.group is not None:
             verifier.group.placed()
 
-    @property
-    def drafter(self) -> Seat | None:
-        """The one that it began with."""
-        return self._drafter
-
-    @property
-    def serving(self) -> Seat | None:
-        """The one that has it now."""
-        return self._serving
-
     def take_drafter(self, seat: Seat | None) -> None:
         """Count the session on a drafter. To be called once."""
-        self._drafter = seat
+        self.drafter = seat
         self.hand_over(seat)
 
     def hand_over(self, seat: Seat | None) -> None:
         """Count the session on this drafter from now on."""
-        if self._serving is not None:
-            self._serving.running -= 1
-        self._serving = seat
+        if self.serving is not None:
+            self.serving.running -= 1
+        self.serving = seat
         if seat is not None:
             seat.running += 1
             if seat.group is not None:

@@ -11,35 +11,23 @@ class Orders(Watchable):
 
     def __init__(self) -> None:
         super().__init__()
-        self._plan = PlanChanges()
-        self._control = Control()
-        self._tracing = TraceChanges()
-
-    @property
-    def plan(self) -> PlanChanges:
+        self.plan = PlanChanges()
         """The changes to the verifiers' own default plans."""
-        return self._plan
-
-    @property
-    def control(self) -> Control:
+        self.control = Control()
         """Who is to decide what the plan does not say."""
-        return self._control
-
-    @property
-    def tracing(self) -> TraceChanges:
+        self.tracing = TraceChanges()
         """The changes to what everybody's own settings trace."""
-        return self._tracing
 
     def change_plan(self, changes: PlanChanges, control: Control | None = None, *, reset: bool = False) -> None:
         """Add changes to those in force, or put them in their place. Raises InvalidRequest for a value out of range."""
         changes.over(Plan())
         control = control or Control()
-        self._plan = changes if reset else changes.after(self._plan)
-        self._control = control if reset else control.after(self._control)
+        self.plan = changes if reset else changes.after(self.plan)
+        self.control = control if reset else control.after(self.control)
         self.changed()
 
     def change_tracing(self, changes: TraceChanges, *, reset: bool = False) -> None:
         """Add changes to those in force, or put them in their place. Raises InvalidRequest for a value out of range."""
         changes.over(TraceScope())
-        self._tracing = changes if reset else changes.after(self._tracing)
+        self.tracing = changes if reset else changes.after(self.tracing)
         self.changed()

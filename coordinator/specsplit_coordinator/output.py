@@ -26,12 +26,8 @@ class Output:
         self._detokenizer = detokenizer
         self._scanner = scanner
         self._piece = piece
-        self._kept = 0
-
-    @property
-    def kept(self) -> int:
+        self.kept = 0
         """Tokens kept, up to and including the one that completed a stop string."""
-        return self._kept
 
     @property
     def matched(self) -> str | None:
@@ -57,8 +53,8 @@ class Output:
             if self._scanner.matched is not None:
                 break
             kept.append(token)
-            text.append(self._scanner.feed(self._detokenizer.feed(token)).text)
-        self._kept += len(kept)
+            text.append(self._scanner.feed(self._detokenizer.feed(token)))
+        self.kept += len(kept)
         return Delta("".join(text), tuple(kept), logprobs=tuple(map(self._spelled, logprobs[: len(kept)])))
 
     def _spelled(self, logprob: TokenLogprob) -> TokenLogprob:
@@ -73,4 +69,4 @@ class Output:
         if self._scanner.matched is not None:
             return ""
         whole = self._detokenizer.flush().rstrip(UNFINISHED)
-        return self._scanner.feed(whole).text + self._scanner.flush()
+        return self._scanner.feed(whole) + self._scanner.flush()

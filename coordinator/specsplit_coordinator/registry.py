@@ -27,8 +27,10 @@ class Registry(Watchable):
     def __init__(self, vocabulary: Vocabulary, clock: Clock, lost_after_s: float) -> None:
         super().__init__()
         self._vocabulary = vocabulary
-        self._clock = clock
-        self._lost_after_s = lost_after_s
+        self.clock = clock
+        """What tells the time here."""
+        self.lost_after_s = lost_after_s
+        """For how long a member may be silent."""
         self._seats: dict[str, Seat] = {}
         self._away: dict[str, Seat] = {}
         """Verifiers whose streams have ended, by member id, for as long as a member may be silent: their sessions may go on."""
@@ -57,7 +59,7 @@ class Registry(Watchable):
 
     def _seat(self, who: Register) -> Seat:
         group = None if who.group is None else self._groups.join(who.group)
-        return Seat(who, self._clock.now(), Breaker(self._clock), group=group)
+        return Seat(who, self.clock.now(), Breaker(self.clock), group=group)
 
     def _back(self, who: Register) -> Seat | None:
         """The seat of one that was away; None if there is none, or it is another's."""
@@ -65,12 +67,12 @@ class Registry(Watchable):
         if seat is None or seat.who != who:
             return None
         del self._away[who.member_id]
-        seat.absence, seat.heard_at = None, self._clock.now()
+        seat.absence, seat.heard_at = None, self.clock.now()
         return seat
 
     def hear(self, seat: Seat, report: Heartbeat) -> None:
         """Note how a member fares."""
-        seat.heard_at = self._clock.now()
+        seat.heard_at = self.clock.now()
         seat.heard(report)
         self.heartbeats += seat.is_verifier
         seat.cooling_down = {drafter: until for drafter, until in seat.cooling_down.items() if until > seat.heard_at}
@@ -78,7 +80,7 @@ class Registry(Watchable):
 
     def hear_wave(self, seat: Seat, report: WaveReport) -> None:
         """Note where a rank of a group stands."""
-        seat.heard_at = self._clock.now()
+        seat.heard_at = self.clock.now()
         if seat.group is None or seat.who.group is None:
             raise InvalidRequest("wave", f"is of a rank, and {seat.member_id} is registered as one that is alone")
         if seat.lost_because is None:  # else it was on its way when the rank was taken for lost
@@ -88,7 +90,7 @@ class Registry(Watchable):
         """Note that a member takes no new sessions."""
         if seat.lost_because is not None:  # it was on its way when the member was taken for lost
             return
-        seat.heard_at = self._clock.now()
+        seat.heard_at = self.clock.now()
         seat.draining = True
         if seat.group is not None:
             seat.group.drain()
@@ -102,7 +104,7 @@ class Registry(Watchable):
             self.remove(seat, why)
         elif not seat.absent:
             self._away[seat.member_id] = self._seats.pop(seat.member_id)
-            seat.absence, seat.heard_at = Absence(why, for_good=False), self._clock.now()
+            seat.absence, seat.heard_at = Absence(why, for_good=False), self.clock.now()
             self.changed()
 
     def remove(self, seat: Seat, why: str) -> None:
@@ -125,25 +127,15 @@ class Registry(Watchable):
         `late_s` is how much later than it meant to this process came to look: in that time it could not have heard anybody, since
         what they sent waited in its sockets. So nobody's silence counts it.
         """
-        now = self._clock.now()
+        now = self.clock.now()
         known = (*self._seats.values(), *self._away.values())
         for seat in known:
             seat.heard_at = min(now, seat.heard_at + late_s)
-        silent = tuple(seat for seat in known if now - seat.heard_at > self._lost_after_s)
+        silent = tuple(seat for seat in known if now - seat.heard_at > self.lost_after_s)
         for seat in silent:
             self.remove(seat, seat.absence.why if seat.absence else f"it was silent for {now - seat.heard_at:.1f} s")
         self._groups.look()
         return silent
-
-    @property
-    def clock(self) -> Clock:
-        """What tells the time here."""
-        return self._clock
-
-    @property
-    def lost_after_s(self) -> float:
-        """For how long a member may be silent."""
-        return self._lost_after_s
 
     @property
     def verifiers(self) -> tuple[Seat, ...]:
@@ -163,7 +155,7 @@ class Registry(Watchable):
     @property
     def members(self) -> tuple[Member, ...]:
         """Everyone, as seen now."""
-        now = self._clock.now()
+        now = self.clock.now()
         return tuple(seat.seen(now) for seat in self._seats.values())
 
     @property

@@ -31,13 +31,9 @@ class NgramProposer(NoFeatures):
 
     def __init__(self, children: int, max_context: int = UNBOUNDED) -> None:
         self._children = children
-        self._info = DrafterInfo(DrafterKind.NGRAM, "", None, max_context)
-        self._sessions: dict[SessionKey, _Session] = {}
-
-    @property
-    def info(self) -> DrafterInfo:
+        self.info = DrafterInfo(DrafterKind.NGRAM, "", None, max_context)
         """What it says of itself: it fits any vocabulary."""
-        return self._info
+        self._sessions: dict[SessionKey, _Session] = {}
 
     @property
     def pages(self) -> ProposerPages:

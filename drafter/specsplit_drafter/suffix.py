@@ -40,22 +40,14 @@ class SuffixIndex:
         self._longest = longest
         for token in tokens:
             self._append(token)
-        self._committed = self._match_end()
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        return self._tokens
-
-    @property
-    def committed(self) -> Context:
+        self.committed = self._match_end()
         """The context of the committed tokens alone."""
-        return self._committed
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens that were committed."""
         for token in tokens:
             self._append(token)
-        self._committed = self._match_end()
+        self.committed = self._match_end()
 
     def child(self, context: Context, token: int) -> Context:
         """Make the context with one more token at its end. O(recent)."""

@@ -37,9 +37,11 @@ class Child:
         self.service = service
         self._listener = listener
         self._tail: deque[str] = deque(maxlen=_TAIL)
-        self._address = ""
+        self.address = ""
+        """host:port; empty until it listens."""
         self._listening = threading.Event()
-        self._dismissed = False
+        self.dismissed = False
+        """True if it was told to end."""
         command = [sys.executable, "-m", "specsplit.cli.child", "serve", service, *_arguments(options)]
         self.process = Popen(
             command,
@@ -55,7 +57,7 @@ class Child:
 
     def again(self) -> Child:
         """Start another process as this one was started, which is over; a coordinator at the address that it had."""
-        here = {"listen": self._address} if self.service == "coordinator" and self._address else {}
+        here = {"listen": self.address} if self.service == "coordinator" and self.address else {}
         return Child(self.name, self.service, {**self._options, **here}, self._listener)
 
     @property
@@ -66,16 +68,6 @@ class Child:
     def alive(self) -> bool:
         """True while the process runs."""
         return self.process.poll() is None
-
-    @property
-    def address(self) -> str:
-        """host:port; empty until it listens."""
-        return self._address
-
-    @property
-    def dismissed(self) -> bool:
-        """True if it was told to end."""
-        return self._dismissed
 
     @property
     def tail(self) -> str:
@@ -95,7 +87,7 @@ class Child:
                 raise DeadlineExceeded(
                     f"{self.name} does not listen after {timeout_s:g} s; its last line: {self.last_line}"
                 )
-        return self._address
+        return self.address
 
     def require_alive(self) -> None:
         """Raise Unavailable, with the end of its output, if the process is over."""
@@ -107,13 +99,13 @@ class Child:
 
     def terminate(self) -> None:
         """Send SIGTERM, upon which it drains and exits."""
-        self._dismissed = True
+        self.dismissed = True
         if self.alive:
             self.process.terminate()
 
     def kill(self) -> None:
         """Send SIGKILL, and wait until the process is gone."""
-        self._dismissed = True
+        self.dismissed = True
         if self.alive:
             self.process.kill()
         self.wait(10)
@@ -145,8 +137,8 @@ class Child:
     def _take(self, line: str) -> None:
         self._tail.append(line)
         match = _LISTENING.fullmatch(line)
-        if match is not None and not self._address:
-            self._address = match[2]
+        if match is not None and not self.address:
+            self.address = match[2]
             self._listening.set()
         if self._listener is not None:
             self._listener(self.name, line)

@@ -27,13 +27,9 @@ class PagePool:
         self.total_pages: Final = num_pages
         self.tables: Final = PageTables(page_size)
         self._free_stack: Slots = np.arange(num_pages - 1, -1, -1, dtype=np.int64)
-        self._num_free = num_pages
-        self._holders = np.zeros(num_pages, dtype=np.int32)
-
-    @property
-    def free_pages(self) -> int:
+        self.free_pages = num_pages
         """Pages that `allocate` can still hand out."""
-        return self._num_free
+        self._holders = np.zeros(num_pages, dtype=np.int32)
 
     @property
     def num_slots(self) -> int:
@@ -46,11 +42,11 @@ class PagePool:
 
     def allocate(self, num_pages: int) -> Slots:
         """Take pages: ids [num_pages]. Raises OutOfPages (and takes none) if there are not that many."""
-        if num_pages > self._num_free:
-            raise OutOfPages(f"{num_pages} KV pages wanted, {self._num_free} of {self.total_pages} free")
-        self._num_free -= num_pages
+        if num_pages > self.free_pages:
+            raise OutOfPages(f"{num_pages} KV pages wanted, {self.free_pages} of {self.total_pages} free")
+        self.free_pages -= num_pages
         # The stack is read downwards so that a fresh pool hands out ascending, adjacent pages.
-        pages = self._free_stack[self._num_free : self._num_free + num_pages][::-1].copy()
+        pages = self._free_stack[self.free_pages : self.free_pages + num_pages][::-1].copy()
         self._holders[pages] = 1
         return pages
 
@@ -68,8 +64,8 @@ class PagePool:
         self._check(pages, "released")
         self._holders[pages] -= 1
         freed = pages[self._holders[pages] == 0]
-        self._free_stack[self._num_free : self._num_free + len(freed)] = freed[::-1]
-        self._num_free += len(freed)
+        self._free_stack[self.free_pages : self.free_pages + len(freed)] = freed[::-1]
+        self.free_pages += len(freed)
 
     def _check(self, pages: Slots, what: str) -> None:
         if not self._holders[pages].all() or len(np.unique(pages)) != len(pages):

@@ -101,24 +101,16 @@ class Tracing:
         """Without a sink no span is ever made."""
         self._service = service
         self._own_scope = scope
-        self._sink = sink
-        self._scope = scope
+        self.sink = sink
+        """Where spans go; None: tracing is off for as long as this process lives."""
+        self.scope = scope
         self._level = 0
         self.apply(TraceChanges())
 
-    @property
-    def sink(self) -> SpanSink | None:
-        """Where spans go; None: tracing is off for as long as this process lives."""
-        return self._sink
-
-    @property
-    def scope(self) -> TraceScope:
-        return self._scope
-
     def apply(self, changes: TraceChanges) -> None:
         """From now on trace what the settings say, with these changes. Raises InvalidRequest for a value out of range."""
-        self._scope = changes.over(self._own_scope)
-        self._level = self._scope.level_of(self._service) if self._sink is not None else 0
+        self.scope = changes.over(self._own_scope)
+        self._level = self.scope.level_of(self._service) if self.sink is not None else 0
 
     def wants(self, level: int) -> bool:
         """True if this service makes spans of `level` (1..3) now."""
@@ -130,16 +122,16 @@ class Tracing:
 
     def current(self) -> TraceContext | None:
         """The span of the call that the running task serves; None outside of one, or if nobody traces it."""
-        return None if self._sink is None else current_span()
+        return None if self.sink is None else current_span()
 
     def within(self, context: TraceContext | None) -> AbstractContextManager[object]:
         """Calls that are begun inside belong below `context`; not across an await. None: below what is current anyway."""
-        return nullcontext() if self._sink is None or context is None else self._sink.within(context)
+        return nullcontext() if self.sink is None or context is None else self.sink.within(context)
 
     def below(self, parent: TraceContext) -> TraceContext:
         """The context of a span that is yet to be made below `parent`, so that others can already be made below it."""
-        assert self._sink is not None, "ask `follows` first"
-        return TraceContext(parent.trace_id, self._sink.new_span_id(), parent.sampled)
+        assert self.sink is not None, "ask `follows` first"
+        return TraceContext(parent.trace_id, self.sink.new_span_id(), parent.sampled)
 
     def span(
         self,
@@ -159,7 +151,7 @@ class Tracing:
         None, and no span, if the request is not traced (`parent` None or not sampled) or there is no sink. `context` is what `below` gave.
         `error` says why it failed.
         """
-        if self._sink is None or parent is None or not parent.sampled:
+        if self.sink is None or parent is None or not parent.sampled:
             return None
         context = context or self.below(parent)
         self._emit(name, start_s, end_s, context, parent, attributes, links, error, events)
@@ -172,16 +164,16 @@ class Tracing:
 
         It is always recorded: call it only for a batch that a traced request is in.
         """
-        if self._sink is None:
+        if self.sink is None:
             return None
-        context = TraceContext(self._sink.new_trace_id(), self._sink.new_span_id(), sampled=True)
+        context = TraceContext(self.sink.new_trace_id(), self.sink.new_span_id(), sampled=True)
         self._emit(name, start_s, end_s, context, None, attributes, (), None)
         return context
 
     def close(self) -> None:
         """Send what is queued; takes a few seconds at most. Spans made later are lost."""
-        if self._sink is not None:
-            self._sink.close()
+        if self.sink is not None:
+            self.sink.close()
 
     def _emit(
         self,
@@ -195,9 +187,9 @@ class Tracing:
         error: str | None,
         events: Sequence[SpanEvent] = (),
     ) -> None:
-        assert self._sink is not None
+        assert self.sink is not None
         start_ns, end_ns = wall_ns(start_s), wall_ns(end_s)
-        self._sink.emit(name, start_ns, end_ns, context, parent, attributes or {}, links, error, events)
+        self.sink.emit(name, start_ns, end_ns, context, parent, attributes or {}, links, error, events)
 
 
 def set_up_tracing(service: str, settings: ServiceSettings) -> Tracing:

@@ -58,7 +58,7 @@ class Server:
         self._settings = settings
         self._service = service
         self._session_methods = frozenset(session_methods)
-        self._phase = Phase.LOADING
+        self.phase = Phase.LOADING
         self._leave = asyncio.Event()
         self._hurry = asyncio.Event()
         self._asked = False
@@ -95,10 +95,6 @@ class Server:
         return self._ports[-1].grpc
 
     @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
     def bound(self) -> str:
         """host:port as bound."""
         return self._ports[0].bound
@@ -133,13 +129,13 @@ class Server:
 
     def ready(self) -> None:
         """Take calls from now on; everything is loaded."""
-        if self._phase is Phase.LOADING:
-            self._phase = Phase.SERVING
+        if self.phase is Phase.LOADING:
+            self.phase = Phase.SERVING
             self._health.set_serving(True)
             _log.info("serving", extra=fields(address=self.address))
 
     def _leave_while_loading(self) -> None:
-        if self._phase is not Phase.LOADING:
+        if self.phase is not Phase.LOADING:
             self.leave()
             return
         _log.info("told to leave while still loading")
@@ -179,14 +175,14 @@ class Server:
 
     async def stop(self) -> None:
         """End every call, release the port, and send the spans that are left."""
-        self._phase = Phase.DRAINING
+        self.phase = Phase.DRAINING
         self._health.set_serving(False)
         self._health.close()
         await asyncio.gather(*(port.stop(0.2) for port in self._ports))
         await asyncio.to_thread(self.tracing.close)
 
     async def _drain(self, drain: Callable[[], Awaitable[None]]) -> None:
-        self._phase = Phase.DRAINING
+        self.phase = Phase.DRAINING
         self._health.set_serving(False)
         _log.info("draining")
         draining = asyncio.ensure_future(drain())
@@ -203,9 +199,9 @@ class Server:
         await asyncio.wait({draining})
 
     def _gate(self, method: str) -> SpecsplitError | None:
-        if self._phase is Phase.LOADING:
+        if self.phase is Phase.LOADING:
             return Unavailable(f"the {self._service} is still loading; try again soon")
-        if self._phase is Phase.DRAINING and method in self._session_methods:
+        if self.phase is Phase.DRAINING and method in self._session_methods:
             return Unavailable(
                 f"the {self._service} is draining and takes no new sessions; use another, or try again later"
             )

@@ -38,7 +38,8 @@ class Mirror:
         """True if the drafter said that nothing more will come before the next commit, and has not been stirred since."""
         self.caught_up = False
         """True if a grow made after the last commit has arrived."""
-        self._last_id = 0
+        self.seen = 0
+        """Highest id of a node that has come, dropped ones included."""
         self._preview: tuple[tuple[int, int, int], Draft] | None = None
         self._trail = Trail(root_token)
 
@@ -46,11 +47,6 @@ class Mirror:
     def state(self) -> State:
         """State of the protocol on this side."""
         return self._protocol.state
-
-    @property
-    def seen(self) -> int:
-        """Highest id of a node that has come, dropped ones included."""
-        return self._last_id
 
     @property
     def acknowledged(self) -> int:
@@ -81,7 +77,7 @@ class Mirror:
 
     def _grow_at_once(self, grow: Grow) -> bool:
         """Apply a long grow with nothing unusual in it. False, and nothing has changed, if it must be looked at in order."""
-        if not self._last_id < grow.ids[0] <= grow.ids[-1] <= MAX_ID:
+        if not self.seen < grow.ids[0] <= grow.ids[-1] <= MAX_ID:
             return False
         if len(self._trail.tokens) > 1 and 0 in grow.parents:
             return False  # an earlier root was meant
@@ -104,7 +100,7 @@ class Mirror:
         slots = self._parents_at_once(ids, parents)
         if slots is None or not self.tree.extend(ids, slots, tokens, edges):
             return False
-        self._last_id = grow.ids[-1]
+        self.seen = grow.ids[-1]
         return True
 
     def _parents_at_once(self, ids: Ints, parents: Ints) -> Ints | None:
@@ -113,13 +109,13 @@ class Mirror:
 
     def _grow_in_order(self, grow: Grow) -> None:
         """Apply a grow node by node. Of most late ones nothing is known but that their parents are gone, so they cost a look each."""
-        tree, trail_ids, room, known = self.tree, self._trail.ids, self.max_nodes - len(self.tree), self._last_id
+        tree, trail_ids, room, known = self.tree, self._trail.ids, self.max_nodes - len(self.tree), self.seen
         found = ((parent_id, self._slot(parent_id)) for parent_id in set(grow.parents) if parent_id <= known)
         slots = {parent_id: slot for parent_id, slot in found if slot is not None}
         links, sound = tree.links_below(slots.values()), self._sound(grow)
         nodes = zip(grow.ids, grow.parents, grow.tokens, grow.edges, strict=True)
         for node_id, parent_id, token, edge in islice(nodes, sound):
-            self._last_id = node_id
+            self.seen = node_id
             parent = slots.get(parent_id)
             if parent is None:  # late: its parent is gone, or has been committed
                 if (parent_id in trail_ids or parent_id == 0) and self._follow(node_id, parent_id, token):
@@ -138,7 +134,7 @@ class Mirror:
         """Count the nodes before the first that no tree could hold, whatever is in it."""
         ids, parents, tokens, edges = grow.ids, grow.parents, grow.tokens, grow.edges
         if (
-            self._last_id < ids[0] <= ids[-1] <= MAX_ID
+            self.seen < ids[0] <= ids[-1] <= MAX_ID
             and all(map(lt, ids, ids[1:]))
             and all(map(lt, parents, ids))
             and min(parents) >= 0
@@ -148,7 +144,7 @@ class Mirror:
             and sum(edges) <= 0.0  # so there is no NaN
         ):
             return len(ids)
-        last = self._last_id
+        last = self.seen
         for number, (node_id, parent_id, token, edge) in enumerate(zip(ids, parents, tokens, edges, strict=True)):
             if not last < node_id > parent_id >= 0 or not 0 <= token < self.vocab_size or node_id > MAX_ID:
                 return number
@@ -160,9 +156,9 @@ class Mirror:
     def _rescore(self, grow: Grow) -> None:
         """Give nodes other edges. Those that are gone or committed are let pass."""
         ids, edges = grow.rescored, grow.new_edges
-        if not 0 < ids[0] <= ids[-1] <= self._last_id or not all(map(lt, ids, ids[1:])):
+        if not 0 < ids[0] <= ids[-1] <= self.seen or not all(map(lt, ids, ids[1:])):
             self._protocol.refuse(
-                Event.GROW, f"rescored_ids: do not ascend from 1 to at most {self._last_id}, the last grown"
+                Event.GROW, f"rescored_ids: do not ascend from 1 to at most {self.seen}, the last grown"
             )
         if len(ids) < AT_ONCE:
             self._rescore_one_by_one(ids, edges)
@@ -202,8 +198,8 @@ class Mirror:
         return True
 
     def _refuse_unsound(self, node_id: int, parent: int, token: int, edge: float) -> NoReturn:
-        if node_id <= self._last_id:
-            self._protocol.refuse(Event.GROW, f"ids: {node_id} is not above {self._last_id}")
+        if node_id <= self.seen:
+            self._protocol.refuse(Event.GROW, f"ids: {node_id} is not above {self.seen}")
         if not 0 <= parent < node_id:
             self._protocol.refuse(Event.GROW, f"parents: {parent} is not 0 or an id below {node_id}")
         if node_id > MAX_ID:

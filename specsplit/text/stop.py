@@ -7,19 +7,8 @@ the text was cut into pieces, and with that not on how many tokens a step happen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from specsplit.errors import InvalidRequest
-
-
-@dataclass(frozen=True)
-class Scanned:
-    """The result of scanning one piece of text."""
-
-    text: str
-    """Final: it neither belongs to a stop string nor may turn out to."""
-    matched: str | None = None
-    """The stop string that ended the output."""
 
 
 class StopScanner:
@@ -31,26 +20,22 @@ class StopScanner:
             raise InvalidRequest("stop", "holds an empty string, expected at least one character in each")
         self._stops = tuple(dict.fromkeys(stops))
         self._held = ""
-        self._matched: str | None = None
-
-    @property
-    def matched(self) -> str | None:
+        self.matched: str | None = None
         """The stop string that ended the output, if one has."""
-        return self._matched
 
-    def feed(self, piece: str) -> Scanned:
-        """Scan the next piece; after a match everything more is dropped."""
-        if self._matched is not None:
-            return Scanned("", self._matched)
+    def feed(self, piece: str) -> str:
+        """Scan the next piece -> text that is final: it neither belongs to a stop string nor may turn out to. None behind a match."""
+        if self.matched is not None:
+            return ""
         text = self._held + piece
         match = self._first_match(text)
         if match is not None:
-            end, self._matched = match
+            end, self.matched = match
             self._held = ""
-            return Scanned(text[: end - len(self._matched)], self._matched)
+            return text[: end - len(self.matched)]
         keep = self._beginning_length(text)
         self._held = text[len(text) - keep :]
-        return Scanned(text[: len(text) - keep])
+        return text[: len(text) - keep]
 
     def flush(self) -> str:
         """The held text: at the end of the output it can no longer become a stop string."""

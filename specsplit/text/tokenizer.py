@@ -27,12 +27,17 @@ class Tokenizer:
         byte_level: bool,
         template: ChatTemplate | None,
     ) -> None:
-        self._model = model
-        self._vocabulary = vocabulary
+        self.model = model
+        self.vocabulary = vocabulary
+        """Size and digest of the table."""
         self._inner = inner
         self._template = template
         self._byte_table = _ByteTable(inner) if byte_level else None
-        self._longest_token = max(map(len, inner.get_vocab(with_added_tokens=True)), default=1)
+        self.longest_token = max(map(len, inner.get_vocab(with_added_tokens=True)), default=1)
+        """Characters of the longest token as the table spells it (a byte-level one writes one for each byte).
+
+        No text of more than n times as many characters fits into n tokens, as far as the tokenizer leaves no characters out.
+        """
 
     @classmethod
     def load(cls, folder: Path, now: Callable[[], datetime] = datetime.now) -> Tokenizer:
@@ -48,23 +53,6 @@ class Tokenizer:
         inner.no_truncation()
         return cls(folder.name, vocabulary, inner, _is_byte_level(decoder), ChatTemplate.load(folder, now))
 
-    @property
-    def model(self) -> str:
-        return self._model
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Size and digest of the table."""
-        return self._vocabulary
-
-    @property
-    def longest_token(self) -> int:
-        """Characters of the longest token as the table spells it (a byte-level one writes one for each byte).
-
-        No text of more than n times as many characters fits into n tokens, as far as the tokenizer leaves no characters out.
-        """
-        return self._longest_token
-
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of plain text, with the tokens that the model expects around one (its beginning-of-text token, say)."""
         return self._ids(_encodable("text", text), add_special_tokens=True)
@@ -78,7 +66,7 @@ class Tokenizer:
 
         Raises Unsupported if the model has no template, InvalidRequest if the template refuses the messages.
         """
-        return _encodable("chat.messages", require_template(self._template, self._model).render(messages))
+        return _encodable("chat.messages", require_template(self._template, self.model).render(messages))
 
     def encode_rendered(self, text: str) -> tuple[int, ...]:
         """Token ids of a text that a chat template has written, special tokens included."""

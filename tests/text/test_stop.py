@@ -36,7 +36,7 @@ def test_the_same_text_and_match_come_out_however_the_text_is_cut(
     text: str, stops: list[str], sizes: list[int]
 ) -> None:
     scanner = StopScanner(stops)
-    streamed = "".join(scanner.feed(piece).text for piece in cut(text, sizes))
+    streamed = "".join(scanner.feed(piece) for piece in cut(text, sizes))
     streamed += scanner.flush()
     assert (streamed, scanner.matched) == first_stop(text, stops)
 
@@ -47,30 +47,30 @@ def test_nothing_streamed_early_is_ever_part_of_a_stop(text: str, stops: list[st
     scanner = StopScanner(stops)
     streamed = ""
     for character in text:
-        streamed += scanner.feed(character).text
+        streamed += scanner.feed(character)
         assert expected.startswith(streamed)
 
 
 @given(text=LETTERS)
 def test_without_stops_everything_passes_at_once(text: str) -> None:
-    assert StopScanner().feed(text).text == text
+    assert StopScanner().feed(text) == text
 
 
 def test_a_stop_string_may_span_three_pieces() -> None:
     scanner = StopScanner(["\n\ndef"])
-    assert scanner.feed("return 1\n").text == "return 1"
-    assert scanner.feed("\nd").text == ""
+    assert scanner.feed("return 1\n") == "return 1"
+    assert scanner.feed("\nd") == ""
     done = scanner.feed("ef f(): more")
-    assert (done.text, done.matched) == ("", "\n\ndef")
-    assert scanner.feed("never").text == ""
+    assert (done, scanner.matched) == ("", "\n\ndef")
+    assert scanner.feed("never") == ""
     assert scanner.flush() == ""
 
 
 def test_the_stop_that_is_complete_first_wins_and_releases_what_another_held_back() -> None:
     scanner = StopScanner(["abcd", "bc"])
-    assert scanner.feed("xa").text == "x"
+    assert scanner.feed("xa") == "x"
     done = scanner.feed("bc")
-    assert (done.text, done.matched) == ("a", "bc")
+    assert (done, scanner.matched) == ("a", "bc")
 
 
 def test_an_empty_stop_string_is_refused() -> None:

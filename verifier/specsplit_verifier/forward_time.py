@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 
 from specsplit.clock import Clock
 
 
-class ForwardTime(Protocol):
-    """The time of what is done inside."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        ...
-
-
-def forward_time(device: torch.device, clock: Clock) -> ForwardTime:
-    """Make ready to time one forward."""
+def forward_time(device: torch.device, clock: Clock) -> HostTime | DeviceTime:
+    """Make ready to time one forward, which is what is done inside."""
     return DeviceTime(device) if device.type == "cuda" else HostTime(clock)
 
 

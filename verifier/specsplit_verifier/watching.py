@@ -84,12 +84,8 @@ class Watching:
     def __init__(self) -> None:
         self._requests: dict[int, str] = {}
         self._watchers: dict[int, list[_Watcher]] = {}
-        self._watched: frozenset[int] = frozenset()
-
-    @property
-    def watched(self) -> frozenset[int]:
+        self.watched: frozenset[int] = frozenset()
         """Sessions that somebody looks at. Any thread may ask."""
-        return self._watched
 
     def began(self, session: int, request_id: str) -> None:
         """Note that a session is there."""
@@ -103,7 +99,7 @@ class Watching:
 
     def grown(self, message: FromDrafter) -> None:
         """A drafter has grown something, perhaps for a session that is watched."""
-        if not self._watched:
+        if not self.watched:
             return
         for session, event in message.events:
             if isinstance(event, Grow) and (event.ids or event.rescored) and _is_a_tree(event):
@@ -125,7 +121,7 @@ class Watching:
             raise NotFound(f"no session of request {quoted(request_id)} is here")
         watcher = _Watcher()
         self._watchers.setdefault(session, []).append(watcher)
-        self._watched = frozenset(self._watchers)
+        self.watched = frozenset(self._watchers)
         try:
             async for event in watcher.events():
                 yield event
@@ -133,7 +129,7 @@ class Watching:
             self._watchers[session].remove(watcher)
             if not self._watchers[session]:
                 del self._watchers[session]
-            self._watched = frozenset(self._watchers)
+            self.watched = frozenset(self._watchers)
 
     def _tell(self, session: int, event: Watched) -> None:
         for watcher in self._watchers.get(session, ()):

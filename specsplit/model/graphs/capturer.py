@@ -53,7 +53,7 @@ class CudaCapturer:
         self._pool = torch.cuda.graph_pool_handle()
         self._side: Final = torch.cuda.Stream(device)
         """One for all captures: libraries keep memory for every stream that they have met."""
-        self._nbytes = 0
+        self.nbytes = 0
 
     def capture(self, work: Callable[[], Results]) -> Captured:
         with torch.cuda.device(self._device):
@@ -73,12 +73,8 @@ class CudaCapturer:
                 if isinstance(cause, Exception):  # torch's own error says only that the capture has failed
                     raise RuntimeError(f"{type(cause).__name__}: {cause}") from error
                 raise
-            self._nbytes += max(0, free - torch.cuda.mem_get_info()[0])
+            self.nbytes += max(0, free - torch.cuda.mem_get_info()[0])
         return Captured(graph.replay, results)
-
-    @property
-    def nbytes(self) -> int:
-        return self._nbytes
 
     def _warm_up(self, work: Callable[[], Results]) -> None:
         """Whatever libraries set up, tune or compile at the first call is no part of a graph."""
