@@ -24,7 +24,7 @@ class StopScanner:
         """The stop string that ended the output, if one has."""
 
     def feed(self, piece: str) -> str:
-        """Scan the next piece -> text that is final: it neither belongs to a stop string nor may turn out to. None behind a match."""
+        """Scan the next piece -> text that is final: it neither belongs to a stop string nor may turn out to; empty after a match."""
         if self.matched is not None:
             return ""
         text = self._held + piece

@@ -274,8 +274,8 @@ class EngineCore:
         lap = self.stopwatch.lap(output.forward_s)
         lost = self._drafters.counters.take()
         kv = self._scheduler.kv.counters.take()
-        chunked = sum(chunk.num_tokens for chunk in step.chunks) if step.chunks else 0
-        recomputed = sum(chunk.num_tokens for chunk in step.chunks if chunk.recomputed) if chunked else 0
+        chunked = sum(chunk.num_tokens for chunk in step.chunks)
+        recomputed = sum(chunk.num_tokens for chunk in step.chunks if chunk.recomputed)
         return StepCosts(
             tokens=step.tokens,
             kv_tokens=step.kv_tokens,
