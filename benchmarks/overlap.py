@@ -19,7 +19,7 @@ from benchmarks.rank import generate, rank, recorded, request
 from benchmarks.report import Row
 from benchmarks.spread import percentile, spread
 from specsplit.settings import DrafterSettings, VerifierSettings
-from specsplit.values import DrafterKind, Endpoint, PlanChanges, Sampling
+from specsplit.values import DrafterKind, Endpoint, Plan, PlanChanges, Sampling
 from specsplit_verifier.step import StepResult
 from specsplit_verifier.verifier import Verifier
 
@@ -57,7 +57,10 @@ class Measured:
 
 def _plan(mode: str, scale: float) -> PlanChanges:
     if mode == "serial":
-        return PlanChanges(draft_ahead=False, wait_budget_us=round(1_000_000 * scale))
+        size = Plan()
+        return PlanChanges(
+            size.num_steps, size.topk, size.num_draft_tokens, wait_budget_us=round(1_000_000 * scale), draft_ahead=False
+        )
     return PlanChanges(wait_budget_us=round(20_000 * scale))
 
 
@@ -158,7 +161,8 @@ def _notes(rows: list[Row]) -> list[str]:
         "counts a quarter there.",
         f"Paced devices: a step takes {STEP_MS:g} ms, an expansion {EXPANSION_MS:g} ms; acceptance is the pocket pair's. "
         "Delay: one way, through a TCP proxy.",
-        "serial: the drafter rests while a step is in flight, and the verifier waits for it as long as it takes.",
+        "serial: the drafter makes the levels of the plan and rests while a step is in flight; the verifier waits for it as "
+        "long as it takes.",
         "after a hit: accept_length of steps that began on a surviving subtree. "
         "Messages waited for: two per step that waited for the drafter at all.",
     ]
@@ -194,7 +198,7 @@ def run(context: Context) -> None:
 
     used: dict[str, object] = {
         "prompt": PROMPT,
-        "plan": "default (serial: draft_ahead False, wait_budget 1 s)",
+        "plan": "default (serial: num_steps 5, topk 4, num_draft_tokens 16, draft_ahead False, wait_budget 1 s)",
         "batch": 1,
     }
     context.finish("overlap", "Drafting ahead under network delay", COLUMNS, rows, used, _notes(rows), draw)
