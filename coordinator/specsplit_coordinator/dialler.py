@@ -11,7 +11,7 @@ import grpc
 
 from specsplit.errors import Incompatible, InvalidRequest, SpecsplitError, Unavailable, quoted
 from specsplit.observe import TraceContext, Tracing
-from specsplit.rpc import CODES, from_rpc_error, is_from_peer
+from specsplit.rpc import CODES, from_rpc_error, is_from_peer, is_task_cancelled
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import TransportSettings
 from specsplit.v1 import verifier_pb2_grpc
@@ -107,7 +107,7 @@ def _bound(seat: Seat, call: _Call) -> Generator[None]:
             raise Unavailable(f"verifier {seat.member_id} broke the session off") from error
         raise from_rpc_error(error, f"verifier {seat.member_id}") from error
     except asyncio.CancelledError:
-        if not _is_caller_cancelled():
+        if not is_task_cancelled():
             _require_alive(seat)
         raise
     finally:
@@ -140,9 +140,3 @@ def _require_alive(seat: Seat) -> None:
 def lost(seat: Seat) -> SpecsplitError:
     """Make the error with which the sessions of a lost verifier end."""
     return Unavailable(f"verifier {seat.member_id} was lost: {seat.lost_because}; send the request again")
-
-
-def _is_caller_cancelled() -> bool:
-    """True if it is this task that was cancelled, not just the call it waits for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

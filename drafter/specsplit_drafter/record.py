@@ -10,18 +10,20 @@ from specsplit.records import TurnCosts
 from specsplit_drafter.proposer import Frontier, SessionKey
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Share:
-    """One traced session's part in an expansion."""
+    """One traced session's part in an expansion. Nobody changes it once it is told."""
 
     session: SessionKey
     parent: TraceContext
     """What its verifier hangs it below."""
-    tokens: int
-    """Committed tokens that were read: draft extend."""
-    nodes: int
+    pending: int
+    """Committed tokens that were not read before it."""
+    tokens: int = 0
+    """Those of them that were read: draft extend."""
+    nodes: int = 0
     """Nodes expanded, the root included; 0 if its context is not read to the end."""
-    grown: int
+    grown: int = 0
     """Nodes sent to the verifier with it."""
 
 
@@ -47,24 +49,24 @@ class Expansion:
         return sum(len(part.slots) for part in self.frontier)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Round:
-    """A commit round of one traced session that is over: from its open, or a commit, to the next commit or its end."""
+    """A commit round of one traced session: from its open, or a commit, to the next commit or its end. It is told once it is over."""
 
     session: SessionKey
     parent: TraceContext
     """What its verifier hangs it below."""
     commits: int
     """Applied when it began."""
-    began: float
-    ended: float
-    expanded: int
+    began: float = 0.0
+    ended: float = 0.0
+    expanded: int = 0
     """Nodes expanded, the root included."""
-    grown: int
+    grown: int = 0
     """Nodes sent to the verifier."""
-    rested: bool
+    rested: bool = False
     """The verifier was last told that nothing more will come."""
-    error: str | None
+    error: str | None = None
     """What ended the session; None if its verifier did."""
 
 

@@ -7,7 +7,6 @@ and holds to its end, so that a level that is raised shows from the next commits
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from specsplit.observe import TraceContext
@@ -25,32 +24,6 @@ _SHARES = 3
 """Levels from which on there are spans of each."""
 
 
-@dataclass(slots=True)
-class _Round:
-    session: SessionKey
-    parent: TraceContext
-    commits: int
-    began: float = 0.0
-    expanded: int = 0
-    grown: int = 0
-    rested: bool = False
-    error: str | None = None
-
-    def over(self, ended: float) -> Round:
-        work = (self.expanded, self.grown, self.rested)
-        return Round(self.session, self.parent, self.commits, self.began, ended, *work, self.error)
-
-
-@dataclass(slots=True)
-class _Share:
-    parent: TraceContext
-    pending: int
-    """Before the expansion."""
-    tokens: int = 0
-    nodes: int = 0
-    grown: int = 0
-
-
 class Rounds:
     """Told of everything that happens to sessions; makes nothing for those that are not traced. Not thread-safe."""
 
@@ -59,12 +32,12 @@ class Rounds:
         self._follows = follows
         self._parents: dict[SessionKey, TraceContext] = {}
         """Parents of the spans of every open session whose verifier traces it, at whatever level."""
-        self._running: dict[SessionKey, _Round] = {}
-        self._begun: list[_Round] = []
-        self._ended: list[_Round] = []
+        self._running: dict[SessionKey, Round] = {}
+        self._begun: list[Round] = []
+        self._ended: list[Round] = []
         """Both: since the last `stamp`."""
         self._over: list[Round] = []
-        self._shares: dict[SessionKey, _Share] = {}
+        self._shares: dict[SessionKey, Share] = {}
         """Shares in the expansion that is going on, or was just."""
 
     def opened(self, session: SessionKey, traceparent: str) -> None:
@@ -94,7 +67,9 @@ class Rounds:
         """Begin an expansion of nodes of these sessions."""
         parents = ((session, self._running[session].parent) for session in sessions if session in self._running)
         self._shares = {
-            session: _Share(parent, pending(session)) for session, parent in parents if self._is_traced(_SHARES, parent)
+            session: Share(session, parent, pending(session))
+            for session, parent in parents
+            if self._is_traced(_SHARES, parent)
         }
 
     def expanded(self, session: SessionKey, num_nodes: int) -> None:
@@ -121,7 +96,9 @@ class Rounds:
         """Give what began or ended since the last call the time `now`."""
         for round_ in self._begun:
             round_.began = now
-        self._over += [round_.over(now) for round_ in self._ended]
+        for round_ in self._ended:
+            round_.ended = now
+        self._over += self._ended
         self._begun, self._ended = [], []
 
     def take_over(self) -> tuple[Round, ...]:
@@ -132,11 +109,7 @@ class Rounds:
     def take_shares(self) -> tuple[Share, ...]:
         """Take the shares of the last expansion; each is told once."""
         shares, self._shares = self._shares, {}
-        return tuple(
-            Share(session, share.parent, share.tokens, share.nodes, share.grown)
-            for session, share in shares.items()
-            if share.tokens or share.nodes
-        )
+        return tuple(share for share in shares.values() if share.tokens or share.nodes)
 
     def _is_traced(self, level: int, parent: TraceContext) -> bool:
         return self._follows is not None and self._follows(level, parent)
@@ -144,7 +117,7 @@ class Rounds:
     def _begin(self, session: SessionKey, commits: int) -> None:
         parent = self._parents[session]
         if self._is_traced(_ROUNDS, parent):
-            round_ = self._running[session] = _Round(session, parent, commits)
+            round_ = self._running[session] = Round(session, parent, commits)
             self._begun.append(round_)
 
     def _end(self, session: SessionKey, error: str | None) -> None:

@@ -17,7 +17,7 @@ from specsplit.errors import Cancelled, Unavailable
 from specsplit.membership import Cluster, PlanTold, TracingTold
 from specsplit.observe.tracing import trace_metadata
 from specsplit.requests import GenerateEvent, GenerateRequest
-from specsplit.rpc import dial, from_rpc_error, wait_until_serving
+from specsplit.rpc import dial, from_rpc_error, is_task_cancelled, wait_until_serving
 from specsplit.settings import TransportSettings
 from specsplit.v1 import coordinator_pb2_grpc
 from specsplit.values import Control, ModelInfo, PlanChanges, TraceChanges
@@ -138,8 +138,7 @@ class AsyncClient:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self._peer) from error
         except (asyncio.CancelledError, grpc.aio.UsageError) as error:
-            task = asyncio.current_task()
-            if not self._closed or (task is not None and task.cancelling()):
+            if not self._closed or is_task_cancelled():
                 raise
             # grpc.aio answers so when the channel is closed under a call, or before the next; but nobody cancelled this task.
             raise Cancelled(f"{self._peer}: this client was closed during the request") from error

@@ -143,14 +143,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_plan(value: object) -> bool:
-    return isinstance(value, PlanChanges)
-
-
 def _is_collection(value: object) -> bool:
     return isinstance(value, Collection)
 
@@ -187,9 +179,9 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str]] = MappingProxyType
         "presence_penalty": (_is_number, "a number"),
         "stop": (_is_texts, "a text or several"),
         "stop_token_ids": (_is_integers, "integers"),
-        "ignore_eos": (_is_flag, "True or False"),
+        "ignore_eos": (lambda value: isinstance(value, bool), "True or False"),
         "drafter": (_or_none(_is_text), "a text or None"),
-        "plan": (_is_plan, "PlanChanges"),
+        "plan": (lambda value: isinstance(value, PlanChanges), "PlanChanges"),
         "n": (_is_integer, "an integer"),
         "priority": (_is_integer, "an integer"),
         "logprobs": (_or_none(_is_integer), "an integer or None"),

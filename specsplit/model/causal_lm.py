@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from specsplit.errors import LoadError
@@ -77,9 +78,10 @@ class CausalLM(ModelRunner):
         backend: str = "auto",
         kv_cache_dtype: str = "auto",
         mesh: TensorMesh | None = None,
+        split: DeviceMesh | None = None,
         cpu_layers: bool = True,
-    ) -> CausalLM:
-        """Load from a local folder, as `load_model` does, ready to serve; with a `mesh`, this rank's part of it.
+    ) -> Self:
+        """Load from a local folder, as `load_model` does, ready to serve; with a `mesh` or a `split`, this process's part of it.
 
         cpu_layers: whether to `use_cpu_layers`, which changes nothing elsewhere.
 
@@ -93,6 +95,7 @@ class CausalLM(ModelRunner):
             inflate_layers=inflate_layers,
             random_weights=random_weights,
             mesh=mesh,
+            split=split,
         )
         with refusing(f"model folder {folder} cannot be served"):
             lm = cls(
@@ -147,7 +150,7 @@ class CausalLM(ModelRunner):
             self._captured,
             buckets,
             layers=frozenset(layers),
-            together=self.blocks if len(self.blocks) else None,
+            together=self._together,
             capturer=capturer,
             attention=attention,
         )
@@ -220,6 +223,11 @@ class CausalLM(ModelRunner):
     def hidden_size(self) -> int:
         """Width of a hidden state."""
         return self.model.config.hidden_size
+
+    @property
+    def _together(self) -> ShardedBlocks | None:
+        """What ranks exchange in a captured forward; None: nothing."""
+        return self.blocks if len(self.blocks) else None
 
     def _replayed(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden] | None:
         """None: there is no graph for them."""

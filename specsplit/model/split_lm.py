@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Self
 
-import torch
 from torch import Tensor
 
-from specsplit.model.backends import check_backend
 from specsplit.model.batch import Row
 from specsplit.model.capture import Hidden
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.commands import Command, Forward, Leave, Move, Trial, Turn, unpacked
 from specsplit.model.followers import Followers
-from specsplit.model.graphs import Buckets, Capturer, StaticAttention
-from specsplit.model.load import load_model
 from specsplit.model.page_tables import Slots
-from specsplit.model.support import refusing
+from specsplit.model.sharded import ShardedBlocks
 from specsplit.model.tensor_group import TensorGroup
 from specsplit.ranks.demand import EAGER, Demand
 
@@ -27,62 +21,18 @@ from specsplit.ranks.demand import EAGER, Demand
 class SplitLM(CausalLM):
     """A CausalLM with the attention heads and the KV of this process alone. Once it leads, followers do whatever it does.
 
+    It is loaded with a `split`, and captured within `TensorGroup.together`, by all processes at the same time, before one of them leads.
+
     Of a rank of a group the MLPs are shared out over the ranks besides: each process shares its part of them with those of the other ranks
     that have the same part.
     """
 
     _followers: Followers | None = None
 
-    @classmethod
-    def load_part(
-        cls,
-        folder: Path,
-        group: TensorGroup,
-        *,
-        num_pages: int,
-        page_size: int,
-        dtype: str = "float32",
-        device: str = "cpu",
-        backend: str = "auto",
-        kv_cache_dtype: str = "auto",
-    ) -> Self:
-        """Load this process's part of a model, as `CausalLM.load` loads a whole one, together with all others.
-
-        Raises LoadError, saying why, if it cannot be served, and RankLost.
-        """
-        check_backend(backend, torch.device(device))
-        model, info, blocks = load_model(folder, dtype=dtype, device=device, mesh=group, split=group.processes)
-        with refusing(f"model folder {folder} cannot be served"):
-            return cls(
-                model,
-                info,
-                num_pages=num_pages,
-                page_size=page_size,
-                backend=backend,
-                kv_cache_dtype=kv_cache_dtype,
-                blocks=blocks,
-            )
-
-    def capture_together(
-        self,
-        group: TensorGroup,
-        buckets: Buckets | None,
-        layers: Collection[int] = (),
-        *,
-        capturer: Capturer | None = None,
-        attention: StaticAttention | None = None,
-    ) -> None:
-        """As `capture_graphs`, on all processes at the same time, before one of them leads. Raises Incompatible and RankLost."""
-        self.capture.check(layers)
-        with group.together():
-            self.capture_program(
-                self._captured,
-                buckets,
-                layers=frozenset(layers),
-                together=self.blocks,
-                capturer=capturer,
-                attention=attention,
-            )
+    @property
+    def _together(self) -> ShardedBlocks:
+        """Its processes have to capture the same, whether ranks share anything or not."""
+        return self.blocks
 
     def lead(self, group: TensorGroup) -> None:
         """From now on the other processes of this rank `follow`."""

@@ -10,6 +10,7 @@ bytes, and twice in the details, in base 64. A longer one would turn the status 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -139,6 +140,12 @@ def from_rpc_error(error: grpc.RpcError, peer: str = "") -> SpecsplitError:
 def is_from_peer(error: grpc.RpcError) -> bool:
     """True if the peer itself ended the call, with a status of this catalogue; False if the transport did, or somebody else's server."""
     return _sent_status(cast("_Failure", error)) is not None
+
+
+def is_task_cancelled() -> bool:
+    """True if the running task was cancelled, not just the call it waits for: grpc.aio raises CancelledError for both."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _field_and_rest(sentence: str) -> tuple[str, str]:

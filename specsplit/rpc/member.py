@@ -30,7 +30,7 @@ from specsplit.membership import (
     WaveReport,
 )
 from specsplit.ranks.rank import Rank
-from specsplit.rpc.catalogue import from_rpc_error
+from specsplit.rpc.catalogue import from_rpc_error, is_task_cancelled
 from specsplit.rpc.retry import Retry
 from specsplit.settings import MemberSettings
 from specsplit.v1 import cluster_pb2_grpc
@@ -212,7 +212,7 @@ class Membership:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, "coordinator") from error
         except asyncio.CancelledError:
-            if _is_leaving():
+            if is_task_cancelled():
                 raise
             # grpc.aio cancels a call whose requests cannot be made, and says no more than that.
             raise self._failure or Unavailable("coordinator: the call was cancelled on this side") from None
@@ -295,9 +295,3 @@ class Membership:
         registered.set_result(interval_s)
         self._joined.set()
         self._retry.entered(member_id=self._register.member_id, address=self._register.address)
-
-
-def _is_leaving() -> bool:
-    """True if it is this task that was cancelled, not just the call it waits for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -19,7 +19,7 @@ from specsplit.model.split_lm import SplitLM, follow
 from specsplit.model.tensor_group import TensorGroup
 from specsplit.ranks.demand import EAGER, Demand, of_all
 from tests.model.sharded_work import PARENTS
-from tests.model.split_work import KEPT, LAYERS, PAGES
+from tests.model.split_work import KEPT, LAYERS, part_of
 from tests.support.graphs import RecordingCapturer, TorchStatic
 
 Run = Callable[[Sequence[Row]], list[torch.Tensor]]
@@ -85,9 +85,10 @@ def trial_turn(lm: CausalLM, group: TensorGroup) -> None:
 
 def served(group: TensorGroup, folder: Path, shares: Sequence[Sequence[Sequence[int]]]) -> Any:
     """For every way to share sequences out over the ranks, eagerly and captured: what a leader's steps gave. And what a process holds."""
-    lm, capturer = SplitLM.load_part(folder, group, num_pages=PAGES, page_size=4), RecordingCapturer()
+    lm, capturer = part_of(folder, group), RecordingCapturer()
     held = bytes_of(lm)
-    lm.capture_together(group, BUCKETS, LAYERS, capturer=capturer, attention=TorchStatic(lm))
+    with group.together():
+        lm.capture_graphs(BUCKETS, LAYERS, capturer=capturer, attention=TorchStatic(lm))
     made: list[list[Any]] = []
     if group.leads:
         lm.lead(group)
@@ -140,7 +141,7 @@ def ended(lm: SplitLM, group: TensorGroup) -> str:
 
 def dying(group: TensorGroup, folder: Path, victim: int, pause_s: float, when: str) -> str:
     """One process dies, or hangs for a while, between turns or in the middle of one -> what the others learn."""
-    lm = SplitLM.load_part(folder, group, num_pages=PAGES, page_size=4)
+    lm = part_of(folder, group)
 
     def die(*_: Any) -> None:
         time.sleep(pause_s)
@@ -157,7 +158,7 @@ def dying(group: TensorGroup, folder: Path, victim: int, pause_s: float, when: s
 
 def failing(group: TensorGroup, folder: Path, victim: int, where: str) -> list[str]:
     """What all processes learn when one of them runs out of memory in a turn, and how many do while all of them are there."""
-    lm = SplitLM.load_part(folder, group, num_pages=PAGES, page_size=4)
+    lm = part_of(folder, group)
 
     def fail(*_: Any) -> None:
         raise torch.OutOfMemoryError("none left")

@@ -29,7 +29,7 @@ KEPT = (0, 1, 4)
 
 
 def part_of(folder: Path, group: TensorGroup) -> SplitLM:
-    return SplitLM.load_part(folder, group, num_pages=PAGES, page_size=4)
+    return SplitLM.load(folder, mesh=group, split=group.processes, num_pages=PAGES, page_size=4, cpu_layers=False)
 
 
 def steps(lm: CausalLM) -> list[torch.Tensor]:
@@ -75,7 +75,8 @@ def led(group: TensorGroup, folder: Path) -> tuple[list[Any], int, int, int]:
 def led_captured(group: TensorGroup, folder: Path) -> tuple[list[Any], int, list[int]]:
     """As `led`, with captured forwards -> the leader's steps, how many captures there were, and which were replayed."""
     lm, capturer = part_of(folder, group), RecordingCapturer()
-    lm.capture_together(group, Buckets(32, 4), LAYERS, capturer=capturer, attention=TorchStatic(lm))
+    with group.together():
+        lm.capture_graphs(Buckets(32, 4), LAYERS, capturer=capturer, attention=TorchStatic(lm))
     if not group.leads:
         follow(lm, group)
         return [], capturer.captures, capturer.replayed
@@ -90,7 +91,8 @@ def lost_captured(group: TensorGroup, folder: Path, where: str) -> tuple[str, li
     """The others are missed behind a captured forward, or no graph can be launched -> what is learnt, and graphs held as it ends."""
     lm, capturer, held = part_of(folder, group), WatchedCapturer(), list[int]()
     group.before_parting(lambda: held.append(capturer.held))  # first said, so last done
-    lm.capture_together(group, Buckets(8, 1), capturer=capturer, attention=TorchStatic(lm))
+    with group.together():
+        lm.capture_graphs(Buckets(8, 1), capturer=capturer, attention=TorchStatic(lm))
     if where == "a launch":
         capturer.fail(torch.OutOfMemoryError("none left"))
     else:

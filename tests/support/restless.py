@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from specsplit.values import Plan
-from specsplit_verifier.adaptive.controller import StaticController
+from specsplit_verifier.adaptive.controller import Controller
 from specsplit_verifier.step import StepResult
 
 MOST_STEPS = 4
@@ -19,7 +19,7 @@ SMALL = Plan(num_steps=4, topk=4, num_draft_tokens=8)
 """Enough to be wrong about, and quickly drafted."""
 
 
-class RestlessController(StaticController):
+class RestlessController(Controller):
     """The Controller that draws plans on a seed. All it keeps of the launched one is how long to wait."""
 
     def __init__(self, seed: int, largest: Plan = LARGEST) -> None:

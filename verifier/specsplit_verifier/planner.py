@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from specsplit.ranks.lockstep import Agreed
 from specsplit.values import AS_SET, Control, Estimate, Plan, PlanChanges
-from specsplit_verifier.adaptive.controller import Controller, StaticController
+from specsplit_verifier.adaptive.controller import Controller
 from specsplit_verifier.budget import Spending
 from specsplit_verifier.chooser import StepChooser
 from specsplit_verifier.cost import StepCost
@@ -47,7 +47,7 @@ Controllers = Callable[[Control], Controller]
 
 def static(_: Control) -> Controller:
     """Whatever an operator wants, the plan stays as it was launched."""
-    return StaticController()
+    return Controller()
 
 
 class Planner:

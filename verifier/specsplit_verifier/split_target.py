@@ -38,17 +38,21 @@ def blaming(group: TensorGroup) -> Iterator[None]:
 
 def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
     """This process's part of the target, captured together with the others'. Raises LoadError if it cannot be served, and RankLost."""
-    part = SplitLM.load_part(
+    part = SplitLM.load(
         settings.model,
-        group,
+        mesh=group,
+        split=group.processes,
         num_pages=settings.kv_tokens // settings.page_size,
         page_size=settings.page_size,
         dtype=settings.dtype,
         device=settings.device,
         backend=settings.attention,
         kv_cache_dtype=settings.kv_cache_dtype,
+        cpu_layers=False,
     )
-    part.capture_together(group, Buckets.of(settings), captured_layers(settings.cuda_graph_layers, part))
+    layers = captured_layers(settings.cuda_graph_layers, part)
+    with group.together():
+        part.capture_graphs(Buckets.of(settings), layers)
     held = {"weight_bytes": weight_bytes(part.model), "kv_bytes": part.kv.nbytes}
     _log.info("loaded a part of the target", extra=fields(rank=group.number, of=group.count, **held))
     return part

@@ -5,7 +5,7 @@ from __future__ import annotations
 from specsplit.errors import InvalidRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import Adaptive, Control
-from specsplit_verifier.adaptive.controller import Controller, StaticController
+from specsplit_verifier.adaptive.controller import Controller
 from specsplit_verifier.adaptive.ema import EmaController
 from specsplit_verifier.adaptive.goodput import GoodputController
 from specsplit_verifier.adaptive.tiers_file import DEFAULT, read_tiers
@@ -18,7 +18,7 @@ def controller_for(settings: VerifierSettings, control: Control) -> Controller:
     """
     match control.adaptive or settings.controller:
         case Adaptive.STATIC:
-            return StaticController()
+            return Controller()
         case Adaptive.EMA:
             return _ema(settings)
         case Adaptive.GOODPUT:

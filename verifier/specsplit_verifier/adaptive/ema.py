@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specsplit.values import Estimate, Plan
+from specsplit.values import Plan
+from specsplit_verifier.adaptive.controller import Controller
 from specsplit_verifier.adaptive.tiers import Slot, Tier, first_tier, next_tier
 from specsplit_verifier.adaptive.tiers_file import TiersConfig
 from specsplit_verifier.step import StepResult
 
 
-class EmaController:
-    """The Controller of SGLang's tiers. Every slot of batch sizes has a tier of its own."""
-
-    @property
-    def chooser(self) -> None:
-        """Nobody chooses: a step takes all that the plan allows."""
+class EmaController(Controller):
+    """SGLang's tiers. Every slot of batch sizes has a tier of its own."""
 
     def __init__(self, config: TiersConfig, num_steps: int) -> None:
         """`num_steps`: the tier to begin with, in slots that have it. Launched plans must speculate."""
@@ -34,10 +31,6 @@ class EmaController:
         nodes = max(num_steps, round(num_steps * per_step))
         return replace(launched, num_steps=num_steps, num_draft_tokens=min(256, 1 + nodes))
 
-    def shown(self, plan: Plan) -> Plan:
-        """The plan itself."""
-        return plan
-
     def observe(self, result: StepResult) -> None:
         """Sessions whose request, or an older tier, gave them other steps do not count.
 
@@ -46,10 +39,6 @@ class EmaController:
         under = (part for part in result.sessions if part.plan.num_steps == self._steps)
         accepted = [part.accepted for part in under if part.attached or self._steps == 0]
         self._tiers[self._size] = next_tier(self._slot, self._settings, self._tier, accepted)
-
-    def estimate(self) -> Estimate | None:
-        """Tiers know nothing of what steps cost."""
-        return None
 
     @property
     def ema(self) -> float:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from specsplit.values import Estimate, Plan
+from specsplit_verifier.adaptive.controller import Controller
 from specsplit_verifier.chooser import StepChooser
 from specsplit_verifier.step import StepResult
 
@@ -19,8 +20,8 @@ STICKY: Final = 0.8
 """What is shown changes when what was spent lately is so far from it: more than a rounding, so that it does not flutter."""
 
 
-class GoodputController:
-    """The Controller that goes by committed tokens per second."""
+class GoodputController(Controller):
+    """Goes by committed tokens per second."""
 
     def __init__(self, max_draft_tokens: int) -> None:
         """`max_draft_tokens`: of a session in one step at most."""
@@ -30,7 +31,12 @@ class GoodputController:
         """num_steps and num_draft_tokens."""
         self._told: tuple[tuple[int, int], Plan, Plan] | None = None
         """What was shown when this was last asked, the plan that was asked for, and what is told of it: most sessions have the same."""
-        self.chooser: Final = StepChooser()
+        self._chooser = StepChooser()
+
+    @property
+    def chooser(self) -> StepChooser:
+        """What a step spends within the bounds."""
+        return self._chooser
 
     def plan(self, launched: Plan, sessions: int) -> Plan:
         """The bounds; a launched plan that does not speculate stays as it is."""
