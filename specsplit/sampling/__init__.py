@@ -6,7 +6,7 @@ from specsplit.sampling.batch import SamplingBatch, SamplingRows
 from specsplit.sampling.counts import TokenCounts
 from specsplit.sampling.filters import Filters, restrict
 from specsplit.sampling.noise import Noise, NoiseCache, gumbel
-from specsplit.sampling.pick import has_pick, likeliest_tokens, perturb, pick, pick_noisy
+from specsplit.sampling.pick import divisors_of, has_pick, likeliest_tokens, perturb, pick, pick_noisy
 
 __all__ = [
     "Filters",
@@ -15,6 +15,7 @@ __all__ = [
     "SamplingBatch",
     "SamplingRows",
     "TokenCounts",
+    "divisors_of",
     "gumbel",
     "has_pick",
     "likeliest_tokens",

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specsplit.model.transfer import on_device
@@ -100,18 +98,6 @@ class SamplingRows:
     def plain(self) -> bool:
         """True if every row is picked by its logits."""
         return not self.changed
-
-    @cached_property
-    def divisors(self) -> NDArray[np.float32] | None:
-        """The temperatures [N, 1] on the host; None: all are 1."""
-        temperatures: NDArray[np.float32] = self.temperatures.cpu().numpy()
-        return None if (temperatures == 1).all() else temperatures
-
-    @cached_property
-    def only_noisy(self) -> bool:
-        """True if every row is sampled, and nothing is done to its logits but that they are divided and get noise."""
-        whole = self.changed_at is None and self.sampled_at is None and bool(self.sampled)
-        return whole and self.filters.none and self.bias is None and self.penalties is None
 
     def of_sampled(self, values: Sequence[int]) -> Sequence[int]:
         """Take from the values [R] of every row those [N] of the sampled ones."""

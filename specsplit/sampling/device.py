@@ -81,7 +81,7 @@ class UnsentColumns(NamedTuple):
     filters: tuple[Ints, Ints, Floats, Floats] | None
 
     def sent(self, put: Put) -> Columns:
-        """Put all of it."""
+        """Send all columns with `put`."""
         filters = None if self.filters is None else tuple(put(each) for each in self.filters)
         return Columns(put(self.temperatures), put(self.streams), filters)
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specsplit.sampling.batch import SamplingRows
+from specsplit.sampling.batch import COLDEST, SamplingRows
 from specsplit.sampling.filters import restrict
 from specsplit.sampling.noise import Noise, gumbel
 
@@ -50,13 +50,25 @@ def pick(
     return _listed(_likeliest(logits).index_put((rows.changed_at,), changed))
 
 
-def pick_noisy(logits: Tensor, rows: SamplingRows, noise: Iterable[Tensor]) -> list[int | None]:
-    """`pick` on a CPU for rows that are `only_noisy`, with the noise [V] of each: the same numbers by half as many calls."""
+def divisors_of(temperatures: Sequence[float]) -> NDArray[np.float32] | None:
+    """What logits [R, V] are divided by at these temperatures, [R, 1], a greedy row by 1; None: all by 1."""
+    if all(temperature in (0, 1) for temperature in temperatures):
+        return None
+    return np.array([max(temperature, COLDEST) if temperature else 1 for temperature in temperatures], np.float32)[
+        :, None
+    ]
+
+
+def pick_noisy(
+    logits: Tensor, divisors: NDArray[np.float32] | None, noise: Iterable[Tensor | None]
+) -> list[int | None]:
+    """`pick` on a CPU for rows that are divided and get noise [V], or, if they are greedy, none: the same numbers by half as many calls."""
     with np.errstate(all="ignore"):  # what is no number has no pick
         own = logits.float().numpy()
-        noisy = own.copy() if rows.divisors is None else own / rows.divisors
+        noisy = own.copy() if divisors is None else own / divisors
         for row, added in zip(noisy, noise, strict=True):
-            row += added.numpy()  # noqa: PLW2901 (a view: it is added where it is)
+            if added is not None:
+                row += added.numpy()  # noqa: PLW2901 (a view: it is added where it is)
     return _likeliest_of(noisy)
 
 
@@ -128,7 +140,7 @@ def _likeliest_on_host(perturbed: Tensor) -> NDArray[np.int64]:
 
 
 def _on_host(perturbed: Tensor) -> NDArray[np.floating]:
-    """The same numbers as an array; numpy has no bfloat16."""
+    """The numbers as an array on the host, widened where their type is bfloat16, which numpy does not have."""
     return perturbed.numpy() if perturbed.dtype is torch.float32 else perturbed.to(_at_least_single(perturbed)).numpy()
 
 

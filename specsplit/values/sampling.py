@@ -90,6 +90,12 @@ class Sampling:
         return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
 
     @property
+    def noisy(self) -> bool:
+        """True if the pick is drawn from softmax(logits / T) as it is: no token is left out, biased or penalised."""
+        filtered = self.top_k or self.top_p < 1 or self.min_p
+        return not (self.greedy or filtered or self.logit_bias or self.penalised)
+
+    @property
     def plain(self) -> bool:
         """True if the pick is the argmax of the logits as they are."""
         return self.temperature == 0 and not self.logit_bias and not self.penalised

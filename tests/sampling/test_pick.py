@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit import sampling
-from specsplit.sampling import Filters, NoiseCache, SamplingBatch, TokenCounts, has_pick, restrict
+from specsplit.sampling import Filters, NoiseCache, SamplingBatch, has_pick, restrict
 from specsplit.values import MAX_TEMPERATURE, Sampling
 from tests.support.sampling import perturb, pick
 
@@ -110,11 +110,11 @@ def test_rows_that_get_noise_and_nothing_else_are_picked_the_same_by_fewer_calls
     logits, seeds, positions = logits.to(dtype), [1, 1, 2] * 3, [5, 6, 6, 7, 8, 8, 9, 9, 1]
     batch = SamplingBatch([Sampling(temperature=temperature, seed=seed) for seed in (1, 2)], ROW, torch.device("cpu"))
     rows = batch.rows([seed - 1 for seed in seeds])
-    assert rows.only_noisy
     noise = NoiseCache(10**6)
     expected = sampling.pick(logits, rows, positions, (), noise)
     before = logits.clone()
-    assert sampling.pick_noisy(logits, rows, map(noise.row, seeds, positions)) == expected
+    divisors = sampling.divisors_of([temperature] * 9)
+    assert sampling.pick_noisy(logits, divisors, map(noise.row, seeds, positions)) == expected
     assert expected[-3:] == [None] * 3 and None not in expected[:-3]
     assert torch.equal(logits.nan_to_num(), before.nan_to_num())
 
@@ -124,10 +124,16 @@ def test_rows_that_get_noise_and_nothing_else_are_picked_the_same_by_fewer_calls
 )
 def test_rows_with_something_else_than_noise_are_no_such_rows(more: dict[str, Any]) -> None:
     of = Sampling(temperature=1.0, seed=1)
-    counts = [None, TokenCounts(1) if "presence_penalty" in more else None]
-    batch = SamplingBatch([of, replace(of, **more)], ROW, torch.device("cpu"), counts)
-    assert not batch.rows([0, 1]).only_noisy
-    assert not SamplingBatch([of, Sampling()], ROW, torch.device("cpu")).rows([0, 1]).only_noisy
+    assert of.noisy and not replace(of, **more).noisy and not Sampling().noisy
+
+
+def test_greedy_rows_beside_noisy_ones_are_picked_by_their_logits() -> None:
+    logits, cpu, noise = torch.randn(4, ROW), torch.device("cpu"), NoiseCache(10**6)
+    samplings = [Sampling(), Sampling(temperature=0.7, seed=3), Sampling(), Sampling(temperature=1.2, seed=4)]
+    expected = sampling.pick(logits, SamplingBatch(samplings, ROW, cpu).rows(range(4)), [5, 6, 7, 8], (), noise)
+    added = [None, noise.row(3, 6), None, noise.row(4, 8)]
+    divisors = sampling.divisors_of([each.temperature for each in samplings])
+    assert sampling.pick_noisy(logits, divisors, added) == expected
 
 
 def test_nodes_of_one_session_at_one_depth_share_their_noise() -> None:

@@ -9,13 +9,22 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from specsplit.sampling import NoiseCache, SamplingBatch, SamplingRows, TokenCounts, likeliest_tokens, pick, pick_noisy
+from specsplit.sampling import (
+    NoiseCache,
+    SamplingBatch,
+    SamplingRows,
+    TokenCounts,
+    divisors_of,
+    likeliest_tokens,
+    pick,
+    pick_noisy,
+)
 from specsplit.values import Sampling
 from specsplit_verifier.step import TreeInput
 
 NOISE_BYTES = 64 * 2**20  # rows of noise kept: the next step asks again for most positions of this one
 MOST_SHAPES = 64
-"""Of forwards of the same sessions, whose indices are kept."""
+"""Shapes of forwards of the same sessions whose row indices are kept, at most."""
 
 Pick: TypeAlias = Callable[[Tensor], list[int | None]]
 """Logits [n, V] behind every token of the drafts, end to end -> the n tokens picked; None where there is no pick."""
@@ -78,28 +87,39 @@ class Sampler:
         """How to pick behind these drafts. To be asked before their forward: the noise is made beside it."""
         if all(tree.sampling.plain for tree in trees):
             return likeliest_tokens
+        if self._device.type == "cpu" and all(tree.sampling.plain or tree.sampling.noisy for tree in trees):
+            return self._noisy(trees)
         rows = self._rows.of(trees)
         positions = [position + 1 for tree in trees for position in tree.draft.positions]
-        sampled_at, noise, made = rows.of_sampled(positions), self._noise, None
-        if not noise.has(rows.seeds, sampled_at):
-            made = self._beside.submit(noise.warm, rows.seeds, sampled_at, self._vocab_size, self._device)
-        if self._device.type == "cpu" and rows.only_noisy:
-
-            def noisy(logits: Tensor) -> list[int | None]:
-                if made is not None:
-                    made.result()
-                return pick_noisy(logits, rows, map(noise.row, rows.seeds, sampled_at))
-
-            return noisy
-        paths = paths_of(trees)
+        made, paths = self._make(rows.seeds, rows.of_sampled(positions)), paths_of(trees)
 
         @torch.inference_mode()
         def sampled(logits: Tensor) -> list[int | None]:
-            if made is not None:
-                made.result()
-            return pick(logits, rows, positions, paths, noise)
+            made()
+            return pick(logits, rows, positions, paths, self._noise)
 
         return sampled
+
+    def _noisy(self, trees: Sequence[TreeInput]) -> Pick:
+        """How to pick where no row needs more than noise: without an index of the rows, which steps of many sessions seldom share."""
+        seeds = [None if tree.sampling.greedy else tree.sampling.seed for tree in trees for _ in tree.draft.tokens]
+        positions = [position + 1 for tree in trees for position in tree.draft.positions]
+        divisors = divisors_of([tree.sampling.temperature for tree in trees for _ in tree.draft.tokens])
+        drawn = [(seed, position) for seed, position in zip(seeds, positions, strict=True) if seed is not None]
+        made, row = self._make(*zip(*drawn, strict=True)), self._noise.row
+
+        def noisy(logits: Tensor) -> list[int | None]:
+            made()
+            noise = (None if seed is None else row(seed, at) for seed, at in zip(seeds, positions, strict=True))
+            return pick_noisy(logits, divisors, noise)
+
+        return noisy
+
+    def _make(self, seeds: Sequence[int], positions: Sequence[int]) -> Callable[[], None]:
+        """Begin to make the noise that is missing -> waits for it."""
+        if self._noise.has(seeds, positions):
+            return lambda: None
+        return self._beside.submit(self._noise.warm, seeds, positions, self._vocab_size, self._device).result
 
 
 def paths_of(trees: Sequence[TreeInput]) -> list[Sequence[int]]:
