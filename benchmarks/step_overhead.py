@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
+from math import nan
 
 from matplotlib.figure import Figure
 
@@ -15,7 +16,7 @@ from benchmarks.report import Row
 from benchmarks.spread import percentile
 from specsplit.cli.folders import drafts_beside
 from specsplit.settings import DrafterSettings, VerifierSettings
-from specsplit.values import DrafterKind, Endpoint, Sampling
+from specsplit.values import Adaptive, DrafterKind, Endpoint, Sampling
 from specsplit_verifier.step import StepResult
 from specsplit_verifier.verifier import Verifier
 
@@ -23,11 +24,18 @@ PROMPT, NEW = 64, 128
 AIMS_MS = {1: 0.7, 16: 3.0}
 TEMPERATURES = (0.0, 1.0)
 KINDS = (DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKind.EAGLE3)
+CONTROLLERS = (Adaptive.GOODPUT, Adaptive.STATIC)
+PART = 0.75
+"""Share of the sessions of a batch: steps in which fewer take part are not counted."""
 COLUMNS = {
-    "batch": "batch", "drafter": "drafter", "temperature": "T", "steps": "steps",
-    "host_p50_ms": "host p50, ms", "host_p90_ms": "host p90, ms", "aim_ms": "aim for p50, ms",
-    "forward_p50_ms": "forward p50, ms", "tokens_p50": "tokens in a step", "accept_length": "accept_length",
+    "batch": "batch", "controller": "adaptive", "drafter": "drafter", "temperature": "T", "steps": "steps",
+    "host_p50_ms": "host p50, ms", "host_p90_ms": "host p90, ms", "aim_ms": "aim for p50, ms", "forward_p50_ms": "forward p50, ms",
+    "drafted": "steps with drafts", "drafted_host_p50_ms": "their host p50, ms", "drafted_tokens_p50": "their tokens",
+    "accept_length": "accept_length",
 }  # fmt: skip
+
+Cell = tuple[int, str, float]
+"""(sessions, drafter, temperature)."""
 
 
 async def _round(
@@ -38,41 +46,51 @@ async def _round(
     temperature: float,
     drafter: Endpoint | None,
 ) -> list[StepResult]:
-    """All `prompts` at once; of the `steps` that come, those in which every session took part."""
+    """All `prompts` at once; of the `steps` that come, those in which enough sessions took part and no prompt was read."""
     steps.clear()
     samplings = [Sampling(temperature=temperature, seed=number) for number in range(len(prompts))]
     await asyncio.gather(
         *(generate(verifier, request(p, new, s, drafter)) for p, s in zip(prompts, samplings, strict=True))
     )
-    return [step for step in steps if len(step.sessions) == len(prompts) and not step.costs.prefill_tokens]
+    enough = [step for step in steps if len(step.sessions) >= PART * len(prompts)]
+    return [step for step in enough if not step.costs.prefill_tokens]
 
 
-def _row(batch: int, name: str, temperature: float, records: list[StepResult]) -> Row:
+def _row(controller: Adaptive, cell: Cell, records: list[StepResult]) -> Row:
+    batch, name, temperature = cell
     host, sessions = [r.costs.host_us / 1e3 for r in records], sum(len(r.sessions) for r in records)
+    drafted = [r.costs for r in records if r.costs.tokens > len(r.sessions)]
     return {
-        "batch": batch, "drafter": name, "temperature": temperature, "steps": len(records), "aim_ms": AIMS_MS[batch],
-        "host_p50_ms": percentile(host, 50), "host_p90_ms": percentile(host, 90),
-        "forward_p50_ms": percentile([r.costs.forward_us / 1e3 for r in records], 50),
-        "tokens_p50": percentile([r.costs.tokens for r in records], 50),
+        "batch": batch, "controller": controller.value, "drafter": name, "temperature": temperature, "steps": len(records),
+        "aim_ms": AIMS_MS[batch], "host_p50_ms": percentile(host, 50), "host_p90_ms": percentile(host, 90),
+        "forward_p50_ms": percentile([r.costs.forward_us / 1e3 for r in records], 50), "drafted": len(drafted),
+        "drafted_host_p50_ms": percentile([each.host_us / 1e3 for each in drafted], 50) if drafted else "",
+        "drafted_tokens_p50": percentile([each.tokens for each in drafted], 50) if drafted else "",
         "accept_length": (sum(r.accepted for r in records) + sessions) / max(1, sessions),
     }  # fmt: skip
 
 
-async def _measure(context: Context, drafters: dict[str, Endpoint | None]) -> list[Row]:
+async def _measure(context: Context, controller: Adaptive, drafters: dict[str, Endpoint | None]) -> list[Row]:
     new, repeats = (48, 1) if context.quick else (NEW, 3)
     prompts = held_out(context.target, PROMPT, 16).tolist()
     cells = [(batch, name, t) for batch in AIMS_MS for name in drafters for t in TEMPERATURES]
-    records: dict[tuple[int, str, float], list[StepResult]] = {cell: [] for cell in cells}
-    async with rank(VerifierSettings(model=context.target, max_sessions=16)) as verifier:
+    records: dict[Cell, list[StepResult]] = {cell: [] for cell in cells}
+    async with rank(VerifierSettings(model=context.target, max_sessions=16, adaptive=controller)) as verifier:
         steps = recorded(verifier)
-        with context.progress("step_overhead", len(cells) * (repeats + 1)) as advance:
+        with context.progress(f"step_overhead {controller}", len(cells) * (repeats + 1)) as advance:
             for repeat in range(repeats + 1):
                 for batch, name, temperature in cells:
                     chosen = [prompts[(repeat + i) % 16] for i in range(batch)]
                     made = await _round(verifier, steps, chosen, new, temperature, drafters[name])
                     records[batch, name, temperature] += made if repeat else []  # the first round warms up
                     advance(f"batch {batch}, {name}")
-    return [_row(*cell, made) for cell, made in records.items()]
+    return [_row(controller, cell, made) for cell, made in records.items()]
+
+
+def _late(row: Row) -> bool:
+    """Whether its steps, or those with drafts alone, take longer than they should."""
+    took = (row["host_p50_ms"], row["drafted_host_p50_ms"] or 0.0)
+    return max(took) > row["aim_ms"]  # pyright: ignore[reportArgumentType, reportOperatorIssue]
 
 
 def _settings(context: Context, kind: DrafterKind) -> DrafterSettings:
@@ -85,25 +103,32 @@ def run(context: Context) -> None:
     with ExitStack() as stack:
         drafters: dict[str, Endpoint | None] = {"none": None}
         drafters |= {kind.value: stack.enter_context(process_of(_settings(context, kind))) for kind in KINDS}
-        rows = asyncio.run(_measure(context, drafters))
+        rows: list[Row] = []
+        for controller in CONTROLLERS:
+            rows += asyncio.run(_measure(context, controller, drafters))
+            drafters.pop("none", None)  # without one all controllers do the same
+    rows.sort(key=lambda row: int(str(row["batch"])))
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots(1, len(AIMS_MS))
         for panel, (batch, aim) in zip(axes, AIMS_MS.items(), strict=True):
             here = [r for r in rows if r["batch"] == batch]
-            names = [f"{r['drafter']}\nT={r['temperature']:g}" for r in here]
+            names = [f"{r['drafter']}, {r['controller']}, T={r['temperature']:g}" for r in here]
             panel.bar(names, [r["host_p90_ms"] for r in here], color="lightgray", label="p90")
             panel.bar(names, [r["host_p50_ms"] for r in here], label="p50")
+            panel.plot(names, [r["drafted_host_p50_ms"] or nan for r in here], "kx", label="p50 with drafts")
             panel.axhline(aim, color="black", linestyle="--", label="aim for p50")
             panel.set_title(f"batch {batch}")
-            panel.tick_params(axis="x", labelsize=7)
+            panel.tick_params(axis="x", labelsize=7, rotation=90)
         axes[0].set_ylabel("host time per step, ms")
         axes[0].legend(fontsize=8)
 
-    late = [r for r in rows if r["host_p50_ms"] > r["aim_ms"]]  # pyright: ignore[reportOperatorIssue]
+    late = [r for r in rows if _late(r)]
     notes = [
-        f"Aim: p50 <= {AIMS_MS[1]:g} ms at batch 1 and <= {AIMS_MS[16]:g} ms at batch 16: "
+        f"Aim: p50 <= {AIMS_MS[1]:g} ms at batch 1 and <= {AIMS_MS[16]:g} ms at batch 16, of all steps and of those with drafts: "
         f"{'met' if not late else f'missed in {len(late)} rows'}.",
+        "goodput takes the root alone where drafts would not pay, which is often so with a target this quick; static has the plan of the "
+        f"settings, and more steps with drafts. Steps of batch 16 have {PART:.0%} of its sessions at least.",
         "Host time: everything on the engine thread but the forward and waiting for a drafter. "
         "The drafter is another process on the same machine.",
     ]
