@@ -18,7 +18,7 @@ class Account:
 
     calls: float = 0.0
     forward_s: float = 0.0
-    """In the target's forward."""
+    """Seconds in the target's forward."""
     drafting_s: float = 0.0
     """In the draft model's forward, or waiting for a drafter in another process."""
     host_s: float = 0.0

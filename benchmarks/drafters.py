@@ -44,7 +44,7 @@ class Measured:
     """What one drafter gave with one tree at one temperature, a figure per prompt."""
 
     lengths: list[float] = field(default_factory=list)
-    """accept_length."""
+    """The accept_length of every prompt."""
     firsts: list[float] = field(default_factory=list)
     """Share of the steps in which at least one draft was accepted; with topk 1 that is how often the first choice was right."""
 

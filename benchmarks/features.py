@@ -60,7 +60,7 @@ class Way:
         return self.format.value + (", projected" if self.projected else "")
 
     def layout(self, hidden_size: int) -> FeatureLayout:
-        """Of a row of three layers."""
+        """The layout of a row of three layers."""
         need = FeatureNeed(tuple(range(LAYERS)), hidden_size, self.format)
         if self.projected:
             need = replace(need, projection="fc", projected_size=hidden_size)
@@ -74,11 +74,11 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
     """Decodes what comes and says so. The open event of a session tells its layout."""
 
     async def GetDrafterInfo(self, request: object, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802 (the name is the protocol's)
-        """Nobody asks."""
+        """Refuse: nobody asks."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this reads features and nothing else")
 
     async def Draft(self, request_iterator: AsyncIterator[Any], context: object) -> AsyncIterator[Any]:  # noqa: N802 (the name is the protocol's)
-        """One stream."""
+        """Read one stream."""
         layouts: dict[int, FeatureLayout] = {}
         async for request in request_iterator:
             for session, event in wire.draft_request_events(request):

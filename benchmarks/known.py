@@ -17,7 +17,7 @@ from specsplit.values import Sampling
 from specsplit_verifier.verifier import Verifier
 
 WIDTHS = (1, 9, 16, 33, 64, 120)
-"""Of the prompts, in tokens."""
+"""Lengths of the prompts, in tokens."""
 TEMPERATURE = 0.8
 
 

@@ -80,7 +80,7 @@ def _assisted(model: LlamaForCausalLM, clock: ForwardClock, draft: LlamaForCausa
 
 
 def generators_on(device: str, dtype: torch.dtype, target: Path, draft: Path, layers: int) -> dict[str, Generate]:
-    """The same on a device, by name. Accounts are of the host's time alone: a forward returns before the device is done."""
+    """The ways of `generators` on a device. Accounts are of the host's time alone: a forward returns before the device is done."""
     model = _load(target, layers, dtype, device)
     clock = ForwardClock(model)
     alone = _Clocks(clock)

@@ -55,7 +55,7 @@ class Report:
             console.print(f"- {note}", highlight=False, markup=False)
 
     def markdown(self) -> str:
-        """The same as Markdown, with the machine and the command below."""
+        """The report as Markdown, with the machine and the command below."""
         lines = [
             f"# {self.title}",
             "",

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def sum_of(metrics: str, name: str) -> float:
-    """Of all samples of that name, whatever their labels."""
+    """The sum of all samples of that name, whatever their labels."""
     return sum(value for sample, value in samples(metrics) if sample == name)
 
 

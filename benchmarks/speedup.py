@@ -42,7 +42,7 @@ COLUMNS = {
 
 
 class Made(NamedTuple):
-    """One text."""
+    """One text that was generated."""
 
     tokens: list[int]
     seconds: float
@@ -61,11 +61,11 @@ class Subject:
     """What is measured: a target, and what it is asked."""
 
     name: str
-    """Of the files of its results."""
+    """The stem of the names of its result files."""
     title: str
     target: Path
     draft: Path | None
-    """For assistant_model."""
+    """The folder of the draft model, for assistant_model."""
     layers: int
     """The target is inflated to so many; 0 leaves it as it is."""
     prompts: list[list[int]]

@@ -70,7 +70,7 @@ def part(grow: Grow, of: slice) -> Grow:
 
 
 def below(grow: Grow, parent: int) -> Grow:
-    """The same tree below a node."""
+    """The tree of `grow` below a new node, `parent`."""
     ids = [parent, *(node_id + parent for node_id in grow.ids)]
     return Grow(0, ids, [0, *(above + parent for above in grow.parents)], [BRANCHING, *grow.tokens], [0.0, *grow.edges])
 
@@ -84,7 +84,7 @@ def mirrored(grow: Grow) -> Mirror:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Seconds."""
+    """Seconds that the call takes."""
     started = time.perf_counter()
     call()
     return time.perf_counter() - started

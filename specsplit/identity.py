@@ -17,7 +17,7 @@ class CallerRole(StrEnum):
     """What a caller may be to a server."""
 
     CLIENT = "client"
-    """Sends requests."""
+    """A program that sends requests."""
     MEMBER = "member"
     """A coordinator, verifier or drafter of the cluster."""
     OPERATOR = "operator"
@@ -29,7 +29,7 @@ class Identity:
     """A caller that a server knows."""
 
     name: str
-    """As the operator wrote it; empty: nobody was asked."""
+    """The caller's name as the operator wrote it; empty: nobody was asked."""
     roles: frozenset[CallerRole]
 
 

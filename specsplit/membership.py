@@ -32,7 +32,7 @@ class GroupRank:
     group_id: str
     """Drawn by rank 0 when the group starts, so that a group that has started anew is another one."""
     rank: int
-    """From 0."""
+    """Number of the rank, from 0."""
     size: int
     """How many ranks there are."""
 
@@ -89,11 +89,11 @@ class RankState(StrEnum):
     """What a rank of a group does."""
 
     BUSY = "busy"
-    """It steps sessions of its own."""
+    """The rank steps sessions of its own."""
     IDLE = "idle"
-    """It has no session, and steps with the others."""
+    """The rank has no session, and steps with the others."""
     PARKED = "parked"
-    """Neither it nor another rank of its group steps."""
+    """Neither the rank nor another of its group steps."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Draining:
 
 
 Report = Register | Heartbeat | Draining | WaveReport
-"""From a member."""
+"""What a member sends to the coordinator."""
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ class StepCosts:
     """Where the time went since the step before, and what was lost to drafters. Moments are seconds of the clock."""
 
     tokens: int
-    """In the forward."""
+    """Tokens in the forward."""
     kv_tokens: int
-    """That it reads the KV of, its own included; of every session's text once."""
+    """Tokens whose KV the forward reads, its own included; those of a session's text once."""
     prefill_tokens: int
     recomputed_tokens: int
     """Committed tokens run once more, for features that a drafter lacks."""
@@ -97,7 +97,7 @@ class SessionStep:
     """What one step was to a session that brought a tree, the root alone included, in numbers."""
 
     plan: Plan
-    """What it stepped under."""
+    """The plan that the session stepped under."""
     attached: bool
     """True if it had a drafter, and a plan to draft by."""
     drafted: int
@@ -105,7 +105,7 @@ class SessionStep:
     depth: int
     """The depth of the deepest of them below the root; 0 without any."""
     accepted: int
-    """num_correct_drafts."""
+    """Nodes accepted in the step (num_correct_drafts)."""
     committed: int
     """Tokens that its caller gets; at a stop fewer than `accepted` + 1."""
     hit: bool | None
@@ -143,7 +143,7 @@ class Eager(StrEnum):
     SIZE = "size"
     """More tokens or rows than the largest graph takes."""
     LAYOUT = "layout"
-    """Its pages or masks are more than the memory for them holds."""
+    """The pages or masks of the forward are more than the memory for them holds."""
     LAYERS = "layers"
     """Hidden states are wanted that no graph leaves."""
     FIRST = "first"
@@ -172,7 +172,7 @@ class GraphStatistics:
     """Forwards that were none, by reason."""
 
     def beside(self, other: GraphStatistics) -> GraphStatistics:
-        """Both together."""
+        """The sums of these statistics and the other's."""
         return GraphStatistics(
             self.captured + other.captured,
             self.nbytes + other.nbytes,
@@ -186,19 +186,19 @@ class DrafterStatistics:
     """What a drafter has done and holds."""
 
     sessions: int
-    """Open now."""
+    """Sessions that are open now."""
     streams: int
-    """Open now."""
+    """Streams that are open now."""
     expansions: int
-    """Since start."""
+    """Expansions since start."""
     expanded_nodes: int
-    """Since start, roots included."""
+    """Nodes expanded since start, roots included."""
     pushed_nodes: int
-    """Since start."""
+    """Nodes sent to verifiers since start."""
     commits: int
-    """Applied since start."""
+    """Commits applied since start."""
     committed_nodes: int
-    """Nodes that these accepted."""
+    """Nodes that these commits accepted."""
     used_pages: int
     total_pages: int
     """0: the kind keeps no KV."""

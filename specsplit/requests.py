@@ -65,7 +65,7 @@ class GenerateRequest:
     request_id: str = ""
     """For logs and traces. Empty: the coordinator draws one."""
     sampling: Sampling = field(default_factory=Sampling)
-    """Its seed counts only if `seeded`."""
+    """How tokens are picked. The seed in it counts only if `seeded`."""
     seeded: bool = False
     """False: the coordinator draws a seed and returns it."""
     stopping: Stopping = field(default_factory=Stopping)
@@ -81,7 +81,7 @@ class GenerateRequest:
     resume_from: tuple[int, ...] = ()
     """Tokens of the answer that the caller has already, from the front, of the same request: only the rest is generated and streamed."""
     priority: int = 0
-    """Of those that wait the higher is served first."""
+    """Among requests that wait, those of higher priority are served first."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)

@@ -44,13 +44,12 @@ class Scheme(Protocol):
 
 
 class SharedNoise:
-    """Both sides add the same Gumbel noise and take the largest (design.md, "Sampling"; arXiv 2408.07978, 2506.05632)."""
+    """Draft and target add the same Gumbel noise and take the largest (design.md, "Sampling"; arXiv 2408.07978, 2506.05632)."""
 
     name = "shared noise"
     confident = True
 
     def scores(self, draft: Tensor, temperature: float, seed: int, position: int) -> Tensor:
-        """Perturbed logits."""
         return (
             draft if temperature == 0 else draft / temperature + gumbel([seed], [position], len(draft), draft.device)[0]
         )

@@ -22,7 +22,7 @@ class Size:
 
     callers: int
     requests: int
-    """Of every phase."""
+    """Requests of every phase."""
 
 
 class Bench:
@@ -39,7 +39,7 @@ class Bench:
         )
         self._known = self._calibrations()
         self._runs: dict[str, Run] = {}
-        """Of contenders, by name: two runs of the same are the same."""
+        """Runs by the contender's name: two runs of one contender are the same."""
 
     def run(self, contender: Contender, prepare: Callable[[Laboratory], None] | None = None) -> Run:
         """Run a contender; `prepare` may arrange for something to happen meanwhile."""

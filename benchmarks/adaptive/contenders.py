@@ -15,7 +15,7 @@ class Contender:
     name: str
     policy: Policy = Policy.STATIC
     plan: PlanChanges = field(default_factory=PlanChanges)
-    """Of every request; a controller needs one that says nothing."""
+    """The plan of every request; a controller needs one that says nothing."""
     waits: bool = True
     """False if it is an oracle that never waits for drafters."""
 

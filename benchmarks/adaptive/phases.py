@@ -19,7 +19,7 @@ class Phase:
 
     name: str
     trace: Trace
-    """Its requests are sent again and again."""
+    """The recorded requests, which are sent again and again."""
 
 
 class PhasedSource:
@@ -51,7 +51,6 @@ class PhasedSource:
         ]
 
     def truth(self, request: DecodeRequest) -> range:
-        """The positions."""
         return self._replayed.truth(request)
 
     def _request(self, number: int, scenario: Scenario, share: float) -> DecodeRequest:

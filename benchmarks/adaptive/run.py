@@ -21,14 +21,14 @@ class StepTaken:
     """One step of a run."""
 
     phase: int
-    """Of the session in the middle, if they stand in order of their phases."""
+    """The phase of the session in the middle, if sessions stand in order of their phases."""
     seconds: float
     """Since the end of the step before: waits, and prompts that were read alone, included."""
     committed: int
     sessions: int
     drafted: int
     plan: PlanInForce
-    """Of most of its sessions."""
+    """The plan of most of its sessions."""
 
 
 @dataclass(frozen=True)

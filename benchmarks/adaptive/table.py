@@ -14,7 +14,7 @@ from benchmarks.adaptive.switching import Switching, around
 from benchmarks.report import Row
 
 POINTS = 60
-"""Of a curve."""
+"""Points of a curve."""
 FIRST = 40
 """Steps after a change of text that are looked at: how soon a plan follows."""
 CONTROLLED = [contender.name for contender in CONTROLLERS]

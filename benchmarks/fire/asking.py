@@ -30,9 +30,9 @@ class Asking:
     def __init__(self, known: Known, asked: Asked, stillness: Stillness) -> None:
         self.asked = asked
         self.sent = 0
-        """Times."""
+        """How many times the request was sent."""
         self.tokens: list[list[int]] = []
-        """Of every choice, so far."""
+        """Tokens of every choice, so far."""
         self.moved_at = 0.0
         """When something came last, by time.monotonic(); 0: nothing has."""
         self.drafted_at = 0.0
@@ -44,7 +44,7 @@ class Asking:
 
     @property
     def received(self) -> int:
-        """Tokens."""
+        """Tokens of all choices, so far."""
         return sum(map(len, self.tokens))
 
     async def outcome(self, client: AsyncClient) -> tuple[Outcome, str]:

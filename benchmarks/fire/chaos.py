@@ -29,7 +29,7 @@ VERIFIERS, CALLERS = 2, 6
 SAMPLE_S: Final = 2.0
 _POLL_S: Final = 0.1
 AFTERWARDS: Final = 2 * CALLERS
-"""So many requests end with their text after the last fault; no more than CALLERS of them were sent before its end."""
+"""How many requests end with their text after the last fault; no more than CALLERS of them were sent before its end."""
 SLOWEST_S: Final = 60.0
 """A fault takes no longer on average, with all that is started again."""
 PLACES: Final = (Service.COORDINATOR, *(Service.VERIFIER,) * VERIFIERS, *(Service.DRAFTER,) * len(DRAFTERS))
@@ -54,7 +54,7 @@ def run(fire: Fire, seconds: float) -> Findings:
 
 
 def expected_kinds(seconds: float) -> int:
-    """So many kinds of faults have to strike in so long; each comes once before any comes again."""
+    """How many kinds of faults have to strike in `seconds`; each comes once before any comes again."""
     kinds = len(set(PLACES)) * len(Deed)
     return min(kinds, max(1, int(seconds / SLOWEST_S)))
 

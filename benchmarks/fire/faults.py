@@ -42,16 +42,16 @@ _FOR_S: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One deed."""
+    """One deed that is done to one process."""
 
     service: Service
     deed: Deed
     place: int
-    """Which of the processes of that service."""
+    """The process that it is done to, by its place among those of the service."""
     pause_s: float
-    """Before it, with everybody there."""
+    """Seconds before the deed, with everybody there."""
     for_s: float
-    """Until it goes on, or, from when it has ended, until another is started in its place."""
+    """Seconds until the process goes on, or, from when it has ended, until another is started in its place."""
     joined: bool
     """Another fault follows while this one lasts."""
 

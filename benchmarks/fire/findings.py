@@ -9,7 +9,7 @@ from benchmarks.report import Row
 
 @dataclass
 class Findings:
-    """Of one part."""
+    """What one part has found."""
 
     part: str
     rows: list[Row] = field(default_factory=list[Row])

@@ -36,7 +36,7 @@ class Fire:
     seed: int
     """Decides everything that is drawn."""
     folder: Path
-    """Of this run, below build/fire."""
+    """The folder of this run, below build/fire."""
     ending: Ending = field(default_factory=Ending)
 
     def say(self, line: str) -> None:

@@ -33,12 +33,12 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     RSS: Bound(1.0, 32.0), DESCRIPTORS: Bound(0.5, 12.0), THREADS: Bound(0.5, 8.0), TASKS: Bound(1.0, 40.0),
     SESSIONS: Bound(0.5, 8.0), PAGES: Bound(4.0, 200.0),
 }  # fmt: skip
-"""RSS in MiB."""
+"""The bounds of every amount, RSS in MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Of one amount in one life, behind the warm-up."""
+    """How one amount grew in one life, behind the warm-up."""
 
     life: Life
     what: str
@@ -57,7 +57,7 @@ class Growth:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the line that fits best, in y for each x; 0 if all x are the same."""
+    """The slope of the line that fits best, in y for each x; 0 if all x are the same."""
     mean_x = sum(x for x, _ in points) / len(points)
     mean_y = sum(y for _, y in points) / len(points)
     spread = sum((x - mean_x) ** 2 for x, _ in points)

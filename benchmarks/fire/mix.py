@@ -38,23 +38,23 @@ _PATIENCE_S: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request."""
+    """One request that a caller is to send."""
 
     text: int
     """Which of the known texts."""
     new: int
-    """Tokens of it."""
+    """Tokens of the text that are asked for."""
     n: int
-    """Choices."""
+    """Number of choices."""
     drafter: str | None
     plan: PlanChanges
     manner: Manner
     patience_s: float
-    """Of a slow reader between messages, of who cancels until he does, of a deadline the deadline itself."""
+    """Seconds between two messages of a slow reader, or until a caller cancels, or until the deadline."""
     resumes: bool
-    """He asks for the rest of an answer that breaks with UNAVAILABLE, or again where nothing had come."""
+    """True if the caller asks for the rest of an answer that breaks with UNAVAILABLE, or again where nothing had come."""
     pause_s: float
-    """From the end of his last request."""
+    """Seconds from the end of the caller's last request."""
 
 
 def requests(chance: random.Random, texts: int, longest: int) -> Iterator[Asked]:
@@ -109,9 +109,9 @@ class Mute:
     after_s: float
     kind: Silence
     server: float
-    """Which of the processes that have such a call, as a share of them."""
+    """The process, as a share of those that have such a call."""
     holds_s: float
-    """Until he hangs up."""
+    """Seconds until the client hangs up."""
 
 
 def mutes(chance: random.Random) -> Iterator[Mute]:

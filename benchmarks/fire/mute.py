@@ -21,14 +21,14 @@ class Mutes:
         self._draws = draws
 
     async def run(self) -> None:
-        """Open them, each beside the others."""
+        """Open mute clients, each beside the others."""
         async with asyncio.TaskGroup() as all_of_them:
             for mute in self._draws:
                 await asyncio.sleep(mute.after_s)
                 all_of_them.create_task(self._open(mute))
 
     async def _open(self, mute: Mute) -> None:
-        """One of them. That the server is gone, or hangs up first, is as good."""
+        """Open one mute client. That the server is gone, or hangs up first, is as good."""
         address = self._address(mute)
         if not address:  # it is being started
             return

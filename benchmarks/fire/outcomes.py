@@ -50,7 +50,7 @@ class Tally:
 
     @property
     def told(self) -> str:
-        """One line."""
+        """The outcomes in one line."""
         return ", ".join(f"{self.counts[each]} {each}" for each in Outcome if self.counts[each]) or "none is over"
 
     def report(self, findings: Findings) -> None:

@@ -24,9 +24,9 @@ class Recoveries:
     """Seconds by what was measured."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    """Of faults that had no other beside them."""
+    """Seconds after faults that had no other beside them, by what was measured."""
     missed: int = 0
-    """Such faults that there was nothing to measure by: no request ran that had begun to come and was read as it came."""
+    """Faults with no other beside them and nothing to measure by: no request ran that had begun to come and was read as it came."""
     standstills: list[str] = field(default_factory=list[str])
     """A sentence on each fault, alone or not, after which requests stood still for STANDSTILL_S or longer."""
 
@@ -56,7 +56,7 @@ class Recoveries:
 
 
 def steady(running: Collection[Asking]) -> list[Asking]:
-    """Those of the requests that have begun to come, and are read as they come."""
+    """The requests that have begun to come, and are read as they come."""
     return [each for each in running if each.moved_at and each.asked.manner is Manner.READ]
 
 

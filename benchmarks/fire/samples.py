@@ -42,7 +42,7 @@ class Life:
 
 @dataclass
 class Samples:
-    """Of every process, what it held by the time."""
+    """What every process held, by the time."""
 
     lives: dict[Life, list[tuple[float, dict[str, float]]]] = field(default_factory=dict)
     """(seconds by time.monotonic(), amounts by name)."""

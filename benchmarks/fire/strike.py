@@ -28,7 +28,7 @@ CONTINUED: Final = "from when it is continued to the first token"
 
 @dataclass(frozen=True)
 class Strike:
-    """It strikes `child`, which is the process that `fault` names."""
+    """The strike of `fault` at `child`, the process that it names."""
 
     fault: Fault
     child: Child
@@ -58,7 +58,7 @@ class Strike:
                 await self._went_on()
 
     async def _replaced(self) -> None:
-        """It ends, and after a while another one listens in its place."""
+        """End the process, and after a while have another one listen in its place."""
         if self.fault.deed is Deed.KILL:
             await asyncio.to_thread(self.child.kill)
         else:
@@ -70,7 +70,7 @@ class Strike:
         await asyncio.to_thread(self.cluster.revive(self.child).wait_listening, START_S)
 
     async def _stopped(self) -> None:
-        """It does nothing for a while."""
+        """Stop the process for a while."""
         self.child.suspend()
         try:
             await asyncio.sleep(self.fault.for_s)

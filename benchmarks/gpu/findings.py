@@ -39,7 +39,7 @@ class Skipped:
 
 @dataclass
 class Findings:
-    """Of one part or of several."""
+    """What one part, or several, have found."""
 
     part: str = ""
     figures: list[Figure] = field(default_factory=list)

@@ -20,7 +20,7 @@ class Scale:
     committed: int = 1024
     """Tokens in front of a tree whose KV is read, where the target's context has room."""
     repeats: int = 40
-    """Of a step of one size, and of a copy."""
+    """How often a step of one size is measured, and a copy."""
     copy_bytes: tuple[int, ...] = (256 << 20, 4 << 30)
     layers: int = 32
     """The pocket target is inflated to so many: as many as an 8B model has, against a head's one."""

@@ -13,7 +13,7 @@ from specsplit.model import Geometry, KVCache
 from specsplit.model.flashinfer_attention import FlashInferAttention, obstacle
 
 HEAD_DIMS = (64, 128)
-"""Of the 1B target and of the 8B one."""
+"""Head dimensions of the 1B target and of the 8B one."""
 
 
 def kernels(job: Job) -> None:

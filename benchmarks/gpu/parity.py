@@ -91,7 +91,7 @@ def _output(command: list[str], until: float) -> tuple[list[str], bool]:
 
 
 def _printed(output: bytes) -> list[str]:
-    """Its lines; shown too, for the log."""
+    """The lines of the output, which are shown too, for the log."""
     text = output.decode(errors="replace")
     print(text, flush=True)
     return text.splitlines()

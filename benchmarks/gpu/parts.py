@@ -23,7 +23,7 @@ class Part:
     what: str
     run: Callable[[Job], None]
     most_s: float
-    """It is stopped after this."""
+    """The part is stopped after so many seconds."""
     least_s: float
     """With less time than this left it is not begun."""
     cpu: bool = True

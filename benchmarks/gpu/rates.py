@@ -24,7 +24,7 @@ WIND_UP_S = 10.0
 
 
 class Made(NamedTuple):
-    """One text."""
+    """One text that was generated."""
 
     tokens: list[int]
     seconds: float

@@ -70,7 +70,7 @@ class Bytes:
 
     @classmethod
     def of(cls, target: CausalLM) -> Bytes:
-        """Of all tensors of the model, each counted once, those that are only looked up in are left out."""
+        """The bytes of all tensors of the model, each counted once; those that are only looked up in are left out."""
         model, kv = target.model, target.kv
         looked_up, head = model.get_input_embeddings(), model.get_output_embeddings()
         tied = head is None or head.weight is looked_up.weight

@@ -24,7 +24,7 @@ class Arrivals(Protocol):
 
 @dataclass(frozen=True)
 class Closed:
-    """So many callers, each of whom sends a request when its last one is done."""
+    """`at_once` callers, each of whom sends a request when its last one is done."""
 
     at_once: int = 1
 
@@ -64,7 +64,7 @@ class Poisson:
 
 @dataclass(frozen=True)
 class Burst:
-    """So many at once, again and again."""
+    """`size` requests at once, again and again."""
 
     size: int
     every_s: float
@@ -83,5 +83,4 @@ class Trace:
     at_once = None
 
     def moments(self) -> Iterator[float]:
-        """As recorded."""
         return iter(sorted(self.seconds))

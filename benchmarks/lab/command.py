@@ -69,7 +69,7 @@ def files_of(groups: Sequence[str]) -> str:
 
 
 def _distinct(scenarios: Sequence[Scenario]) -> list[Scenario]:
-    """Of those that differ in name alone the first."""
+    """The scenarios without those that differ from an earlier one in name alone."""
     found: dict[Scenario, Scenario] = {}
     for scenario in scenarios:
         found.setdefault(replace(scenario, name=""), scenario)

@@ -13,9 +13,9 @@ class StepCurve:
 
     base_ms: float
     per_token_us: float = 0.0
-    """Of every token in the forward."""
+    """Time of every token in the forward."""
     per_kv_token_ns: float = 0.0
-    """Of every token whose KV a session reads, once per session."""
+    """Time of every token whose KV a session reads, once per session."""
 
     def seconds(self, tokens: int, kv_tokens: int) -> float:
         """Time of a step over so many tokens that reads so much KV."""
@@ -44,4 +44,4 @@ EXPANSION_2 = ExpansionCurve(2.0)
 STEP_8B_H100 = StepCurve(5.9, per_token_us=21.0, per_kv_token_ns=39.0)
 """A dense model of 8B parameters on one H100."""
 HEAD_8B_H100 = ExpansionCurve(2.1)
-"""Its head, on the same device."""
+"""The head of the 8B model, on the same device."""

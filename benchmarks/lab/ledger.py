@@ -18,7 +18,7 @@ class Entry:
     request: DecodeRequest
     came: float
     tokens: list[int] = field(default_factory=list[int])
-    """Behind the prompt."""
+    """Tokens behind the prompt."""
     first_at: float = 0.0
     ended_at: float | None = None
 

@@ -35,14 +35,14 @@ from specsplit_verifier.step import StepResult
 MOST = TreeLimits(num_draft_tokens=64, topk=16, num_steps=32)
 """What an oracle looks at of a speculation."""
 SHORTEST_S = 1e-4
-"""Of a pause, where an expansion takes no time."""
+"""The shortest pause, where an expansion takes no time."""
 
 
 class Choice(NamedTuple):
     """What a session may bring to a step."""
 
     tokens: int
-    """Root included."""
+    """Tokens of the session in the step, the root included."""
     length: float
     """What it commits, bonus included."""
 
@@ -70,7 +70,7 @@ class Survivals:
         return found
 
     def pause(self, session: Session, length: float, step_s: float, now: float) -> float:
-        """As long as the product waits."""
+        """Wait as long as the product does."""
         return session.drafter.pause(now, step_s, session.plan, session.tree_limits)
 
 
@@ -91,7 +91,7 @@ class Truth:
         return found
 
     def pause(self, session: Session, length: float, step_s: float, now: float) -> float:
-        """As long as the product waits, if the next right node may still come."""
+        """Wait as long as the product does, if the next right node may still come."""
         drafter = session.drafter
         if not isinstance(drafter, DraftSession) or self._is_wrong(session, drafter):
             return 0.0
@@ -169,7 +169,7 @@ class OraclePlanner(Planner):
             self._rate.add(committed, (result.costs.waited_us + result.costs.forward_us) / 1e6)
 
     def _best_of(self, decoding: Sequence[Session]) -> list[Choice]:
-        """Of every session the choice that commits the most beyond what its tokens cost."""
+        """For every session the choice that commits the most beyond what its tokens cost."""
         price = self._rate.mean * self._curve.per_token_us / 1e6
         return [
             max(self._considered(session), key=lambda each: (each.length - price * each.tokens, -each.tokens))
@@ -194,7 +194,7 @@ class OraclePlanner(Planner):
 
 
 def _limits(session: Session, tokens: int) -> TreeLimits:
-    """So many tokens, however deep, but nothing behind the end of the session."""
+    """Limits of so many tokens, however deep, but of nothing behind the end of the session."""
     left = session.stops.max_tokens - session.generated - 1
     return TreeLimits(tokens, MOST.topk, min(MOST.num_steps, left))
 

@@ -118,7 +118,6 @@ class ReplaySource:
         return replace(scenario, drafters=drafters, temperature=header.temperature)
 
     def target(self, clock: Clock) -> ReplayTarget:
-        """A target."""
         return ReplayTarget(self._trace.header.target)
 
     def proposer(self, spec: DrafterSpec) -> ReplayProposer:
@@ -140,5 +139,4 @@ class ReplaySource:
         )
 
     def truth(self, request: DecodeRequest) -> range:
-        """The positions."""
         return range(len(request.tokens) + len(self._trace.requests[request.sampling.seed]))

@@ -17,15 +17,15 @@ class Policy(StrEnum):
     STATIC = "static"
     """The product's planner under a plan that stays."""
     EMA = "ema"
-    """The same under SGLang's tiers."""
+    """The product's planner under SGLang's tiers."""
     GOODPUT = "goodput"
-    """The same, where every step is chosen by what it commits per second."""
+    """The product's planner, where every step is chosen by what it commits per second."""
     KNOWS_SURVIVALS = "oracle: survivals"
     """The best plan of every step for whoever knows how often nodes like these are accepted, and what a step costs."""
     KNOWS_TOKENS = "oracle: tokens"
     """The best plan of every step for whoever knows what the target will say."""
     DRAFTS_TOKENS = "oracle: tokens, drafts too"
-    """As before, and drafters grow nothing but the right nodes, as far as they have them among their candidates."""
+    """The best plan of every step for whoever knows what the target will say; drafters grow only the right nodes among their candidates."""
 
 
 @dataclass(frozen=True)

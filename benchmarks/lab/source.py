@@ -26,7 +26,7 @@ class Target(Protocol):
 
     @property
     def pool(self) -> PagePool:
-        """Its KV."""
+        """The pool of its KV pages."""
         ...
 
     def recipe(self, need: FeatureNeed) -> Recipe:

@@ -40,7 +40,7 @@ class Trace:
 
     header: Header
     requests: Sequence[Mapping[int, Sequence[Level]]]
-    """Of each, by position of the root and then by depth below it, first the root's own children."""
+    """The levels of every request, by position of the root and then by depth below it, first the root's own children."""
 
     @classmethod
     def read(cls, file: Path) -> Trace:
@@ -112,7 +112,7 @@ def _reached(line: Mapping[str, Any], depth: int) -> bool:
 
 
 def _levels(line: Mapping[str, Any], first: Sequence[float]) -> list[Level]:
-    """As recorded; without ranks a chain of first choices, each as likely as first choices are at its depth."""
+    """The levels as recorded; without ranks a chain of first choices, each as likely as first choices are at its depth."""
     if "ranks" in line:
         return [Level(rank, tuple(p)) for rank, p in zip(line["ranks"], line["probabilities"], strict=True)]
     levels = [

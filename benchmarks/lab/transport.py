@@ -14,7 +14,7 @@ class Link:
     """What a wire is like, in either direction."""
 
     delay_ms: float = 0.0
-    """One way."""
+    """The delay in one direction."""
     bytes_per_s: float = math.inf
 
     def transfer_s(self, num_bytes: int) -> float:

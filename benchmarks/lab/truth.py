@@ -36,28 +36,23 @@ class RightProposer:
 
     @property
     def info(self) -> DrafterInfo:
-        """As the proposer's."""
         return self._proposer.info
 
     @property
     def pages(self) -> ProposerPages:
-        """As the proposer's."""
         return self._proposer.pages
 
     @property
     def room(self) -> int:
-        """As the proposer's."""
         return self._proposer.room
 
     def open(
         self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
     ) -> None:
-        """As the proposer does."""
         self._proposer.open(session, tree, tokens, sampling, prompt_tokens)
         self._trees[session] = tree
 
     def commit(self, session: SessionKey, advance: Advance) -> None:
-        """As the proposer does."""
         self._proposer.commit(session, advance)
 
     def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Expanded]:
@@ -72,24 +67,19 @@ class RightProposer:
         """Do nothing: nothing is drawn below a frontier."""
 
     def close(self, session: SessionKey) -> None:
-        """As the proposer does."""
         self._proposer.close(session)
         del self._trees[session]
 
     def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
-        """As the proposer does."""
         self._proposer.feed(session, features, layout)
 
     def stalled(self, session: SessionKey) -> bool:
-        """As the proposer's."""
         return self._proposer.stalled(session)
 
     def pending(self, session: SessionKey) -> int:
-        """As the proposer's."""
         return self._proposer.pending(session)
 
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:
-        """As the proposer's."""
         return self._proposer.take_read()
 
     def _right(self, part: Frontier, children: Children) -> Children:

@@ -29,7 +29,7 @@ LEAST_PAUSE_S = 1e-9
 
 
 class Verifier:
-    """One rank."""
+    """One rank of a verifier."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Verifier:
         self._tell = tell
         self._observe = observe
         self.wires: dict[str, Wire] = {}
-        """To every drafter, by address."""
+        """Wires to every drafter, by address."""
         self._waiting = ExitStack()
         self._deferred: list[SessionEvent] = []
         self._in_flight = False

@@ -17,12 +17,12 @@ DRAFTERS: Final = (None, "ngram", "none")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request."""
+    """One request of a burst."""
 
     text: int
     """Which of the known texts."""
     new: int
-    """Tokens of it."""
+    """Tokens of the text that are asked for."""
     drafter: str | None
     after_s: float
     """From the beginning of its burst."""
@@ -33,9 +33,9 @@ class Burst:
     """Requests that come together."""
 
     near_end: bool
-    """It begins when the wave is expected to end."""
+    """True if the burst begins when the wave is expected to end."""
     pause_s: float
-    """Until it begins: from when the last request ended, or from when the wave is expected to end, and before that if it is negative."""
+    """Seconds until it begins: from when the last request ended, or from when the wave is expected to end, and before that if negative."""
     requests: tuple[Asked, ...]
 
 

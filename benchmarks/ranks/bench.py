@@ -27,7 +27,7 @@ class Way:
     metrics: Sequence[str]
     """Where its verifiers tell their metrics."""
     pids: Sequence[int]
-    """Of its verifiers."""
+    """Process ids of its verifiers."""
 
     @property
     def ranks(self) -> int:
@@ -56,7 +56,7 @@ class Turns:
 
 
 def visit(way: Way, drafter: str, prompts: Sequence[Sequence[int]], new: int, into: Turns) -> None:
-    """As many requests at once as there are `prompts`, each on the verifier that is least busy: on one of its own while there are some."""
+    """Send as many requests at once as there are `prompts`, each to the least busy verifier: to one of its own while there are some."""
 
     def ask(prompt: Sequence[int]) -> tuple[str, int]:
         done = way.client.generate(prompt, max_tokens=new, ignore_eos=True, drafter=drafter)
@@ -95,7 +95,7 @@ class Wakes:
     awake_ms: list[float] = field(default_factory=list[float])
     """The request came right behind another one: a group was in a wave."""
     ranks_ms: list[float] = field(default_factory=list[float])
-    """Of those asleep, as a rank of a group says: from when it had work while it was parked to the forward. Not if the wave came first."""
+    """`asleep_ms` as a rank of a group says it: from when it had work while it was parked to the forward. Not if the wave came first."""
 
     @property
     def by_state(self) -> dict[str, list[float]]:
@@ -137,7 +137,7 @@ class Parked:
 
 
 def rest(ways: Sequence[Way], seconds: float, into: Sequence[Parked]) -> None:
-    """All of them do nothing for as long, at the same time."""
+    """Have all `ways` do nothing for as long, at the same time."""
     for way in ways:
         wait_parked(way)
     time.sleep(0.5)

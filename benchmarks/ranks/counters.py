@@ -17,12 +17,12 @@ class Counters:
     steps: float = 0.0
     """Forwards with tokens of its own."""
     idle: float = 0.0
-    """Forwards without."""
+    """Forwards without tokens of its own."""
     waves: float = 0.0
     imbalance: float = 0.0
     """The sum over turns of what `specsplit_turn_imbalance` is."""
     turns: float = 0.0
-    """That were added up there."""
+    """Turns that were added up in `imbalance`."""
     wake_s: float = 0.0
     """The sum over wakes of the time from work to forward."""
     wakes: float = 0.0
@@ -36,7 +36,7 @@ class Counters:
 
     @property
     def idle_share(self) -> float:
-        """Of all forwards."""
+        """Share of all forwards that were idle."""
         return self.idle / max(1.0, self.steps + self.idle)
 
 
@@ -59,7 +59,7 @@ def counted(metrics: str) -> Counters:
 
 
 def read(urls: Iterable[str]) -> Counters:
-    """Of all verifiers that tell their metrics there, summed."""
+    """The counters of all verifiers that tell their metrics at `urls`, summed."""
     return sum((counted(fetched(url)) for url in urls), Counters())
 
 
@@ -68,7 +68,7 @@ class Processor:
     """What processes have used since they began, all threads together."""
 
     seconds: float
-    """Of processor time."""
+    """Seconds of processor time."""
     switches: int
     """How often a thread gave its processor up because it had nothing to do: each is a time at which something woke it."""
 

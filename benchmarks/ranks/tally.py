@@ -17,12 +17,12 @@ class Outcome(StrEnum):
     """How a request ended."""
 
     SAME = "same"
-    """With exactly its text."""
+    """It ended with exactly its text."""
     DIFFERENT = "different"
     LOST = "lost"
-    """With an error."""
+    """It ended with an error."""
     HUNG = "hung"
-    """Not at all, in the time that it was given."""
+    """It did not end in the time that it was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class Killed:
     running: int
     """Requests that were there."""
     again: bool
-    """It was killed while the group was starting."""
+    """True if the rank was killed while the group was starting."""
     whole_at: float | None = None
     """When all ranks were there again; None: not before the end."""
 
 
 @dataclass
 class Tally:
-    """All of it."""
+    """What became of the requests, ranks and waves of one soak."""
 
     answered: list[Answered] = field(default_factory=list[Answered])
     killed: list[Killed] = field(default_factory=list[Killed])
@@ -83,7 +83,7 @@ class Tally:
 
     @property
     def faults(self) -> list[str]:
-        """A sentence on each."""
+        """A sentence on each fault."""
         wrong = [
             f"{each.outcome} after {each.ended - each.sent:.1f} s: {each.why}" for each in self.answered if each.why
         ]
@@ -91,7 +91,6 @@ class Tally:
 
     @property
     def rows(self) -> list[Row]:
-        """The table."""
         undisturbed = [each.first_token_s or 0.0 for each in self.answered if not self._disturbed(each)]
         all_first = [each.first_token_s or 0.0 for each in self.answered]
         near = [distance for each in self.answered if abs(distance := self.from_park(each.sent)) <= NEAR_PARK_S]

@@ -27,7 +27,7 @@ class Moment:
 
 
 def moments(lines: Iterable[str]) -> Iterator[Moment]:
-    """Of the lines of a log, those that tell of waves."""
+    """The moments that the lines of a log tell of, if they are about waves."""
     for line in lines:
         if told := _WAVE.search(line):
             at = datetime.fromisoformat(json.loads(line)["time"])
@@ -45,11 +45,11 @@ class WaveLog:
     """Reads the logs of all incarnations of rank 0 as they are written."""
 
     folder: Path
-    """torchrun's --log-dir."""
+    """The folder that torchrun was given as --log-dir."""
     parks: list[float] = field(default_factory=list[float])
     """The moments at which a wave ended."""
     begun: int = 0
-    """Waves."""
+    """Waves that have begun."""
     _read: dict[Path, int] = field(default_factory=dict[Path, int])
     _in_wave: dict[Path, int] = field(default_factory=dict[Path, int])
     """The wave that each incarnation is in; -1: none, it is parked."""

@@ -16,7 +16,7 @@ from specsplit.ranks.mesh import LocalMesh, Numbers
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Of one rank."""
+    """Bytes of the weights that one rank holds."""
 
     sharded: int
     """Bytes of what ranks share: MLPs."""

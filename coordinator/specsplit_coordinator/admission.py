@@ -42,7 +42,7 @@ class Admission:
         self._failover_s = failover_s
         self._waiting: FairQueue[Place] = FairQueue()
         self.leases = Leases(self.serve_waiting)
-        """Those that are held now."""
+        """The leases that are held now."""
         self._tickets = Tickets(registry, self.leases, self._waiting, max_queue, retry_after_s, quotas, self._note_idle)
         self._idle = asyncio.Event()
         self._idle.set()

@@ -40,16 +40,16 @@ MOST_STEPS = 1000.0
 REMEMBERED_STEPS = 500.0
 """Session steps that what is remembered of a drafter counts as: ten times a guess, which may come from text of the other kind."""
 COST_OF_BUSY = 0.25
-"""What a drafter loses from idle to full."""
+"""Share of its score that a full drafter loses against an idle one."""
 POOL_EVERY_S = 1.0
-"""Between two sums of what verifiers have said, at least: with 64 verifiers and 64 drafters one takes a tenth of a second."""
+"""Least time between two sums over what verifiers report: with 64 verifiers and 64 drafters one takes a tenth of a second."""
 TEXTS = (False, True)
 """Kinds of text: greedy and sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What a drafter brings in one session step, and on how many that rests."""
+    """What a drafter brings in one session step, as a mean, and how many steps that mean rests on."""
 
     steps: float
     accepted: float
@@ -57,7 +57,7 @@ class Brought:
 
     @classmethod
     def of(cls, parts: Iterable[DrafterReport | Brought]) -> Brought:
-        """The mean over these, by their steps."""
+        """The mean over `parts`, weighted by their steps."""
         told = [each for each in parts if each.steps > 0]
         steps = sum(each.steps for each in told)
         if not steps:
@@ -66,15 +66,15 @@ class Brought:
         return cls(steps, accepted, sum(each.steps * each.held_s for each in told) / steps)
 
     def shrunk(self, guess: Brought) -> Brought:
-        """The same, towards a guess: the less it rests on, the more."""
+        """This mean drawn towards a guess: the fewer steps it rests on, the closer."""
         weight = self.steps / (self.steps + GUESS_STEPS)
         accepted = weight * self.accepted + (1 - weight) * guess.accepted
         return Brought(self.steps, accepted, weight * self.held_s + (1 - weight) * guess.held_s)
 
     def beside(self, before: Brought) -> Brought:
-        """The same, filled up with what was known before to as many steps as that rests on, of those that are remembered.
+        """This mean filled up with `before`, to as many steps as that rests on but REMEMBERED_STEPS at most.
 
-        Never to more: what was known before rests on these very steps too, if they have been told before.
+        It is never filled up to more, since `before` may rest on the very same steps, if they had been reported by then.
         """
         left = max(0.0, min(REMEMBERED_STEPS, before.steps) - self.steps)
         if not left:
@@ -84,11 +84,11 @@ class Brought:
         return Brought(steps, accepted, (self.steps * self.held_s + left * before.held_s) / steps)
 
     def at_most(self, steps: float) -> Brought:
-        """The same, resting on no more than so many steps."""
+        """This mean, resting on `steps` steps at most."""
         return replace(self, steps=min(self.steps, steps))
 
     def at(self, step_s: float, round_trip_s: float) -> Brought:
-        """The same as a guess of what it brings where a step takes `step_s`; 0 for either: not known."""
+        """This mean as a guess for a verifier whose step takes `step_s` and that is `round_trip_s` away; 0 for either: not known."""
         late = step_s / round_trip_s if 0 < step_s < round_trip_s else 1.0
         return Brought(self.steps, late * self.accepted, self.held_s)
 
@@ -97,7 +97,7 @@ NOTHING = Brought(0.0, 0.0)
 
 
 def score(brought: Brought, step_s: float, busy: float) -> float:
-    """Tokens per second relative to the target alone; `step_s` 0: not known, then no time was lost."""
+    """Tokens per second relative to the target alone; `step_s` 0: not known, and no time is counted as lost."""
     waiting = step_s / (step_s + brought.held_s) if step_s > 0 else 1.0
     return (1 + brought.accepted) * waiting * (1 - COST_OF_BUSY * min(1.0, busy))
 
@@ -111,45 +111,45 @@ class Balance:
         self._due = 0.0
         self._heard = -1
         self._by_text: dict[tuple[str, bool], Brought] = {}
-        """Of all verifiers, by member id and whether sessions are sampled. A drafter that is hardly used for such text is remembered as it
-        was: sessions would come back to a bad one.
+        """What a drafter brings to all verifiers, by its member id and whether sessions are sampled. One that is hardly used for it is
+        remembered as it was: if a bad one were forgotten, sessions would come back to it.
         """
         self._seen: dict[tuple[str, bool], Brought] = {}
-        """The same, without what is remembered."""
+        """What verifiers report now, by the keys of `_by_text`, without what is remembered."""
         self._by_kind: dict[DrafterKind, Brought] = {}
         self._reports: dict[tuple[str, str, bool], DrafterReport] = {}
-        """By verifier, drafter, and whether sessions are sampled."""
+        """The latest reports, by verifier, drafter, and whether sessions are sampled."""
 
     def score(self, verifier: Seat, drafter: Seat, more: int = 0, *, sampled: bool) -> float:
         """What a session of the verifier, sampled or greedy, would gain from the drafter, if that had so many `more` sessions."""
         guess, step_s = self._guess(drafter, sampled), verifier.load.step_ms * 1e-3
         reports = [self.report(verifier, drafter, sampled=each) for each in TEXTS]
-        round_trip_s = max(each.round_trip_s for each in reports)  # the way is as long for either
+        round_trip_s = max(each.round_trip_s for each in reports)  # the distance is the same for both kinds of text
         brought = Brought.of([reports[sampled]]).shrunk(guess.at(step_s, round_trip_s))
         return score(brought, step_s, drafter.busy + more / drafter.who.max_sessions)
 
     def report(self, verifier: Seat, drafter: Seat, *, sampled: bool) -> DrafterReport:
-        """What the verifier said last of the drafter."""
+        """The latest report of the verifier on the drafter; an empty one if there is none."""
         self._pool()
         told = self._reports.get((verifier.member_id, drafter.member_id, sampled))
         return told or DrafterReport(drafter.member_id, sampled=sampled)
 
     def seen(self, drafter: Seat, *, sampled: bool) -> float:
-        """Session steps that verifiers have seen of it lately."""
+        """Session steps that verifiers have seen of the drafter lately."""
         self._pool()
         return self._seen.get((drafter.member_id, sampled), NOTHING).steps
 
     def _guess(self, drafter: Seat, sampled: bool) -> Brought:
-        """What it should bring to a session of which its verifier has not said anything."""
+        """What the drafter should bring to a session of a verifier that has reported nothing of it."""
         self._pool()
         kind = kind_of(drafter)
         expected = self._by_kind.get(kind, NOTHING).shrunk(Brought(0.0, GUESSES[kind]))
         texts = [self._by_text.get((drafter.member_id, each), NOTHING) for each in TEXTS]
-        whole = Brought.of(each.at_most(GUESS_STEPS) for each in texts)  # or what it does most would speak for all
+        whole = Brought.of(each.at_most(GUESS_STEPS) for each in texts)  # else the text drafted most would prevail
         return texts[sampled].shrunk(whole.shrunk(expected))
 
     def _pool(self) -> None:
-        """Sum up what verifiers have said; anew only after one has said something, and once in so long."""
+        """Sum up what verifiers report, if one has reported since the last sum, and every POOL_EVERY_S at most."""
         now = self._clock.now()
         if self._heard == self._registry.heartbeats or now < self._due:
             return

@@ -19,7 +19,7 @@ class EngineRequest:
     request: GenerateRequest
     model: str
     tokens: tuple[int, ...]
-    """Of the prompt."""
+    """Tokens of the prompt."""
     sampling: Sampling
     stopping: Stopping
     room: int

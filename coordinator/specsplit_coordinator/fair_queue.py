@@ -23,7 +23,7 @@ class Claim:
 
     client: str = ""
     priority: int = 0
-    """The higher, the sooner."""
+    """Requests of higher priority are served sooner."""
     begun: bool = False
     """Some of what waited for the request has been served."""
 
@@ -53,9 +53,9 @@ class _Lane:
     """One priority: units of work from a zero of its own."""
 
     now: int = 0
-    """Where that begins which was served last."""
+    """Where the work begins that was served last."""
     ends: dict[str, int] = field(default_factory=dict[str, int])
-    """Where the work of each client ends that was served, if that is later."""
+    """Where the work of each client that was served ends, if that is later."""
 
     def pass_on(self, entry: _Entry[T]) -> None:
         """Time goes on to where an entry begins that is served, which may be behind others that have to wait."""
@@ -127,7 +127,7 @@ class FairQueue(Generic[T]):
         return victims
 
     def _start(self, claim: Claim) -> tuple[int, int]:
-        """Where time is, and where that begins which is added for this request now."""
+        """Where the lane's time is, and where the work begins that is added for this request now."""
         lane = self._lanes.setdefault(claim.priority, _Lane())
         waiting = [entry.start + 1 for entry in self._line(claim)]
         return lane.now, max(lane.now, lane.ends.get(claim.client, 0), *waiting)

@@ -67,7 +67,7 @@ class Group(Watchable):
         self.since = 0.0
         """When it was whole last, its first rank came, its last one went, or it was woken: what was last of these."""
         self._ranks: dict[int, WaveReport | None] = {}
-        """Those that are there, and what each of them said last."""
+        """The ranks that are there, and what each of them said last."""
         self._waves = Waves()
         self._was_whole = False
         self.leaving = False

@@ -11,7 +11,7 @@ PATIENCE = 10
 
 
 class Groups:
-    """Those of which a rank is there, or was lately."""
+    """Rank groups of which a rank is there, or was lately."""
 
     def __init__(self, clock: Clock, lost_after_s: float) -> None:
         """`lost_after_s`: for how long a member may be silent."""

@@ -16,7 +16,7 @@ class Lease:
         self._on_release = on_release
         self.verifier = verifier
         self.drafter: Seat | None = None
-        """The one that it began with."""
+        """The drafter that the session began with."""
         self.serving: Seat | None = None
         """The drafter that has it now, as far as that is known here."""
         self._released = False
@@ -68,7 +68,7 @@ class Lease:
 
 
 class Leases:
-    """Those that are held now."""
+    """The leases that are held now."""
 
     def __init__(self, on_release: Callable[[], object]) -> None:
         """`on_release` is called whenever one was given back."""

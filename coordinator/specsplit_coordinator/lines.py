@@ -25,12 +25,12 @@ different connections, and a busy coordinator may read them in either order."""
 
 @dataclass(eq=False)
 class _Line:
-    """One channel."""
+    """One channel to a verifier."""
 
     channel: grpc.aio.Channel
     shows: Pems | None
     calls: int = 0
-    """Those on it now."""
+    """Calls that are on the channel now."""
 
 
 @dataclass(eq=False)
@@ -39,7 +39,7 @@ class _Lines:
 
     current: _Line
     older: list[_Line] = field(default_factory=list[_Line])
-    """Those that show what was there before, and have calls on them."""
+    """Channels that show an older certificate, and still have calls on them."""
 
     def unused(self) -> list[_Line]:
         """Take out the older ones on which no call is left."""

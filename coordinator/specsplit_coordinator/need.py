@@ -19,7 +19,7 @@ class Need:
         self._most = most
         self.drafted = drafted
         self._marks: dict[int, tuple[int, ...]] = {}
-        """Of its first pages, by page size."""
+        """Marks of the text's first pages, by page size."""
 
     def pages(self, page_size: int) -> int:
         """Pages that it should find free."""

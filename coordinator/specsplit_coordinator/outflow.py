@@ -1,7 +1,7 @@
 """What a caller has not read yet of its answer.
 
 The events of a request are taken as they come, whether the caller reads or not: so the verifier's place goes back when the verifier is
-done, and a caller that stops reading holds nothing but its own unread bytes. Those are bounded, and so is the time that one message may
+done, and a caller that stops reading holds nothing but its own unread bytes. Their number is bounded, and the time that one message may
 wait to be taken.
 """
 

@@ -12,11 +12,11 @@ from specsplit_coordinator.need import Need
 
 @dataclass(eq=False)
 class Place:
-    """One of them."""
+    """A place that one session waits for."""
 
     need: Need
     again: bool
-    """It had one before, and the verifier was lost or failed."""
+    """The session had a place before, and the verifier was lost or failed."""
     claim: Claim
     granted: asyncio.Future[Lease]
     absent_since: float | None = None

@@ -43,7 +43,7 @@ def candidates(verifiers: Sequence[Seat]) -> list[Seat]:
     if not taking:
         why = ", ".join(
             dict.fromkeys(seat.closed_because for seat in verifiers)
-        )  # a group says the same of each of its ranks
+        )  # all ranks of a group give one reason
         raise Unavailable(f"no verifier takes sessions: {why}; try again when one does")
     return [seat for seat in taking if seat.breaker.admits] or taking
 
@@ -123,7 +123,7 @@ def pages_known(seat: Seat, need: Need) -> int:
 
 
 def _able(verifiers: Sequence[Seat], need: Need) -> list[Seat]:
-    """Those that take sessions and can ever hold this one: with as much drafted for it as may be, if one can, else with what is now."""
+    """Verifiers that take sessions and can ever hold this one, with as much drafted for it as may be; if none can, with what is now."""
     taking = [seat for seat in verifiers if not seat.closed_because]
     roomy = [seat for seat in taking if _can_hold(seat, need, seat.drafted)]
     return roomy or [seat for seat in taking if _can_hold(seat, need, min(seat.drafted, seat.drafted_now))]

@@ -20,11 +20,11 @@ from specsplit_coordinator.seat import Seat, endpoint_of, kind_of
 _log = logging.getLogger(__name__)
 
 EVERY_S = 2.0
-"""Between two rounds. In one round a verifier is told to hand one session over, at most."""
+"""Seconds between two rounds. In one round a verifier is told to hand one session over, at most."""
 MARGIN = 0.25
 """What a session has to gain, as a share of the score where it is; nothing where sessions are spread unevenly over drafters of a kind."""
 NEVER_BACK_S = 60.0
-"""For so long no session of the verifier goes back the way that one has come, if both are greedy or both are sampled; nor is one sent the
+"""Seconds for which no session of the verifier goes back the way that one has come, if both are greedy or both are sampled, or goes the
 same way if nothing came of that."""
 LOOKS = 2
 """After a verifier has been told, and has been heard: if by then it has handed no session over, none is counted elsewhere."""

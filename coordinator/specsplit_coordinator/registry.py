@@ -144,7 +144,7 @@ class Registry(Watchable):
 
     @property
     def known_verifiers(self) -> tuple[Seat, ...]:
-        """Those, and the ones that are away and may be back in a moment."""
+        """Every verifier, those included that are away and may be back in a moment."""
         return (*self.verifiers, *self._away.values())
 
     @property

@@ -115,7 +115,7 @@ class Ending:
     """How a request ended."""
 
     after_s: float
-    """Since it arrived."""
+    """Seconds since the request arrived."""
     code: grpc.StatusCode
     """The caller sees this unless it is gone."""
     failure: Exception | None
@@ -213,7 +213,7 @@ class Totals:
 
     arrived: int = 0
     tokens: int = 0
-    """Generated."""
+    """Tokens generated."""
     steps: int = 0
     """Steps of all sessions: a step of a batch of three counts three times."""
     accepted: int = 0

@@ -88,13 +88,13 @@ class Run:
             self._first = self._cluster.admission.line_up(self._need, claim=self._prepared.claim)
 
     def leave(self) -> None:
-        """If it was never run it waits no longer. A second call does nothing."""
+        """Stop waiting for a verifier, if the choice was never run. A second call does nothing."""
         place, self._first = self._first, None
         if place is not None:
             self._cluster.admission.leave(place)
 
     async def events(self) -> AsyncGenerator[GenerateEvent, None]:
-        """Its deltas and its Done. Raises SpecsplitError."""
+        """The deltas of the choice, then its Done. Raises SpecsplitError."""
         index = self._logged.index
         self._logged.resumed(len(self._answer.tokens))
         async with aclosing(self._deltas()) as deltas:

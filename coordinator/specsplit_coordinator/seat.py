@@ -47,61 +47,60 @@ class Seat:
     heard_at: float
     breaker: Breaker
     report: Heartbeat = field(default_factory=Heartbeat)
-    """What it said last."""
+    """The member's latest heartbeat."""
     draining: bool = False
     running: int = 0
     absence: Absence | None = None
-    """Why it is not there; None: it is."""
+    """Why the member is not there; None: it is."""
     on_lost: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
     """Called once, when the member is lost or leaves."""
     cooling_down: dict[str, float] = field(default_factory=dict[str, float])
     """Drafters that this verifier has just lost, by member id, and until when they are the last choice for it."""
     promised: list[int] = field(default_factory=list[int])
-    """Pages that sessions want which were placed on a verifier, as far as what it said last does not count them; the latest last."""
+    """KV pages wanted by each session that was placed on a verifier and is not in its latest report yet; the latest session last."""
     hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
-    """What a verifier has yet to be told of sessions that are to go on with another drafter."""
+    """Hand-overs that a verifier has yet to be told: sessions that are to go on with another drafter."""
     group: Group | None = None
-    """The group that it is a rank of; None: it is alone."""
+    """The group that the member is a rank of; None: it is alone."""
 
     @property
     def prefixes(self) -> tuple[int, ...]:
-        """Marks of first pages that a verifier has, as it said last."""
+        """Marks of the first pages of texts that a verifier has, by its latest report."""
         return self.report.prefixes
 
     @property
     def load(self) -> Load:
-        """How busy it is, as it said last."""
+        """How busy the member is, by its latest report."""
         return self.report.load
 
     @property
     def plan(self) -> Plan | None:
-        """In force on a verifier where a request does not say otherwise, as it said last."""
+        """The plan in force on a verifier where a request does not say otherwise, by its latest report."""
         return self.report.plan
 
     @property
     def drafted(self) -> int:
-        """Tokens of a session in one step at most where a request does not say otherwise; 0 until the verifier has told its plan."""
+        """Most tokens of a session in a step where a request does not say otherwise; 0 until the verifier has told its plan."""
         bound = None if self.speculation is None else self.speculation.max_draft_tokens
         return bound or self.drafted_now
 
     @property
     def drafted_now(self) -> int:
-        """The same by the plan that is in force, which a controller may change."""
+        """Most tokens of a session in a step under the plan that is in force, which a controller may change; 0: no plan is known."""
         return 0 if self.plan is None else self.plan.num_draft_tokens
 
     @property
     def context(self) -> int:
-        """Tokens of one text at most; 0 for a drafter."""
+        """Most tokens of one text; 0 for a drafter."""
         return self.who.role.max_context if isinstance(self.who.role, ModelInfo) else 0
 
     @property
     def speculation(self) -> SpeculationReport | None:
-        """How a verifier speculates, and what drafters brought it, as it said last."""
+        """How a verifier speculates, and what drafters brought it, by its latest report."""
         return self.report.speculation
 
     @property
     def member_id(self) -> str:
-        """Its name in the cluster."""
         return self.who.member_id
 
     @property
@@ -111,37 +110,37 @@ class Seat:
 
     @property
     def wave(self) -> WaveReport | None:
-        """Where a rank of a group stands, as it said last."""
+        """Where a rank of a group stands, by its latest report; None for a member that is alone."""
         return None if self.group is None or self.who.group is None else self.group.said(self.who.group.rank)
 
     @property
     def promised_pages(self) -> int:
-        """What is not free any more of the pages that it said are."""
+        """Pages that the member reported as free and that sessions placed since then are to get."""
         return sum(self.promised)
 
     def heard(self, report: Heartbeat) -> None:
-        """Take in what it says. Sessions that it does not count yet were placed while that was on its way: the latest."""
+        """Take in a report. The sessions that it does not count yet are the latest: they were placed while it was on its way."""
         self.report = report
         counted = len(self.promised) - max(0, self.running - report.load.sessions)
         del self.promised[: max(0, counted)]
 
     def knows(self, control: Control) -> bool:
-        """True if this verifier can be told to use the controller, or the bound, if there is one to use."""
+        """True if this verifier has the controller that `control` needs, or `control` needs none."""
         return control.wanted is None or control.wanted.value in self.who.controllers
 
     @property
     def sessions(self) -> int:
-        """Sessions on it: the higher of what was placed and what it reports."""
+        """Sessions on the member: the higher of what was placed and what it reports."""
         return max(self.running, self.load.sessions)
 
     @property
     def busy(self) -> float:
-        """Its sessions as a share of those it takes."""
+        """Sessions on the member as a share of those it takes."""
         return self.sessions / self.who.max_sessions
 
     @property
     def leaving(self) -> bool:
-        """True if it drains, or is to: a rank of its group does, and it has not said so yet."""
+        """True if the member drains, or has to because another rank of its group does, and it has not said so yet."""
         return self.draining or (self.group is not None and self.group.leaving)
 
     @property
@@ -151,25 +150,25 @@ class Seat:
 
     @property
     def absent(self) -> bool:
-        """True if it is not there, for a while or for good."""
+        """True if the member is not there, for a while or for good."""
         return self.absence is not None
 
     @property
     def closed_because(self) -> str:
-        """Why it takes no sessions; empty: it takes some."""
+        """Why the member takes no sessions; empty: it takes some."""
         if self.group is not None:
             return self.group.closed_because
         return f"{self.member_id} is draining" if self.draining else ""
 
     @property
     def free_places(self) -> int:
-        """Sessions that may still be placed on it. What a drafter says counts: who loses another chooses the next by himself."""
+        """Sessions that may still be placed on the member. A drafter's own count matters: verifiers choose the next one themselves."""
         taken = self.running if self.is_verifier else self.sessions
         return 0 if self.closed_because else max(0, self.who.max_sessions - taken)
 
     @property
     def has_room(self) -> bool:
-        """True if one more session may be placed on it."""
+        """True if one more session may be placed on the member."""
         return self.free_places > 0
 
     def seen(self, now: float) -> Member:
@@ -197,6 +196,5 @@ def endpoint_of(seat: Seat) -> Endpoint:
 
 
 def kind_of(drafter: Seat) -> DrafterKind:
-    """What it proposes with."""
     assert isinstance(drafter.who.role, DrafterInfo), "only drafters have a kind"
     return drafter.who.role.kind

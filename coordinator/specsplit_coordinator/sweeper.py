@@ -27,7 +27,7 @@ class Sweeper:
         self._rebalancer = rebalancer
 
     async def run(self) -> None:
-        """Until cancelled. A loop that stood still is no member's silence, so the time by which a sweep is late is not counted."""
+        """Sweep until cancelled. A loop that stood still is no member's silence, so the time by which a sweep is late is not counted."""
         clock = self._registry.clock
         while True:
             due = clock.now() + self._registry.lost_after_s / SWEEPS

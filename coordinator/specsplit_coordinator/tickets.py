@@ -65,7 +65,7 @@ class Tickets:
         return len(self._waiting) + self._preparing.total()
 
     def _own(self, client: str) -> int:
-        """Those of them that are this client's."""
+        """Places that this client waits for, or is about to."""
         return self._waiting.count(client) + self._preparing[client]
 
     def _full(self, ahead: int, places: int) -> Exhausted:

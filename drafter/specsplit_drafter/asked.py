@@ -18,9 +18,9 @@ class Asked(NamedTuple):
     part: Frontier
     session: ModelSession
     positions: Ints
-    """[n] of its nodes."""
+    """[n] positions of the session's nodes."""
     number: int
-    """Of its first node."""
+    """Number of the session's first node among those of all sessions."""
 
 
 class AskedNodes:

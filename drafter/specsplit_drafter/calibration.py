@@ -34,9 +34,9 @@ KEEP = 0.9995
 
 
 _PARTS = slice(0, 1), slice(1, None)
-"""Of the candidates of a node, likeliest first: the first choice, and all others."""
+"""Candidates of a node, likeliest first, that are calibrated apart: the first choice, and all others."""
 DISTANCES = 4
-"""Told apart for a kind whose nodes are the better, the nearer they are to a true feature."""
+"""Distances that are told apart for a kind whose nodes are the better, the nearer they are to a true feature."""
 
 
 class Calibration:

@@ -41,14 +41,14 @@ class Expansions:
         self.frontier: Sequence[Frontier] = ()
         """Nodes of the latest expansion, by session."""
         self.rows = 0
-        """Its rows, those of further levels not counted."""
+        """Rows of the latest expansion, those of further levels not counted."""
         self.levels = 1
-        """Levels that it drew."""
+        """Levels that the latest expansion drew."""
         self.brought = 0
         """How many of the further ones brought nodes."""
         self.level_cost = LevelCost()
         self._first_runs = FirstRuns()
-        """Of expansions, by rows and levels."""
+        """Which expansions are the first of their rows and levels."""
         self._sums = np.zeros(5)
         """Sums of weight, rows, seconds, rows squared and rows times seconds."""
 

@@ -37,7 +37,7 @@ Fitting: TypeAlias = Callable[[int], int]
 
 
 def exactly(length: int) -> int:
-    """Pad nothing."""
+    """The length itself: nothing is padded."""
     return length
 
 
@@ -154,7 +154,7 @@ class Drawn:
     scores: Tensor
     """float64 [B, W] log-survivals; -inf: there is no such node."""
     children: Ranked
-    """Of the nodes of all sessions, end to end."""
+    """Children of the nodes of all sessions, end to end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +175,7 @@ class Descent:
     inputs: DescentInputs
     ranking: DeviceRanking
     children: Ranked
-    """Of the nodes of all frontiers, N for each session, end to end."""
+    """Children of the nodes of all frontiers, N for each session, end to end."""
     first: int
     """Position of the token that row 0 of a context is of."""
 

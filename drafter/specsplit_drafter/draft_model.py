@@ -59,7 +59,7 @@ class StepInput:
 
     @property
     def num_tokens(self) -> int:
-        """In all rows."""
+        """Tokens in all rows."""
         return sum(row.num_tokens for row in self.rows)
 
     @property

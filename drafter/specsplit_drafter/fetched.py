@@ -18,7 +18,7 @@ from specsplit_drafter.ranking import no_numbers
 
 _RANKED: Final = 3
 _DRAWN: Final = 6
-"""Tensors of each."""
+"""Tensors of a frontier's ranking, and of a level that was drawn."""
 
 
 class Fetched:

@@ -206,7 +206,7 @@ class Offer(NamedTuple):
         return np.exp(self.growth.original.tree.log_survivals(self.slots)) * self.growth.worth.token_s
 
     def pays(self, saved_s: float, expansion_s: float) -> bool:
-        """Tell whether this is worth such an expansion. A root always is, and so is all where the verifier waits for the whole tree."""
+        """Tell whether this is worth such an expansion. A root always is, and all nodes are where the verifier waits for the whole tree."""
         obliged = self.slots[0] == ROOT or not self.growth.plan.draft_ahead
         return obliged or self.growth.worth.pays(saved_s, expansion_s)
 

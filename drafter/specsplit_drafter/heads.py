@@ -66,7 +66,7 @@ class HeadModel:
             torch.zeros(self.runners[0].kv.num_slots, shape.state_width, dtype=head.dtype, device=head.device)
             for _ in range(sources)
         ]
-        """By step, [kv.num_slots, state_width]."""
+        """The states of every step, [kv.num_slots, state_width]."""
         width = need.layout(need.hidden_size, FeatureFormat.FLOAT32).width
         self._no_features = torch.empty(0, width, dtype=head.dtype)
         self._projected = bool(need.projection)

@@ -35,7 +35,7 @@ class Isolation:
         """Tell what became of each session's frontier: what `run` finds, or the error that ends the session.
 
         `run` is given the parts of some sessions, and may be given a part again. What it raises for all of several sessions is no
-        session's fault, and is raised; so is RankLost.
+        session's fault. That is raised, and RankLost too.
         """
         try:
             found = run(list(parts.values()))

@@ -30,7 +30,7 @@ from specsplit_drafter.turns import Turns
 CONTEXT_BUDGET: Final = 512
 """Pending tokens in one expansion at most, all sessions together."""
 MOST_LEVELS: Final = 8
-"""Of one expansion."""
+"""Levels that one expansion draws at most."""
 
 
 class ModelProposer:

@@ -16,11 +16,11 @@ class Share:
 
     session: SessionKey
     parent: TraceContext
-    """What its verifier hangs it below."""
+    """The verifier's span that this is a child of."""
     pending: int
     """Committed tokens that were not read before it."""
     tokens: int = 0
-    """Those of them that were read: draft extend."""
+    """Committed tokens that were read in it: draft extend."""
     nodes: int = 0
     """Nodes expanded, the root included; 0 if its context is not read to the end."""
     grown: int = 0
@@ -55,9 +55,9 @@ class Round:
 
     session: SessionKey
     parent: TraceContext
-    """What its verifier hangs it below."""
+    """The verifier's span that this is a child of."""
     commits: int
-    """Applied when it began."""
+    """Commits applied when the round began."""
     began: float = 0.0
     ended: float = 0.0
     expanded: int = 0
@@ -86,4 +86,4 @@ class Cycle:
     expansion: Expansion | None
     rounds: tuple[Round, ...]
     turns: tuple[RankTurn, ...] = ()
-    """Of its rank group, those with a forward."""
+    """Turns of the drafter's rank group that had a forward."""

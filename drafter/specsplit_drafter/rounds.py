@@ -15,13 +15,13 @@ from specsplit_drafter.proposer import SessionKey
 from specsplit_drafter.record import Round, Share
 
 Follows: TypeAlias = Callable[[int, TraceContext | None], bool]
-"""Given a level and what a session hangs below: is it traced in so much detail now? `Tracing.follows` is one."""
+"""Whether a session is traced at a level now, given that level and the parent of its spans. `Tracing.follows` is one."""
 Pending: TypeAlias = Callable[[SessionKey], int]
 """Committed tokens of a session that are not read yet."""
 
 _ROUNDS = 2
 _SHARES = 3
-"""Levels from which on there are spans of each."""
+"""Trace levels from which on rounds, and shares, have spans."""
 
 
 class Rounds:
@@ -35,10 +35,10 @@ class Rounds:
         self._running: dict[SessionKey, Round] = {}
         self._begun: list[Round] = []
         self._ended: list[Round] = []
-        """Both: since the last `stamp`."""
+        """Rounds that ended since the last `stamp`; `_begun` has those that began."""
         self._over: list[Round] = []
         self._shares: dict[SessionKey, Share] = {}
-        """Shares in the expansion that is going on, or was just."""
+        """Shares in the expansion that is going on, or in the last one until they are taken."""
 
     def opened(self, session: SessionKey, traceparent: str) -> None:
         """Begin the first round of a session that was opened."""

@@ -38,7 +38,7 @@ class DrafterServicer(rpc.DrafterServiceServicer):
         self._most_bytes = most_bytes
         self._loop = asyncio.get_running_loop()
         self._queues: dict[int, _Queue] = {}
-        """By stream."""
+        """Messages that wait to be sent, by stream."""
 
     async def GetDrafterInfo(  # noqa: N802
         self, request: pb.GetDrafterInfoRequest, context: grpc.aio.ServicerContext

@@ -2,7 +2,7 @@
 
     tell the rows of every step  →  for each step in which a rank has rows, in order: a forward on all ranks
 
-A rank that has nothing to expand takes part without rows, and so does one whose model has failed, in the steps that are left.
+A rank that has nothing to expand takes part without rows. One whose model has failed does the same in the steps that are left.
 """
 
 from __future__ import annotations

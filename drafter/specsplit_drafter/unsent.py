@@ -31,14 +31,14 @@ class UnsentGrows:
 
     def __init__(self) -> None:
         self._sealed: list[Grow] = []
-        """Made before the latest commit, one for each commit."""
+        """Grows made before the latest commit, one for each commit."""
         self._open: list[Grow] = []
-        """Made since."""
+        """Grows made since the latest commit."""
         self._told_resting = False
         self._due = -math.inf
         """When the next grow may leave."""
         self._grows = 0
-        """Told since the verifier asked for some."""
+        """Grows told since the verifier asked for some."""
         self._told = 0
         """Nodes and new edges in these."""
         self._kept = 0

@@ -79,7 +79,7 @@ class Child:
         return next((line for line in reversed(self._tail) if line.strip()), "(none)")
 
     def wait_listening(self, timeout_s: float) -> str:
-        """Its address, once it listens. Raises Unavailable if it ends instead, DeadlineExceeded if it takes too long."""
+        """Wait until it listens -> its address. Raises Unavailable if it ends instead, DeadlineExceeded if it takes too long."""
         deadline = time.monotonic() + timeout_s
         while not self._listening.wait(0.05):
             self.require_alive()

@@ -70,7 +70,7 @@ def table(cluster: Cluster, address: str) -> Table:
 
 
 def _sorted(cluster: Cluster) -> list[Member]:
-    """Verifiers first."""
+    """Sort the members: verifiers first, then by member id."""
     return sorted(cluster.members, key=lambda member: (not _is_verifier(member), member.member_id))
 
 

@@ -23,7 +23,7 @@ TOKENS = f"{FOLDERS[CallerRole.MEMBER]}/tokens.toml"
 OWN = tuple(f"{FOLDERS[role]}/{role}.token" for role in (CallerRole.MEMBER, CallerRole.OPERATOR))
 """The tokens that are drawn whatever the clients are."""
 _BYTES = 32
-"""Of chance in a token."""
+"""Random bytes in a token."""
 
 
 def tokens(

@@ -28,7 +28,7 @@ class Received:
             raise self.broken(Unavailable(why))
 
     def broken(self, error: Unavailable) -> Unavailable:
-        """The same error, with the tokens and what to do with them; unchanged if none had come, or there are several choices."""
+        """`error` with the tokens and what to do with them; unchanged if none had come, or there are several choices."""
         if not self._tokens or self._request.n > 1:
             return error
         came = f"{error}; {len(self._tokens)} tokens of the answer had come"

@@ -88,7 +88,7 @@ class Row:
 
     @property
     def num_tokens(self) -> int:
-        """Q."""
+        """Q: the new tokens of the row."""
         return len(self.positions)
 
     @classmethod

@@ -166,7 +166,7 @@ class CausalLM(ModelRunner):
         return self.graphs.demand(rows, frozenset(layers))
 
     def turn(self, rows: Sequence[int], demand: Demand) -> AbstractContextManager[None]:
-        """One forward on every rank of a group: `rows` of them by rank, which make this demand together.
+        """Take part in one forward of all ranks of a group: `rows` of them by rank, which make this demand together.
 
         This rank may run its rows inside. If it does not, or fails, it does what the others wait for. Raises RankLost.
         """
@@ -177,7 +177,7 @@ class CausalLM(ModelRunner):
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """Run rows through the model and store their KV -> logits [n, V], in the model's dtype and the order the rows ask for them.
 
-        Rows that ask for no logits give [0, V], and so do no rows: nothing is computed for them.
+        Rows that ask for no logits give [0, V]. Without any rows nothing is computed, and the result is [0, V] too.
         """
         return self.forward_capturing(rows, ())[0]
 
@@ -230,7 +230,7 @@ class CausalLM(ModelRunner):
         return self.blocks if len(self.blocks) else None
 
     def _replayed(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden] | None:
-        """None: there is no graph for them."""
+        """Replay the captured forward of these rows; None: there is no graph for them."""
         results = None if self.graphs is None else self.graphs.run(rows, frozenset(layers))
         if results is None:
             return None

@@ -30,18 +30,18 @@ class Turn:
     """One forward on every rank; see `CausalLM.turn`."""
 
     rows: Sequence[int]
-    """By rank. A target that takes no turns with others is the only one."""
+    """Tokens of each rank, by rank. A target that takes no turns with others counts as the only rank."""
     demand: Demand = EAGER
-    """Which captured forward it is."""
+    """The captured forward that the turn replays."""
 
     @property
     def numbers(self) -> list[int]:
-        """All of it."""
+        """The turn as numbers: how many ranks there are, the rows of each, and the demand."""
         return [len(self.rows), *self.rows, *self.demand.numbers]
 
     @classmethod
     def taken(cls, numbers: Ints) -> tuple[Self, Ints]:
-        """Read what `numbers` wrote -> that, and the numbers behind it."""
+        """Read what `numbers` wrote -> the turn, and the numbers behind it."""
         demand = 1 + int(numbers[0])
         behind = demand + NUMBERS
         return cls(numbers[1:demand].tolist(), Demand.of(numbers[demand:behind].tolist())), numbers[behind:]
@@ -56,7 +56,7 @@ class Forward:
     turn: Turn
 
     def packed(self, tables: PageTables) -> Ints:
-        """`tables`: those that the rows name. Only the leader has them, so the pages of every row travel."""
+        """`tables` are the page tables that the rows name. Only the leader has them, so the pages of every row travel."""
         parts = [np.array([self.kind, *self.turn.numbers])]
         for row in self.rows:
             parts += _packed_row(row, tables.listed(row.pages))
@@ -64,7 +64,7 @@ class Forward:
 
     @classmethod
     def unpacked(cls, numbers: Ints) -> Forward:
-        """What `packed` wrote, but its first number. The rows name no table."""
+        """Read what `packed` wrote, without its first number. The rows name no table."""
         turn, rows = Turn.taken(numbers)
         return cls(list(_unpacked_rows(rows)), turn)
 
@@ -78,12 +78,11 @@ class Move:
     target: Slots
 
     def packed(self) -> Ints:
-        """As numbers."""
         return np.concatenate(([self.kind], self.source, self.target), dtype=np.int64)
 
     @classmethod
     def unpacked(cls, numbers: Ints) -> Move:
-        """What `packed` wrote, but its first number."""
+        """Read what `packed` wrote, without its first number."""
         return cls(*numbers.reshape(2, -1))
 
 
@@ -95,12 +94,11 @@ class Trial:
     turn: Turn
 
     def packed(self) -> Ints:
-        """As numbers."""
         return np.array([self.kind, *self.turn.numbers])
 
     @classmethod
     def unpacked(cls, numbers: Ints) -> Self:
-        """What `packed` wrote, but its first number."""
+        """Read what `packed` wrote, without its first number."""
         turn, _ = Turn.taken(numbers)
         return cls(turn)
 
@@ -112,7 +110,6 @@ class Leave:
     kind: ClassVar[int] = 4
 
     def packed(self) -> Ints:
-        """As numbers."""
         return np.array([self.kind])
 
 
@@ -120,7 +117,7 @@ Command: TypeAlias = Forward | Move | Trial | Leave
 
 
 def unpacked(numbers: Ints) -> Command:
-    """The command that was packed."""
+    """Read a command from the numbers that its `packed` made."""
     kind, rest = int(numbers[0]), numbers[1:]
     match kind:
         case Forward.kind:

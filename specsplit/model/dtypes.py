@@ -10,12 +10,12 @@ import torch
 from specsplit.errors import LoadError
 
 AUTO: Final = "auto"
-"""That which config.json says."""
+"""The dtype that config.json says."""
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _KEYS: Final = ("dtype", "torch_dtype")
-"""Of config.json, as transformers has written them of late and before."""
+"""Keys of config.json that say the dtype: the one that transformers writes now, and the one it wrote before."""
 _PARTS: Final = ("transformer_layer_config", "text_config")
-"""Of a config.json that has one within it."""
+"""Keys under which a config.json holds another config."""
 
 
 def dtype_of(name: str) -> torch.dtype:

@@ -18,7 +18,7 @@ from specsplit.model.kv import KVCache
 
 
 class Library(Protocol):
-    """What is used of the package."""
+    """The parts of the flashinfer package that are used."""
 
     @property
     def BatchPrefillWithPagedKVCacheWrapper(self) -> Any: ...  # noqa: N802
@@ -34,18 +34,18 @@ class PagedKV:
         paged = kv.data.unflatten(2, (-1, page_size))
         self._dtypes: Final = (kv.dtype, kv.data.dtype)
         self._layers: Final = [layer.unbind() for layer in paged.unbind()]
-        """By layer: keys and values, [pages, page_size, kv_heads, head_dim] each."""
+        """Keys and values of every layer, [pages, page_size, kv_heads, head_dim] each."""
         self._shape: Final = (paged.shape[4] * group, paged.shape[4], paged.shape[5], page_size)
         self.device: Final = kv.data.device
         self.num_pages: Final = paged.shape[2]
 
     def workspace(self, buckets: Buckets | None = None) -> Tensor:
-        """Memory for the kernels of wrappers: of those in graph mode for these sizes, or of eager ones. Raises LoadError."""
+        """Memory for the kernels of wrappers in graph mode for these buckets, or of eager wrappers if there are none. Raises LoadError."""
         heads, kv_heads, head_dim, _ = self._shape
         return WORKSPACES.of(self.device, Heads(heads, kv_heads, head_dim, processors(self.device)), buckets)
 
     def plan(self, wrapper: Any, rows: PagedRows, paged: Paged, causal: bool) -> None:
-        """Have a wrapper attend to `rows`, which are also the tensors of `paged`."""
+        """Have a wrapper attend to `rows`; `paged` holds the same rows as tensors."""
         heads, kv_heads, head_dim, page_size = self._shape
         computed, stored = self._dtypes
         wrapper.plan(
@@ -59,7 +59,7 @@ class PagedKV:
             page_size,
             packed_custom_mask=paged.mask,
             causal=causal,
-            sm_scale=1.0,  # the layers say theirs, in `run`
+            sm_scale=1.0,  # every layer gives its own in `run`
             q_data_type=computed,
             kv_data_type=stored,
             max_token_per_sequence=int(np.diff(rows.qo_indptr).max()),
@@ -67,7 +67,7 @@ class PagedKV:
         )
 
     def run(self, wrapper: Any, layer: int, query: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
-        """query [T, H, D] -> [T, H, D], and the logarithm (base 2) of the sum of its weights, float32 [T, H]."""
+        """Attend with query [T, H, D] -> [T, H, D], and the logarithm (base 2) of the sum of its weights, float32 [T, H]."""
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return wrapper.run(query, self._layers[layer], q_scale=scale, out=out, return_lse=True)
@@ -88,7 +88,7 @@ class Part(Protocol):
     """A wrapper that was told what to attend to, for all layers."""
 
     def run(self, layer: int, query: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
-        """As `PagedKV.run`."""
+        """Attend with query [T, H, D] -> [T, H, D], and log2 of the sum of its weights, float32 [T, H]; see `PagedKV.run`."""
         ...
 
 

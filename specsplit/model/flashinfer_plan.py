@@ -58,7 +58,7 @@ class PagedRows:
         return cls(_indptr(queries), _indptr(counts), np.concatenate(pages), _int32(last), _int32(lengths))
 
     def masked(self, rows: Sequence[Row]) -> PagedRows:
-        """The same, with the masks of `rows`: what lies before the last E tokens of one is seen by all of its queries."""
+        """These rows with the masks of `rows`: what lies before the last E tokens of one is seen by all of its queries."""
         lengths = self.lengths.tolist()
         sizes = [row.num_tokens * length for row, length in zip(rows, lengths, strict=True)]
         mask, start = np.zeros(sum(sizes), dtype=np.uint8), 0
@@ -71,7 +71,7 @@ class PagedRows:
         return replace(self, mask=mask)
 
     def padded(self, count: int) -> PagedRows:
-        """The same, with rows behind them that have neither queries nor pages, `count` rows in all."""
+        """These rows and, behind them, rows that have neither queries nor pages, `count` rows in all."""
         more = count - len(self.lengths)
         qo_indptr, kv_indptr = (np.pad(each, (0, more), "edge") for each in (self.qo_indptr, self.kv_indptr))
         last_page_len, lengths = (np.pad(each, (0, more)) for each in (self.last_page_len, self.lengths))
@@ -106,9 +106,9 @@ class Layout:
     """What a form attends to."""
 
     seen: PagedRows
-    """With a mask, but for ORDERED."""
+    """The rows that are attended to, with a mask but for ORDERED."""
     prefix: PagedRows | None = None
-    """For SPLIT."""
+    """The whole pages of the rows that need no mask, for SPLIT alone."""
 
 
 def lay_out(rows: Sequence[Row], tables: PageTables, form: Form) -> Layout:

@@ -59,7 +59,7 @@ class _Memory:
         )
 
     def wrapper(self, library: Library, rows: int) -> Any:
-        """For so many rows."""
+        """Make a wrapper for so many rows."""
         indptrs, mask = self.indptrs[:, : rows + 1], self.mask
         wrapper = library.BatchPrefillWithPagedKVCacheWrapper(
             self.workspace,
@@ -104,7 +104,7 @@ class _StaticPart:
 
 
 class _Parts(NamedTuple):
-    """Of one bucket."""
+    """The parts of the forwards of one bucket."""
 
     ordered: _StaticPart
     masked: _StaticPart

@@ -27,7 +27,7 @@ class Heads:
     kv: int
     width: int
     processors: int
-    """Of the device (SMs)."""
+    """Streaming multiprocessors (SMs) of the device."""
 
     def eager_bytes(self) -> int:
         """What forwards need that are planned as they come."""
@@ -45,7 +45,7 @@ class Heads:
         return 2 * self.processors // self.kv
 
     def _tile(self, queries: int) -> int:
-        """Of rows of so many queries, each counted for all query heads of a KV head (`FA2DetermineCtaTileQ`)."""
+        """Size of a query tile for rows of so many queries, each counted for all query heads of a KV head (`FA2DetermineCtaTileQ`)."""
         if queries > 64 and self.width < 256:
             return 128
         return 64 if queries > 16 else 16

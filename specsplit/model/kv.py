@@ -66,7 +66,7 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """Memory held."""
+        """Bytes of device memory that the cache takes."""
         return self.data.nbytes
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:

@@ -60,7 +60,7 @@ class ModelRunner:
         """Name of the backend."""
         self.backend: Final = BACKENDS[self.attention](self.kv, geometry.group, page_size)
         self.graphs: Graphs | SharedGraphs | None = None
-        """Its captured forwards; None: every forward is run eagerly."""
+        """The captured forwards; None: every forward is run eagerly."""
 
     @property
     def device(self) -> torch.device:

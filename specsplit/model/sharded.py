@@ -59,7 +59,7 @@ class Layered(Protocol):
 
     @property
     def config(self) -> PretrainedConfig:
-        """Of its layers, between which hidden states are `hidden_size` wide."""
+        """The config of its layers, between which hidden states are `hidden_size` wide."""
         ...
 
     @property
@@ -151,7 +151,7 @@ class ShardedBlocks:
 
     @contextmanager
     def turn(self, rows: Sequence[int]) -> Iterator[None]:
-        """One forward on every rank, `rows` of them by rank. Blocks that it has not run when it is over run without rows of this rank.
+        """Take part in one forward of all ranks, `rows` of them by rank. Blocks not run when it ends are run without rows of this rank.
 
         So every rank does the same, one that is idle or fails in the middle too. Raises RankLost.
         """

@@ -23,15 +23,15 @@ class SplitLM(CausalLM):
 
     It is loaded with a `split`, and captured within `TensorGroup.together`, by all processes at the same time, before one of them leads.
 
-    Of a rank of a group the MLPs are shared out over the ranks besides: each process shares its part of them with those of the other ranks
-    that have the same part.
+    If this rank is one of a group, its MLPs are sharded over the ranks too: each process shares its part with those processes of the other
+    ranks that have the same part.
     """
 
     _followers: Followers | None = None
 
     @property
     def _together(self) -> ShardedBlocks:
-        """Its processes have to capture the same, whether ranks share anything or not."""
+        """Always the blocks: the processes of a split model capture together, whether they share MLPs with other ranks or not."""
         return self.blocks
 
     def lead(self, group: TensorGroup) -> None:
@@ -40,7 +40,7 @@ class SplitLM(CausalLM):
 
     @contextmanager
     def turn(self, rows: Sequence[int], demand: Demand) -> Iterator[None]:
-        """As CausalLM. Followers take part, whether there are rows of this rank or not."""
+        """Have the followers take part in the turn, even if it has no rows of this rank."""
         with super().turn(rows, demand):
             if self._followers is None or not any(rows):
                 yield
@@ -49,7 +49,7 @@ class SplitLM(CausalLM):
                     yield
 
     def forward_capturing(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
-        """As CausalLM. Hidden states are whole here, and of no use to followers."""
+        """Have the followers run the rows too. Hidden states are whole on this process, and followers have no use for theirs."""
         if self._followers is None or not rows:
             return super().forward_capturing(rows, layers)
         self.capture.check(layers)
@@ -60,17 +60,15 @@ class SplitLM(CausalLM):
             return super().forward_capturing(rows, layers)
 
     def trial(self) -> None:
-        """As CausalLM."""
         if self._followers is None:
             return super().trial()
-        if self._followers.due is None:  # as above
+        if self._followers.due is None:  # it takes no turns with other ranks
             with self.turn([1], EAGER):
                 return self.trial()
         with self._followers.trial(self._followers.due):
             return super().trial()
 
     def move(self, source: Slots, target: Slots) -> None:
-        """As ModelRunner."""
         if self._followers is not None:
             self._followers.move(source, target)
         super().move(source, target)
@@ -84,7 +82,7 @@ def follow(lm: SplitLM, group: TensorGroup) -> None:
 
 
 def _obey(lm: SplitLM, group: TensorGroup, command: Command) -> None:
-    """What fails in a turn ends the group before the turn would go on without the rest of its forward."""
+    """Carry out one command. What fails in a turn ends the group, before the turn would go on without the rest of its forward."""
     match command:
         case Forward():
             with lm.turn(command.turn.rows, command.turn.demand), group.or_leave():

@@ -26,7 +26,7 @@ from specsplit.model.torch_mesh import TorchMesh, connected
 from specsplit.model.tracebacks import forget_variables
 
 UNHURRIED: Final = timedelta(days=3650)
-"""A follower waits for so long to be told something. That the leader is gone it hears from the closed connection."""
+"""How long a follower waits for a command. That its leader is gone it learns from the closed connection."""
 _WITH_COUNT: Final = 1024
 """Numbers of a command that travel together with their count."""
 
@@ -45,17 +45,17 @@ class TensorGroup(TorchMesh):
         split = split or count
         super().__init__(number, count, timeout_s, split=split, device=device)
         self._line: ProcessGroup | None = None
-        """Commands go over it; None: they go no more."""
+        """The connection that commands go over; None once it is closed."""
         ranks = [list(range(first, first + split)) for first in range(0, count, split)]
         with self._all_taking_part():
             processes = connected(ranks, timedelta(seconds=timeout_s))
             self._line = connected(ranks, UNHURRIED, "gloo")
         self.processes: Final = DeviceMesh.from_group(processes, self._device.type, mesh_dim_names=(TP,))
-        """Those of this rank, as torch knows processes that a model is split over."""
+        """The processes of this rank, in the form in which torch knows the processes that a model is split over."""
 
     @property
     def leader(self) -> int:
-        """The number of the process that those of this rank follow."""
+        """The number of the process that leads this rank."""
         return self.rank * (self.count // self.size)
 
     @property
@@ -84,14 +84,14 @@ class TensorGroup(TorchMesh):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What all processes of the rank do in here they do together, device included. Raises RankLost, as `or_leave` does."""
+        """Run the block together with the other processes of the rank, devices included. Raises RankLost, as `or_leave` does."""
         with self.or_leave():
             yield
             self.settle()
 
     @contextmanager
     def or_leave(self) -> Iterator[None]:
-        """As TorchMesh. What a collective of transformers raises may be for want of another process, which is found out then."""
+        """End the group if the block fails. An error of a collective may mean that another process is gone, which is found out then."""
         with self._all_taking_part():
             try:
                 yield
@@ -102,14 +102,14 @@ class TensorGroup(TorchMesh):
                 raise self.abort(f"{type(error).__name__}: {error}") from error
 
     def blamed(self, error: SpecsplitError) -> SpecsplitError:
-        """What to raise where `error` ends this process's loading: that, or what another said when it ended the group by that."""
+        """The error to raise where `error` ends loading: RankLost if another process has said why it ended the group, else `error`."""
         if why := self._first_said(self._missing()):
             return RankLost(why)
         self.abort(str(error))
         return error
 
     def close(self) -> None:
-        """As TorchMesh. A leader tells its followers to leave; that they are gone already is no failure."""
+        """Part from the others. A leader first tells its followers to leave; that they are gone already is no failure."""
         if self.leads and self._line is not None:
             with suppress(RankLost):
                 self.tell(Leave().packed())
@@ -127,7 +127,7 @@ class TensorGroup(TorchMesh):
         super()._cut()
 
     def _abort_own(self) -> None:
-        """The base closes what this leaves open. Another thread may be here too."""
+        """Abort the connections of this class; the base class closes the others. Another thread may be here too."""
         if (line := self._line) is not None:
             with suppress(RuntimeError):
                 line.abort()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Bucket:
     size: int
-    """B"""
+    """B: the rows of the bucket."""
     queries: Tensor | None
     """[B * Q] index into T of each query, padding repeats the row's first; None if that is all of T in order."""
     slots: Tensor | slice
@@ -104,10 +104,10 @@ class TorchAttention:
         return TorchForward(self._kv, batch.write_slots, tuple(buckets), self._tensor(restore))
 
     def static(self, tables: PageTables, buckets: Buckets) -> None:
-        """Every batch has other kernels, and allocates."""
+        """Return None, since nothing can be captured: every batch has other kernels, and allocates."""
 
     def _row_bias(self, row: Row) -> Tensor | None:
-        """Of a row that is not padded."""
+        """The attention bias of a row that is not padded; None: it needs none."""
         if row.tail_mask.size == 1 or row.tail_mask.all():
             return None
         hidden = np.zeros((1, row.num_tokens, row.pages.length), dtype=np.bool_)

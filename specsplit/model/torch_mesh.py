@@ -97,7 +97,7 @@ class TorchMesh:
     def settle(self) -> None:
         """Wait until the device has done what it was asked for, captured collectives too. Raises RankLost.
 
-        That takes longer than `timeout_s` if another rank is lost. Over gloo nothing is left to wait for, nor is there in a capture.
+        That takes longer than `timeout_s` if another rank is lost. Over gloo, and in a capture, there is nothing to wait for.
         """
         if self._device.type != "cuda":
             return
@@ -228,13 +228,13 @@ class TorchMesh:
     def _said(self, number: int) -> str:
         try:
             return self._store.get(_key(number)).decode()
-        except RuntimeError:  # as below
+        except RuntimeError:  # the process that kept the store has gone
             return ""
 
     def _missing(self) -> list[int]:
         try:
             return [number for number in range(self.count) if not self._store.check([_key(number)])]
-        except RuntimeError:  # who kept the store has seen it too, and gone
+        except RuntimeError:  # the process that kept the store has seen it too, and gone
             return []
 
 

@@ -419,7 +419,7 @@ DRAFT_TIME = Metric(
     "specsplit_draft_time_seconds", Kind.HISTOGRAM, _DRAFTER, "Time of one expansion.", (KIND,), buckets=_STEP_SECONDS
 )
 
-# Both members.
+# Verifiers and drafters.
 
 KV_PAGES = Metric(
     "specsplit_kv_pages",

@@ -27,7 +27,7 @@ class SpanRow:
     name: str
     service: str
     level: int
-    """It is made from this trace_level up."""
+    """The lowest trace_level at which the span is made."""
     parent: str | None
     """`place` of the row it hangs below; None: the root of a trace of its own."""
     count: str

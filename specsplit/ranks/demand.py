@@ -39,12 +39,12 @@ class Demand:
         return (self.forms & -self.forms).bit_length() - 1
 
     def beside(self, other: Demand) -> Demand:
-        """What meets both."""
+        """The least demand that meets this one and the other."""
         return Demand(max(self.tokens, other.tokens), max(self.rows, other.rows), self.forms & other.forms)
 
     @property
     def numbers(self) -> Numbers:
-        """All of it, as ranks tell it to each other."""
+        """The demand as numbers, as ranks tell it to each other."""
         return (self.tokens, self.rows, self.forms)
 
     @classmethod
@@ -58,5 +58,5 @@ EAGER: Final = Demand(forms=0)
 
 
 def of_all(demands: Sequence[Demand]) -> Demand:
-    """What meets every one of them, in whatever order they come."""
+    """The least demand that meets every one of these, in whatever order they come."""
     return reduce(Demand.beside, demands, Demand())

@@ -31,21 +31,21 @@ class Proposal:
     rows: int = 0
     """Tokens of its step, or of its expansion; 0: it has none, or its sessions wait for their drafters."""
     kv_tokens: int = 0
-    """Whose KV its step reads."""
+    """Tokens whose KV its step reads."""
     unfinished: int = 0
     """Sessions that run or wait here."""
     rest_us: int = round(REST_S * 1e6)
     """For how long it would rest if nobody has rows, in microseconds."""
     plan: Plan = field(default_factory=Plan)
-    """What its controller wants."""
+    """The plan that its controller wants."""
     demand: Demand = EAGER
     """What its rows need of a captured forward."""
     steps: Numbers = ()
-    """Of a drafter: how many of its rows are of each step of its model, equally many steps on every rank."""
+    """How many of a drafter's rows are of each step of its model; every rank tells equally many steps."""
 
     @property
     def numbers(self) -> Numbers:
-        """All of it, as ranks tell it to each other."""
+        """The proposal as numbers, as ranks tell it to each other."""
         plan = map(int, astuple(self.plan))
         return (self.rows, self.kv_tokens, self.unfinished, self.rest_us, *plan, *self.demand.numbers, *self.steps)
 
@@ -64,25 +64,25 @@ NOTHING: Final = Proposal()
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What every rank knows of a turn. But for `rank` it is the same on all of them, and so is all that follows from it."""
+    """What every rank knows of a turn. Only `rank` differs from rank to rank, so all of them draw the same conclusions."""
 
     rank: int
-    """Whose copy this is."""
+    """The rank that has this copy."""
     proposals: Sequence[Proposal]
-    """By rank."""
+    """The proposals of all ranks, by rank."""
 
     @property
     def rows(self) -> list[int]:
-        """By rank."""
+        """Rows of all ranks, by rank."""
         return [each.rows for each in self.proposals]
 
     def rows_of(self, step: int) -> list[int]:
-        """By rank, those of one step of a drafter's model."""
+        """Rows of one step of a drafter's model, by rank."""
         return [each.steps[step] for each in self.proposals]
 
     @property
     def demand(self) -> Demand:
-        """What meets all ranks: which captured forward the turn is, the same on every one of them."""
+        """The demand that meets all ranks: which captured forward the turn is, the same on every one of them."""
         return of_all([each.demand for each in self.proposals])
 
     @property
@@ -149,7 +149,7 @@ class Lockstep:
 
     @property
     def rows(self) -> Sequence[int]:
-        """Of the turn that was agreed upon last, by rank; none of one that is alone."""
+        """Rows of the turn that was agreed upon last, by rank; none for a rank that is alone."""
         return () if self.agreed is None else self.agreed.rows
 
     @property

@@ -46,12 +46,10 @@ class LocalMesh:
     size: int = 1
 
     def exchange(self, numbers: Sequence[int]) -> tuple[Numbers, ...]:
-        """Its own."""
         return (tuple(numbers),)
 
     def abort(self, why: str) -> RankLost:
-        """Nobody else reads why."""
         return RankLost(why)
 
     def close(self) -> None:
-        """Nobody else is there."""
+        """Do nothing: there is no other rank."""

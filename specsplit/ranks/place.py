@@ -23,7 +23,7 @@ class Place:
 
     number: int
     local: int
-    """Its number among the processes on this machine."""
+    """The process's number among those on this machine."""
     size: int = 1
     """Ranks of its group; 1: it is alone."""
     agents: int = 1

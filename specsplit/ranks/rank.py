@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 ASKED_EVERY_S: Final = 0.01
 SETTLED: Final = 30
-"""So many times in a row a rank that is told to leave is found to be needed by none."""
+"""How many times in a row a rank that is told to leave has to be found to be needed by none."""
 
 
 class Rank:
@@ -69,7 +69,7 @@ class Rank:
         self._tell(wanted=False)
 
     def rests(self, *, unfinished: bool) -> None:
-        """It is parked, and waits for something to happen."""
+        """Note that the rank is parked, and waits for something to happen."""
         if self._asleep_since is None or not unfinished:
             self._asleep_since = self._clock.now() if unfinished else None
         self._tell(wanted=unfinished)

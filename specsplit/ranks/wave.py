@@ -48,4 +48,4 @@ class Wave:
 
 
 ENDLESS: Final = Wave(number=1, parked=False, park_after=None)
-"""Of a verifier or drafter that is alone: nobody wakes it, and it is never parked."""
+"""The wave of a verifier or drafter that is alone: nobody wakes it, and it is never parked."""

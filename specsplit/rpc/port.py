@@ -17,7 +17,7 @@ from specsplit.settings.address import split
 EVERYONE: Final = frozenset(CallerRole)
 """The roles of callers of a port that is for all of them."""
 CLIENTS: Final = frozenset({CallerRole.CLIENT})
-"""Those of one that programs reach."""
+"""The roles of callers of a port that is for programs alone."""
 
 
 class Port:
@@ -32,7 +32,7 @@ class Port:
         self._settings = settings
         self._number = 0
         self.grpc = grpc.aio.server(interceptors=interceptors, options=server_options(settings))
-        """Takes the servicers."""
+        """The gRPC server, to which servicers are added."""
 
     @property
     def bound(self) -> str:

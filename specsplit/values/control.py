@@ -31,7 +31,7 @@ class Control:
         return Adaptive.GOODPUT if bounds else self.adaptive
 
     def after(self, earlier: Control) -> Control:
-        """This, and what was wanted before where this says nothing."""
+        """These wishes, and the `earlier` ones where these say nothing."""
         return replace(earlier, **said(self))
 
 

@@ -15,19 +15,19 @@ class DrafterReport:
 
     member_id: str
     sessions: int = 0
-    """It drafts for now."""
+    """Sessions that the drafter drafts for now."""
     steps: float = 0.0
     """Session steps that it drafted for: how much this report rests on."""
     accepted: float = 0.0
-    """Its nodes accepted in one of them, the mean."""
+    """Nodes of the drafter accepted in such a step, the mean."""
     held_s: float = 0.0
-    """For how long one of them was held back for it, in seconds, the mean."""
+    """For how long such a step was held back for the drafter, in seconds, the mean."""
     round_trip_s: float = 0.0
     """From a commit to the first grow made after it, in seconds, the mean; 0: none was seen."""
     sampled: bool = False
     """In sessions whose temperature is above 0; False: in greedy ones."""
     movable: int = 0
-    """Of the sessions, those whose callers asked for no kind of drafter."""
+    """Sessions among these whose callers asked for no kind of drafter."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SpeculationReport:
     adaptive: str
     """Name of the controller in force; one that this build knows or not."""
     max_draft_tokens: int | None = None
-    """Its bound; None: it has none."""
+    """The controller's bound on num_draft_tokens; None: it has none."""
     launched: Plan = field(default_factory=Plan)
     """The plan of the settings."""
     accept_length: float = 0.0

@@ -58,7 +58,7 @@ class SpeculationStatistics:
 
     @classmethod
     def sum(cls, parts: Sequence[SpeculationStatistics]) -> SpeculationStatistics:
-        """Over several sessions."""
+        """The sums over several sessions."""
         return cls(*(sum(vars(part)[name] for part in parts) for name in vars(cls())))
 
     @property

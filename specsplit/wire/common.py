@@ -1,4 +1,4 @@
-"""common.proto."""
+"""common.proto: what the messages of several services have in common."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FI
 _REASONS_BACK: dict[int, FinishReason] = {int(wire): reason for reason, wire in _REASONS.items()}
 
 _MOST = 2**32 - 1
-"""Of a sum."""
+"""The largest sum that a message holds (uint32)."""
 
 
 def fields_of(value: object, **own: Any) -> dict[str, Any]:

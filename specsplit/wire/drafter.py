@@ -270,7 +270,6 @@ def drafter_info_request() -> pb.GetDrafterInfoRequest:
 
 
 def drafter_info_to_wire(info: DrafterInfo) -> pb.GetDrafterInfoResponse:
-    """The answer."""
     return pb.GetDrafterInfoResponse(info=common.drafter_to_wire(info))
 
 

@@ -27,7 +27,7 @@ MAX_ROLE = 64
 """Characters of who says a message of a conversation."""
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING = 1_000
-"""Characters of one."""
+"""Characters of one stop string."""
 MAX_STOP_TOKENS = 256
 MAX_SCHEMA = 2**20
 """Characters of a JSON schema."""

@@ -26,11 +26,11 @@ _VARINT, _DELIMITED = 0, 2
 _FIXED = {1: 8, 5: 4}
 """Bytes of the kinds of value that are always as long."""
 _LONGEST_VARINT = 70
-"""Bits."""
+"""Bits of the longest varint: ten bytes, seven bits in each."""
 _CONTINUED = bytes(range(128, 256))
 """Bytes of a varint that are not its last."""
 _LONGEST_CHARACTER = 4
-"""Bytes of one in UTF-8."""
+"""Bytes of the longest character in UTF-8."""
 _FIXED_WIDTH = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8, FieldDescriptor.TYPE_FIXED64: 8}
 
 
@@ -63,7 +63,7 @@ class _Field:
     unit: str
     """What a text, or bytes, are measured in."""
     bytes_per_unit: int
-    """At most."""
+    """Bytes of one unit, at most."""
     packed_width: int | None
     """Bytes of one number in a packed list, 0 if they vary; None: it is no list of numbers."""
 

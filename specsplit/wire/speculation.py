@@ -13,7 +13,7 @@ from specsplit.wire import common
 MOST_ACCEPTED = 256.0
 """Nodes that a step can accept."""
 MOST_SECONDS = 3600.0
-"""Of what a drafter has made a session wait: far more than any session waits for one answer."""
+"""Seconds for which a drafter can be said to have made a session wait: far more than any session waits for one answer."""
 
 
 def control_to_wire(control: Control) -> pb.Control:

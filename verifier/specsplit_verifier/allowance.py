@@ -24,9 +24,9 @@ from specsplit.wire.drafter import Bulk
 from specsplit_verifier.unanswered import SAVED, Unanswered
 
 NODE_BYTES: Final = 32
-"""Of a node that is grown, and then given another edge."""
+"""Bytes allowed for a node that is grown, and then given another edge."""
 EVENT_BYTES: Final = 64
-"""Of an event, its nodes aside."""
+"""Bytes allowed for an event, its nodes aside."""
 RESTS: Final = 2
 """Events without anything in them that an honest drafter sends, at most, behind one that it is told: that it rests, or refuses."""
 UNANSWERED: Final = 16_384

@@ -49,7 +49,7 @@ class StepChooser:
         self._acceptance: dict[tuple[str, bool], Acceptance] = {}
         """By address of the drafter, and by whether sessions are sampled."""
         self._standings: dict[int, Standing] = {}
-        """By session."""
+        """Standings by session id."""
 
     def meet(self, sessions: Sequence[Session]) -> None:
         """Take in which sessions decode now."""

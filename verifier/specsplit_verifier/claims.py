@@ -28,7 +28,7 @@ class _Unread:
 
     positions: range
     until: float = 0.0
-    """Until then the drafter may read them rather than answer."""
+    """The time until which the drafter may read them rather than answer."""
 
 
 class Claims:

@@ -113,21 +113,21 @@ class DeviceTrees:
     tokens: Tensor
     """int64 [n]"""
     parents: Tensor
-    """int64 [n] within their tree."""
+    """int64 [n] index of each token's parent within its tree."""
     positions: Tensor
-    """int64 [n] of what is picked behind each token."""
+    """int64 [n] position of the token that is picked behind each token."""
     starts: Tensor
-    """int64 [B + 1]"""
+    """int64 [B + 1] where each tree begins among the n tokens, then n."""
     tables: Tensor
-    """int64 [B] page table of each."""
+    """int64 [B] page table of each tree."""
     roots: Tensor
     """int64 [B] local index of each root."""
     depths: Sequence[int]
-    """[B] tokens of the longest path of each."""
+    """[B] tokens of the longest path of each tree."""
 
     @classmethod
     def of(cls, trees: Sequence[TreeInput], put: Put) -> DeviceTrees:
-        """Put all of the trees."""
+        """Lay the trees out end to end and send them with `put`."""
         drafts = [tree.draft for tree in trees]
         widths = [len(draft.tokens) for draft in drafts]
         arrays = [
@@ -143,7 +143,7 @@ class DeviceTrees:
 
     @property
     def deepest(self) -> int:
-        """D."""
+        """D: the tokens of the longest path of all trees."""
         return max(self.depths, default=0)
 
     def places(self, tree: int) -> range:
@@ -156,7 +156,7 @@ class DeviceTrees:
         return walk(picked, self.tokens, self.parents, self.starts, self.deepest)
 
     def nodes(self, walked: Walked) -> Tensor:
-        """Where in the forward is what was accepted, int64 [B * D]; the root at places that are not real."""
+        """Index in the forward of the token at every place, int64 [B * D]; the root's at places that are not real."""
         return (walked.paths + self.starts[:-1, None]).view(-1)
 
 
@@ -167,11 +167,11 @@ class AskedLogprobs:
     asking: Sequence[tuple[TreeInput, int, int]]
     """(tree, likeliest tokens wanted, places)"""
     places: Tensor
-    """int64 [R] of all who ask."""
+    """int64 [R] places of all trees that ask."""
 
     @classmethod
     def of(cls, trees: Sequence[TreeInput], on_device: DeviceTrees, put: Put) -> AskedLogprobs:
-        """Find who asks."""
+        """Find the trees whose sessions ask for log-probabilities."""
         asking = [(b, tree, tree.logprobs) for b, tree in enumerate(trees) if tree.logprobs is not None]
         places = np.array([place for b, _, _ in asking for place in on_device.places(b)], dtype=np.int64)
         return cls([(tree, most, on_device.depths[b]) for b, tree, most in asking], put(places))
@@ -210,13 +210,13 @@ class WantedFeatures:
     """The features of a step that drafters want. Their indices are of all places and, behind these, of all tokens of the forward."""
 
     groups: Sequence[tuple[Recipe, Sequence[Wanted], Tensor]]
-    """Of each recipe who wants what, and int64 indices of all that."""
+    """For each recipe, who wants what, and int64 indices of all that is wanted."""
     tokens: int
-    """T."""
+    """T: the tokens of the forward."""
 
     @classmethod
     def of(cls, step: StepInput, trees: DeviceTrees, put: Put) -> WantedFeatures:
-        """Find what is wanted."""
+        """Find the features that drafters want of this step."""
         first = len(trees.depths) * trees.deepest
         starts = list(accumulate((row.num_tokens for row in step.rows), initial=first))
         of_trees = (
@@ -241,7 +241,7 @@ class WantedFeatures:
 
 
 def _count(accepted: Mapping[int, Accepted], want: Wanted) -> int:
-    """So many of the tokens in front, of those where features are wanted."""
+    """How many of the wanted tokens, from the front, count: all of a chunk, and of a tree as many as were accepted."""
     if not isinstance(want, WantedOfTree):
         return len(want.at)
     made = accepted.get(want.session)

@@ -32,12 +32,12 @@ class TreeLimits(NamedTuple):
     """How much of a speculation a step may take."""
 
     num_draft_tokens: int
-    """Root included."""
+    """Tokens of a session in the step, the root included."""
     topk: int
     num_steps: int
 
     def within(self, room: int) -> TreeLimits:
-        """Cap num_draft_tokens."""
+        """These limits with num_draft_tokens capped at `room`."""
         return self if room >= self.num_draft_tokens else TreeLimits(room, self.topk, self.num_steps)
 
 
@@ -81,7 +81,7 @@ class NoDrafter:
         return Draft.root_alone(root, position)
 
     def commit(self, draft: Draft, accepted: Accepted, now: float) -> Reroot:
-        """There is nothing to take to the next root."""
+        """Return an empty reroot: there is no speculation to take to the next root."""
         return Reroot()
 
     def view(self, draft: Draft) -> TreeView:
@@ -96,18 +96,18 @@ class NoDrafter:
         )
 
     def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
-        """Nobody is waited for."""
+        """Return 0: there is no drafter to wait for."""
         return 0.0
 
     def prospect(self, now: float, plan: Plan, limits: TreeLimits) -> Prospect | None:
-        """Nothing comes."""
+        """Return None: there is no drafter that could bring anything."""
         return None
 
     def hold(self, now: float) -> None:
-        """Nobody is waited for."""
+        """Do nothing: there is no drafter to wait for."""
 
     def stepping(self, now: float) -> None:
-        """Nobody is waited for."""
+        """Do nothing: there is no drafter to wait for."""
 
     def keep(self, features: Features) -> None:
         """Features were computed, and somebody may want them later."""
@@ -325,7 +325,7 @@ class DraftSession:
             self._patience.in_vain(self._wait, now)
 
     def close(self) -> None:
-        """It is over here. What was grown is lost; what is kept of features waits for another drafter."""
+        """End the session at its drafter. What was grown is lost; what is kept of features waits for another drafter."""
         queued = sum(len(merged.grow.ids) for merged in self._queue.take())
         self._counters.unverified_nodes += self.untaken + queued
         self._record.end(movable=self._movable)

@@ -20,7 +20,7 @@ class _CoolDown(NamedTuple):
 
 
 class DrafterMemory:
-    """Records outlast the sessions that drafters served, and so does patience with them until they are lost."""
+    """What outlasts the sessions that drafters served: their records, and, until they are lost, the patience with them."""
 
     def __init__(self) -> None:
         self._records: dict[RecordKey, DrafterRecord] = {}

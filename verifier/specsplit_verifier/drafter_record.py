@@ -23,27 +23,27 @@ class DrafterRecord:
     """
 
     sessions: int = 0
-    """It drafts for now."""
+    """Sessions that the drafter drafts for now."""
     movable: int = 0
-    """Of these, those whose callers asked for no kind of drafter."""
+    """Sessions among these whose callers asked for no kind of drafter."""
     steps: int = 0
     """Session steps that ended with a commit to it."""
     accepted: int = 0
-    """Its nodes accepted in them."""
+    """Nodes of the drafter accepted in these steps."""
     hits: int = 0
     held_s: float = 0.0
     """For how long sessions were held back for it."""
     round_trips: int = 0
     round_trip_s: float = 0.0
-    """Sum over them."""
+    """Seconds that the round trips took, the sum."""
 
     def begin(self, *, movable: bool) -> None:
-        """It drafts for one more session."""
+        """Note that the drafter drafts for one more session."""
         self.sessions += 1
         self.movable += movable
 
     def end(self, *, movable: bool) -> None:
-        """It drafts for a session no more."""
+        """Note that the drafter drafts for one session less."""
         self.sessions -= 1
         self.movable -= movable
 
@@ -54,7 +54,7 @@ class DrafterRecord:
         self.hits += hit
 
     def round_trip(self, seconds: float) -> None:
-        """Its first grow after a commit came so long after that."""
+        """Note that the first grow after a commit came so many seconds after the commit."""
         self.round_trips += 1
         self.round_trip_s += seconds
 

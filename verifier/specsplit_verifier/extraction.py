@@ -37,7 +37,7 @@ class Projection:
 
     @classmethod
     def load(cls, folder: Path, target: CausalLM) -> Projection:
-        """That of the EAGLE-3 head in `folder`, as the target computes. Raises LoadError."""
+        """Load the projection of the EAGLE-3 head in `folder`, in the target's dtype. Raises LoadError."""
         weight, digest = projection_of(folder)
         return cls(weight.to(target.device, target.model.dtype), digest)
 
@@ -49,7 +49,7 @@ class Wanted:
     session: int
     recipe: Recipe
     first: int
-    """Position of the first."""
+    """Position of the first of these tokens."""
     at: Sequence[int]
     """[n] indices into the T tokens of the forward, in order of position."""
 

@@ -72,7 +72,6 @@ class Rows:
         self._pieces: deque[Features] = deque()
 
     def __len__(self) -> int:
-        """Tokens."""
         return self.end - self.first
 
     def append(self, features: Features) -> None:
@@ -136,12 +135,12 @@ class Feed:
 
     @property
     def end(self) -> int:
-        """Positions below were computed."""
+        """The position behind the last that was computed."""
         return self._kept.end
 
     @property
     def retained(self) -> int:
-        """Tokens kept."""
+        """Tokens whose features are kept."""
         return len(self._kept)
 
     def kept(self, first: int, end: int) -> Features | None:

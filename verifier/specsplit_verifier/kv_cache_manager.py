@@ -39,7 +39,7 @@ class Prefix:
     digests: list[bytes] = field(default_factory=list[bytes])
     """Digests of its full pages, from the front; as many as were asked for."""
     shared: int = 0
-    """Its pages, from the front, whose like the cache was told of."""
+    """How many of the full pages, from the front, the prefix cache has, from this session or another."""
 
 
 class KVCacheManager:
@@ -52,7 +52,7 @@ class KVCacheManager:
         self._sharing: Final = prefix_cache
         self._cache: Final = PrefixCache(pool, feature_bytes=feature_bytes)
         self._prefixes: dict[int, Prefix] = {}
-        """By session."""
+        """Prefixes by session id."""
         self._scratch: Final = PageTable(pool)
 
     @property

@@ -34,7 +34,7 @@ class Listener:
         self._settle_at = 0.0
         """From when on the mirrors take in what is grown in this step: shortly before it should be over."""
         self._look_at: float | None = None
-        """That moment, while something is queued for them."""
+        """`_settle_at` while something is queued for the mirrors; None: nothing is."""
         self._error: Exception | None = None
         """What went wrong while it listened; the engine thread raises it."""
         self._stepping = False

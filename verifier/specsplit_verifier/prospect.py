@@ -20,7 +20,7 @@ RECOVERY: Final = 0.01
 BELIEF: Final = 5.0
 """Open ends that a first guess counts as."""
 LOOK_S: Final = 0.0005
-"""Nobody looks again sooner, unless something comes."""
+"""Shortest time until prospects are looked at again, unless something comes."""
 GROWS: Final = 8
 """Grows that are looked ahead for each session."""
 
@@ -31,16 +31,16 @@ class Prospect(NamedTuple):
     next_s: float
     """Seconds until the next grow."""
     gain: float
-    """What that adds to the tokens that a step commits."""
+    """Tokens that the next grow should add to what a step commits."""
     every_s: float
-    """Seconds between further ones."""
+    """Seconds between further grows."""
     more: float
-    """What each of these adds, relative to the one before; at most 1."""
+    """What each further grow adds, relative to the one before; at most 1."""
     left_s: float
     """Seconds for which the session may wait at most."""
 
     def times(self, share: float) -> Prospect:
-        """Take that share of the gains."""
+        """This prospect with `share` of its gains."""
         return Prospect(self.next_s, share * self.gain, self.every_s, self.more, self.left_s)
 
 
@@ -50,17 +50,17 @@ class Waiting(NamedTuple):
     look_s: float
     """When to look again: the first grow should be there."""
     seconds: float
-    """How long it would take in all."""
+    """How long the wait would take in all."""
     gain: float
-    """What it should bring by then."""
+    """Tokens that the wait should bring."""
 
 
 @dataclass(slots=True)
 class Share:
-    """What grows added for each open end, over recent ones."""
+    """What recent grows added for each open end of a draft."""
 
     guess: float
-    """What is believed before any has come."""
+    """What is believed before any grow has come."""
     added: float = 0.0
     ends: float = 0.0
 
@@ -84,7 +84,6 @@ class Trust:
 
     @property
     def share(self) -> float:
-        """The share."""
         return min(1.0, self.came / self.hoped)
 
     def waited(self, waiting: Waiting, seconds: float, gained: float) -> None:
@@ -92,7 +91,7 @@ class Trust:
         self._add(0.05, gained, waiting.gain * min(1.0, seconds / waiting.seconds))
 
     def unwanted(self) -> None:
-        """Nobody waited."""
+        """Learn from a step that nobody waited for: trust goes back a little to where it began."""
         self._add(RECOVERY, 2.0 * RECOVERY, 2.0 * RECOVERY)
 
     def _add(self, forgotten: float, came: float, hoped: float) -> None:

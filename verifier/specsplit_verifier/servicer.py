@@ -25,7 +25,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
     async def Decode(  # noqa: N802 (the name is the protocol's)
         self, request: verifier_pb2.DecodeRequest, context: Context
     ) -> AsyncIterator[verifier_pb2.DecodeResponse]:
-        """One session."""
+        """Decode one session."""
         info = self.verifier.info
         parsed = wire.decode_from_wire(request, info.vocabulary.size, info.max_context)
         async with aclosing(self.verifier.decode(parsed)) as events:

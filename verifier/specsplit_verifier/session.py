@@ -53,7 +53,7 @@ class StopRule:
     """Where a session ends."""
 
     max_tokens: int
-    """To generate at most."""
+    """Tokens to generate at most."""
     token_ids: frozenset[int] = frozenset()
 
     def cut(self, generated: int, fresh: list[int]) -> tuple[list[int], FinishReason | None, int | None]:
@@ -144,7 +144,7 @@ class Session:
         return TreeLimits(plan.num_draft_tokens, plan.topk, plan.num_steps if plan.num_steps < left else left)
 
     def drafted_by(self, address: str) -> DraftSession | None:
-        """Its drafter, if that is the one at `address`."""
+        """The session's drafter, if that is the one at `address`."""
         return self.drafter if isinstance(self.drafter, DraftSession) and self.drafter.address == address else None
 
     def take(self, limits: TreeLimits) -> Draft:

@@ -68,7 +68,7 @@ class StepInput:
 
     @property
     def sessions(self) -> list[int]:
-        """Each once."""
+        """Sessions of the step, each once."""
         return list(dict.fromkeys(part.session for part in (*self.trees, *self.chunks)))
 
     def only(self, sessions: Collection[int]) -> StepInput:
@@ -84,17 +84,17 @@ class StepInput:
 
     @cached_property
     def tokens(self) -> int:
-        """In all rows."""
+        """Tokens in all rows."""
         return sum(row.num_tokens for row in self.rows)
 
     @cached_property
     def kv_tokens(self) -> int:
-        """Whose KV is read: of every row the text before it, and its own."""
+        """Tokens whose KV is read: of every row the text before it, and its own."""
         return sum(row.pages.length for row in self.rows)
 
     @property
     def layers(self) -> frozenset[int]:
-        """Whose hidden states are wanted."""
+        """Layers whose hidden states are wanted."""
         recipes = (part.recipe for part in (*self.trees, *self.chunks))
         return frozenset(chain.from_iterable(recipe.layers for recipe in recipes if recipe is not None))
 
@@ -161,7 +161,7 @@ class Reroot:
     """What a commit made of the speculation; all of it empty without one."""
 
     commit: Commit | None = None
-    """For the drafter."""
+    """The commit for the drafter."""
     hit: bool | None = None
     """Whether the bonus was in the speculation; None without a commit."""
     miss: Miss | None = None
@@ -224,7 +224,7 @@ class SessionResult:
 
     @property
     def accepted(self) -> int:
-        """num_correct_drafts."""
+        """Nodes accepted (num_correct_drafts)."""
         return len(self.accepted_path) - 1
 
     @property

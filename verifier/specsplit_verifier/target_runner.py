@@ -51,7 +51,7 @@ class TargetRunner:
         self._paced = paced
         self._clock = clock
         self._first_runs = FirstRuns()
-        """Of forwards, by tokens."""
+        """Which forwards are the first of their token counts."""
         self._acceptor = acceptor_for(target, self.extractor) if acceptor is None else acceptor
 
     def run(self, step: StepInput) -> StepOutput:

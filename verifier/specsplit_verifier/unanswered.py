@@ -22,9 +22,9 @@ class _Asked:
     """The open and the commits of one session, from the latest on that its drafter is known to have applied."""
 
     numbers: deque[int]
-    """Of each of them among all events of the stream."""
+    """Number of each of these events among all events of the stream."""
     commits: int = 0
-    """Told so far."""
+    """Commits told so far."""
 
     def applied(self, commits: int) -> int:
         """The drafter has applied so many commits: the number of the last of them, 0 if it was never told so many."""
@@ -40,10 +40,10 @@ class Unanswered:
 
     def __init__(self) -> None:
         self.sessions: dict[int, _Asked] = {}
-        """Those that are open, by id."""
+        """The sessions that are open, by id."""
         self._told = 0
         self._answered = 0
-        """Of what was told, in order."""
+        """How many of the told events have been answered, in order."""
 
     @property
     def count(self) -> int:

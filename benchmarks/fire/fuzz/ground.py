@@ -44,15 +44,15 @@ class Ground:
     """Addresses, each host:port, and tokens."""
 
     public: str
-    """Of the honest coordinator, for clients."""
+    """The address of the honest coordinator, for clients."""
     members: str
-    """Of the same, for members and operators."""
+    """The address of the honest coordinator, for members and operators."""
     verifier: str
     drafters: Sequence[str]
     lone: str
-    """Of the coordinator that has hostile verifiers alone."""
+    """The address of the coordinator that has hostile verifiers alone."""
     hostile: str
-    """At which a hostile coordinator is to be, since members look for it there."""
+    """The address at which a hostile coordinator is to be, since members look for it there."""
     metrics: Sequence[str]
     """Ports that speak plain HTTP."""
     secrets: Path
@@ -63,7 +63,7 @@ class Ground:
         return TransportSettings(token_file=_token_of(self.secrets, name))
 
     def shown(self, name: str) -> tuple[tuple[str, str], ...]:
-        """The same as metadata of a call."""
+        """The token of the caller of this name, as metadata of a call."""
         token = _token_of(self.secrets, name).read_text(encoding="utf-8").strip()
         return (("authorization", f"Bearer {token}"),)
 

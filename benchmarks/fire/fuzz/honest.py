@@ -27,7 +27,7 @@ class Honest:
     """What became of its requests."""
 
     seconds: list[float] = field(default_factory=list[float])
-    """Of each that was right, from when it was sent to its last token."""
+    """Seconds of each request that was right, from when it was sent to its last token."""
     failed: list[str] = field(default_factory=list[str])
     hung: list[str] = field(default_factory=list[str])
     different: list[str] = field(default_factory=list[str])

@@ -44,7 +44,7 @@ _NEVER_THERE: Final = (
 _ENDING: Final = frozenset({"CoordinatorService.Generate", "VerifierService.Decode"})
 """Methods that stream their answers and come to an end, so that some callers wait for it."""
 _PATIENT: Final = 0.15
-"""The share of those."""
+"""Share of the calls of these methods whose callers wait for the end."""
 _CUT_S: Final = 0.25
 _LONGER_S: Final = 2.0
 _SHORT_S: Final = (0.001, 0.02)
@@ -77,7 +77,7 @@ class HostileClient:
         ]
 
     async def act(self, case: Case) -> None:
-        """One call."""
+        """Make one call."""
         chance = case.chance()
         victim = chance.choice(self._victims)
         method = chance.choices(victim.methods, [_weight(each) for each in victim.methods])[0]
@@ -154,7 +154,7 @@ def _weight(method: Method) -> float:
 
 
 def _fuzzed(spite: Spite, honest: bytes | None, method: Method) -> bytes:
-    """Of a stream few messages are broken, since the first ends it."""
+    """Make one message of a call. In a stream few are broken, since the first broken one ends it."""
     broken = 0.015 if method.streams_in else 0.2
     return spite.message(honest, method.request, broken=broken, made=0.1, kept=0.35 if method.streams_in else 0.1)
 
@@ -178,7 +178,7 @@ def _is_verifier(data: bytes) -> bool:
 
 
 def _renamed(chance: random.Random, method: Method) -> Method:
-    """The same, or at times one that does not exist."""
+    """`method`, or at times one that does not exist."""
     if chance.random() > 0.005:
         return method
     return Method(chance.choice(_NEVER_THERE), method.streams_in, method.streams_out, method.request, method.answer)

@@ -74,7 +74,7 @@ class HostileStream:
         self._opened = _opens(scene, self._method)
 
     async def act(self, case: Case) -> None:
-        """One stream."""
+        """Open one stream, and be hostile on it."""
         spite = Spite.of(case.chance(), most=300)
         address = spite.chance.choice(self._scene.ground.drafters)
         channel, shown = self._scene.channel(address), self._scene.ground.shown("member")

@@ -17,7 +17,7 @@ from benchmarks.fire.logs import Logs
 from benchmarks.fire.verdict import run_out
 
 AIM = "10^6"
-"""Messages."""
+"""Fuzzed messages that a long run should reach."""
 
 
 def run(fire: Fire, seconds: float, only: Sequence[str] = (), heard: Path | None = None) -> Findings:

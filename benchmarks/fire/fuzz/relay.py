@@ -52,7 +52,7 @@ class Relay(grpc.GenericRpcHandler):
 
 @asynccontextmanager
 async def relayed(target: str) -> AsyncIterator[tuple[str, Relay]]:
-    """Its address, and what it keeps."""
+    """Serve a relay to `target` -> its address, and what it keeps."""
     async with grpc.aio.insecure_channel(target) as channel:
         relay = Relay(channel)
         async with serving(relay) as address:

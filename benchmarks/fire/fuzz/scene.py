@@ -20,7 +20,7 @@ from benchmarks.known import Known
 
 @dataclass(frozen=True)
 class Scene:
-    """One run."""
+    """What the hostile parties of one run share."""
 
     ground: Ground
     known: Sequence[Known]
@@ -35,7 +35,7 @@ class Scene:
         return self._channels[address]
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close every channel."""
         for channel in self._channels.values():
             await channel.close()
 

@@ -34,7 +34,7 @@ from specsplit.errors import SpecsplitError
 from specsplit.membership import Cluster
 
 AT_ONCE: Final = 24
-"""Cases."""
+"""Cases that are under way at once."""
 HONEST: Final = 2
 """Honest clients."""
 CASE_S: Final = 120.0
@@ -53,7 +53,7 @@ _SAMPLE_S: Final = 1.0
 
 
 class Party(Protocol):
-    """Somebody hostile."""
+    """A hostile party."""
 
     name: str
 
@@ -64,7 +64,7 @@ class Party(Protocol):
 
 @dataclass
 class Storm:
-    """One run."""
+    """One run of fuzzing."""
 
     ground: Ground
     children: Mapping[str, Child]
@@ -135,7 +135,7 @@ class Storm:
         _raise_any(await asyncio.gather(*workers, return_exceptions=True))
 
     async def _late(self, workers: Sequence[asyncio.Task[None]], until: float) -> set[asyncio.Task[None]]:
-        """Those that are at work still END_S after the time was over."""
+        """The workers that are at work still END_S after the time was over."""
         late = set(workers)
         while late and time.monotonic() < self.ending.sooner(until) + END_S:
             _, late = await asyncio.wait(late, timeout=POLL_S)
@@ -188,7 +188,7 @@ class Storm:
         )
 
     async def _settle(self) -> None:
-        """Both clusters come to rest: no session, no page, no member that is not honest."""
+        """Wait until both clusters are at rest: no session, no page, no member that is not honest."""
         for address, expected in ((self.ground.public, 1 + len(self.ground.drafters)), (self.ground.lone, 0)):
             async with AsyncClient(address, self.ground.transport("honest")) as client:
                 until, left = time.monotonic() + REST_S, "not asked"

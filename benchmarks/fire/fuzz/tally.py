@@ -16,7 +16,7 @@ _TOLD = 5
 
 @dataclass
 class Tally:
-    """All of it."""
+    """What was sent in one run, and what came of it."""
 
     messages: Counter[str] = field(default_factory=Counter[str])
     """Fuzzed messages by RPC; those that answer honest callers are counted as "RPC, answers"."""
@@ -27,7 +27,7 @@ class Tally:
     running: set[Case] = field(default_factory=set[Case])
     """Cases that are under way."""
     suspects: list[str] = field(default_factory=list[str])
-    """Names of those that were when a process died."""
+    """Names of the cases that were under way when a process died."""
     cases: int = 0
 
     @property

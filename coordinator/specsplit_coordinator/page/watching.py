@@ -25,9 +25,9 @@ from specsplit_coordinator.request_log import LoggedRequest, RequestLog
 from specsplit_coordinator.seat import Seat
 
 NODES_SHOWN = 64
-"""In one snapshot: what was verified and the likeliest of the others."""
+"""Nodes shown in one snapshot: what was verified and the likeliest of the others."""
 PACE_S = 0.1
-"""Between two snapshots, at least."""
+"""Seconds between two snapshots, at least."""
 HOLD_S = 0.4
 """How long a step is shown before what grows next is."""
 LOOK_S = 0.05
@@ -47,7 +47,7 @@ class Speculation:
         """`piece` gives the text of a token."""
         self._piece = piece
         self._commits = -1
-        """As the last step told it: so many commits made the root. No grow says -1."""
+        """How many commits made the root, as the last step told it; -1, which no grow says: no step has come."""
         self.tree = TokenTree(0, 0)
 
     def step(self, step: WatchedStep) -> Snapshot:
@@ -149,7 +149,7 @@ class Watch:
         """Position of the last token whose text was told."""
 
     async def snapshots(self) -> AsyncGenerator[Snapshot, None]:
-        """Until the request ends; the last one says how. Raises what it fails with, or SpecsplitError if its verifier cannot tell."""
+        """Yield snapshots until the request ends; the last says how. Raises its error, or SpecsplitError if its verifier cannot tell."""
         reader = asyncio.create_task(self._read())
         reader.add_done_callback(lambda _: self._wake())
         try:

@@ -27,7 +27,7 @@ _TOLERANCE: Final = 1e-4
 """Largest difference in float32, as a share of the largest number."""
 _TOKENS: Final = 5
 _SCALES: Final = (1e-3, 1, 30, 1000)
-"""Of rows: what is cut off above a limit shows with large ones, and what is added to a square with small ones."""
+"""Factors for the rows that are tried: large ones show what is cut off above a limit, small ones what is added to a square."""
 
 _SHORT_CONTEXT: Final = 2048
 

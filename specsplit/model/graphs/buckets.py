@@ -37,7 +37,7 @@ class Buckets:
 
     @classmethod
     def of(cls, settings: EngineSettings) -> Self | None:
-        """Those that a service is told to capture; None: it is told not to."""
+        """The buckets that a service is told to capture; None: it is told not to."""
         return cls(settings.cuda_graph_tokens, settings.cuda_graph_rows) if settings.cuda_graphs == "auto" else None
 
     def __iter__(self) -> Iterator[Bucket]:

@@ -26,7 +26,7 @@ class Captured:
 
 
 class Capturer(Protocol):
-    """Records work."""
+    """Records work on a device, to be replayed there."""
 
     def capture(self, work: Callable[[], Results]) -> Captured:
         """Call `work`, twice or more, and record the last call. Raises whatever `work` raises, or the device for what it cannot record.

@@ -32,7 +32,7 @@ class Together(Protocol):
         ...
 
     def turn(self, rows: Sequence[int]) -> AbstractContextManager[None]:
-        """An eager forward on every rank, with `rows` of them by rank. Raises RankLost."""
+        """Run an eager forward on every rank, with `rows` of them by rank. Raises RankLost."""
         ...
 
     def settle(self) -> None:
@@ -40,7 +40,7 @@ class Together(Protocol):
         ...
 
     def or_leave(self) -> AbstractContextManager[None]:
-        """What fails in here ends the group. Raises RankLost."""
+        """Run the block; an error in it ends the group. Raises RankLost."""
         ...
 
     def before_parting(self, work: Callable[[], object]) -> None:
@@ -52,17 +52,17 @@ class SharedCapturer:
     """Captures work that exchanges tensors with other ranks (a Capturer): all ranks capture it, or none does."""
 
     def __init__(self, capturer: Capturer, together: Together) -> None:
-        """`capturer` is that of the device."""
+        """`capturer` is the one that records on this device."""
         self._capturer: Final = capturer
         self._together: Final = together
         self._new: Final[list[Captured]] = []
-        """What this rank has captured while it is not known yet whether all have; nothing else holds it."""
+        """What this rank has captured, until every rank has said whether it could; nothing else holds it."""
         together.before_parting(self._new.clear)
 
     def capture(self, work: Callable[[], Results]) -> Captured:
-        """As Capturer. Raises RuntimeError if any rank cannot record it, and RankLost.
+        """Record `work` on every rank or on none. Raises RuntimeError if any rank cannot record it, and RankLost.
 
-        The devices of the others take part in the first call of `work`, which is no recording. So a rank where that fails ends the group.
+        The first call of `work` is not recorded, and the devices of the other ranks take part in it. A rank where it fails ends the group.
         """
         trial, failed = _Trial(work, self._together), None
         try:
@@ -97,7 +97,7 @@ class _Trial:
         self.over = False
 
     def __call__(self) -> Results:
-        """Raises whatever `work` raises, and RankLost."""
+        """Call `work`. Raises whatever it raises, and RankLost."""
         results = self._work()
         if not self.over:
             self._together.settle()  # whatever asks for the device next waits without an end
@@ -106,21 +106,20 @@ class _Trial:
 
 
 class SharedGraphs:
-    """The captured forwards of one rank. Which of them a turn replays is agreed upon; an idle rank replays it too, on padding alone."""
+    """The captured forwards of one rank. All ranks agree on the one that a turn replays; an idle rank replays it too, on padding alone."""
 
     def __init__(self, graphs: Graphs, together: Together) -> None:
-        """`graphs` have a SharedCapturer."""
+        """`graphs` must have a SharedCapturer."""
         self._graphs: Final = graphs
         self._together: Final = together
         self._due: Graph | None = None
-        """What this turn is to replay and has not yet; None: it is run eagerly, or there is none."""
+        """The graph that this turn has yet to replay; None: the turn is eager, or has replayed it, or there is no turn."""
         self._refused = False
-        """True if it is known why the rows of this turn have no graph."""
+        """True if the reason why the rows of this turn have no graph is counted already."""
         together.before_parting(graphs.drop)
 
     @property
     def statistics(self) -> GraphStatistics:
-        """As those of Graphs."""
         return self._graphs.statistics
 
     def demand(self, rows: Sequence[Row], layers: Layers) -> Demand:
@@ -131,7 +130,7 @@ class SharedGraphs:
 
     @contextmanager
     def turn(self, rows: Sequence[int], demand: Demand) -> Iterator[None]:
-        """One forward on every rank, as `Together.turn` has it: `rows` of them by rank, which make this demand together.
+        """Run one forward on every rank, `rows` of them by rank: in a graph, if one meets the demand that they make together, else eagerly.
 
         Raises RankLost. All ranks have captured the same graphs.
         """
@@ -156,7 +155,7 @@ class SharedGraphs:
         self._together.settle()
 
     def run(self, rows: Sequence[Row], layers: Layers = frozenset()) -> Results | None:
-        """Run rows (at least one) in the graph of this turn -> as `Graphs.run`. None: the turn is run eagerly. Raises RankLost."""
+        """Run rows (at least one) in the graph of this turn -> the results of `Graphs.run`; None if the turn is eager. Raises RankLost."""
         graph = self._due
         if graph is None:
             if not self._refused:
@@ -166,7 +165,7 @@ class SharedGraphs:
         return self._replay(graph)
 
     def _catch_up(self) -> None:
-        """Do what the other ranks wait for, if the rows of this one have not done so."""
+        """Replay on padding alone the graph that the other ranks wait for, if the rows of this rank have not replayed it."""
         if self._due is not None:
             with self._together.or_leave():
                 self._graphs.load(self._due, ())

@@ -38,7 +38,7 @@ class HeadRunner(ModelRunner):
         self._states = self._empty(head.shape.state_width)
         """What captured forwards read: [most tokens, state_width], if there are any."""
         self._into: Tensor | None = None
-        """Where they store states."""
+        """Where captured forwards store the states of their tokens; None: nowhere."""
 
     def forward(self, rows: Sequence[Row], states: Tensor, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """states [T, state_width] of the parents of the rows' tokens -> hidden [T, hidden_size], states [T, state_width].
@@ -71,7 +71,7 @@ class HeadRunner(ModelRunner):
 
     @torch.inference_mode()
     def _replayed(self, rows: Sequence[Row], states: Tensor, into: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """None: there is no graph for them."""
+        """Replay the captured forward of these rows; None: there is no graph for them."""
         if self.graphs is None or into is not self._into:
             return None
         if len(states) <= len(self._states):

@@ -20,11 +20,11 @@ class Metrics:
         self._watchers: list[Callable[[], None]] = []
 
     def tasks(self, count: int) -> None:
-        """So many tasks of the event loop are not over."""
+        """Show how many tasks of the event loop are not over."""
         self.instruments.gauge(table.TASKS).set(count)
 
     def watch_graphs(self, read: Callable[[], GraphStatistics]) -> None:
-        """Where to look up what has become of a member's forwards, on the event loop, before every scrape."""
+        """Have `read` called on the event loop, before every scrape, to look up what has become of a member's forwards."""
         made = self.instruments
         graphs, nbytes = made.gauge(table.GRAPHS), made.gauge(table.GRAPH_BYTES)
         replayed = made.counter(table.GRAPH_FORWARDS)

@@ -31,7 +31,7 @@ class CoordinatorMetrics(Metrics):
         self._queue_time = made.histogram(table.QUEUE_TIME)
 
     def used(self, client: str, requests: int, tokens: int) -> None:
-        """So many requests of a client have ended, with so many tokens of prompts and answers."""
+        """Count requests of a client that have ended, and the tokens of their prompts and answers."""
         self._of_client(table.CLIENT_REQUESTS, client).add(requests)
         self._of_client(table.CLIENT_TOKENS, client).add(tokens)
 
@@ -47,7 +47,7 @@ class CoordinatorMetrics(Metrics):
         self._lost[_role(role)].add()
 
     def watch(self, read: Callable[[], Cluster]) -> None:
-        """Where to look the cluster up, on the event loop, before every scrape."""
+        """Have `read` called on the event loop, before every scrape, to look the cluster up."""
         made = self.instruments
         running, queued = made.gauge(table.RUNNING_REQUESTS), made.gauge(table.QUEUED_REQUESTS)
 

@@ -37,7 +37,7 @@ class DrafterMetrics(Metrics):
         self._refused.get(code.lower(), self._refused["unknown"]).add()
 
     def watch(self, read: Callable[[], DrafterStatistics]) -> None:
-        """Where to look up what the engine has done and holds, on the event loop, before every scrape."""
+        """Have `read` called on the event loop, before every scrape, to look up what the engine has done and holds."""
         made, kind = self.instruments, self._kind
         sessions, streams = made.gauge(table.OPEN_SESSIONS, kind), made.gauge(table.OPEN_STREAMS, kind)
         pages, used = made.gauge(table.KV_PAGES), made.gauge(table.KV_PAGES_USED)

@@ -169,7 +169,7 @@ class VerifierMetrics(Metrics):
         self._drafters_lost.add()
 
     def watch(self, read: Callable[[], Load]) -> None:
-        """Where to look up how the engine stands, on the event loop, before every scrape."""
+        """Have `read` called on the event loop, before every scrape, to look up how the engine stands."""
         made = self.instruments
         running, waiting = made.gauge(table.RUNNING_SESSIONS), made.gauge(table.WAITING_SESSIONS)
         pages, used = made.gauge(table.KV_PAGES), made.gauge(table.KV_PAGES_USED)
@@ -184,7 +184,7 @@ class VerifierMetrics(Metrics):
         self._watchers.append(look)
 
     def watch_plan(self, read: Callable[[], PlanRecord]) -> None:
-        """Where to look up who decides about the default plan, and why, on the event loop, before every scrape."""
+        """Have `read` called on the event loop, before every scrape, to look up who decides about the default plan, and why."""
         made = self.instruments
         switches = made.counter(table.PLAN_SWITCHES)
         controllers = {name: made.gauge(table.ADAPTIVE_CONTROLLER, name) for name in table.CONTROLLER.values}
@@ -201,7 +201,7 @@ class VerifierMetrics(Metrics):
         self._watchers.append(look)
 
     def watch_links(self, read: Callable[[], Iterable[LinkStatistics]]) -> None:
-        """Where to look up the totals of the streams to all drafters there ever were, on the event loop, before every scrape."""
+        """Have `read` called on the event loop, before every scrape, to look up the totals of streams to all drafters there ever were."""
         made = self.instruments
         sent, received = (made.counter(table.DRAFT_MESSAGES, direction) for direction in table.DIRECTION.values)
         bytes_sent, bytes_received = (

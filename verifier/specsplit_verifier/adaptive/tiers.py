@@ -43,11 +43,11 @@ class Tier:
     """The tier in force in one slot, and what is known of it."""
 
     index: int
-    """Into the slot's candidates."""
+    """Index into the slot's candidates."""
     ema: float
     """The average of accepted drafts per session and step, the bonus not counted."""
     batches: int = 0
-    """Observed so far."""
+    """Batches observed so far."""
 
 
 DEFAULT_SLOTS: Final = {1: Slot((1, 3, 5, 7)), 8: Slot((0, 1, 3)), 32: Slot((0, 1)), 64: Slot((0,))}
