@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from specsplit.clock import SystemClock
 from specsplit.settings import DrafterSettings
 from specsplit.values import Endpoint
 from specsplit_drafter.service import load_proposer, main
@@ -23,7 +24,7 @@ START_S = 60.0
 @contextlib.contextmanager
 def drafter(settings: DrafterSettings) -> Iterator[Endpoint]:
     """A drafter with these settings for the duration of the block, ready to draft."""
-    features = load_proposer(settings).info.features
+    features = load_proposer(settings, SystemClock()).info.features
     words = [sys.executable, "-m", "benchmarks.drafter_process", json.dumps(settings.resolved())]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -1,6 +1,7 @@
 """What verifier and drafter say to each other about one session, on the Draft stream.
 
-`Commit` and `Grow` are the protocol of the speculation (specsplit/speculation/events.py), `Features` are in specsplit/features.py.
+`Commit` and `Grow` stand with the speculation (specsplit/speculation/events.py), which knows nothing of sessions, models and services, and
+`Features` with their formats (specsplit/features.py). The unions at the end have all that travels.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Laboratory:
         proposer = source.proposer(spec)
         if self._scenario.policy is Policy.DRAFTS_TOKENS:
             proposer = RightProposer(proposer, self._texts)
-        return Drafter(self.timeline, SessionTable(proposer, limits, clock=self.timeline.clock), spec.cost)
+        return Drafter(self.timeline, SessionTable(proposer, limits, self.timeline.clock), spec.cost)
 
     def _verifier(self, source: Source) -> Verifier:
         scenario, clock = self._scenario, self.timeline.clock

@@ -11,7 +11,7 @@ from benchmarks.lab.clock import VirtualClock
 from benchmarks.lab.scenario import DrafterSpec, Scenario
 from benchmarks.prompts import held_out
 from specsplit.cli.folders import TARGET, drafts_beside
-from specsplit.clock import Clock
+from specsplit.clock import Clock, SystemClock
 from specsplit.features import FeatureNeed
 from specsplit.model import CausalLM
 from specsplit.model.paced import CostCurve, Paced
@@ -67,7 +67,8 @@ class ModelSource:
         """The draft of this kind, loaded afresh."""
         target = self._folder if spec.kind.is_head else None
         model = self._drafts[spec.kind] if spec.kind.needs_model else None
-        return load_proposer(DrafterSettings(kind=spec.kind, model=model, target=target, children=spec.children))
+        settings = DrafterSettings(kind=spec.kind, model=model, target=target, children=spec.children)
+        return load_proposer(settings, SystemClock())
 
     def requests(self, scenario: Scenario) -> list[DecodeRequest]:
         """Held-out prompts, or messages; a request's seed is its number."""

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specsplit.clock import SystemClock
+from specsplit.clock import Clock, SystemClock
 from specsplit.errors import LoadError, SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.ranks.lockstep import Lockstep
@@ -45,15 +45,15 @@ def main(settings: DrafterSettings) -> int:
 
 def service_of(settings: DrafterSettings, place: Place = ALONE) -> Service[Drafter]:
     """The drafter's process, put together."""
-    server = Server(settings, "drafter", services=[DRAFTER_SERVICE], session_methods=["Draft"])
+    clock, server = SystemClock(), Server(settings, "drafter", services=[DRAFTER_SERVICE], session_methods=["Draft"])
     telemetry = Telemetry(settings, server.tracing)
     servicer = DrafterServicer(telemetry, settings.max_message_bytes)
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
 
     async def load() -> Drafter:
-        table = await asyncio.to_thread(load_table, settings, place.number)
+        table = await asyncio.to_thread(load_table, settings, clock, place.number)
         table.rounds = telemetry.rounds()
-        drafter = Drafter(table, servicer)
+        drafter = Drafter(table, servicer, clock)
         servicer.engine = drafter.engine
         telemetry.watch(drafter.engine.statistics)
         return drafter
@@ -77,12 +77,12 @@ def _member(settings: DrafterSettings, server: Server, drafter: Drafter, dialled
 class Drafter:
     """The engine thread, as the event loop sees it."""
 
-    def __init__(self, table: SessionTable, outbox: Outbox) -> None:
+    def __init__(self, table: SessionTable, outbox: Outbox, clock: Clock) -> None:
         """Starts the thread."""
         self.failed = asyncio.Event()
         """Set if the engine thread died: a drafter without one must not go on saying SERVING."""
         self._loop = asyncio.get_running_loop()
-        self.engine = Engine(table, SystemClock(), outbox, lambda: self._set(self.failed))
+        self.engine = Engine(table, clock, outbox, lambda: self._set(self.failed))
         self.engine.start()
 
     async def drained(self) -> None:
@@ -109,26 +109,26 @@ class Drafter:
         self._loop.call_soon_threadsafe(event.set)
 
 
-def load_table(settings: DrafterSettings, rank: int = 0) -> SessionTable:
+def load_table(settings: DrafterSettings, clock: Clock, rank: int = 0) -> SessionTable:
     """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError and RankLost."""
-    pace = _pace(settings)
+    pace = _pace(settings, clock)
     levels = settings.expand_levels if pace is unpaced else 1  # the curve of a paced device is that of one level
     limits = TableLimits(settings.max_sessions, settings.expand_width, settings.node_us, levels)
-    table = SessionTable(load_proposer(settings, rank), limits, pace)
+    table = SessionTable(load_proposer(settings, clock, rank), limits, clock, pace)
     freeze_heap()
     return table
 
 
-def load_proposer(settings: DrafterSettings, rank: int = 0) -> Proposer:
+def load_proposer(settings: DrafterSettings, clock: Clock, rank: int = 0) -> Proposer:
     """Load what proposes under these settings, or this rank's part of it. Raises LoadError and RankLost."""
     if settings.kind.needs_model:
-        return _with_model(settings, rank)
+        return _with_model(settings, clock, rank)
     if settings.dp_size > 1:
         raise LoadError(f"a drafter of kind {settings.kind.value} has no model that ranks could share (dp_size)")
     return NgramProposer(settings.children)
 
 
-def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
+def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
     if settings.model is None:
         raise LoadError(f"a drafter of kind {settings.kind.value} needs a model folder (model)")
     # An ngram drafter runs without torch: these imports take seconds.
@@ -148,7 +148,7 @@ def _with_model(settings: DrafterSettings, rank: int) -> Proposer:
         return proposer
     mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, device=settings.device)
     with telling(mesh):
-        model, clock = load(settings, settings.model, mesh), SystemClock()
+        model = load(settings, settings.model, mesh)
         lockstep = Lockstep(mesh, clock, drawn=secrets.randbits(62))
         return ModelProposer(model, settings.children, turns=Turns(model, lockstep, clock))
 
@@ -218,10 +218,10 @@ def _captures(settings: DrafterSettings) -> bool:
     return auto and settings.dp_size == 1
 
 
-def _pace(settings: DrafterSettings) -> Pace:
+def _pace(settings: DrafterSettings, clock: Clock) -> Pace:
     if not settings.paced_expansion_base_ms and not settings.paced_expansion_per_token_us:
         return unpaced
     from specsplit.model import CostCurve, Paced  # noqa: PLC0415
 
     curve = CostCurve(settings.paced_expansion_base_ms, settings.paced_expansion_per_token_us)
-    return Paced(curve, SystemClock()).step
+    return Paced(curve, clock).step

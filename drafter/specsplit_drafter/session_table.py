@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from specsplit.clock import Clock, SystemClock
+from specsplit.clock import Clock
 from specsplit.draft_events import Close, FeaturesRead, Open, ToDrafter
 from specsplit.errors import Exhausted, IllegalEvent, Incompatible, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.features import FeatureLayout, Features
@@ -89,9 +89,7 @@ class DraftCounts:
 class SessionTable:
     """The sessions, the proposer and what is to be sent. Not thread-safe."""
 
-    def __init__(
-        self, proposer: Proposer, limits: TableLimits, pace: Pace = unpaced, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, proposer: Proposer, limits: TableLimits, clock: Clock, pace: Pace = unpaced) -> None:
         self.proposer = proposer
         self.calibrations = Calibrations(DISTANCES if proposer.redraws else 1)
         self.rounds = Rounds()
@@ -103,7 +101,7 @@ class SessionTable:
         """To be told how long each took."""
         self._limits = limits
         self._pace = pace
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._sessions: dict[SessionKey, _Session] = {}
         self._ended: set[SessionKey] = set()
         self._refusals: list[tuple[SessionKey, SpecsplitError]] = []

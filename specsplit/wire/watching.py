@@ -19,7 +19,7 @@ from specsplit.wire.checks import check
 from specsplit.wire.drafter import grow_from_wire, grow_to_wire
 
 Watched: TypeAlias = Grow | WatchedStep
-"""What happened to a speculation."""
+"""What happened to a speculation. It stands here, since `specsplit.sessions` is imported by clients, which have no trees."""
 
 
 def watch_to_wire(request_id: str) -> pb.WatchRequest:

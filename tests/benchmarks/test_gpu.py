@@ -27,6 +27,7 @@ from benchmarks.gpu.targets import CONFIGS, write_config
 from benchmarks.gpu.verify import Bytes, verify
 from benchmarks.gpu.wide import widen
 from specsplit.cli.folders import drafts_beside
+from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, PageTable, Row
 from specsplit.records import StepCosts
 from specsplit.settings import DrafterSettings
@@ -175,7 +176,7 @@ def test_models_with_wider_heads_compute_the_same(tmp_path: Path) -> None:
     assert {*drafts} == {*drafts_beside(MODELS / "target")}
     for kind, folder in drafts.items():
         target = wide / "target" if kind.is_head else None
-        load_proposer(DrafterSettings(kind=kind, model=folder, target=target, kv_tokens=256))
+        load_proposer(DrafterSettings(kind=kind, model=folder, target=target, kv_tokens=256), SystemClock())
 
 
 def test_a_verifier_and_a_drafter_are_looked_at_step_by_step() -> None:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from specsplit.clock import SystemClock
 from specsplit.features import FeatureFormat, FeatureLayout, Features
 from specsplit.model.feature_codec import encode
 from specsplit.settings import DrafterSettings
@@ -114,9 +115,8 @@ def check(
 @pytest.mark.parametrize("kind", [DrafterKind.EAGLE3, DrafterKind.EAGLE, DrafterKind.MULTI_LAYER_EAGLE])
 def test_a_tree_drawn_anew_by_a_trained_head_is_that_of_one_just_opened(kind: DrafterKind) -> None:
     def proposer() -> Proposer:
-        return load_proposer(
-            DrafterSettings(kind=kind, model=POCKET / kind.value, target=POCKET / "target", children=8)
-        )
+        settings = DrafterSettings(kind=kind, model=POCKET / kind.value, target=POCKET / "target", children=8)
+        return load_proposer(settings, SystemClock())
 
     info = proposer().info
     layout = info.features.layout(info.features.hidden_size, FeatureFormat.FLOAT32)

@@ -11,6 +11,7 @@ import grpc
 import pytest
 import torch
 
+from specsplit.clock import SystemClock
 from specsplit.draft_events import Close, FeaturesRead, Open, Refuse
 from specsplit.errors import LoadError, RankLost
 from specsplit.features import FeatureFormat, FeatureLayout
@@ -302,7 +303,7 @@ def test_a_head_may_ask_for_another_format_and_for_projected_features(folder: Pa
         feature_format=FeatureFormat.FP8_E4M3,
         feature_projection=True,
     )
-    need = load_table(settings).proposer.info.features
+    need = load_table(settings, SystemClock()).proposer.info.features
     assert need.projection == projection_of(tmp_path)[1]
     assert need.layout(32, FeatureFormat.FLOAT32) == FeatureLayout(32, FeatureFormat.FP8_E4M3)
 
@@ -317,7 +318,7 @@ def test_a_head_that_cannot_be_loaded_is_refused_with_the_reason(folder: Path, t
         ({"model": None}, "kind eagle3 needs a model folder"),
     ):
         with pytest.raises(LoadError, match=words):
-            load_table(right.model_copy(update=change))
+            load_table(right.model_copy(update=change), SystemClock())
 
 
 async def test_a_folder_that_cannot_be_loaded_ends_it_with_the_reason(tmp_path: Path) -> None:
@@ -327,7 +328,7 @@ async def test_a_folder_that_cannot_be_loaded_ends_it_with_the_reason(tmp_path: 
 
 def test_a_paced_expansion_takes_its_time() -> None:
     settings = DrafterSettings(kind=DrafterKind.NGRAM, paced_expansion_base_ms=30)
-    table = load_table(settings)
+    table = load_table(settings, SystemClock())
     table.handle((1, 1), open_event([1, 2, 1]))
     began = time.monotonic()
     assert table.step() == 1

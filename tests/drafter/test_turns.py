@@ -187,4 +187,4 @@ def test_a_lost_rank_is_no_sessions_fault_and_ends_the_drafter() -> None:
 def test_a_drafter_without_a_model_is_no_rank() -> None:
     settings = DrafterSettings(kind=DrafterKind.NGRAM, dp_size=2)
     with pytest.raises(LoadError, match=r"kind ngram has no model that ranks could share \(dp_size\)"):
-        load_proposer(settings)
+        load_proposer(settings, SystemClock())

@@ -235,9 +235,7 @@ def table_of(
     proposer: Proposer, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8, levels: int = 1
 ) -> SessionTable:
     """A table with these limits, whose expansions draw so many levels."""
-    table = SessionTable(
-        proposer, TableLimits(max_sessions, width, price_s(survival) * 1e6, levels), clock=TickingClock()
-    )
+    table = SessionTable(proposer, TableLimits(max_sessions, width, price_s(survival) * 1e6, levels), TickingClock())
     table.expansions.level_cost = Always()
     return table
 

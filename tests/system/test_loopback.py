@@ -76,7 +76,7 @@ class World:
         chance = random.Random(len(prompts))
         clock = TickingClock(lambda: chance.choice(TICKS_S))
         self.tables = {
-            address: SessionTable(TableProposer(draft, Vocabulary(VOCAB)), TableLimits(16, 4), clock=clock)
+            address: SessionTable(TableProposer(draft, Vocabulary(VOCAB)), TableLimits(16, 4), clock)
             for address in self.addresses
         }
         self.streams: dict[str, int] = dict.fromkeys(self.addresses, 1)

@@ -65,7 +65,7 @@ class World:
         budget, pages = chance.choice([1, 3, 512]), PagePool(256, 4)
         clock = TickingClock(lambda: chance.choice(TICKS_S))
         self.tables = {
-            address: SessionTable(Checked(name, budget, 1024), TableLimits(16, chance.choice([4, 32])), clock=clock)
+            address: SessionTable(Checked(name, budget, 1024), TableLimits(16, chance.choice([4, 32])), clock)
             for address, name in zip(ADDRESSES, heads, strict=True)
         }
         self.streams = dict.fromkeys(ADDRESSES, 1)

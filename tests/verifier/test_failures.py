@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 import torch
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specsplit.cli.local import Child
 from specsplit.clock import ManualClock, SystemClock
 from specsplit.errors import LoadError, SpecsplitError, Unavailable
 from specsplit.rpc import dial, wait_until_serving
+from specsplit.rpc.health import NOT_SERVING, SERVING
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
@@ -25,7 +27,7 @@ from specsplit.wire import verifier as wire
 from specsplit_verifier.profile import profile
 from specsplit_verifier.service import load_target
 from specsplit_verifier.verifier import Verifier
-from specsplit_verifier.watchdog import Watchdog
+from specsplit_verifier.watchdog import LEARNT_S, Watchdog
 from tests.verifier.conftest import decode, recorded
 
 POISON = ord("#")
@@ -95,6 +97,26 @@ async def test_a_session_that_the_target_fails_on_ends_alone(alphabet: Path, poi
     assert load.free_pages == load.total_pages
 
 
+async def test_a_step_that_succeeds_in_halves_says_nothing_of_what_steps_cost(alphabet: Path) -> None:
+    seen = 0
+
+    def fails_at_the_fifth(tokens: torch.Tensor) -> None:
+        nonlocal seen
+        seen += tokens.numel() == 3
+        if tokens.numel() == 3 and seen == 5:
+            raise torch.OutOfMemoryError("none left, just now")
+
+    async with verifier_before(alphabet, fails_at_the_fifth, paced_step_base_ms=5.0) as verifier:
+        for few in ("a", "ab"):  # so that halves are not the first of their sizes
+            await asyncio.gather(*(decode(verifier, request(prompt)) for prompt in few))
+        steps = recorded(verifier)
+        written = await asyncio.gather(*(decode(verifier, request(prompt)) for prompt in "abc"))
+    assert [bytes(tokens) for tokens, _ in written] == [bytes(range(first, first + 20)) for first in b"bcd"]
+    assert not any(step.failed for step in steps)
+    cold = [step.costs.cold for step in steps if step.costs.tokens == 3]
+    assert cold[4] and sum(cold[1:]) == 1, "beside it only the first of its size"
+
+
 async def test_a_target_that_fails_on_nothing_at_all_ends_the_engine(alphabet: Path) -> None:
     async with verifier_before(alphabet, broken) as verifier:
         results = await asyncio.gather(*(decode(verifier, request(prompt)) for prompt in "ab"), return_exceptions=True)
@@ -104,29 +126,77 @@ async def test_a_target_that_fails_on_nothing_at_all_ends_the_engine(alphabet: P
 
 def test_a_step_hangs_when_it_takes_the_limit_and_many_times_what_its_like_take() -> None:
     clock = ManualClock()
-    watchdog = Watchdog(clock, least_s=10.0)
+    watchdog = Watchdog(clock, limit_s=60.0)
     assert not watchdog.barks
-    with watchdog.over(expected_s=0.02):
-        clock.advance(10.0)
+    with watchdog.over(tokens=20, expected_s=0.02):
+        clock.advance(60.0)
+        assert not watchdog.barks, "it is the first of its size, and may be compiling"
+        clock.advance(0.5)
+        assert watchdog.barks == "a step of this verifier hangs: it has run for 60.5 s, where 60.0 s is the limit"
+    assert not watchdog.barks
+    with watchdog.over(tokens=20, expected_s=0.02):
+        clock.advance(LEARNT_S)
         assert not watchdog.barks
         clock.advance(0.5)
         assert watchdog.barks == "a step of this verifier hangs: it has run for 10.5 s, where 10.0 s is the limit"
-    assert not watchdog.barks
-    with watchdog.over(expected_s=1.0):
+    with watchdog.over(tokens=20, expected_s=1.0):
         clock.advance(49.0)
         assert not watchdog.barks, "steps of its size are long"
 
 
+@pytest.mark.parametrize(("limit_s", "learns"), [(4.0, True), (60.0, False)])
+def test_the_limit_of_the_settings_holds_where_it_is_less_or_nothing_can_be_learnt(
+    limit_s: float, learns: bool
+) -> None:
+    clock = ManualClock()
+    watchdog = Watchdog(clock, limit_s, learns=learns)
+    for _ in range(2):
+        with watchdog.over(tokens=20, expected_s=0.02):
+            clock.advance(limit_s)
+            assert not watchdog.barks
+            clock.advance(0.5)
+            assert watchdog.barks
+
+
+def test_time_in_which_the_process_was_stopped_is_not_time_of_a_step() -> None:
+    clock = ManualClock()
+    watchdog = Watchdog(clock, limit_s=4.0)
+    with watchdog.over(tokens=20, expected_s=0.02):
+        for _ in range(3):
+            assert not watchdog.look(1.0)
+            clock.advance(1.0)
+        clock.advance(500.0)
+        assert not watchdog.look(1.0)
+        clock.advance(1.0)
+        assert not watchdog.look(1.0)
+        clock.advance(1.0)
+        assert watchdog.look(1.0).endswith("it has run for 5.0 s, where 4.0 s is the limit")
+
+
+async def statuses(channel: grpc.aio.Channel) -> list[int]:
+    """What health says until the process leaves."""
+    told: list[int] = []
+    with suppress(grpc.aio.AioRpcError):
+        async for each in health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60):  # pyright: ignore[reportAttributeAccessIssue]
+            told.append(each.status)
+    return told
+
+
 @asynccontextmanager
 async def decoding(folder: Path, **settings: object) -> AsyncIterator[tuple[Child, asyncio.Future[object]]]:
-    """A verifier process whose first step hangs, and what its only caller reads. In the end it must have left with status 1."""
+    """A verifier process whose first step hangs, and what its only caller reads.
+
+    In the end it must have left with status 1, and its health must have said that it would.
+    """
     child = Child("hanging", "verifier", {"model": folder, "paced_step_base_ms": 1e7, **settings}, None)
     try:
         address = await asyncio.to_thread(child.wait_listening, 60)
         async with dial(address) as channel:
             await wait_until_serving(channel, 60)
+            health = asyncio.create_task(statuses(channel))
             call = verifier_pb2_grpc.VerifierServiceStub(channel).Decode(wire.decode_to_wire(request("a")), timeout=60)
             yield child, asyncio.ensure_future(call.read())
+            assert await health == [SERVING, NOT_SERVING]
         assert await asyncio.to_thread(child.process.wait, 60) == 1
     finally:
         child.kill()

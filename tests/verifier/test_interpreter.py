@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from specsplit.clock import SystemClock
 from specsplit.settings import DrafterSettings
 from specsplit.values import DrafterKind
 from specsplit_drafter.service import load_table
@@ -19,7 +20,7 @@ async def test_what_is_loaded_is_left_out_of_garbage_collection(alphabet: Path) 
         assert gc.get_freeze_count() > 100_000, "torch and transformers are"
         assert sys.getswitchinterval() < 0.001
     gc.unfreeze()
-    load_table(DrafterSettings(kind=DrafterKind.STANDALONE, model=alphabet))
+    load_table(DrafterSettings(kind=DrafterKind.STANDALONE, model=alphabet), SystemClock())
     assert gc.get_freeze_count() > 100_000
 
 

@@ -38,6 +38,22 @@ def settle(drafter: DraftSession) -> None:
     drafter.settle(LIMITS, prefilling=False)
 
 
+def test_a_draft_is_chosen_once_a_step_however_many_grows_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, chosen = drafting(), list[int]()
+    best = Mirror._best  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: Mirror, *limits: int) -> object:
+        chosen.append(len(self))
+        return best(self, *limits)
+
+    monkeypatch.setattr(Mirror, "_best", counted)
+    for number in range(1, 6):
+        drafter.grow(Grow(0, (number,), (number - 1,), (1,), (-0.1,)), number * 0.01)
+    settle(drafter)
+    assert drafter.take(0, 0, LIMITS).ids == [0, 1, 2, 3, 4]
+    assert chosen == [0, 5], "what there was before any came, and what the step takes"
+
+
 class Pair:
     """A drafter, and two verifiers that hear the same of it: one settles after every grow, the other where a step begins and ends."""
 

@@ -73,7 +73,7 @@ class Engine:
         self._runner = runner
         self._listener = Listener(self._core, self._send, self._inbox, clock)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self.watchdog = Watchdog(clock, settings.step_timeout_s)
+        self.watchdog = Watchdog(clock, settings.step_timeout_s, learns=settings.started_together[1] == 1)
         self._result: StepResult | None = None
         """What the last step was, while nobody has been told."""
         self._stopping = False
@@ -183,7 +183,7 @@ class Engine:
         """Run a step. Meanwhile what the last one brought leaves, and grows are taken in; other events wait."""
         expected_s = self._core.expected_s(step)
         settle_at = self._clock.now() + SETTLED_AT * expected_s
-        with self.watchdog.over(expected_s), self._listener.during_step(settle_at):
+        with self.watchdog.over(step.tokens, expected_s), self._listener.during_step(settle_at):
             return self._runner.run(step)
 
     def _send(self) -> None:

@@ -10,11 +10,11 @@ from typing import Protocol
 from specsplit.draft_events import ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.membership import HandOver, PlanOrder, Roster, StartWave
-from specsplit.sessions import DecodeRequest, Finished, Preempted, Tokens
+from specsplit.sessions import DecodeEvent, DecodeRequest
 from specsplit_verifier.step import StepResult
 
-Output = Tokens | Preempted | Finished | SpecsplitError
-"""What a caller of Decode gets: any number of Tokens, Preempted among them, then Finished or an error."""
+Output = DecodeEvent | SpecsplitError
+"""What a caller of Decode gets; an error ends it too."""
 Sends = list[tuple[str, int, ToDrafter]]
 """(drafter address, session, what it is told), in order."""
 

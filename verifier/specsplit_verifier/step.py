@@ -131,7 +131,7 @@ class StepOutput:
     """When the forward began, in seconds of the clock."""
     forward_s: float = 0.0
     cold: bool = False
-    """True if the forward was the first of its size: it says nothing of what others take."""
+    """True if the forward says nothing of what others take: it was the first of its size, or was run in halves."""
 
     def beside(self, other: StepOutput) -> StepOutput:
         """This, and what came of the rest of the step after it."""
@@ -142,7 +142,7 @@ class StepOutput:
             [*self.no_pick, *other.no_pick],
             self.started,
             self.forward_s + other.forward_s,
-            self.cold or other.cold,
+            cold=True,
         )
 
 

@@ -138,7 +138,7 @@ class Verifier:
 
     async def _watch_steps(self, every_s: float) -> None:
         """A step that hangs takes the verifier with it: sessions are handed back, and the process may leave."""
-        while not (why := self.engine.watchdog.barks):
+        while not (why := self.engine.watchdog.look(every_s)):
             await asyncio.sleep(every_s)
         _log.error("%s; sessions are handed back, and this process ends", why)
         self._callers.fail(why)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from specsplit.membership import Cluster
+from specsplit.membership import Cluster, Role
 from specsplit.observe import metric_table as table
 from specsplit.observe.instruments import Counter
 from specsplit.observe.metric import Metric, Service
@@ -42,7 +42,7 @@ class CoordinatorMetrics(Metrics):
         except KeyError:
             return self.instruments.counter(metric, *table.CLIENT.values)
 
-    def member_lost(self, role: object) -> None:
+    def member_lost(self, role: Role) -> None:
         """A member with this `ModelInfo` or `DrafterInfo` went without draining."""
         self._lost[_role(role)].add()
 
@@ -93,5 +93,5 @@ class CoordinatorMetrics(Metrics):
         self._failed.get(code.lower(), self._failed["unknown"]).add()
 
 
-def _role(role: object) -> str:
+def _role(role: Role) -> str:
     return Service.VERIFIER.value if isinstance(role, ModelInfo) else Service.DRAFTER.value
