@@ -78,7 +78,7 @@ class Growth:
             return _NO_SLOTS
         if not self.plan.draft_ahead and self._rounds >= self.plan.num_steps:
             return _NO_SLOTS
-        return self._expandable.best(self.original.room)  # each is to get a child at least
+        return self._expandable.best(self.original.free_nodes)  # each is to get a child at least
 
     def levels_below(self, slots: Ints) -> int:
         """Count the levels that may be expanded at once from offers on, their own counted."""
@@ -183,7 +183,7 @@ class Growth:
         """Make nodes of the candidates that are worth it, likeliest first, while there is room."""
         floor = math.log(self.worth.floor)
         self._expandable.changed(floor)
-        new = self._candidates.take(self.original.room if self.plan.speculates else 0, floor)
+        new = self._candidates.take(self.original.free_nodes if self.plan.speculates else 0, floor)
         if len(new.tokens):
             self._unsent.add(self.original.grow_at_once(new.parents, new.tokens, new.edges))
 

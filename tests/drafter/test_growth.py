@@ -350,10 +350,10 @@ def test_a_tree_is_drawn_anew_even_if_there_is_no_room_for_more_nodes() -> None:
     growth = growth_of(max_nodes=3, redraws=True)
     expand([growth], children({0: 0.9}))
     expand([growth], children({0: 0.9, 1: 0.1}))
-    assert growth.original.room == 0
+    assert growth.original.free_nodes == 0
     growth.commit(Commit(1, 0, (0,)))
     grow_nodes(growth.original, [NewNode(0, 2, -9.0)])
-    assert growth.original.room == 0
+    assert growth.original.free_nodes == 0
     assert expand([growth], children({3: 0.5})) == [Seen(growth.original.tree).root]
     assert growth.resting
 
