@@ -24,7 +24,7 @@ from specsplit_drafter.isolation import Found, Isolation
 from specsplit_drafter.model_session import ModelSession
 from specsplit_drafter.proposer import UNBOUNDED, Advance, Expanded, Frontier, ProposerPages, SessionKey
 from specsplit_drafter.ranking import Ranking
-from specsplit_drafter.token_map import room
+from specsplit_drafter.token_map import free_kv_slots
 from specsplit_drafter.turns import Turns
 
 CONTEXT_BUDGET: Final = 512
@@ -72,9 +72,9 @@ class ModelProposer:
         self._descents = DescentGraphs(self._model, capturer)
 
     @property
-    def room(self) -> int:
+    def free_kv_slots(self) -> int:
         """Nodes that have a free slot in every step."""
-        return min(room(pool, len(self._sessions)) for pool in self._model.pools)
+        return min(free_kv_slots(pool, len(self._sessions)) for pool in self._model.pools)
 
     @property
     def max_depth(self) -> int:
@@ -182,7 +182,7 @@ class ModelProposer:
         ]
         most = max((len(each.positions) for each, _ in scored), default=0) * self._ranking.children
         width = min(most, max((scoring.width for _, scoring in scored), default=0))
-        depth = min(levels - 1, self.room // max(1, len(scored) * width))
+        depth = min(levels - 1, self.free_kv_slots // max(1, len(scored) * width))
         return {
             part.session: DescentPart.of(part, scoring, session.lowest, positions, depth, width)
             for (part, session, positions, _), scoring in scored
