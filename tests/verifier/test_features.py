@@ -266,7 +266,7 @@ async def test_a_late_joiner_is_replayed_what_is_kept_in_messages_that_fit(
     assert sent.feature_bytes_sent > small and end.speculation.accepted > 10
 
 
-async def test_a_late_joiner_gets_what_is_gone_by_re_prefill(target: Path, truth: list[list[int]]) -> None:
+async def test_a_late_joiner_gets_what_is_gone_by_recompute(target: Path, truth: list[list[int]]) -> None:
     limits = {"step_token_budget": 16, "feature_retention": 32, "num_draft_tokens": 12}
     async with (
         reading(NEED, truth, leaves_after=2) as (_, leaver),
@@ -284,7 +284,7 @@ async def test_a_late_joiner_gets_what_is_gone_by_re_prefill(target: Path, truth
     assert end.speculation.accepted > 10
 
 
-async def test_a_drafter_of_another_need_gets_all_by_re_prefill_and_disturbs_nobody(
+async def test_a_drafter_of_another_need_gets_all_by_recompute_and_disturbs_nobody(
     target: Path, truth: list[list[int]]
 ) -> None:
     other = FeatureNeed(layers=(1,), hidden_size=32)
