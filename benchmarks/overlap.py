@@ -66,8 +66,8 @@ def _plan(mode: str, scale: float) -> PlanChanges:
 
 def _pushed(verifier: Verifier, address: str) -> tuple[int, int]:
     """Nodes and message bytes that came from the drafter at `address` so far."""
-    link = verifier.links.statistics.get(address)
-    return (link.nodes_received, link.bytes_received) if link else (0, 0)
+    stream = verifier.streams.statistics.get(address)
+    return (stream.nodes_received, stream.bytes_received) if stream else (0, 0)
 
 
 async def _visit(

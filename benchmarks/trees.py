@@ -24,7 +24,8 @@ BRANCHING = 16
 PEAK = 2.5
 """Standard deviation of a node's logits: two or three likely children, and a tail."""
 DEPTH = 6
-ROOM = 1 << 14
+AMPLE = 1 << 14
+"""Nodes and tokens, more than any measurement here needs."""
 AIMS_MS = {
     "grow of 1000 nodes": 0.3,
     "best 16, topk 4": 0.1,
@@ -44,12 +45,14 @@ def children_of(count: int, children: int, rng: np.random.Generator) -> Children
 
 def growth() -> Growth:
     """A session of a drafter that has grown nothing yet, and whose candidates all become nodes."""
-    return Growth(Original(1, 0, 0, ROOM), Plan(num_steps=DEPTH), 64, Worth(price_s=1e-15), DistanceCalibration(), ROOM)
+    return Growth(
+        Original(1, 0, 0, AMPLE), Plan(num_steps=DEPTH), 64, Worth(price_s=1e-15), DistanceCalibration(), AMPLE
+    )
 
 
 def expand(session: Growth, width: int, found: Children) -> list[Grow]:
     """All that the drafter does for one expansion but the proposer's part."""
-    ((_, slots),) = choose([session], width, ROOM)
+    ((_, slots),) = choose([session], width, AMPLE)
     if len(slots) < len(found.tokens):
         found = Children(found.tokens[: len(slots)], found.log_probabilities[: len(slots)])
     session.expanded(found)
@@ -77,8 +80,8 @@ def below(grow: Grow, parent: int) -> Grow:
 
 def mirrored(grow: Grow) -> Mirror:
     """A session of a verifier that has been told this, and has had room for more."""
-    mirror = Mirror(1, 0, 0, ROOM, BRANCHING + 1)
-    mirror.tree.reserve(ROOM)
+    mirror = Mirror(1, 0, 0, AMPLE, BRANCHING + 1)
+    mirror.tree.reserve(AMPLE)
     mirror.grow(grow)
     return mirror
 
@@ -124,7 +127,7 @@ def drafter_operations(nodes: int) -> Iterator[tuple[str, Callable[[], float]]]:
 
     def expansion(width: int, children: int) -> float:
         session = growth()
-        session.original.tree.reserve(ROOM)
+        session.original.tree.reserve(AMPLE)
         while len(session.original.tree) < widest:
             expand(session, 64, children_of(64, BRANCHING, rng))
         if not widest:

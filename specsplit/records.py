@@ -115,7 +115,7 @@ class SessionStep:
 
 
 @dataclass(slots=True)
-class LinkStatistics:
+class StreamStatistics:
     """What went over one drafter's streams since the start of this process."""
 
     messages_sent: int = 0
@@ -131,7 +131,7 @@ class LinkStatistics:
     drops: int = 0
     """Streams that were closed here, since the drafter caused more work than it was asked for."""
 
-    def add(self, other: LinkStatistics) -> None:
+    def add(self, other: StreamStatistics) -> None:
         """Count in what went over the streams of another drafter."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))

@@ -65,8 +65,8 @@ class Survivals:
     def choices(self, session: Session, draft: Draft) -> list[Choice]:
         """Every number of nodes, with the sum of their survivals."""
         found = [Choice(1, 1.0)]
-        for survival in draft.log_survivals[1:]:
-            found.append(Choice(found[-1].tokens + 1, found[-1].length + math.exp(survival)))
+        for log_survival in draft.log_survivals[1:]:
+            found.append(Choice(found[-1].tokens + 1, found[-1].length + math.exp(log_survival)))
         return found
 
     def pause(self, session: Session, length: float, step_s: float, now: float) -> float:

@@ -62,7 +62,7 @@ class ReplayProposer(NoFeatures):
         self._sessions: dict[SessionKey, tuple[TokenTree, int]] = {}
         self.info = DrafterInfo(kind, trace.header.drafter, VOCABULARY, CONTEXT)
         self.redraws = self.shares_root = trace.header.by_depth
-        self.room = UNBOUNDED
+        self.free_kv_slots = UNBOUNDED
         self.pages = ProposerPages(0, 0)
 
     def open(

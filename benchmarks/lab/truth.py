@@ -43,8 +43,8 @@ class RightProposer:
         return self._proposer.pages
 
     @property
-    def room(self) -> int:
-        return self._proposer.room
+    def free_kv_slots(self) -> int:
+        return self._proposer.free_kv_slots
 
     def open(
         self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0

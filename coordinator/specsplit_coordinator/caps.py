@@ -42,12 +42,12 @@ class Caps:
         for name, cap in vars(self.plan).items():
             _check(f"plan.{name}", asked[name], f"max_{name}", cap)
 
-    def max_tokens(self, asked: int | None, room: int) -> int | None:
-        """Tokens that a request may generate of those that the context has `room` for; None: as many as context and KV pool hold."""
+    def max_tokens(self, asked: int | None, context_left: int) -> int | None:
+        """Tokens that a request may generate, of the `context_left` behind its prompt; None: as many as context and KV pool hold."""
         if asked is not None:
             return asked
         given = [tokens for tokens in (self.default_max_tokens, self.max_max_tokens) if tokens is not None]
-        return min(*given, room) if given else None
+        return min(*given, context_left) if given else None
 
 
 def _check(field_name: str, asked: int | None, setting: str, cap: int | None) -> None:

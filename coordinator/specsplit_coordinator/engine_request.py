@@ -22,7 +22,7 @@ class EngineRequest:
     """Tokens of the prompt."""
     sampling: Sampling
     stopping: Stopping
-    room: int
+    context_left: int
     """Tokens that the context has room for behind the prompt."""
     claim: Claim
     """On whose behalf it waits."""
@@ -30,7 +30,9 @@ class EngineRequest:
     @property
     def most(self) -> int:
         """Tokens that its answer can have."""
-        return self.room if self.stopping.max_tokens is None else min(self.room, self.stopping.max_tokens)
+        return (
+            self.context_left if self.stopping.max_tokens is None else min(self.context_left, self.stopping.max_tokens)
+        )
 
     def choice(self, index: int) -> EngineRequest:
         """Return the request as one of its choices is decoded: with the seed of that choice."""

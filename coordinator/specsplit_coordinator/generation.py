@@ -158,8 +158,8 @@ class Generator:
         with logged.trace.stage("tokenize") as note:
             tokens = await self._reader.read(request.prompt, target.max_context)
             note("tokens", len(tokens))
-        stopping, room = self._stopping(request, len(tokens), target), target.max_context - len(tokens)
-        prepared = EngineRequest(request, target.model, tokens, self._seeded(request), stopping, room, claim)
+        stopping, context_left = self._stopping(request, len(tokens), target), target.max_context - len(tokens)
+        prepared = EngineRequest(request, target.model, tokens, self._seeded(request), stopping, context_left, claim)
         logged.particulars = Particulars(request.request_id, prepared.model, prepared.sampling.seed, len(tokens))
         return prepared
 
@@ -170,16 +170,16 @@ class Generator:
 
     def _stopping(self, request: GenerateRequest, prompt_tokens: int, target: ModelInfo) -> Stopping:
         """When the session ends. Raises InvalidRequest for more output than the context has room for."""
-        asked, room = request.stopping.max_tokens, target.max_context - prompt_tokens
-        _check_room(asked, prompt_tokens, target.max_context)
-        return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, room))
+        asked, context_left = request.stopping.max_tokens, target.max_context - prompt_tokens
+        _check_context(asked, prompt_tokens, target.max_context)
+        return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, context_left))
 
 
-def _check_room(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
+def _check_context(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
     """Raise InvalidRequest, with the numbers, for more output than the context has room for: no verifier need be asked, nor waited for."""
-    room = max_context - prompt_tokens
-    if max_tokens is not None and max_tokens > room:
+    context_left = max_context - prompt_tokens
+    if max_tokens is not None and max_tokens > context_left:
         raise InvalidRequest(
             "max_tokens",
-            f"is {max_tokens}, which with {prompt_tokens} prompt tokens exceeds the context of {max_context}; at most {room} fit",
+            f"is {max_tokens}, which with {prompt_tokens} prompt tokens exceeds the context of {max_context}; at most {context_left} fit",
         )

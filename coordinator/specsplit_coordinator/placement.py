@@ -79,8 +79,8 @@ def choose_verifier(
         among = [seat for seat in among if seat.breaker.admits and seat.group not in failing]
         if not among:
             raise Unavailable("every verifier that takes sessions has just failed")
-    with_room = [seat for seat in among if seat.has_room]
-    least = min((seat.busy for seat in with_room), default=0.0)
+    not_full = [seat for seat in among if seat.has_free_place]
+    least = min((seat.busy for seat in not_full), default=0.0)
 
     def merit(seat: Seat) -> tuple[bool, bool, int, int, int, float]:
         lacking = pages_lacking(seat, wanted)
@@ -88,7 +88,7 @@ def choose_verifier(
         suspect = sound_s is not None and seat.breaker.failures > 0
         return suspect, lacking > 0, seat.load.waiting, lacking, -known, seat.busy
 
-    return min(with_room, key=merit, default=None)
+    return min(not_full, key=merit, default=None)
 
 
 def better_verifier(verifiers: Sequence[Seat], preempted_by: Seat, need: Need) -> Seat | None:
@@ -125,8 +125,8 @@ def pages_known(seat: Seat, need: Need) -> int:
 def _able(verifiers: Sequence[Seat], need: Need) -> list[Seat]:
     """Verifiers that take sessions and can ever hold this one, with as much drafted for it as may be; if none can, with what is now."""
     taking = [seat for seat in verifiers if not seat.closed_because]
-    roomy = [seat for seat in taking if _can_hold(seat, need, seat.drafted)]
-    return roomy or [seat for seat in taking if _can_hold(seat, need, min(seat.drafted, seat.drafted_now))]
+    large_enough = [seat for seat in taking if _can_hold(seat, need, seat.drafted)]
+    return large_enough or [seat for seat in taking if _can_hold(seat, need, min(seat.drafted, seat.drafted_now))]
 
 
 def _can_hold(seat: Seat, need: Need, drafted: int) -> bool:
@@ -160,7 +160,9 @@ def choose_drafter(
     taking = [seat for seat in found if not seat.closed_because]
     if taking or wish is None:
         return min(
-            taking, key=lambda seat: (seat.member_id in cooling_down, not seat.has_room, -score(seat)), default=None
+            taking,
+            key=lambda seat: (seat.member_id in cooling_down, not seat.has_free_place, -score(seat)),
+            default=None,
         )
     raise Unavailable(
         f"no {wish} drafter can serve this; {_what_is_there(drafters, target)}; ask for another kind, or leave drafter out"

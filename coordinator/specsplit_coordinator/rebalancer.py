@@ -113,7 +113,7 @@ class Rebalancer:
         """What a session would gain by going from one drafter to another, as a multiple of what it has to gain."""
         usable = [seat for seat in self._registry.usable_drafters if seat.member_id not in verifier.cooling_down]
         score = partial(self._balance.score, verifier, sampled=sampled)
-        there = [(seat, score(seat, more=1)) for seat in usable if seat.has_room]
+        there = [(seat, score(seat, more=1)) for seat in usable if seat.has_free_place]
         for source in usable:
             here = score(source)
             if here > 0 and self._balance.report(verifier, source, sampled=sampled).sessions:  # 0: by rounding

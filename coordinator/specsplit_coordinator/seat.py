@@ -167,7 +167,7 @@ class Seat:
         return 0 if self.closed_because else max(0, self.who.max_sessions - taken)
 
     @property
-    def has_room(self) -> bool:
+    def has_free_place(self) -> bool:
         """True if one more session may be placed on the member."""
         return self.free_places > 0
 

@@ -76,7 +76,7 @@ class Tickets:
             self._retry_after_s,
         )
 
-    def _make_room(self, client: str, places: int, promised: int) -> None:
+    def _crowd_out(self, client: str, places: int, promised: int) -> None:
         """Have others give way to a request for so many places, for as many as it was promised and are still lacking.
 
         Raises Exhausted if those that would have given way have been served meanwhile.
@@ -108,7 +108,7 @@ class Tickets:
         self._preparing[client] += places
         try:
             yield
-            self._make_room(client, places, promised)
+            self._crowd_out(client, places, promised)
         finally:
             self._preparing[client] -= places
             self._preparing += Counter[str]()  # drops who has none any more

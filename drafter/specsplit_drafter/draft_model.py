@@ -26,7 +26,7 @@ _NONE: Final[Ints] = np.empty(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
-class StepInput:
+class ExpansionInput:
     """What one expansion asks of one step, for one session or for some. Rows fed with features come before those that draw on states."""
 
     rows: list[Row] = field(default_factory=list[Row])
@@ -38,9 +38,9 @@ class StepInput:
     """Numbers, counted over the whole frontier, of the nodes that the rows ask logits for, in the same order."""
 
     @staticmethod
-    def joined(parts: Sequence[StepInput]) -> StepInput:
+    def joined(parts: Sequence[ExpansionInput]) -> ExpansionInput:
         """Make one input of several sessions' parts, in order, but for rows that are fed: those come first."""
-        whole = StepInput()
+        whole = ExpansionInput()
         fed, others = zip(*(part.apart() for part in parts), strict=True)
         for part in (*fed, *others):
             whole.rows += part.rows
@@ -49,13 +49,13 @@ class StepInput:
             whole.wanted += part.wanted
         return whole
 
-    def apart(self) -> tuple[StepInput, StepInput]:
+    def apart(self) -> tuple[ExpansionInput, ExpansionInput]:
         """Split off the row that is fed, if there is one, of one session's part."""
         if not self.fed:
-            return StepInput(), self
+            return ExpansionInput(), self
         asked = len(self.rows[0].logits_at)
-        fed = StepInput(self.rows[:1], self.fed, [], self.wanted[:asked])
-        return fed, StepInput(self.rows[1:], [], self.drawn, self.wanted[asked:])
+        fed = ExpansionInput(self.rows[:1], self.fed, [], self.wanted[:asked])
+        return fed, ExpansionInput(self.rows[1:], [], self.drawn, self.wanted[asked:])
 
     @property
     def num_tokens(self) -> int:
@@ -121,7 +121,7 @@ class DraftModel(Protocol):
         """What features are kept in until they are read; None for a model that reads none."""
         ...
 
-    def run(self, step: int, work: StepInput) -> Tensor:
+    def run(self, step: int, work: ExpansionInput) -> Tensor:
         """Compute the rows (at least one) of a step -> logits float32 [len(wanted), V].
 
         Writes KV and states of those rows and nothing else, so it may be repeated.

@@ -78,7 +78,7 @@ class Growth:
             return _NO_SLOTS
         if not self.plan.draft_ahead and self._rounds >= self.plan.num_steps:
             return _NO_SLOTS
-        return self._expandable.best(self.original.room)  # each is to get a child at least
+        return self._expandable.best(self.original.free_nodes)  # each is to get a child at least
 
     def levels_below(self, slots: Ints) -> int:
         """Count the levels that may be expanded at once from offers on, their own counted."""
@@ -101,8 +101,8 @@ class Growth:
         self._chosen = slots
         self._expandable.take(slots)
 
-    def takes_room(self, slots: Ints) -> Flags:
-        """Tell which of these take room in the proposer [n]: nodes that it does not know yet."""
+    def takes_kv_slot(self, slots: Ints) -> Flags:
+        """Tell which of these take a KV slot of the proposer [n]: nodes that it does not know yet."""
         return self._expandable.new(slots) & (slots != ROOT)
 
     def starve(self) -> None:
@@ -183,7 +183,7 @@ class Growth:
         """Make nodes of the candidates that are worth it, likeliest first, while there is room."""
         floor = math.log(self.worth.floor)
         self._expandable.changed(floor)
-        new = self._candidates.take(self.original.room if self.plan.speculates else 0, floor)
+        new = self._candidates.take(self.original.free_nodes if self.plan.speculates else 0, floor)
         if len(new.tokens):
             self._unsent.add(self.original.grow_at_once(new.parents, new.tokens, new.edges))
 
@@ -211,11 +211,13 @@ class Offer(NamedTuple):
         return obliged or self.growth.worth.pays(saved_s, expansion_s)
 
 
-def choose(growths: Iterable[Growth], width: int, room: int, cost: CostLine = FREE) -> list[tuple[Growth, Ints]]:
+def choose(
+    growths: Iterable[Growth], width: int, free_kv_slots: int, cost: CostLine = FREE
+) -> list[tuple[Growth, Ints]]:
     """Choose the nodes (slots, the likeliest first) to expand, so many of them that the most is gained for what an expansion costs.
 
-    They are at most `width`, and at most `room` of them not a root. None if all of them together are not worth an expansion. A session
-    whose likeliest node finds no room, or is not worth it, is starved: it rests until its next commit.
+    They are at most `width`, and at most `free_kv_slots` of them not a root. None if all of them together are not worth an expansion.
+    A session whose likeliest node finds no KV slot, or is not worth it, is starved: it rests until its next commit.
     """
     offers = [Offer(growth, slots) for growth in growths if len(slots := growth.offers())]
     if not offers:
@@ -227,22 +229,22 @@ def choose(growths: Iterable[Growth], width: int, room: int, cost: CostLine = FR
         for offer in offers:
             offer.growth.starve()
         return []
-    if len(gains) > min(width, room):
-        offers = _shared(offers, width, room)
+    if len(gains) > min(width, free_kv_slots):
+        offers = _shared(offers, width, free_kv_slots)
     for growth, slots in offers:
         growth.take(slots)
     return [*offers]
 
 
-def _shared(offers: Sequence[Offer], width: int, room: int) -> list[Offer]:
+def _shared(offers: Sequence[Offer], width: int, free_kv_slots: int) -> list[Offer]:
     """Give each session its part of its offers, if that is anything. Roots come first: nothing is likelier."""
     owners = np.arange(len(offers)).repeat([len(offer.slots) for offer in offers])
     slots = np.concatenate([offer.slots for offer in offers])
-    takes = np.concatenate([offer.growth.takes_room(offer.slots) for offer in offers])
+    takes = np.concatenate([offer.growth.takes_kv_slot(offer.slots) for offer in offers])
     order = np.lexsort(
         (-np.concatenate([offer.gains for offer in offers]), slots != ROOT)
     )  # stable: of equals the first session's
-    fitting = ~takes[order] | (takes[order].cumsum() <= room)
+    fitting = ~takes[order] | (takes[order].cumsum() <= free_kv_slots)
     chosen = order[fitting][:width]
     if len(chosen) < width:
         for number in set(owners[order[~fitting]].tolist()) - set(owners[chosen].tolist()):

@@ -34,7 +34,7 @@ from specsplit.model.graphs import Buckets
 from specsplit.model.heads import Head, HeadRunner
 from specsplit.model.transfer import on_device
 from specsplit.records import GraphStatistics
-from specsplit_drafter.draft_model import StepInput
+from specsplit_drafter.draft_model import ExpansionInput
 
 
 class HeadModel:
@@ -87,7 +87,7 @@ class HeadModel:
             runner.capture_graphs(buckets, self.kept(step))
 
     @torch.inference_mode()
-    def run(self, step: int, work: StepInput) -> Tensor:
+    def run(self, step: int, work: ExpansionInput) -> Tensor:
         """Run one forward of the step's layer, and the LM head where logits are wanted."""
         hidden, _ = self.runners[step].forward(work.rows, self._inputs(step, work), self.kept(step))
         return self._head.logits(step, hidden[on_device(work.logits_at, self._head.device)])
@@ -99,7 +99,7 @@ class HeadModel:
         hidden = self.runners[0].forward_on_device(batch, states.index_select(0, sources), states)
         return self._head.logits(0, hidden)
 
-    def _inputs(self, step: int, work: StepInput) -> Tensor:
+    def _inputs(self, step: int, work: ExpansionInput) -> Tensor:
         """Gather the states [num_tokens, state_width] of the parents of the rows' tokens."""
         parts: list[Tensor] = []
         if step == 0:

@@ -18,13 +18,13 @@ from specsplit_drafter.asked import Asked, AskedNodes
 from specsplit_drafter.descent import Descent, DescentInputs, DescentPart, Drawn, exactly
 from specsplit_drafter.descent_graphs import DescentGraphs, fitting
 from specsplit_drafter.device_ranking import Ranked
-from specsplit_drafter.draft_model import DraftModel, StepInput
+from specsplit_drafter.draft_model import DraftModel, ExpansionInput
 from specsplit_drafter.fetched import Fetched
 from specsplit_drafter.isolation import Found, Isolation
 from specsplit_drafter.model_session import ModelSession
 from specsplit_drafter.proposer import UNBOUNDED, Advance, Expanded, Frontier, ProposerPages, SessionKey
 from specsplit_drafter.ranking import Ranking
-from specsplit_drafter.token_map import room
+from specsplit_drafter.token_map import free_kv_slots
 from specsplit_drafter.turns import Turns
 
 CONTEXT_BUDGET: Final = 512
@@ -72,9 +72,9 @@ class ModelProposer:
         self._descents = DescentGraphs(self._model, capturer)
 
     @property
-    def room(self) -> int:
+    def free_kv_slots(self) -> int:
         """Nodes that have a free slot in every step."""
-        return min(room(pool, len(self._sessions)) for pool in self._model.pools)
+        return min(free_kv_slots(pool, len(self._sessions)) for pool in self._model.pools)
 
     @property
     def max_depth(self) -> int:
@@ -149,12 +149,12 @@ class ModelProposer:
         self._ranking.close(session)
         self._read.pop(session, None)
 
-    def _inputs(self, asked: Sequence[Asked]) -> dict[SessionKey, list[StepInput]]:
+    def _inputs(self, asked: Sequence[Asked]) -> dict[SessionKey, list[ExpansionInput]]:
         """Make every session's part of each step.
 
         Pending contexts share the budget, the shortest first: a bonus must not wait for a prompt.
         """
-        inputs: dict[SessionKey, list[StepInput]] = {}
+        inputs: dict[SessionKey, list[ExpansionInput]] = {}
         ready = [each for each in asked if not each.session.pending]
         budget = self._budget
         for part, session, _, number in sorted(asked, key=lambda each: each.session.pending)[len(ready) :]:
@@ -169,7 +169,7 @@ class ModelProposer:
         return inputs
 
     def _below(
-        self, asked: Sequence[Asked], inputs: Mapping[SessionKey, Sequence[StepInput]], levels: int
+        self, asked: Sequence[Asked], inputs: Mapping[SessionKey, Sequence[ExpansionInput]], levels: int
     ) -> dict[SessionKey, DescentPart]:
         """Make the parts of the sessions that are descended for: those whose frontier is expanded now, as deep as there is room for all."""
         if levels == 1:
@@ -182,7 +182,7 @@ class ModelProposer:
         ]
         most = max((len(each.positions) for each, _ in scored), default=0) * self._ranking.children
         width = min(most, max((scoring.width for _, scoring in scored), default=0))
-        depth = min(levels - 1, self.room // max(1, len(scored) * width))
+        depth = min(levels - 1, self.free_kv_slots // max(1, len(scored) * width))
         return {
             part.session: DescentPart.of(part, scoring, session.lowest, positions, depth, width)
             for (part, session, positions, _), scoring in scored
@@ -190,11 +190,11 @@ class ModelProposer:
         }
 
     def _run(
-        self, parts: Sequence[Sequence[StepInput]], asked: AskedNodes, below: Mapping[SessionKey, DescentPart]
+        self, parts: Sequence[Sequence[ExpansionInput]], asked: AskedNodes, below: Mapping[SessionKey, DescentPart]
     ) -> Found:
         if not parts:
             return {}
-        work = [StepInput.joined(of_step) for of_step in zip(*parts, strict=True)]
+        work = [ExpansionInput.joined(of_step) for of_step in zip(*parts, strict=True)]
         logits = self._forwards(work)
         wanted = [number for part in work for number in part.wanted]
         if not wanted:
@@ -223,7 +223,7 @@ class ModelProposer:
         descent = Descent(inputs, ranking, children, int(self.redraws))
         return descent.draw(self._model) if self._descents is None else self._descents.draw(descent)
 
-    def _forwards(self, work: Sequence[StepInput]) -> list[Tensor]:
+    def _forwards(self, work: Sequence[ExpansionInput]) -> list[Tensor]:
         """Give the logits of every step that has rows."""
         if self.turns is not None:
             return self.turns.run(work, len(self._sessions))

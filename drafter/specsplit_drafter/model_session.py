@@ -16,7 +16,7 @@ import numpy as np
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureLayout, Features
 from specsplit.tree import Flags, Ints, TokenTree
-from specsplit_drafter.draft_model import DraftModel, StepInput
+from specsplit_drafter.draft_model import DraftModel, ExpansionInput
 from specsplit_drafter.feature_buffer import FeatureBuffer
 from specsplit_drafter.proposer import UNBOUNDED, Advance
 from specsplit_drafter.token_map import TokenMap
@@ -90,12 +90,12 @@ class ModelSession:
             raise InvalidRequest("features", "were sent to a drafter that reads none")
         self._features.add(features, layout, self._root)
 
-    def extend(self, nodes: Ints, count: int, number: int) -> list[StepInput]:
+    def extend(self, nodes: Ints, count: int, number: int) -> list[ExpansionInput]:
         """Make rows of the next `count` tokens in every step that lacks them.
 
         The root, which is the first of `nodes` and asked for as `number`, is wanted as soon as it is among them, and with it the others.
         """
-        inputs = [StepInput() for _ in self._maps]
+        inputs = [ExpansionInput() for _ in self._maps]
         stop = self.lowest.first + self.lowest.computed + count
         complete = stop == len(self._tokens)
         if self._features is not None:
@@ -111,9 +111,9 @@ class ModelSession:
                 self._add_nodes(step, work, nodes[1:], number + 1)
         return inputs
 
-    def branch(self, nodes: Ints, number: int) -> list[StepInput]:
+    def branch(self, nodes: Ints, number: int) -> list[ExpansionInput]:
         """Make rows of these nodes, asked for as `number` and those behind it, in every step in which they are due."""
-        inputs = [StepInput() for _ in self._maps]
+        inputs = [ExpansionInput() for _ in self._maps]
         for step, work in enumerate(inputs):
             self._add_nodes(step, work, nodes, number)
         return inputs
@@ -138,7 +138,7 @@ class ModelSession:
         for step, token_map in enumerate(self._maps):
             token_map.add(expanded.compress(self._due(step, expanded) & ~token_map.held.take(expanded)))
 
-    def _add_nodes(self, step: int, work: StepInput, nodes: Ints, number: int) -> None:
+    def _add_nodes(self, step: int, work: ExpansionInput, nodes: Ints, number: int) -> None:
         """Make a row of the nodes that a step lacks, and of these if they are due there. Each of these is wanted from its lowest step.
 
         One that is drawn anew has its rows in the steps above that one, and they are right for good.

@@ -41,7 +41,7 @@ class NgramProposer(NoFeatures):
         return ProposerPages(0, 0)
 
     @property
-    def room(self) -> int:
+    def free_kv_slots(self) -> int:
         """A number without bound."""
         return UNBOUNDED
 

@@ -152,7 +152,7 @@ class Proposer(Protocol):
         ...
 
     @property
-    def room(self) -> int:
+    def free_kv_slots(self) -> int:
         """Nodes, roots not counted, that can be expanded now."""
         ...
 

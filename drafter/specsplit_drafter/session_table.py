@@ -144,7 +144,7 @@ class SessionTable:
         """
         keys = {id(state.growth): session for session, state in self._sessions.items()}
         growths = (state.growth for state in self._sessions.values())
-        chosen = choose(growths, self._limits.expand_width, self.proposer.room, self.expansions.line)
+        chosen = choose(growths, self._limits.expand_width, self.proposer.free_kv_slots, self.expansions.line)
         if not chosen:
             return 0
         levels = self._levels(chosen)

@@ -13,7 +13,7 @@ from specsplit.model.device_batch import DeviceBatch
 from specsplit.model.pages import PagePool
 from specsplit.records import GraphStatistics
 from specsplit.values import DrafterInfo, DrafterKind
-from specsplit_drafter.draft_model import StepInput
+from specsplit_drafter.draft_model import ExpansionInput
 
 
 class StandaloneModel:
@@ -37,7 +37,7 @@ class StandaloneModel:
         """What has become of its forwards."""
         return self._model.graph_statistics
 
-    def run(self, step: int, work: StepInput) -> Tensor:
+    def run(self, step: int, work: ExpansionInput) -> Tensor:
         """Run one forward: rows ask for their logits themselves."""
         return self._model.forward(work.rows)
 

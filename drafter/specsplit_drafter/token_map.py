@@ -190,6 +190,6 @@ class TokenMap:
         slots[:] = _NO_SLOT
 
 
-def room(pool: PagePool, num_sessions: int) -> int:
-    """Count free slots, less a few that committed tokens will need: a tree must never end drafting for its own session."""
+def free_kv_slots(pool: PagePool, num_sessions: int) -> int:
+    """Count free KV slots, less a few that committed tokens will need: a tree must never end drafting for its own session."""
     return max(0, pool.free_pages - CONTEXT_RESERVE * num_sessions)

@@ -15,7 +15,7 @@ from specsplit.clock import Clock
 from specsplit.errors import RankLost
 from specsplit.ranks.lockstep import Agreed, Lockstep, Proposal
 from specsplit.ranks.rank import Rank
-from specsplit_drafter.draft_model import DraftModel, StepInput
+from specsplit_drafter.draft_model import DraftModel, ExpansionInput
 from specsplit_drafter.record import RankTurn
 
 
@@ -29,7 +29,7 @@ class Turns:
         self._clock = clock
         self._over: list[RankTurn] = []
 
-    def run(self, work: Sequence[StepInput], sessions: int) -> list[Tensor]:
+    def run(self, work: Sequence[ExpansionInput], sessions: int) -> list[Tensor]:
         """Run the forwards of an expansion, by step -> logits of every step in which this rank, with so many sessions, has rows.
 
         Raises RankLost, and what a forward of this rank raises, once the turn is over.
@@ -44,7 +44,7 @@ class Turns:
 
     def sit_out(self, sessions: int) -> float:
         """Take a turn without rows -> for how many seconds to rest then. Raises RankLost."""
-        self.run([StepInput() for _ in self._model.pools], sessions)
+        self.run([ExpansionInput() for _ in self._model.pools], sessions)
         return 0.0 if self._agreed.runs else self._agreed.rest_s
 
     def take_over(self) -> tuple[RankTurn, ...]:
@@ -58,7 +58,7 @@ class Turns:
         assert agreed is not None, "there was a turn"
         return agreed
 
-    def _forwards(self, work: Sequence[StepInput], agreed: Agreed) -> list[Tensor]:
+    def _forwards(self, work: Sequence[ExpansionInput], agreed: Agreed) -> list[Tensor]:
         logits: list[Tensor] = []
         failed: Exception | None = None
         for step, (part, blocks) in enumerate(zip(work, self._model.blocks, strict=True)):

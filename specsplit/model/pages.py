@@ -115,9 +115,9 @@ class PageTable:
 
         It is to be used before the next change.
         """
-        room = len(self) + (0 if own is None else len(own) * self._pool.page_size)
-        if not 0 < length <= room:
-            raise IndexError(f"{length} tokens of pages for {room}")
+        capacity = len(self) + (0 if own is None else len(own) * self._pool.page_size)
+        if not 0 < length <= capacity:
+            raise IndexError(f"{length} tokens of pages for {capacity}")
         return RowPages(self._number, length, own)
 
     def shrink(self, length: int) -> None:

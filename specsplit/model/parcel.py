@@ -80,14 +80,14 @@ class Parcel:
     def _put(self, array: NDArray[Any]) -> Tensor:
         start = -(-self._filled // _ALIGNMENT) * _ALIGNMENT
         if start + array.nbytes > len(self._halves[0].host):
-            self._make_room(array.nbytes)
+            self._enlarge(array.nbytes)
             start = 0
         self._filled = start + array.nbytes
         place, half = slice(start, self._filled), self._halves[0]
         half.host[place].numpy()[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return half.memory[place].view(torch.from_numpy(array).dtype).view(array.shape)
 
-    def _make_room(self, nbytes: int) -> None:
+    def _enlarge(self, nbytes: int) -> None:
         """Send what there is, and go on in larger memory. The old memory lasts as long as somebody refers to it."""
         self.send()
         self._halves[0] = _Half.of(2 * max(nbytes, len(self._halves[0].host)), self._device)

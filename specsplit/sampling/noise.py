@@ -97,8 +97,8 @@ class NoiseCache:
         last: dict[int, int] = {}
         for seed, position in missing:
             last[seed] = max(position, last.get(seed, position))
-        room = min(_CPU_BLOCK // vocab_size, self._ahead) - len(missing)
-        each = max(0, room) // len(last)
+        free_rows = min(_CPU_BLOCK // vocab_size, self._ahead) - len(missing)
+        each = max(0, free_rows) // len(last)
         soon = ((seed, position + i) for seed, position in last.items() for i in range(1, each + 1))
         return [key for key in soon if key not in self._rows]
 

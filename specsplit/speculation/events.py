@@ -104,7 +104,7 @@ class Draft:
     @property
     def outlook(self) -> Outlook:
         """What the target should make of it."""
-        probabilities, inner = [math.exp(survival) for survival in self.log_survivals], set(self.parents)
+        probabilities, inner = [math.exp(log_survival) for log_survival in self.log_survivals], set(self.parents)
         ends = math.fsum(probability for i, probability in enumerate(probabilities) if i not in inner)
         return Outlook(math.fsum(probabilities), ends)
 

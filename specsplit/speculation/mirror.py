@@ -109,7 +109,7 @@ class Mirror:
 
     def _grow_in_order(self, grow: Grow) -> None:
         """Apply a grow node by node. Of most late ones nothing is known but that their parents are gone, so they cost a look each."""
-        tree, trail_ids, room, known = self.tree, self._trail.ids, self.max_nodes - len(self.tree), self.seen
+        tree, trail_ids, free_nodes, known = self.tree, self._trail.ids, self.max_nodes - len(self.tree), self.seen
         found = ((parent_id, self._slot(parent_id)) for parent_id in set(grow.parents) if parent_id <= known)
         slots = {parent_id: slot for parent_id, slot in found if slot is not None}
         links, sound = tree.links_below(slots.values()), self._sound(grow)
@@ -122,9 +122,9 @@ class Mirror:
                     slots[node_id] = ROOT
                 continue
             new = link(parent, token)
-            if new in links or room <= 0:
+            if new in links or free_nodes <= 0:
                 self._refuse_node(parent, token)
-            room -= 1
+            free_nodes -= 1
             links.add(new)
             slots[node_id] = tree.add(parent, node_id, token, edge)
         for node in nodes:

@@ -46,7 +46,7 @@ class Original:
         return self._protocol.state
 
     @property
-    def room(self) -> int:
+    def free_nodes(self) -> int:
         """Nodes that may still be grown before the next commit."""
         return 0 if self.state is State.CLOSED else self.max_nodes - len(self.tree)
 
@@ -79,14 +79,14 @@ class Original:
     def _begin(self, count: int) -> None:
         if count:
             self._protocol.advance(Event.GROW)
-        if count > self.room:
+        if count > self.free_nodes:
             self._protocol.refuse(
-                Event.GROW, f"{count} nodes, but only {self.room} of {self.max_nodes} places are free"
+                Event.GROW, f"{count} nodes, but only {self.free_nodes} of {self.max_nodes} places are free"
             )
 
     def _end(self, count: int) -> None:
         self._last_id += count
-        if count and self.room == 0:
+        if count and self.free_nodes == 0:
             self._protocol.advance(Event.FILL)
 
     def _check(self, parent: int, token: int, edge: float) -> None:

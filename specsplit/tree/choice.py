@@ -33,14 +33,14 @@ def _likeliest(tree: Columns, slots: Ints, count: int) -> Ints:
 
 def _walk(tree: Columns, ranked: Ints, count: int, topk: int, start: Sequence[int] = (ROOT,)) -> list[int]:
     """Take `start` and the first nodes that `best` takes below it, `count` in all, from slots in the order of their scores."""
-    room = dict.fromkeys(start, topk)
+    children_left = dict.fromkeys(start, topk)
     for slot, parent in zip(ranked.tolist(), tree.parents.take(ranked).tolist(), strict=True):
-        if len(room) == count:
+        if len(children_left) == count:
             break
-        if room.get(parent, 0) > 0:
-            room[parent] -= 1
-            room[slot] = topk
-    return list(room)
+        if children_left.get(parent, 0) > 0:
+            children_left[parent] -= 1
+            children_left[slot] = topk
+    return list(children_left)
 
 
 def _chain(tree: Columns, count: int) -> list[int]:

@@ -54,8 +54,8 @@ steps, accepted, seconds, shares = (
 brought = st.builds(Brought, steps, accepted, seconds)
 
 
-class Room:
-    """A cluster of seats: who is there, and what verifiers say."""
+class Seats:
+    """Those of a cluster: who is there, and what verifiers say."""
 
     def __init__(self, *drafters: str, kind: DrafterKind = STANDALONE) -> None:
         self.clock = ManualClock()
@@ -126,46 +126,46 @@ def test_the_mean_over_verifiers_goes_by_their_steps(reports: list[DrafterReport
 
 
 def test_a_worked_example() -> None:
-    room = Room("a")
-    room.hear(DrafterReport("a", 1, steps=150.0, accepted=2.0, held_s=0.004))
+    seats = Seats("a")
+    seats.hear(DrafterReport("a", 1, steps=150.0, accepted=2.0, held_s=0.004))
     kind = 0.25 * GUESSES[STANDALONE] + 0.75 * 2.0, 0.75 * 0.004
     whole = (kind[0] + 2.0) / 2, (kind[1] + 0.004) / 2  # of greedy text 50 steps count, as many as a guess weighs
     greedy = 0.25 * whole[0] + 0.75 * 2.0, 0.25 * whole[1] + 0.75 * 0.004
     pair = 0.25 * greedy[0] + 0.75 * 2.0, 0.25 * greedy[1] + 0.75 * 0.004
-    room.drafters["a"].running = PLACES // 2
-    assert room.score("a") == pytest.approx((1 + pair[0]) * STEP_S / (STEP_S + pair[1]) * (1 - 0.25 / 2))
+    seats.drafters["a"].running = PLACES // 2
+    assert seats.score("a") == pytest.approx((1 + pair[0]) * STEP_S / (STEP_S + pair[1]) * (1 - 0.25 / 2))
 
 
 def test_one_that_was_never_seen_is_expected_to_bring_what_its_kind_brings() -> None:
-    room = Room("seen", "new")
-    room.hear(DrafterReport("seen", 1, steps=1e6, accepted=3.0))
+    seats = Seats("seen", "new")
+    seats.hear(DrafterReport("seen", 1, steps=1e6, accepted=3.0))
     # Of 1e6 steps 1,000 count, so a guess weighs 50 / 1,050 = 1/21: that of the kind is (3 - 1.4) / 21 short of 3. For all that the drafter
     # does 50 count: 1/2 of that; for greedy text again 1/21 of that, and for the verifier.
-    assert room.score("new") == pytest.approx(1 + 3 - 1.6 / 21)
-    assert room.score("seen") == pytest.approx(1 + 3 - 1.6 / 21 / 2 / 21**2)
-    room.drafters["seen"].running = 4
-    assert room.score("new") > room.score("seen")
+    assert seats.score("new") == pytest.approx(1 + 3 - 1.6 / 21)
+    assert seats.score("seen") == pytest.approx(1 + 3 - 1.6 / 21 / 2 / 21**2)
+    seats.drafters["seen"].running = 4
+    assert seats.score("new") > seats.score("seen")
 
 
 def test_what_another_verifier_says_counts_until_there_is_more_to_go_by() -> None:
-    room = Room("a", "b")
-    other = room.registry.register(Register("w", "w:1", ModelInfo("toy", HERE, 512), 4))
+    seats = Seats("a", "b")
+    other = seats.registry.register(Register("w", "w:1", ModelInfo("toy", HERE, 512), 4))
     reports = (DrafterReport("a", 1, steps=500.0, accepted=0.2), DrafterReport("b", 1, steps=500.0, accepted=2.5))
-    room.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=reports)))
-    assert room.score("b") > room.score("a")
-    room.clock.advance(POOL_EVERY_S)
-    room.hear(DrafterReport("a", 1, steps=5e3, accepted=2.5), DrafterReport("b", 1, steps=5e3, accepted=0.2))
-    assert room.score("a") > room.score("b")
+    seats.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=reports)))
+    assert seats.score("b") > seats.score("a")
+    seats.clock.advance(POOL_EVERY_S)
+    seats.hear(DrafterReport("a", 1, steps=5e3, accepted=2.5), DrafterReport("b", 1, steps=5e3, accepted=0.2))
+    assert seats.score("a") > seats.score("b")
 
 
 def test_one_that_answers_late_is_expected_to_bring_less_until_it_has_been_seen_often() -> None:
     def scores(steps: float) -> tuple[float, float]:
-        room = Room("near", "far")
-        room.hear(
+        seats = Seats("near", "far")
+        seats.hear(
             DrafterReport("near", 1, steps, 2.0, round_trip_s=STEP_S / 2),
             DrafterReport("far", 1, steps, 2.0, round_trip_s=5 * STEP_S),
         )
-        return room.score("near"), room.score("far")
+        return seats.score("near"), seats.score("far")
 
     near, far = scores(2.0)
     assert far < 0.75 * near
@@ -177,13 +177,13 @@ def test_one_that_answers_late_is_expected_to_bring_less_until_it_has_been_seen_
 
 
 def test_of_one_report_no_more_than_so_many_steps_count() -> None:
-    room = Room("d")
+    seats = Seats("d")
     for name, count, accepted in (("w", 1e9, 3.0), ("x", MOST_STEPS, 1.0)):
-        other = room.registry.register(Register(name, f"{name}:1", ModelInfo("toy", HERE, 512), 4))
+        other = seats.registry.register(Register(name, f"{name}:1", ModelInfo("toy", HERE, 512), 4))
         report = DrafterReport("d", 1, count, accepted)
-        room.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=(report,))))
-    assert room.balance.seen(room.drafters["d"], sampled=False) == 2 * MOST_STEPS
-    assert room.score("d") == pytest.approx(1 + 2.0 - 0.6 / 41 / 2 / 41), "both verifiers count alike: 2 of 1 and 3"
+        seats.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=(report,))))
+    assert seats.balance.seen(seats.drafters["d"], sampled=False) == 2 * MOST_STEPS
+    assert seats.score("d") == pytest.approx(1 + 2.0 - 0.6 / 41 / 2 / 41), "both verifiers count alike: 2 of 1 and 3"
 
 
 @given(brought, brought)
@@ -200,24 +200,24 @@ def test_what_was_known_fills_up_what_is_seen_to_as_many_steps_as_are_remembered
 
 
 def test_however_many_heartbeats_come_what_they_say_is_summed_up_once_in_so_long() -> None:
-    room = Room("d")
+    seats = Seats("d")
     scores = list[float]()
     for i in range(9):
-        room.hear(DrafterReport("d", 1, 1e3, accepted=float(i)))
-        scores.append(room.score("d"))
-        room.clock.advance(POOL_EVERY_S / 4)
+        seats.hear(DrafterReport("d", 1, 1e3, accepted=float(i)))
+        scores.append(seats.score("d"))
+        seats.clock.advance(POOL_EVERY_S / 4)
     assert [scores.index(score) for score in scores] == [0, 0, 0, 0, 4, 4, 4, 4, 8]
 
 
 def test_what_is_remembered_rests_on_no_more_steps_however_often_they_are_told() -> None:
     def told(heartbeats: int) -> float:
-        room = Room("d")
+        seats = Seats("d")
         for _ in range(heartbeats):
-            room.hear(DrafterReport("d", 1, steps=10.0, accepted=4.0))
-            room.score("d")
-            room.clock.advance(POOL_EVERY_S)
-        room.hear()  # from now on it is only remembered
-        return room.score("d")
+            seats.hear(DrafterReport("d", 1, steps=10.0, accepted=4.0))
+            seats.score("d")
+            seats.clock.advance(POOL_EVERY_S)
+        seats.hear()  # from now on it is only remembered
+        return seats.score("d")
 
     guess = GUESSES[STANDALONE]
     whole = (10 * 4.0 + 50 * guess) / 60
@@ -245,13 +245,13 @@ def test_what_is_about_equal_does_not_change_places(scores: dict[str, float]) ->
 
 
 def test_a_roster_follows_the_scores_and_not_every_little_change() -> None:
-    room = Room("a", "b")
-    rosters = Rosters(room.registry, room.balance)
+    seats = Seats("a", "b")
+    rosters = Rosters(seats.registry, seats.balance)
 
     def order(a: float, b: float) -> list[str]:
-        room.clock.advance(POOL_EVERY_S)
-        room.hear(DrafterReport("a", 1, 1e5, a), DrafterReport("b", 1, 1e5, b))
-        return [each.member_id for each in rosters.of(room.verifier).drafters]
+        seats.clock.advance(POOL_EVERY_S)
+        seats.hear(DrafterReport("a", 1, 1e5, a), DrafterReport("b", 1, 1e5, b))
+        return [each.member_id for each in rosters.of(seats.verifier).drafters]
 
     assert order(2.0, 2.0) == ["a", "b"]
     assert order(2.0, 2.2) == ["a", "b"], "that is too little"
@@ -259,10 +259,10 @@ def test_a_roster_follows_the_scores_and_not_every_little_change() -> None:
     assert order(2.2, 2.2) == ["b", "a"]
 
 
-def placed(room: Room, count: int, wish: str | None = None, *, sampled: bool = False) -> Counter[str]:
-    placement, chosen = DrafterPlacement(room.balance), Counter[str]()
+def placed(seats: Seats, count: int, wish: str | None = None, *, sampled: bool = False) -> Counter[str]:
+    placement, chosen = DrafterPlacement(seats.balance), Counter[str]()
     for _ in range(count):
-        seat = placement.choose(room.registry, room.verifier, wish, HERE, sampled=sampled)
+        seat = placement.choose(seats.registry, seats.verifier, wish, HERE, sampled=sampled)
         assert seat is not None
         chosen[seat.member_id] += 1
     return chosen
@@ -273,9 +273,9 @@ reports = st.builds(DrafterReport, st.just("d"), st.just(1), steps, accepted, se
 
 def scores(*told: DrafterReport) -> tuple[float, float]:
     """Of greedy and of sampled sessions."""
-    room = Room("d")
-    room.hear(*told)
-    return room.score("d"), room.score("d", sampled=True)
+    seats = Seats("d")
+    seats.hear(*told)
+    return seats.score("d"), seats.score("d", sampled=True)
 
 
 @given(reports, reports, accepted)
@@ -308,24 +308,24 @@ def test_one_that_answers_late_does_so_with_any_text() -> None:
 
 
 def test_a_session_is_placed_for_its_own_kind_of_text() -> None:
-    room = Room("s")
-    room.drafters["n"] = room.join("n", NGRAM)
+    seats = Seats("s")
+    seats.drafters["n"] = seats.join("n", NGRAM)
     told = (DrafterReport("n", 1, 1e3, 3.0), DrafterReport("n", 1, 1e3, 0.1, sampled=True))
-    room.hear(*told, DrafterReport("s", 1, 1e3, 1.5), DrafterReport("s", 1, 1e3, 1.0, sampled=True))
-    assert placed(room, 20) == {"n": 20}
-    assert placed(room, 20, sampled=True) == {"s": 20}
-    room.hear(DrafterReport("n", 1, 1e3, 3.0), DrafterReport("s", 1, 1e3, 1.0, sampled=True))
-    assert placed(room, EXPLORE_EVERY - 1, sampled=True) == {"s": EXPLORE_EVERY - 1}, "what it brought is remembered"
+    seats.hear(*told, DrafterReport("s", 1, 1e3, 1.5), DrafterReport("s", 1, 1e3, 1.0, sampled=True))
+    assert placed(seats, 20) == {"n": 20}
+    assert placed(seats, 20, sampled=True) == {"s": 20}
+    seats.hear(DrafterReport("n", 1, 1e3, 3.0), DrafterReport("s", 1, 1e3, 1.0, sampled=True))
+    assert placed(seats, EXPLORE_EVERY - 1, sampled=True) == {"s": EXPLORE_EVERY - 1}, "what it brought is remembered"
 
 
 def test_a_drafter_is_explored_with_the_text_that_has_seen_little_of_it() -> None:
-    room = Room("good", "bad")
+    seats = Seats("good", "bad")
     told = DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, 1e5, 0.1)
-    room.hear(*told, replace(told[0], sampled=True))
-    placement, chosen = DrafterPlacement(room.balance), Counter[tuple[str, bool]]()
+    seats.hear(*told, replace(told[0], sampled=True))
+    placement, chosen = DrafterPlacement(seats.balance), Counter[tuple[str, bool]]()
     for _ in range(4 * EXPLORE_EVERY):
         for sampled in (False, True):
-            seat = placement.choose(room.registry, room.verifier, None, HERE, sampled=sampled)
+            seat = placement.choose(seats.registry, seats.verifier, None, HERE, sampled=sampled)
             assert seat is not None
             chosen[seat.member_id, sampled] += 1
     assert chosen["bad", False] == 0 and chosen["bad", True] == 4
@@ -333,32 +333,32 @@ def test_a_drafter_is_explored_with_the_text_that_has_seen_little_of_it() -> Non
 
 def test_a_roster_is_for_the_texts_that_its_verifier_has() -> None:
     def best(greedy: float, sampled: float) -> str:
-        room = Room("a", "b")
-        room.hear(
+        seats = Seats("a", "b")
+        seats.hear(
             DrafterReport("a", 1, greedy, 3.0),
             DrafterReport("b", 1, greedy, 1.0),
             DrafterReport("a", 1, sampled, 0.1, sampled=True),
             DrafterReport("b", 1, sampled, 1.0, sampled=True),
         )
-        return Rosters(room.registry, room.balance).of(room.verifier).drafters[0].member_id
+        return Rosters(seats.registry, seats.balance).of(seats.verifier).drafters[0].member_id
 
     assert best(1e3, 0.0) == best(1e3, 1e2) == "a"
     assert best(0.0, 1e3) == best(1e2, 1e3) == "b"
 
 
 async def test_running_sessions_go_where_their_own_kind_of_text_fares_better_and_none_goes_back() -> None:
-    room = Room("a", "b")
-    await room.place("a", 4)
-    await room.place("b", 4)
+    seats = Seats("a", "b")
+    await seats.place("a", 4)
+    await seats.place("b", 4)
 
     def look(of_greedy: float, of_sampled: float) -> list[HandOver]:
-        room.clock.advance(EVERY_S)
+        seats.clock.advance(EVERY_S)
         greedy = DrafterReport("a", 2, 1e5, 1.5), DrafterReport("b", 2, 1e5, of_greedy)
         sampled = DrafterReport("a", 2, 1e5, 1.5, sampled=True), DrafterReport("b", 2, 1e5, of_sampled, sampled=True)
-        room.hear(*greedy, *sampled)
-        room.rebalancer.look()
-        ordered = list(room.verifier.hand_overs)
-        room.verifier.hand_overs.clear()
+        seats.hear(*greedy, *sampled)
+        seats.rebalancer.look()
+        ordered = list(seats.verifier.hand_overs)
+        seats.verifier.hand_overs.clear()
         return ordered
 
     to_a, to_b = Endpoint("a", "a:1"), Endpoint("b", "b:1")
@@ -370,78 +370,78 @@ async def test_running_sessions_go_where_their_own_kind_of_text_fares_better_and
 def test_one_session_in_so_many_goes_to_a_drafter_that_was_seldom_seen_and_none_to_one_that_is_known_to_be_worse() -> (
     None
 ):
-    room = Room("good", "bad")
-    room.hear(DrafterReport("good", 1, 1e5, 2.5))
-    room.drafters["bad"].running = 2  # as much is expected of it as of the other, and it is busier
-    assert placed(room, 4 * EXPLORE_EVERY) == {"good": 4 * (EXPLORE_EVERY - 1), "bad": 4}
-    room.clock.advance(POOL_EVERY_S)
-    room.hear(DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, GUESS_STEPS, 0.1))
-    assert placed(room, 4 * EXPLORE_EVERY) == {"good": 4 * EXPLORE_EVERY}
+    seats = Seats("good", "bad")
+    seats.hear(DrafterReport("good", 1, 1e5, 2.5))
+    seats.drafters["bad"].running = 2  # as much is expected of it as of the other, and it is busier
+    assert placed(seats, 4 * EXPLORE_EVERY) == {"good": 4 * (EXPLORE_EVERY - 1), "bad": 4}
+    seats.clock.advance(POOL_EVERY_S)
+    seats.hear(DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, GUESS_STEPS, 0.1))
+    assert placed(seats, 4 * EXPLORE_EVERY) == {"good": 4 * EXPLORE_EVERY}
 
 
 def test_sessions_that_want_no_drafter_take_no_turn_at_exploring() -> None:
-    room = Room("good", "bad")
-    room.hear(DrafterReport("good", 1, 1e5, 2.5))
-    room.drafters["bad"].running = 2
-    placement, chosen = DrafterPlacement(room.balance), list[str]()
+    seats = Seats("good", "bad")
+    seats.hear(DrafterReport("good", 1, 1e5, 2.5))
+    seats.drafters["bad"].running = 2
+    placement, chosen = DrafterPlacement(seats.balance), list[str]()
     for _ in range(EXPLORE_EVERY):
-        seat = placement.choose(room.registry, room.verifier, None, HERE, sampled=False)
+        seat = placement.choose(seats.registry, seats.verifier, None, HERE, sampled=False)
         assert seat is not None
         chosen.append(seat.member_id)
-        assert placement.choose(room.registry, room.verifier, NO_DRAFTER, HERE, sampled=False) is None
+        assert placement.choose(seats.registry, seats.verifier, NO_DRAFTER, HERE, sampled=False) is None
     assert chosen == ["good"] * (EXPLORE_EVERY - 1) + ["bad"], "one in so many of those that a drafter serves"
 
 
 def test_exploring_keeps_to_the_wished_kind_and_to_those_with_room() -> None:
-    room = Room("good")
-    room.drafters["ngram"] = room.join("ngram", NGRAM)
-    room.hear(DrafterReport("good", 1, 1e5, 2.5))
-    assert placed(room, EXPLORE_EVERY, "standalone") == {"good": EXPLORE_EVERY}
-    room.drafters["ngram"].running = PLACES
-    assert placed(room, EXPLORE_EVERY) == {"good": EXPLORE_EVERY}
+    seats = Seats("good")
+    seats.drafters["ngram"] = seats.join("ngram", NGRAM)
+    seats.hear(DrafterReport("good", 1, 1e5, 2.5))
+    assert placed(seats, EXPLORE_EVERY, "standalone") == {"good": EXPLORE_EVERY}
+    seats.drafters["ngram"].running = PLACES
+    assert placed(seats, EXPLORE_EVERY) == {"good": EXPLORE_EVERY}
 
 
 async def test_a_drafter_that_joins_late_gets_running_sessions_little_by_little() -> None:
-    room = Room("first")
-    await room.place("first", 8)
-    room.drafters["late"] = room.join("late")
-    assert room.settle() == [HandOver("first", Endpoint("late", "late:1"), 1)] * 2
-    assert room.spread() == {"first": 6, "late": 2}, "6 is no more than twice what the other would have with one more"
+    seats = Seats("first")
+    await seats.place("first", 8)
+    seats.drafters["late"] = seats.join("late")
+    assert seats.settle() == [HandOver("first", Endpoint("late", "late:1"), 1)] * 2
+    assert seats.spread() == {"first": 6, "late": 2}, "6 is no more than twice what the other would have with one more"
 
 
 async def test_in_one_round_a_verifier_hands_over_one_session_and_then_there_is_a_pause() -> None:
-    room = Room("first")
-    await room.place("first", 8)
-    room.drafters["late"] = room.join("late")
-    room.hear(DrafterReport("first", 8))
-    room.clock.advance(EVERY_S)
+    seats = Seats("first")
+    await seats.place("first", 8)
+    seats.drafters["late"] = seats.join("late")
+    seats.hear(DrafterReport("first", 8))
+    seats.clock.advance(EVERY_S)
     for _ in range(5):
-        room.rebalancer.look()
-    assert len(room.verifier.hand_overs) == 1
+        seats.rebalancer.look()
+    assert len(seats.verifier.hand_overs) == 1
 
 
 async def test_a_rank_whose_group_leaves_hands_no_session_over() -> None:
-    room = Room("first")
-    await room.place("first", 8)
-    room.drafters["late"] = room.join("late")
-    room.verifier.group = Group(2)
-    room.verifier.group.drain()
-    assert room.settle() == []
+    seats = Seats("first")
+    await seats.place("first", 8)
+    seats.drafters["late"] = seats.join("late")
+    seats.verifier.group = Group(2)
+    seats.verifier.group.drain()
+    assert seats.settle() == []
 
 
 async def test_a_verifier_that_does_not_listen_is_told_to_hand_over_one_session_and_none_is_counted_elsewhere() -> None:
-    room = Room("first")
-    await room.place("first", 8)
-    room.drafters["late"] = room.join("late")
+    seats = Seats("first")
+    await seats.place("first", 8)
+    seats.drafters["late"] = seats.join("late")
     for _ in range(20):
-        room.hear(DrafterReport("first", 8))
-        room.clock.advance(EVERY_S)
-        room.rebalancer.look()
-    assert len(room.verifier.hand_overs) == 1
-    assert room.spread() == {"first": 7, "late": 1}, "as it will be once the verifier has been told"
+        seats.hear(DrafterReport("first", 8))
+        seats.clock.advance(EVERY_S)
+        seats.rebalancer.look()
+    assert len(seats.verifier.hand_overs) == 1
+    assert seats.spread() == {"first": 7, "late": 1}, "as it will be once the verifier has been told"
 
 
-class InVain(Room):
+class InVain(Seats):
     """Eight sessions of a drafter that another would serve better, and a verifier that hands none over."""
 
     async def start(self) -> None:
@@ -460,67 +460,69 @@ class InVain(Room):
 
 
 async def test_a_session_that_was_not_handed_over_is_counted_where_it_is() -> None:
-    room = InVain("first")
-    await room.start()
+    seats = InVain("first")
+    await seats.start()
     spreads = list[tuple[int, dict[str, int]]]()
     for _ in range(4):
-        spreads.append((room.round(), room.spread()))
+        spreads.append((seats.round(), seats.spread()))
     before, after = {"first": 8, "late": 0}, {"first": 7, "late": 1}
     assert spreads == [(1, after), (0, after), (0, before), (0, before)]
 
 
 async def test_a_verifier_that_is_told_late_has_as_much_time_to_hand_a_session_over() -> None:
-    room = InVain("first")
-    await room.start()
+    seats = InVain("first")
+    await seats.start()
     for _ in range(int(2 * NEVER_BACK_S / EVERY_S)):
-        room.round(told=False)
-    room.verifier.hand_overs.clear()
-    room.round()
-    assert room.spread() == {"first": 7, "late": 1}
-    room.round(first=7, late=1)
-    assert room.spread() == {"first": 7 - 1, "late": 1 + 1}, "it went, and so the next one may"
+        seats.round(told=False)
+    seats.verifier.hand_overs.clear()
+    seats.round()
+    assert seats.spread() == {"first": 7, "late": 1}
+    seats.round(first=7, late=1)
+    assert seats.spread() == {"first": 7 - 1, "late": 1 + 1}, "it went, and so the next one may"
 
 
 async def test_a_session_that_has_ended_since_it_was_to_be_handed_over_is_counted_nowhere() -> None:
-    room = InVain()
-    room.drafters = {"first": room.join("first"), "late": room.join("late")}
-    leases = [await room.admission.enter() for _ in range(8)]
+    seats = InVain()
+    seats.drafters = {"first": seats.join("first"), "late": seats.join("late")}
+    leases = [await seats.admission.enter() for _ in range(8)]
     for lease in leases:
-        lease.take_drafter(room.drafters["first"])
-    assert room.round() == 1
-    (moved,) = (lease for lease in leases if lease.serving is room.drafters["late"])
+        lease.take_drafter(seats.drafters["first"])
+    assert seats.round() == 1
+    (moved,) = (lease for lease in leases if lease.serving is seats.drafters["late"])
     moved.release()
     for _ in range(4):
-        room.round()
-    assert room.spread() == {"first": 7, "late": 0}
+        seats.round()
+    assert seats.spread() == {"first": 7, "late": 0}
 
 
 async def test_sessions_that_begin_and_end_later_do_not_undo_that_one_was_handed_over() -> None:
-    room = InVain("first")
-    await room.start()
-    assert room.round() == 1
-    assert room.round(first=7, late=1, told=False) == 1, "it went, and so the next one may"
-    room.verifier.hand_overs.clear()
-    assert room.round(first=6, late=2) == 0, "that is spread evenly enough"
-    await room.place("first", 4)
-    assert room.round(first=10, late=1) == 1, "others began at the one and ended at the other: it has gone all the same"
+    seats = InVain("first")
+    await seats.start()
+    assert seats.round() == 1
+    assert seats.round(first=7, late=1, told=False) == 1, "it went, and so the next one may"
+    seats.verifier.hand_overs.clear()
+    assert seats.round(first=6, late=2) == 0, "that is spread evenly enough"
+    await seats.place("first", 4)
+    assert seats.round(first=10, late=1) == 1, (
+        "others began at the one and ended at the other: it has gone all the same"
+    )
 
 
 @given(st.lists(st.integers(0, PLACES), min_size=1, max_size=5))
 async def test_sessions_are_spread_until_no_drafter_has_far_more_than_another_and_then_all_rest(
     counts: list[int],
 ) -> None:
-    room = Room(*(f"d{i}" for i in range(len(counts))))
-    for name, count in zip(room.drafters, counts, strict=True):
-        await room.place(name, min(count, 64 - sum(room.spread().values())))
-    before = sum(room.spread().values())
-    room.settle()
-    spread = room.spread().values()
+    seats = Seats(*(f"d{i}" for i in range(len(counts))))
+    for name, count in zip(seats.drafters, counts, strict=True):
+        await seats.place(name, min(count, 64 - sum(seats.spread().values())))
+    before = sum(seats.spread().values())
+    seats.settle()
+    spread = seats.spread().values()
     assert sum(spread) == before
     assert max(spread) <= 2 * (min(spread) + 1)
 
 
-class Kinds(Room):
+class Kinds(Seats):
     """An n-gram and a standalone drafter, which do as their names say with sampled text; sessions go where they are told to."""
 
     def __init__(self, at_ngram: int, movable: int, *, obeys: bool = True) -> None:
@@ -557,36 +559,36 @@ TO_N = HandOver("s", Endpoint("n", "n:1"), 1, sampled=True, other_kind=True)
 
 
 def test_sessions_whose_callers_asked_for_no_kind_go_to_the_kind_that_brings_more_and_the_others_stay() -> None:
-    room = Kinds(at_ngram=5, movable=3)
-    assert [room.round() for _ in range(6)] == [[TO_S]] * 3 + [[]] * 3
-    assert room.sessions == {"n": 2, "s": 3}
+    seats = Kinds(at_ngram=5, movable=3)
+    assert [seats.round() for _ in range(6)] == [[TO_S]] * 3 + [[]] * 3
+    assert seats.sessions == {"n": 2, "s": 3}
 
 
 def test_a_session_goes_to_another_kind_only_if_it_gains_clearly_however_the_sessions_are_spread() -> None:
-    room = Kinds(at_ngram=8, movable=8)
-    room.accepted = {"n": 1.0, "s": 1.0}
-    assert room.round() == [], "they are twice as many and more, but a kind is no equal of another"
-    room.accepted = {"n": 1.0, "s": 1.6}
-    assert room.round() == [TO_S]
+    seats = Kinds(at_ngram=8, movable=8)
+    seats.accepted = {"n": 1.0, "s": 1.0}
+    assert seats.round() == [], "they are twice as many and more, but a kind is no equal of another"
+    seats.accepted = {"n": 1.0, "s": 1.6}
+    assert seats.round() == [TO_S]
 
 
 def test_sessions_do_not_flap_between_kinds() -> None:
-    room = Kinds(at_ngram=1, movable=1)
-    assert room.round() == [TO_S]
-    room.accepted = {"n": 3.0, "s": 1.0}
-    assert room.round() == [], "not at once"
-    assert room.round(NEVER_BACK_S) == [TO_N]
-    assert room.round(NEVER_BACK_S) == room.round(NEVER_BACK_S) == []
+    seats = Kinds(at_ngram=1, movable=1)
+    assert seats.round() == [TO_S]
+    seats.accepted = {"n": 3.0, "s": 1.0}
+    assert seats.round() == [], "not at once"
+    assert seats.round(NEVER_BACK_S) == [TO_N]
+    assert seats.round(NEVER_BACK_S) == seats.round(NEVER_BACK_S) == []
 
 
 def test_an_order_that_finds_no_session_is_let_pass_and_not_repeated_for_a_while() -> None:
-    room = Kinds(at_ngram=3, movable=3, obeys=False)
-    assert room.round() == [TO_S]
+    seats = Kinds(at_ngram=3, movable=3, obeys=False)
+    assert seats.round() == [TO_S]
     for _ in range(int(NEVER_BACK_S / EVERY_S) - 1):
-        assert room.round() == []
-    assert room.round() == [TO_S]
-    room.sessions["n"] = room.movable["n"] = 2
-    assert room.round() == [TO_S], "one has gone"
+        assert seats.round() == []
+    assert seats.round() == [TO_S]
+    seats.sessions["n"] = seats.movable["n"] = 2
+    assert seats.round() == [TO_S], "one has gone"
 
 
 @given(
@@ -597,62 +599,62 @@ def test_an_order_that_finds_no_session_is_let_pass_and_not_repeated_for_a_while
 def test_sessions_of_different_kinds_come_to_rest_without_any_going_to_and_fro(
     counts: tuple[int, int], brings: tuple[float, float], movable: tuple[bool, bool]
 ) -> None:
-    room = Kinds(0, 0)
-    names = list(room.drafters)
-    room.sessions = dict(zip(names, counts, strict=True))
-    room.movable = {name: counts[i] * movable[i] for i, name in enumerate(names)}
-    room.accepted = dict(zip(names, brings, strict=True))
-    ordered = [order.source for _ in range(2 * PLACES) for order in room.round(NEVER_BACK_S)]
+    seats = Kinds(0, 0)
+    names = list(seats.drafters)
+    seats.sessions = dict(zip(names, counts, strict=True))
+    seats.movable = {name: counts[i] * movable[i] for i, name in enumerate(names)}
+    seats.accepted = dict(zip(names, brings, strict=True))
+    ordered = [order.source for _ in range(2 * PLACES) for order in seats.round(NEVER_BACK_S)]
     assert len(set(ordered)) <= 1 and len(ordered) <= max(counts)
 
 
 def test_a_verifier_of_an_older_build_is_not_told_to_hand_over_to_another_kind() -> None:
-    room = Kinds(at_ngram=4, movable=0)  # it does not say which sessions may go
-    assert room.round() == []
+    seats = Kinds(at_ngram=4, movable=0)  # it does not say which sessions may go
+    assert seats.round() == []
 
 
 async def test_a_drafter_that_is_clearly_worse_loses_its_sessions_and_none_goes_back() -> None:
-    room = Room("good", "bad")
-    await room.place("good", 2)
-    await room.place("bad", 2)
+    seats = Seats("good", "bad")
+    await seats.place("good", 2)
+    await seats.place("bad", 2)
 
     def look(good: float, bad: float) -> list[HandOver]:
-        room.clock.advance(EVERY_S)
+        seats.clock.advance(EVERY_S)
         told = {"good": good, "bad": bad}
-        room.hear(*(DrafterReport(name, room.spread()[name], 1e5, told[name]) for name in told))
-        room.rebalancer.look()
-        ordered = list(room.verifier.hand_overs)
-        room.verifier.hand_overs.clear()
+        seats.hear(*(DrafterReport(name, seats.spread()[name], 1e5, told[name]) for name in told))
+        seats.rebalancer.look()
+        ordered = list(seats.verifier.hand_overs)
+        seats.verifier.hand_overs.clear()
         return ordered
 
     assert look(2.0, 1.9) == [], "that is too little"
     assert look(2.0, 0.5) == [HandOver("bad", Endpoint("good", "good:1"), 1)]
     assert look(0.5, 2.0) == [], "not at once"
-    room.clock.advance(NEVER_BACK_S)
+    seats.clock.advance(NEVER_BACK_S)
     assert look(0.5, 2.0) == [HandOver("good", Endpoint("bad", "bad:1"), 1)]
 
 
 async def test_a_drafter_that_nobody_uses_is_remembered_as_it_was_and_sessions_do_not_come_back_to_it() -> None:
-    room = Room("good", "bad")
-    await room.place("good", 2)
-    await room.place("bad", 1)
+    seats = Seats("good", "bad")
+    await seats.place("good", 2)
+    await seats.place("bad", 1)
     seen, moved = {"good": 1e3, "bad": 1e3}, list[HandOver]()
     for _ in range(40):
-        room.clock.advance(EVERY_S)
+        seats.clock.advance(EVERY_S)
         told = {"good": 2.0, "bad": 0.4}
-        room.hear(*(DrafterReport(name, room.drafters[name].running, seen[name], told[name]) for name in told))
-        room.rebalancer.look()
-        moved += room.verifier.hand_overs
-        room.verifier.hand_overs.clear()
-        room.clock.advance(NEVER_BACK_S)
-        seen = {name: count if room.drafters[name].running else count / 2 for name, count in seen.items()}
+        seats.hear(*(DrafterReport(name, seats.drafters[name].running, seen[name], told[name]) for name in told))
+        seats.rebalancer.look()
+        moved += seats.verifier.hand_overs
+        seats.verifier.hand_overs.clear()
+        seats.clock.advance(NEVER_BACK_S)
+        seen = {name: count if seats.drafters[name].running else count / 2 for name, count in seen.items()}
     assert moved == [HandOver("bad", Endpoint("good", "good:1"), 1)], "it went, and stayed"
-    assert room.balance.seen(room.drafters["bad"], sampled=False) < 1e-6
-    assert room.score("bad") < (1 + 1.4) / (1 + 2.0) * room.score("good"), (
+    assert seats.balance.seen(seats.drafters["bad"], sampled=False) < 1e-6
+    assert seats.score("bad") < (1 + 1.4) / (1 + 2.0) * seats.score("good"), (
         "worse than a drafter of which nothing is known"
     )
-    room.hear(DrafterReport("good", 3, 1e3, 2.0))
-    assert room.score("bad") < 0.9 * room.score("good"), "nor is it forgotten once it is not reported at all"
+    seats.hear(DrafterReport("good", 3, 1e3, 2.0))
+    assert seats.score("bad") < 0.9 * seats.score("good"), "nor is it forgotten once it is not reported at all"
 
 
 @given(
@@ -663,20 +665,20 @@ async def test_a_drafter_that_nobody_uses_is_remembered_as_it_was_and_sessions_d
 def test_no_number_that_a_verifier_reports_is_too_large_for_the_rebalancer(
     step_ms: float, reports: list[DrafterReport]
 ) -> None:
-    room = Room("a", "b")
+    seats = Seats("a", "b")
     told = SpeculationReport("static", drafters=tuple(reports))
-    room.registry.hear(room.verifier, Heartbeat(Load(step_ms=step_ms), speculation=told))
-    room.clock.advance(EVERY_S)
-    room.rebalancer.look()
+    seats.registry.hear(seats.verifier, Heartbeat(Load(step_ms=step_ms), speculation=told))
+    seats.clock.advance(EVERY_S)
+    seats.rebalancer.look()
 
 
 async def test_a_session_that_was_handed_over_is_given_back_where_it_is() -> None:
-    room = Room("a", "b")
-    lease = await room.admission.enter()
-    lease.take_drafter(room.drafters["a"])
-    room.admission.leases.hand_over(room.verifier, room.drafters["a"], room.drafters["b"])
-    assert room.spread() == {"a": 0, "b": 1}
-    assert lease.drafter is room.drafters["a"], "it is the one that it began with"
+    seats = Seats("a", "b")
+    lease = await seats.admission.enter()
+    lease.take_drafter(seats.drafters["a"])
+    seats.admission.leases.hand_over(seats.verifier, seats.drafters["a"], seats.drafters["b"])
+    assert seats.spread() == {"a": 0, "b": 1}
+    assert lease.drafter is seats.drafters["a"], "it is the one that it began with"
     lease.release()
     lease.release()
-    assert room.spread() == {"a": 0, "b": 0}
+    assert seats.spread() == {"a": 0, "b": 0}

@@ -27,15 +27,15 @@ TOKENS = st.none() | st.integers(1, 10_000)
 CAPS = {"max_num_steps": 3, "max_topk": 2, "max_num_draft_tokens": 8, "max_wait_budget_us": 1000}
 
 
-@given(default=TOKENS, most=TOKENS, room=st.integers(1, 10_000))
-def test_a_request_without_max_tokens_gets_no_more_than_the_default_the_cap_and_the_room(
-    default: int | None, most: int | None, room: int
+@given(default=TOKENS, most=TOKENS, context_left=st.integers(1, 10_000))
+def test_a_request_without_max_tokens_gets_no_more_than_the_default_the_cap_and_what_is_left_of_the_context(
+    default: int | None, most: int | None, context_left: int
 ) -> None:
-    got = Caps(default, most).max_tokens(None, room)
+    got = Caps(default, most).max_tokens(None, context_left)
     if default is None and most is None:
         assert got is None
     else:
-        assert got == min(tokens for tokens in (default, most, room) if tokens is not None)
+        assert got == min(tokens for tokens in (default, most, context_left) if tokens is not None)
 
 
 @given(default=TOKENS, most=TOKENS, asked=st.integers(0, 10_000))

@@ -223,9 +223,9 @@ async def aiter_of(*messages: cluster_pb2.JoinRequest) -> AsyncIterator[cluster_
         yield message
 
 
-@pytest.mark.parametrize("room", [4, 5])
+@pytest.mark.parametrize("max_sessions", [4, 5])
 async def test_a_break_of_join_alone_ends_no_session_if_the_same_verifier_comes_back(
-    cluster: Cluster, say: Say, room: int
+    cluster: Cluster, say: Say, max_sessions: int
 ) -> None:
     go_on = asyncio.Event()
 
@@ -244,8 +244,10 @@ async def test_a_break_of_join_alone_ends_no_session_if_the_same_verifier_comes_
         joined.cancel()
         await eventually(lambda: registry.verifiers == ())
         assert scripted.open == 1, "its call is healthy"
-        await cluster.join("v1", scripted.address, ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)), room)
-        same = room == 4
+        await cluster.join(
+            "v1", scripted.address, ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)), max_sessions
+        )
+        same = max_sessions == 4
         assert (registry.verifiers[0] is seat) is same
         go_on.set()
         done = [event async for event in events][-1]

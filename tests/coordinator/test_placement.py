@@ -101,7 +101,7 @@ def test_a_full_drafter_is_passed_over_if_another_has_room() -> None:
 def test_a_drafter_is_full_by_what_it_says_too_since_verifiers_replace_lost_ones_by_themselves() -> None:
     full, other = drafter("full", STANDALONE), drafter("other", NGRAM)
     full.report = Heartbeat(Load(sessions=4))
-    assert not full.has_room and chosen([full, other]) == "other"
+    assert not full.has_free_place and chosen([full, other]) == "other"
 
 
 def test_of_one_kind_the_least_busy_is_taken() -> None:

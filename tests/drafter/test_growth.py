@@ -56,9 +56,9 @@ def flush(growth: Growth) -> list[Grow]:
     return growth.flush(CLOCK.now())
 
 
-def expand(growths: Sequence[Growth], found: Children, width: int = 64, room: int = 1 << 30) -> list[Node]:
+def expand(growths: Sequence[Growth], found: Children, width: int = 64, free_kv_slots: int = 1 << 30) -> list[Node]:
     """One expansion in which every node gets the same children."""
-    chosen = choose(growths, width, room)
+    chosen = choose(growths, width, free_kv_slots)
     for growth, slots in chosen:
         rows = np.zeros(len(slots), dtype=np.int64)
         growth.expanded(Children(found.tokens[rows], found.log_probabilities[rows]))
@@ -190,13 +190,13 @@ def test_without_draft_ahead_a_commit_that_comes_early_is_told_what_was_grown_be
 
 def test_a_session_without_room_in_the_proposer_rests_until_its_next_commit() -> None:
     growth = growth_of()
-    expand([growth], children(HALVES), room=0)  # the root needs no room
+    expand([growth], children(HALVES), free_kv_slots=0)  # the root needs none
     flush(growth)
-    assert not expand([growth], children(HALVES), room=0)
+    assert not expand([growth], children(HALVES), free_kv_slots=0)
     assert [grow.resting for grow in flush(growth)] == [True]
-    assert not expand([growth], children(HALVES), room=9)
+    assert not expand([growth], children(HALVES), free_kv_slots=9)
     growth.commit(Commit(1, 0, (0,)))
-    assert expand([growth], children(HALVES), room=9)
+    assert expand([growth], children(HALVES), free_kv_slots=9)
 
 
 def test_a_root_whose_context_is_still_being_read_stays_the_head() -> None:
@@ -273,7 +273,7 @@ def test_a_root_may_share_its_expansion_with_new_nodes_that_are_not_its_children
     tree = growth.original.tree
     assert slots[0] == ROOT
     assert {int(tree.positions[slot]) - tree.root_position for slot in slots} == {0, 2, 3}
-    assert not growth.takes_room(slots[:1]).any(), "the root takes no room"
+    assert not growth.takes_kv_slot(slots[:1]).any(), "the root takes none"
     growth.expanded(children_of([HALVES] * len(slots)))
     assert {depth(node, growth) for node in expand([growth], children(HALVES))} >= {1, 4}
 
@@ -281,12 +281,12 @@ def test_a_root_may_share_its_expansion_with_new_nodes_that_are_not_its_children
 def test_what_was_to_be_expanded_beside_a_root_that_is_still_read_towards_is_offered_again() -> None:
     growth = busy(shares_root=True)
     offered = growth.offers()
-    new = growth.takes_room(offered)
+    new = growth.takes_kv_slot(offered)
     assert choose([growth], 64, 1 << 30)
-    assert not growth.takes_room(offered).any(), "they are taken"
+    assert not growth.takes_kv_slot(offered).any(), "they are taken"
     growth.postponed()
     assert growth.offers().tolist() == offered.tolist()
-    assert growth.takes_room(offered).tolist() == new.tolist() == [False] + [True] * (len(offered) - 1)
+    assert growth.takes_kv_slot(offered).tolist() == new.tolist() == [False] + [True] * (len(offered) - 1)
 
 
 def test_without_room_in_the_proposer_known_nodes_are_drawn_anew_and_new_ones_wait() -> None:
@@ -295,13 +295,13 @@ def test_without_room_in_the_proposer_known_nodes_are_drawn_anew_and_new_ones_wa
         expand([growth], children(HALVES))
     growth.commit(Commit(1, 0, (0,)))
     below = {node.id for node in Seen(growth.original.tree).root.children.values()}
-    drawn = [expand([growth], children(HALVES), room=0) for _ in range(3)]
+    drawn = [expand([growth], children(HALVES), free_kv_slots=0) for _ in range(3)]
     assert drawn[0] == [Seen(growth.original.tree).root]
     assert {node.id for node in drawn[1]} == below
     assert drawn[2] == [] and growth.resting
     growth.commit(Commit(2, 0, (5,)))
-    expand([growth], children(HALVES), room=0)
-    assert len(expand([growth], children(HALVES), room=3)) == 3
+    expand([growth], children(HALVES), free_kv_slots=0)
+    assert len(expand([growth], children(HALVES), free_kv_slots=3)) == 3
 
 
 def test_a_kind_that_does_not_redraw_expands_no_node_twice() -> None:
@@ -350,10 +350,10 @@ def test_a_tree_is_drawn_anew_even_if_there_is_no_room_for_more_nodes() -> None:
     growth = growth_of(max_nodes=3, redraws=True)
     expand([growth], children({0: 0.9}))
     expand([growth], children({0: 0.9, 1: 0.1}))
-    assert growth.original.room == 0
+    assert growth.original.free_nodes == 0
     growth.commit(Commit(1, 0, (0,)))
     grow_nodes(growth.original, [NewNode(0, 2, -9.0)])
-    assert growth.original.room == 0
+    assert growth.original.free_nodes == 0
     assert expand([growth], children({3: 0.5})) == [Seen(growth.original.tree).root]
     assert growth.resting
 
@@ -389,7 +389,7 @@ def test_a_session_that_stirs_and_finds_nothing_says_that_it_rests_again() -> No
 
 
 def one_at_a_time(
-    offers: dict[Growth, list[int]], width: int, room: int
+    offers: dict[Growth, list[int]], width: int, free_kv_slots: int
 ) -> tuple[dict[Growth, list[int]], set[Growth]]:
     """What `choose` is to choose, and which sessions are starved: take the likeliest node of all until the expansion is full."""
     chosen, starved = {growth: list[int]() for growth in offers}, set[Growth]()
@@ -404,25 +404,25 @@ def one_at_a_time(
             break
         growth = min(left, key=rank)
         slot = offers[growth][len(chosen[growth])]
-        if slot != ROOT and room <= 0:
+        if slot != ROOT and free_kv_slots <= 0:
             starved.add(growth)
             continue
-        room -= slot != ROOT
+        free_kv_slots -= slot != ROOT
         chosen[growth].append(slot)
     return {growth: slots for growth, slots in chosen.items() if slots}, starved
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=5), st.integers(1, 12), st.integers(0, 12))
 def test_one_expansion_holds_the_likeliest_nodes_of_all_sessions_that_find_room(
-    rounds: list[int], width: int, room: int
+    rounds: list[int], width: int, free_kv_slots: int
 ) -> None:
     growths = [growth_of() for _ in rounds]
     for growth, count in zip(growths, rounds, strict=True):
         for _ in range(count):
             expand([growth], children(HALVES), width=3)
     offers = {growth: slots for growth in growths if (slots := growth.offers().tolist())}
-    expected, starved = one_at_a_time(offers, width, room)
-    assert {growth: slots.tolist() for growth, slots in choose(growths, width, room)} == expected
+    expected, starved = one_at_a_time(offers, width, free_kv_slots)
+    assert {growth: slots.tolist() for growth, slots in choose(growths, width, free_kv_slots)} == expected
     for growth in starved - expected.keys():
         assert growth.resting
 

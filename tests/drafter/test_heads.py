@@ -577,7 +577,7 @@ def test_a_full_pool_stops_growing_and_not_the_session() -> None:
     verifier = HeadVerifier(table, KEY, [1] * 57, head, plan=Plan(num_steps=5), max_nodes=500)
     verifier.feed()
     run_until_all_rest(table, verifier)
-    assert proposer.room == 0
+    assert proposer.free_kv_slots == 0
     assert verifier.mirror.resting
     verifier.close()
     assert proposer.pages.used == 0

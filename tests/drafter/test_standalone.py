@@ -223,10 +223,10 @@ def test_the_device_is_waited_for_also_where_a_prompt_is_read_and_nothing_is_wan
 
 def test_a_context_that_does_not_fit_is_refused_and_takes_nothing() -> None:
     proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
-    free = proposer.room
+    free = proposer.free_kv_slots
     with pytest.raises(OutOfPages):
         Handled(proposer, [1] * (free + 1))
-    assert proposer.room == free
+    assert proposer.free_kv_slots == free
 
 
 def test_a_session_whose_commit_does_not_fit_is_refused_and_the_others_go_on() -> None:
@@ -259,7 +259,7 @@ def test_a_full_pool_stops_growing_and_not_the_session() -> None:
     table.handle(KEY, open_event([1] * 60, vocabulary=Vocabulary(32), max_nodes=500))
     while table.step():
         pass
-    assert proposer.room == 0
+    assert proposer.free_kv_slots == 0
     ((_, grow),) = table.outgoing()[1]
     assert isinstance(grow, Grow)
     assert grow.resting

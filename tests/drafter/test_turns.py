@@ -18,7 +18,7 @@ from specsplit.model import Row, RowPages
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.settings import DrafterSettings
 from specsplit.values import DrafterKind, Plan, Sampling
-from specsplit_drafter.draft_model import DraftModel, StepInput
+from specsplit_drafter.draft_model import DraftModel, ExpansionInput
 from specsplit_drafter.model_proposer import ModelProposer
 from specsplit_drafter.proposer import Children, Expanded, Frontier
 from specsplit_drafter.service import load_proposer
@@ -134,21 +134,21 @@ def test_each_rank_drafts_what_one_that_is_alone_does_beside_ranks_with_other_wo
 def test_a_step_without_rows_has_the_widths_and_types_of_one_with_some(name: str) -> None:
     model = model_of(name)()
     for step in range(len(model.pools)):
-        logits = model.run(step, StepInput())
+        logits = model.run(step, ExpansionInput())
         assert (tuple(logits.shape), logits.dtype) == ((0, VOCABULARY.size), torch.float32)
 
 
 def test_a_rank_that_fails_in_the_middle_of_an_expansion_holds_nobody_up_and_drafts_on() -> None:
     meshes = mesh_of(2)
     makes, clock = [model_of("mimo", mesh) for mesh in meshes], SystemClock()
-    work = [StepInput([Row.chunk([token], RowPages(0, 1))]) for token in (1, 2, 3)]
+    work = [ExpansionInput([Row.chunk([token], RowPages(0, 1))]) for token in (1, 2, 3)]
 
     def rank(number: int) -> tuple[list[int], list[str]]:
         with meshes[number].dying():
             model = makes[number]()
             turns, ran, failures = Turns(model, Lockstep(meshes[number], clock), clock), list[int](), list[str]()
 
-            def run(step: int, part: StepInput) -> Tensor:
+            def run(step: int, part: ExpansionInput) -> Tensor:
                 model.blocks[step].run(0, torch.zeros(part.num_tokens, 32))
                 if number == 1 and step == 1 and not failures:
                     raise torch.OutOfMemoryError("none left at step 1")

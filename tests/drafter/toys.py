@@ -65,7 +65,7 @@ class TableProposer(NoFeatures):
     def __init__(self, table: Callable[[Sequence[int]], Distribution], vocabulary: Vocabulary = WORDS) -> None:
         self.info = DrafterInfo(DrafterKind.STANDALONE, "table", vocabulary, 10_000)
         self.pages = ProposerPages(0, 0)
-        self.room = 1 << 30
+        self.free_kv_slots = 1 << 30
         self.batches: list[list[Asked]] = []
         self.sessions: dict[SessionKey, list[int]] = {}
         self._trees: dict[SessionKey, TokenTree] = {}

@@ -97,7 +97,7 @@ def test_slots_are_those_of_the_table_whatever_the_page_size_in_numpy_and_in_tor
     assert in_numpy.slots(some).equal(in_torch.slots(some))
 
 
-def no_room(_: object) -> torch.Tensor:
+def no_memory(_: object) -> torch.Tensor:
     raise torch.OutOfMemoryError("none left")
 
 
@@ -117,7 +117,7 @@ def test_a_copy_of_the_tables_is_brought_up_to_date_by_what_was_written(data: st
             copy.follow(matrix, put)
             return
         with suppress(torch.OutOfMemoryError):
-            copy.follow(matrix, no_room)
+            copy.follow(matrix, no_memory)
 
     for _ in range(4):
         for _ in range(data.draw(st.integers(0, 3))):

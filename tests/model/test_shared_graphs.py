@@ -381,13 +381,13 @@ def test_a_rank_that_fails_in_what_is_not_yet_recorded_ends_the_group(two: Share
 def test_a_rank_that_has_no_room_for_how_a_graph_attends_ends_the_group(two: SharedModels) -> None:
     """The others are in the first run of that graph by then."""
 
-    class NoRoom(TorchStatic):
+    class NoMemory(TorchStatic):
         def forward(self, bucket: Bucket, form: Any, write_slots: torch.Tensor) -> Any:
             if bucket.tokens < BUCKETS.most_tokens:
                 raise torch.OutOfMemoryError("none left")
             return super().forward(bucket, form, write_slots)
 
-    said = lost(two, lambda rank: two.capture_one(rank, BUCKETS, (TorchStatic, NoRoom)[rank]))
+    said = lost(two, lambda rank: two.capture_one(rank, BUCKETS, (TorchStatic, NoMemory)[rank]))
     assert said == [f"rank 1 of 2 cannot go on, which ends its group: {TOO_LARGE}"] * 2
 
 

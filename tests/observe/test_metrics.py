@@ -27,10 +27,10 @@ from specsplit.records import (
     DrafterStatistics,
     Eager,
     GraphStatistics,
-    LinkStatistics,
     PlanRecord,
     SessionStep,
     StepCosts,
+    StreamStatistics,
     TurnCosts,
 )
 from specsplit.rpc.catalogue import CODES, code_of
@@ -411,11 +411,11 @@ def test_counts_agree_with_one_another_whatever_the_steps(batches: list[list[Ste
     assert found["specsplit_accept_length_sum"] == sum(step.accepted + 1 for step in attached)
 
 
-def test_load_and_links_are_looked_up_and_rare_events_are_told() -> None:
+def test_load_and_streams_are_looked_up_and_rare_events_are_told() -> None:
     metrics = VerifierMetrics(on=True)
     metrics.watch(lambda: Load(sessions=7, waiting=2, free_pages=24, total_pages=64))
-    metrics.watch_links(
-        lambda: [LinkStatistics(1, 2, 3, 4, 5, 6, 1), LinkStatistics(10, 20, 30, 40, 50, 60, 10, drops=3)]
+    metrics.watch_streams(
+        lambda: [StreamStatistics(1, 2, 3, 4, 5, 6, 1), StreamStatistics(10, 20, 30, 40, 50, 60, 10, drops=3)]
     )
     metrics.session(100)
     metrics.watch_plan(lambda: PlanRecord(1, "ema"))

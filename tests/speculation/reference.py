@@ -36,9 +36,9 @@ class Node:
         """The children, likeliest first; of equals the first to come."""
 
     @property
-    def survival(self) -> float:
+    def log_survival(self) -> float:
         """Log of the estimated probability that it is accepted, given the root."""
-        return self.parent.survival + self.edge if self.parent is not None else 0.0
+        return self.parent.log_survival + self.edge if self.parent is not None else 0.0
 
     def path(self) -> list[Node]:
         """The nodes from below the root down to this one; empty for the root."""
@@ -141,7 +141,7 @@ def _uproot(root: Node) -> None:
 def _offer(frontier: list[tuple[float, int, list[Node], int]], siblings: list[Node], place: int) -> None:
     """Put one child on the heap; the next likeliest of its siblings follows when it is taken."""
     node = siblings[place]
-    heapq.heappush(frontier, (-node.survival, node.id, siblings, place))
+    heapq.heappush(frontier, (-node.log_survival, node.id, siblings, place))
 
 
 class Mirror:
@@ -281,7 +281,7 @@ class Mirror:
             [node.token for node in nodes],
             [-1, *(index[id(node.parent)] for node in nodes[1:])],
             [node.position for node in nodes],
-            [node.survival for node in nodes],
+            [node.log_survival for node in nodes],
         )
 
     def take(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:

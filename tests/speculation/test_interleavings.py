@@ -41,7 +41,7 @@ class Wire:
             for token in range(VOCAB)
             if token not in node.children
         ]
-        count = data.draw(st.integers(0, min(4, self.original.room, len(free))))
+        count = data.draw(st.integers(0, min(4, self.original.free_nodes, len(free))))
         chosen = data.draw(st.permutations(free))[:count] if count else []
         drops = [data.draw(st.floats(0, 3, width=32)) for _ in chosen]
         new = [NewNode(node.id, token, -drop) for (node, token), drop in zip(chosen, drops, strict=True)]

@@ -146,7 +146,7 @@ def test_a_grow_that_breaks_the_rules_is_refused_with_its_field(grow: Grow, comp
 def test_neither_side_holds_more_than_the_cap() -> None:
     original = Original(1, CAT, 0, max_nodes=2)
     grow = grow_nodes(original, [NewNode(0, SAT, -1.0), NewNode(0, IS, -1.0)])
-    assert original.state is State.FULL and original.room == 0
+    assert original.state is State.FULL and original.free_nodes == 0
     with pytest.raises(IllegalEvent, match="in state full"):
         grow_nodes(original, [NewNode(0, A, -1.0)])
     mirror = Mirror(1, CAT, 0, max_nodes=1, vocab_size=9)

@@ -30,11 +30,11 @@ async def fuzz(address: str, methods: Sequence[Method], examples: Sequence[Messa
     Most messages begin as one of the `examples`, where there is one of that kind.
     """
     spite = Spite.of(random.Random(7), most=300)
-    room = asyncio.Semaphore(CALLS_AT_ONCE)
+    at_once = asyncio.Semaphore(CALLS_AT_ONCE)
     async with grpc.aio.insecure_channel(address) as channel:
 
         async def one(method: Method, messages: list[bytes]) -> None:
-            async with room:
+            async with at_once:
                 listens_s = _LISTENED_S if method.name.endswith("Watch") else 2 * TIMEOUT_S
                 end = await call(channel, method, messages, Manner(timeout_s=TIMEOUT_S, listens_s=listens_s))
                 assert end.fault(method) is None, (end, messages)

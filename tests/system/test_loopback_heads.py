@@ -1,7 +1,8 @@
 """Verifier and drafters with heads joined by a wire that delays, crosses the two directions and drops peers, on a seed.
 
 As test_loopback, with features: prompts are prefilled in chunks, windows and retention are small, drafters are of different kinds (so that
-one that takes over needs other features, by re-prefill), and every child that a head proposes is compared with what transformers computes.
+one that takes over needs other features, which are recomputed), and every child that a head proposes is compared with what transformers
+computes.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class World:
             self.to_drafter[address].append(wire.draft_request([(session, event)]).SerializeToString())
 
     def step(self, session: Session, chunk: int) -> None:
-        """One step of a session, prefill of `chunk` tokens or verification; as many are re-prefilled if its drafter lacks them."""
+        """One step of a session, prefill of `chunk` tokens or verification; as many are computed again if its drafter lacks them."""
         again = session.drafter.recompute[:chunk]
         first = session.kv_length
         if session.prefilling:
@@ -176,7 +177,7 @@ class World:
         self.send(self.drafters.lost(address, self.sessions.values(), self.now))
 
     def drain(self) -> None:
-        """Prefill, re-prefill and deliver everything, and let the drafters grow until they rest."""
+        """Prefill, recompute and deliver everything, and let the drafters grow until they rest."""
         for _ in range(2000):
             busy = False
             for address in ADDRESSES:

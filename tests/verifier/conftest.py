@@ -32,7 +32,7 @@ async def verifier_over(folder: Path, **settings: Any) -> AsyncIterator[Verifier
     """A verifier as `verifier_beside_floods`, which must not drop a drafter for causing too much work."""
     async with verifier_beside_floods(folder, **settings) as verifier:
         yield verifier
-    assert not sum(link.drops for link in verifier.links.statistics.values())
+    assert not sum(stream.drops for stream in verifier.streams.statistics.values())
 
 
 @asynccontextmanager

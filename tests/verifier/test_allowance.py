@@ -196,13 +196,13 @@ class Honest:
     def __init__(self) -> None:
         self.unsent = UnsentGrows()
         self._next = HIGHEST
-        self._room = self._edges = MAX_NODES
+        self._free_nodes = self._edges = MAX_NODES
         self.commits = 0
 
     def grow(self, nodes: int, edges: int) -> None:
         """Make nodes, and give other edges, as many as are still to be had between two commits."""
-        nodes, edges = min(nodes, self._room), min(edges, self._edges)
-        self._room -= nodes
+        nodes, edges = min(nodes, self._free_nodes), min(edges, self._edges)
+        self._free_nodes -= nodes
         self._edges -= edges
         ids = range(self._next, self._next + nodes)
         self._next += nodes
@@ -215,17 +215,17 @@ class Honest:
 
     def rest(self) -> None:
         """Make nothing more before the next commit."""
-        self._room = self._edges = 0
+        self._free_nodes = self._edges = 0
 
     def commit(self) -> None:
         """Everything dies, and may be grown anew."""
         self.unsent.seal()
         self.commits += 1
-        self._room = self._edges = MAX_NODES
+        self._free_nodes = self._edges = MAX_NODES
 
     def tell(self) -> list[Grow]:
         """What it says now; it rests once it can make nothing more."""
-        return self.unsent.take(self.commits, not (self._room or self._edges), 0.0, 0.0, whole=False)
+        return self.unsent.take(self.commits, not (self._free_nodes or self._edges), 0.0, 0.0, whole=False)
 
 
 class HonestDrafter:

@@ -64,7 +64,7 @@ async def test_a_drafter_reads_what_transformers_computes_of_accepted_tokens(
         verifier_over(target, step_token_budget=16) as verifier,
     ):
         results = await asyncio.gather(*(decode(verifier, request(prompt, endpoint)) for prompt in PROMPTS))
-        statistics = verifier.links.statistics[endpoint.address]
+        statistics = verifier.streams.statistics[endpoint.address]
         await reader.all_closed()
     for number, (text, prompt, (tokens, end)) in enumerate(zip(truth, PROMPTS, results, strict=True), start=1):
         assert written(text, tokens, len(prompt))
@@ -104,7 +104,7 @@ async def test_other_formats_are_within_their_error(
     need = replace(NEED, format=name)
     async with reading(need, truth) as (reader, endpoint), verifier_over(target) as verifier:
         tokens, _ = await decode(verifier, request(PROMPTS[0], endpoint))
-        sent = verifier.links.statistics[endpoint.address]
+        sent = verifier.streams.statistics[endpoint.address]
     assert written(truth[0], tokens, 40)
     expected = features_of(target, truth[0], need)
     rows = torch.cat(reader.sessions[1].rows)
@@ -124,7 +124,7 @@ async def test_the_projection_of_a_heads_folder_is_applied_before_features_leave
     need = replace(plain, projection=digest, projected_size=len(weight))
     async with reading(need, truth) as (reader, endpoint), verifier_over(target, feature_projection=folder) as verifier:
         tokens, _ = await decode(verifier, request(PROMPTS[0], endpoint))
-        sent = verifier.links.statistics[endpoint.address]
+        sent = verifier.streams.statistics[endpoint.address]
     assert written(truth[0], tokens, 40)
     assert reader.sessions[1].layout == need.layout(32, FeatureFormat.FLOAT32)
     assert sent.feature_bytes_sent == sent.feature_tokens_sent * 32 * 4, "a third"
@@ -258,7 +258,7 @@ async def test_a_late_joiner_is_replayed_what_is_kept_in_messages_that_fit(
             Roster((stayer,))
         )  # nobody to turn to until then: it needs a drafter
         tokens, end = await decode(verifier, request(truth[0][:150], leaver, tokens=40))
-        sent = verifier.links.statistics[stayer.address]
+        sent = verifier.streams.statistics[stayer.address]
     assert written(truth[0], tokens, 150)
     assert not any(record.costs.recomputed_tokens for record in records)
     for reader in (first, second):
@@ -266,7 +266,7 @@ async def test_a_late_joiner_is_replayed_what_is_kept_in_messages_that_fit(
     assert sent.feature_bytes_sent > small and end.speculation.accepted > 10
 
 
-async def test_a_late_joiner_gets_what_is_gone_by_re_prefill(target: Path, truth: list[list[int]]) -> None:
+async def test_a_late_joiner_gets_what_is_gone_by_recompute(target: Path, truth: list[list[int]]) -> None:
     limits = {"step_token_budget": 16, "feature_retention": 32, "num_draft_tokens": 12}
     async with (
         reading(NEED, truth, leaves_after=2) as (_, leaver),
@@ -284,7 +284,7 @@ async def test_a_late_joiner_gets_what_is_gone_by_re_prefill(target: Path, truth
     assert end.speculation.accepted > 10
 
 
-async def test_a_drafter_of_another_need_gets_all_by_re_prefill_and_disturbs_nobody(
+async def test_a_drafter_of_another_need_gets_all_by_recompute_and_disturbs_nobody(
     target: Path, truth: list[list[int]]
 ) -> None:
     other = FeatureNeed(layers=(1,), hidden_size=32)

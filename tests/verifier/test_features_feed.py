@@ -158,7 +158,7 @@ def test_a_drafter_that_does_not_read_is_overrun_when_the_first_unsent_position_
         it.add(rows(24, 1))
 
 
-def test_a_drafter_slower_than_prefill_gets_the_prompt_by_re_prefill_and_is_overrun_only_behind_it() -> None:
+def test_a_drafter_slower_than_prefill_gets_the_prompt_by_recompute_and_is_overrun_only_behind_it() -> None:
     it = feed(event_bytes=1000)
     it.attach(root=60)
     got = 0

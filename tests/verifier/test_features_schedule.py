@@ -1,4 +1,4 @@
-"""Re-prefill takes what real prefill leaves, little of it beside others, and nobody waits for a drafter that lacks features."""
+"""Recomputing takes what real prefill leaves, little of it beside others, and nobody waits for a drafter that lacks features."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def stepping(batch: Batch) -> list[Session]:
     return [session for session, _ in batch.decoding]
 
 
-def test_a_session_alone_is_re_prefilled_at_full_budget_and_decodes_meanwhile() -> None:
+def test_a_session_alone_is_computed_again_at_full_budget_and_decodes_meanwhile() -> None:
     world = World()
     session = world.session(300, read=299, gap=250)
     batch = world.choose()

@@ -36,12 +36,12 @@ async def test_drafters_that_flood_are_dropped_and_named_and_their_sessions_go_o
         ]
         with caplog.at_level(logging.WARNING):
             texts = await asyncio.gather(*(decode(verifier, request) for request in requests))
-        links = verifier.links.statistics
+        streams = verifier.streams.statistics
     circle = bytes(range(97, 123)) * 8
     assert [bytes(tokens) for tokens, _ in texts] == [circle[i + 1 : i + 1 + TOKENS] for i in range(8)]
-    assert {address for address, link in links.items() if link.drops} == {each.address for each in floods}
-    assert sum(links[each.address].events_received for each in floods) == 0, "nothing of it was worked on"
+    assert {address for address, stream in streams.items() if stream.drops} == {each.address for each in floods}
+    assert sum(streams[each.address].events_received for each in floods) == 0, "nothing of it was worked on"
     for kind, each in zip(FLOODS, floods, strict=True):
         assert f"drafter {each.address} dropped: " in caplog.text, kind
-    assert links[honest.bound].nodes_received > 0
+    assert streams[honest.bound].nodes_received > 0
     assert sum(end.speculation.accepted for _, end in texts) > 0, "the honest one drafts for all of them"

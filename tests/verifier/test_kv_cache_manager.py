@@ -98,8 +98,8 @@ class Pages(RuleBasedStateMachine):
         return np.add.outer(self.kv.pool.tables.listed(pages) * size, np.arange(size)).reshape(-1)[: pages.length]
 
     def decode(self, session: Session, accepted: int) -> None:
-        assert session.room >= 1
-        count = 1 + min(accepted, session.room - 1, session.width - 1)
+        assert session.lookahead_slots >= 1
+        count = 1 + min(accepted, session.lookahead_slots - 1, session.width - 1)
         session.tokens += [accepted % 2] * count
         self.compute(session, count)
         if session.generated >= session.stops.max_tokens:
@@ -194,12 +194,12 @@ def test_drafts_are_fewer_where_pages_are_few_and_make_room_for_a_root() -> None
     older.table.reserve(5)
     older.kv_length = 4
     assert kv.extend([older], [older])
-    assert (older.room, len(older.table)) == (8, 12)
+    assert (older.lookahead_slots, len(older.table)) == (8, 12)
     younger.table.reserve(4)
     younger.kv_length = 4
     assert kv.free_pages == 0
     assert kv.extend([younger], [older, younger]), "the room for drafts of the older one is taken back"
-    assert (older.room, younger.room) == (4, 4)
+    assert (older.lookahead_slots, younger.lookahead_slots) == (4, 4)
 
 
 def test_what_is_recomputed_begins_where_a_page_does_and_writes_on_no_page_of_the_session() -> None:

@@ -69,7 +69,7 @@ class Pair:
         tree = self.original.tree
         nodes = (Seen(tree).root, *Seen(tree).nodes.values())
         free = [(node, token) for node in nodes for token in range(VOCAB) if token not in node.children]
-        count = data.draw(st.integers(0, min(4, self.original.room, len(free))))
+        count = data.draw(st.integers(0, min(4, self.original.free_nodes, len(free))))
         chosen = data.draw(st.permutations(free))[:count] if count else []
         new = [NewNode(node.id, token, node.score - 0.5) for node, token in chosen]
         self.grows.append(grow_nodes(self.original, new, resting=data.draw(st.booleans())))

@@ -394,7 +394,7 @@ async def test_every_node_that_came_is_accounted_for(alphabet: Path) -> None:
                 await decode(verifier, DecodeRequest("plain", list(b"a"), stopping=Stopping(1)))
                 hits, drafted = sum(r.hits for r in records), sum(r.drafted for r in records)
                 lost = sum(r.costs.unverified_nodes + r.costs.late_nodes for r in records)
-                came = verifier.links.statistics[endpoint.address].nodes_received
+                came = verifier.streams.statistics[endpoint.address].nodes_received
                 if came == drafted + hits + lost:
                     break
                 await asyncio.sleep(0.02)

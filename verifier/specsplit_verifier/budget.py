@@ -63,9 +63,9 @@ def spend(sessions: Sequence[Iterable[float]], line: Line) -> Spending:
     ]
     heapify(left)
     while left and -left[0][0] * seconds > length * line.token_s:
-        survival, number, rest = left[0]
+        negated_survival, number, rest = left[0]
         nodes[number] += 1
-        length, seconds = length - survival, seconds + line.token_s
+        length, seconds = length - negated_survival, seconds + line.token_s
         following = next(rest, None)
         if following is None:
             heappop(left)

@@ -60,13 +60,13 @@ class StepChooser:
         """How many nodes of each session a step should take that runs `beside` other tokens. `launched`: what it is compared with."""
         kv_tokens = sum(session.kv_length for session in sessions)
         line = Line(cost.predict(beside, kv_tokens) + self.host_s, cost.token_s)
-        drafts = [self._draft(session) for session in sessions]
-        spending = spend(self._corrected(sessions, drafts), line)
+        log_survivals = [self._log_survivals(session) for session in sessions]
+        spending = spend(self._corrected(sessions, log_survivals), line)
         if self.account.asks:
-            others = fixed(self._corrected(sessions, drafts), line, launched.num_draft_tokens - 1)
+            others = fixed(self._corrected(sessions, log_survivals), line, launched.num_draft_tokens - 1)
             self.account.weighed(spending, others, line)
-        there = zip(sessions, drafts, strict=True)
-        return spending.at_least([min(self._least(session), len(logs)) for session, logs in there])
+        there = zip(sessions, log_survivals, strict=True)
+        return spending.at_least([min(self._least(session), len(own)) for session, own in there])
 
     def _prospect(self, session: Session, now: float) -> Prospect | None:
         """What may come for a session, in tokens as they have shown to be accepted."""
@@ -80,14 +80,16 @@ class StepChooser:
         standing = self._standings.get(session.id)
         return 0 if standing is None else standing.least
 
-    def _corrected(self, sessions: Sequence[Session], drafts: Sequence[Sequence[float]]) -> list[Iterator[float]]:
+    def _corrected(
+        self, sessions: Sequence[Session], log_survivals: Sequence[Sequence[float]]
+    ) -> list[Iterator[float]]:
         """Survivals of each session's nodes, best first, as they have shown to be."""
         return [
-            self._standings[session.id].acceptance.corrected(map(math.exp, logs)) if logs else iter(())
-            for session, logs in zip(sessions, drafts, strict=True)
+            self._standings[session.id].acceptance.corrected(map(math.exp, own)) if own else iter(())
+            for session, own in zip(sessions, log_survivals, strict=True)
         ]
 
-    def _draft(self, session: Session) -> Sequence[float]:
+    def _log_survivals(self, session: Session) -> Sequence[float]:
         """Log-survivals of the nodes that a session has for a step, best first, the root left out."""
         drafter = session.drafter
         if not isinstance(drafter, DraftSession) or session.id not in self._standings or not session.plan.speculates:
@@ -157,4 +159,4 @@ class StepChooser:
 
 
 def _probabilities(draft: Draft) -> Sequence[float]:
-    return [math.exp(survival) for survival in draft.log_survivals[1:]]
+    return [math.exp(log_survival) for log_survival in draft.log_survivals[1:]]

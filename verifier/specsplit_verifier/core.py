@@ -161,7 +161,7 @@ class EngineCore:
         scheduler = self._scheduler
         while True:
             batch = self._planner.plan(list(scheduler.running.values()), now)
-            if isinstance(batch, Pause) or scheduler.make_room(batch):
+            if isinstance(batch, Pause) or scheduler.allocate_pages(batch):
                 return batch
             session = scheduler.preempt()
             _log.info("session %d is preempted, for want of KV pages", session.id)

@@ -36,9 +36,9 @@ class TreeLimits(NamedTuple):
     topk: int
     num_steps: int
 
-    def within(self, room: int) -> TreeLimits:
-        """These limits with num_draft_tokens capped at `room`."""
-        return self if room >= self.num_draft_tokens else TreeLimits(room, self.topk, self.num_steps)
+    def within(self, num_tokens: int) -> TreeLimits:
+        """These limits with num_draft_tokens capped at `num_tokens`."""
+        return self if num_tokens >= self.num_draft_tokens else TreeLimits(num_tokens, self.topk, self.num_steps)
 
 
 @dataclass(slots=True)

@@ -131,7 +131,7 @@ class KVCacheManager:
 
     def extend(self, stepping: Sequence[Session], running: Iterable[Session]) -> bool:
         """Take the pages that sessions lack for a step: those of their roots, or False; then as much room for drafts as there is."""
-        lacking = [session for session in stepping if session.room < session.width]
+        lacking = [session for session in stepping if session.lookahead_slots < session.width]
         if not self._reserve_roots(lacking):
             for session in running:
                 session.table.shrink(len(session.tokens))

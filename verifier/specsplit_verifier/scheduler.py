@@ -99,13 +99,15 @@ class Scheduler:
             self.waiting.remove(session)
         self.kv.free(session, sound=sound)
 
-    def make_room(self, batch: Batch) -> bool:
+    def allocate_pages(self, batch: Batch) -> bool:
         """Take the pages that a step needs; False if there are too few even for the roots, so that a session has to be preempted."""
         return self.kv.extend([session for session, _ in batch.decoding], self.running.values())
 
     def lay_out(self, batch: Batch, now: float) -> StepInput:
         """Take the drafts of those that step, and give every token its slot."""
-        trees = [_tree(session, session.take(limits.within(session.room))) for session, limits in batch.decoding]
+        trees = [
+            _tree(session, session.take(limits.within(session.lookahead_slots))) for session, limits in batch.decoding
+        ]
         wanted = {session.id: positions.start for session, positions in batch.recomputing}
         chunks = [
             _chunk(session, positions, pages, lead=wanted[session.id] - positions.start, recomputed=True)

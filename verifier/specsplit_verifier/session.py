@@ -133,8 +133,8 @@ class Session:
         return self.plan.num_draft_tokens if self.drafter.attached and self.plan.speculates else 1
 
     @property
-    def room(self) -> int:
-        """Tokens that its pages have room for behind what is computed: the root, and drafts."""
+    def lookahead_slots(self) -> int:
+        """Slots of its pages behind what is computed: for the root, and drafts."""
         return len(self.table) - self.kv_length
 
     @property

@@ -18,9 +18,9 @@ from specsplit.values import AS_SET, Adaptive, Control, Load, ModelInfo, Plan, P
 from specsplit.wire.watching import Watched
 from specsplit_verifier.adaptive.choice import bound_of, controller_for
 from specsplit_verifier.callers import Callers
+from specsplit_verifier.drafter_streams import DrafterStreams
 from specsplit_verifier.engine import Engine
 from specsplit_verifier.events import Cancel, DrafterLost, FromDrafter, Output, Submit
-from specsplit_verifier.links import Links
 from specsplit_verifier.step import StepResult
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.telemetry import Telemetry
@@ -39,7 +39,7 @@ class Verifier:
         self._settings = settings
         self._wanted = PlanOrder()
         self.engine = Engine(runner, settings, self, clock)
-        self.links = Links(settings, clock, self._from_drafter)
+        self.streams = DrafterStreams(settings, clock, self._from_drafter)
         self._loop = asyncio.get_running_loop()
         self._callers = Callers()
         self.failed = self._callers.failed
@@ -49,7 +49,7 @@ class Verifier:
         self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
         metrics = self._telemetry.metrics
         metrics.watch(self.load)
-        metrics.watch_links(self.links.statistics.values)
+        metrics.watch_streams(self.streams.statistics.values)
         metrics.watch_plan(self._plan_record)
         metrics.watch_graphs(lambda: runner.target.graph_statistics)
         self.engine.start()
@@ -150,7 +150,7 @@ class Verifier:
         drafts: Sequence[tuple[str, int, ToDrafter]],
         result: StepResult | None,
     ) -> None:
-        self.links.send(drafts)  # first: it is what the next step may wait for
+        self.streams.send(drafts)  # first: it is what the next step may wait for
         for session, output in outputs:
             self._callers.tell(session, output)
         if result is not None:
@@ -176,7 +176,7 @@ class Verifier:
     async def close(self) -> None:
         """End the streams and the engine thread."""
         self._watching_steps.cancel()
-        await self.links.close()
+        await self.streams.close()
         await asyncio.to_thread(self.engine.stop)
 
 

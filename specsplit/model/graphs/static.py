@@ -91,13 +91,13 @@ class StaticOutputs:
 
     def keep(self, results: Results) -> Results:
         """Copy results to their places -> views of those. What comes first under a name should be the largest to come."""
-        return {name: self._room(name, result)[: len(result)].copy_(result) for name, result in results.items()}
+        return {name: self._buffer(name, result)[: len(result)].copy_(result) for name, result in results.items()}
 
-    def _room(self, name: Hashable, result: Tensor) -> Tensor:
-        room = self._memory.get(name)
-        if room is None or len(room) < len(result):
-            room = self._memory[name] = torch.empty_like(result)
-        return room
+    def _buffer(self, name: Hashable, result: Tensor) -> Tensor:
+        buffer = self._memory.get(name)
+        if buffer is None or len(buffer) < len(result):
+            buffer = self._memory[name] = torch.empty_like(result)
+        return buffer
 
 
 Form = Hashable

@@ -11,7 +11,7 @@ from specsplit.observe.metric import Metric, Service
 from specsplit.observe.metric_table import DEEPEST, DEPTH
 from specsplit.observe.metrics.base import Metrics
 from specsplit.observe.metrics.turns import Turns
-from specsplit.records import LinkStatistics, PlanRecord, SessionStep, StepCosts
+from specsplit.records import PlanRecord, SessionStep, StepCosts, StreamStatistics
 from specsplit.values import Load, Miss
 
 MOST_STEPS = 64
@@ -200,7 +200,7 @@ class VerifierMetrics(Metrics):
 
         self._watchers.append(look)
 
-    def watch_links(self, read: Callable[[], Iterable[LinkStatistics]]) -> None:
+    def watch_streams(self, read: Callable[[], Iterable[StreamStatistics]]) -> None:
         """Have `read` called on the event loop, before every scrape, to look up the totals of streams to all drafters there ever were."""
         made = self.instruments
         sent, received = (made.counter(table.DRAFT_MESSAGES, direction) for direction in table.DIRECTION.values)
@@ -211,13 +211,13 @@ class VerifierMetrics(Metrics):
         dropped = made.counter(table.DRAFTERS_DROPPED)
 
         def look() -> None:
-            links = list(read())
-            sent.stand_at(sum(link.messages_sent for link in links))
-            received.stand_at(sum(link.messages_received for link in links))
-            bytes_sent.stand_at(sum(link.bytes_sent for link in links))
-            bytes_received.stand_at(sum(link.bytes_received for link in links))
-            feature_bytes.stand_at(sum(link.feature_bytes_sent for link in links))
-            nodes.stand_at(sum(link.nodes_received for link in links))
-            dropped.stand_at(sum(link.drops for link in links))
+            streams = list(read())
+            sent.stand_at(sum(stream.messages_sent for stream in streams))
+            received.stand_at(sum(stream.messages_received for stream in streams))
+            bytes_sent.stand_at(sum(stream.bytes_sent for stream in streams))
+            bytes_received.stand_at(sum(stream.bytes_received for stream in streams))
+            feature_bytes.stand_at(sum(stream.feature_bytes_sent for stream in streams))
+            nodes.stand_at(sum(stream.nodes_received for stream in streams))
+            dropped.stand_at(sum(stream.drops for stream in streams))
 
         self._watchers.append(look)

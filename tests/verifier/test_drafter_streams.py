@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import specsplit_verifier.links
+import specsplit_verifier.drafter_streams
 from specsplit.clock import SystemClock
 from specsplit.draft_events import Close, Open
 from specsplit.features import Features
-from specsplit.records import LinkStatistics
+from specsplit.records import StreamStatistics
 from specsplit.rpc import DRAFTER_SERVICE, dial
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Commit, Grow
@@ -28,8 +28,8 @@ from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit.wire.drafter import draft_request, draft_response
 from specsplit.wire.limits import MAX_EVENTS, MAX_MALFORMED_EVENTS
 from specsplit.wire.packing import bytes_of, packed
+from specsplit_verifier.drafter_streams import DRAFT, OTHERS, DrafterStreams, Stream, why_over
 from specsplit_verifier.events import DrafterLost, FromDrafter
-from specsplit_verifier.links import DRAFT, OTHERS, Links, Stream, why_over
 from specsplit_verifier.openings import OVER
 from tests.support.flooding import KINDS, flooding
 from tests.support.garbage import GARBAGE
@@ -58,13 +58,13 @@ async def why_lost(answer: bytes) -> str:
 
     server, address = await served(draft)
     heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
-    links = Links(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
-    links.send([(address, 1, OPEN)])
+    streams = DrafterStreams(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
+    streams.send([(address, 1, OPEN)])
     try:
         async with asyncio.timeout(20):
             event = await heard.get()
     finally:
-        await links.close()
+        await streams.close()
         await server.stop(None)
     assert isinstance(event, DrafterLost), event
     return event.why
@@ -90,19 +90,21 @@ async def why_lost_in_the_end(say: Callable[[int], bytes], told: int, patience_s
         if isinstance(event, DrafterLost) and not lost.done():
             lost.set_result(event.why)
 
-    links = Links(VerifierSettings(model=Path("unused"), drafter_lost_after_s=patience_s), SystemClock(), heard)
-    links.send([(address, 1, OPEN)])
+    streams = DrafterStreams(
+        VerifierSettings(model=Path("unused"), drafter_lost_after_s=patience_s), SystemClock(), heard
+    )
+    streams.send([(address, 1, OPEN)])
     try:
         async with asyncio.timeout(20):
             for opened in count(2):
                 if lost.done():
                     return await lost
-                links.send([(address, opened, Open((1,) * told, Sampling(), Plan(), Vocabulary(9), 8))])
+                streams.send([(address, opened, Open((1,) * told, Sampling(), Plan(), Vocabulary(9), 8))])
                 await asyncio.sleep(0.01)
         raise AssertionError("no such number")
     finally:
         over.set()
-        await links.close()
+        await streams.close()
         await server.stop(None)
 
 
@@ -114,7 +116,7 @@ async def test_a_drafter_that_reads_nothing_and_says_nothing_all_the_time_is_los
 async def test_a_drafter_that_reads_nothing_and_seems_to_answer_is_lost_once_too_much_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(specsplit_verifier.links, "MAX_UNREAD", 2**20)
+    monkeypatch.setattr(specsplit_verifier.drafter_streams, "MAX_UNREAD", 2**20)
 
     answered = 0
 
@@ -143,17 +145,17 @@ async def test_a_drafter_that_sends_too_many_events_or_too_many_bad_ones_is_lost
     assert "malformed" in await why_lost(bad.SerializeToString())
 
 
-async def worked_on(message: Callable[[int], bytes]) -> tuple[DrafterLost, LinkStatistics, int]:
+async def worked_on(message: Callable[[int], bytes]) -> tuple[DrafterLost, StreamStatistics, int]:
     """How a drafter is lost that floods one session, what had come of it until then, and the events that the engine was given."""
     heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
-    links = Links(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
+    streams = DrafterStreams(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
     events = 0
     async with flooding(message) as drafter, asyncio.timeout(20):
-        links.send([(drafter.address, 1, OPEN)])
+        streams.send([(drafter.address, 1, OPEN)])
         while isinstance(event := await heard.get(), FromDrafter):
             events += len(event.events)
-        await links.close()
-    return event, links.statistics[drafter.address], events
+        await streams.close()
+    return event, streams.statistics[drafter.address], events
 
 
 @pytest.mark.parametrize(
@@ -178,10 +180,10 @@ async def test_a_drafter_that_floods_is_dropped_before_much_of_it_is_worked_on(k
 
 async def test_what_was_meant_for_a_lost_stream_is_not_sent_on_the_next_one() -> None:
     told: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
-    streams = count(1)
+    numbers = count(1)
 
     async def draft(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        number = next(streams)
+        number = next(numbers)
         async for request in requests:
             if number == 1:
                 return
@@ -191,15 +193,15 @@ async def test_what_was_meant_for_a_lost_stream_is_not_sent_on_the_next_one() ->
 
     server, address = await served(draft)
     heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
-    links = Links(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
+    streams = DrafterStreams(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
     commit = Commit(1, 0, (3,))
     try:
         async with asyncio.timeout(20):
-            links.send([(address, 7, OPEN)])
+            streams.send([(address, 7, OPEN)])
             assert isinstance(await heard.get(), DrafterLost)
             old = [(address, 7, event) for event in (commit, Plan(), Features(0, 1, b""), Close())]
-            links.send([*old, (address, 3, OPEN), *old, (address, 3, commit), (address, 3, Close()), *old])
-            links.send([(address, 7, OPEN), (address, 7, commit)])
+            streams.send([*old, (address, 3, OPEN), *old, (address, 3, commit), (address, 3, Close()), *old])
+            streams.send([(address, 7, OPEN), (address, 7, commit)])
             assert [await told.get() for _ in range(5)] == [
                 (1, "open"),
                 (1, "commit"),
@@ -208,7 +210,7 @@ async def test_what_was_meant_for_a_lost_stream_is_not_sent_on_the_next_one() ->
                 (2, "commit"),
             ]
     finally:
-        await links.close()
+        await streams.close()
         await server.stop(None)
 
 
@@ -227,13 +229,13 @@ async def test_what_was_said_of_a_session_before_it_was_closed_is_not_of_what_wa
 
     server, address = await served(draft)
     heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
-    links = Links(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
+    streams = DrafterStreams(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
     try:
         async with asyncio.timeout(20):
-            links.send([(address, 7, OPEN), (address, 5, OPEN), (address, 7, Close()), (address, 7, OPEN)])
+            streams.send([(address, 7, OPEN), (address, 5, OPEN), (address, 7, Close()), (address, 7, OPEN)])
             message = await heard.get()
     finally:
-        await links.close()
+        await streams.close()
         await server.stop(None)
     assert isinstance(message, FromDrafter)
     assert [session for session, _ in message.events] == [OVER, 7, 5]
@@ -296,17 +298,17 @@ def test_no_message_holds_more_events_than_the_other_side_takes() -> None:
 async def test_of_very_many_drafters_not_all_are_remembered_and_nothing_that_they_sent_is_lost_in_the_sum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(specsplit_verifier.links, "REMEMBERED", 3)
+    monkeypatch.setattr(specsplit_verifier.drafter_streams, "REMEMBERED", 3)
     lost: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
     settings = VerifierSettings(model=Path("unused"), drafter_connect_timeout_s=0.01)
-    links = Links(settings, SystemClock(), lost.put_nowait)
+    streams = DrafterStreams(settings, SystemClock(), lost.put_nowait)
     try:
         for number in range(8):
             address = f"127.0.0.1:{number + 1}"
-            links.send([(address, 1, OPEN)])
-            links.statistics[address].messages_received += 1
+            streams.send([(address, 1, OPEN)])
+            streams.statistics[address].messages_received += 1
             await asyncio.wait_for(lost.get(), 20)
     finally:
-        await links.close()
-    assert [*links.statistics] == [OTHERS, "127.0.0.1:6", "127.0.0.1:7", "127.0.0.1:8"]
-    assert links.statistics[OTHERS] == LinkStatistics(messages_received=5)
+        await streams.close()
+    assert [*streams.statistics] == [OTHERS, "127.0.0.1:6", "127.0.0.1:7", "127.0.0.1:8"]
+    assert streams.statistics[OTHERS] == StreamStatistics(messages_received=5)

@@ -19,7 +19,7 @@ from specsplit.clock import Clock
 from specsplit.draft_events import Open, ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest, SpecsplitError, shortened
 from specsplit.features import Features
-from specsplit.records import LinkStatistics
+from specsplit.records import StreamStatistics
 from specsplit.rpc import DRAFTER_SERVICE, dial, from_rpc_error
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Grow
@@ -55,7 +55,7 @@ class DrafterStream:
 
     address: str
     channel: grpc.aio.Channel
-    statistics: LinkStatistics
+    statistics: StreamStatistics
     claims: Claims
     allowance: Allowance
     openings: Openings = field(default_factory=Openings)
@@ -86,7 +86,7 @@ class DrafterStream:
         return events
 
 
-class Links:
+class DrafterStreams:
     """Every drafter this verifier talks to, by address."""
 
     def __init__(
@@ -95,10 +95,10 @@ class Links:
         self._settings = settings
         self._clock = clock
         self._on_event = on_event
-        self._links: dict[str, DrafterStream] = {}
+        self._streams: dict[str, DrafterStream] = {}
         self._openings = 0
         """Opens that were sent, to whatever drafter."""
-        self.statistics: dict[str, LinkStatistics] = {}
+        self.statistics: dict[str, StreamStatistics] = {}
         """By drafter address; those of the drafters that were forgotten are in `OTHERS`."""
 
     def send(self, events: Iterable[tuple[str, int, ToDrafter]]) -> None:
@@ -108,18 +108,18 @@ class Links:
         with it.
         """
         for address, session, event in events:
-            link = self._links.get(address)
+            stream = self._streams.get(address)
             if isinstance(event, Open):
                 self._openings += 1
-                link = link or self._open(address)
-            number = None if link is None else link.openings.tell(session, event)
-            if link is None or number is None:
+                stream = stream or self._open(address)
+            number = None if stream is None else stream.openings.tell(session, event)
+            if stream is None or number is None:
                 continue
-            link.unsent.append((number, event))
-            link.unread += _held(event)
-            link.more.set()
-            link.claims.told(number, event, self._clock.now())
-            link.allowance.told(number, event)
+            stream.unsent.append((number, event))
+            stream.unread += _held(event)
+            stream.more.set()
+            stream.claims.told(number, event, self._clock.now())
+            stream.allowance.told(number, event)
 
     def _open(self, address: str) -> DrafterStream | None:
         try:
@@ -127,52 +127,52 @@ class Links:
         except SpecsplitError as error:
             self._on_event(DrafterLost(address, str(error)))
             return None
-        self._make_room(address)
-        settings, statistics = self._settings, self.statistics.setdefault(address, LinkStatistics())
+        self._forget_idle(address)
+        settings, statistics = self._settings, self.statistics.setdefault(address, StreamStatistics())
         claims = Claims(settings.drafter_lost_after_s)
         allowance = Allowance(settings.max_nodes, settings.drafter_allowance)
-        link = DrafterStream(address, channel, statistics, claims, allowance)
-        self._links[address] = link
-        link.task = asyncio.create_task(self._run(link), name=f"drafter {address}")
-        return link
+        stream = DrafterStream(address, channel, statistics, claims, allowance)
+        self._streams[address] = stream
+        stream.task = asyncio.create_task(self._run(stream), name=f"drafter {address}")
+        return stream
 
-    def _make_room(self, address: str) -> None:
+    def _forget_idle(self, address: str) -> None:
         """Count a drafter without a stream among the others, if another one comes and there are many."""
         if address in self.statistics or len(self.statistics) < REMEMBERED:
             return
-        idle = next((each for each in self.statistics if each != OTHERS and each not in self._links), None)
+        idle = next((each for each in self.statistics if each != OTHERS and each not in self._streams), None)
         if idle is not None:
             past = self.statistics.pop(idle)
-            self.statistics.setdefault(OTHERS, LinkStatistics()).add(past)
+            self.statistics.setdefault(OTHERS, StreamStatistics()).add(past)
 
-    async def _run(self, link: DrafterStream) -> None:
-        lost = DrafterLost(link.address, await self._until_lost(link), dropped=link.dropped)
-        link.statistics.drops += lost.dropped
-        if self._links.get(link.address) is link:
-            del self._links[link.address]
+    async def _run(self, stream: DrafterStream) -> None:
+        lost = DrafterLost(stream.address, await self._until_lost(stream), dropped=stream.dropped)
+        stream.statistics.drops += lost.dropped
+        if self._streams.get(stream.address) is stream:
+            del self._streams[stream.address]
         self._on_event(lost)
-        await link.channel.close()
+        await stream.channel.close()
 
-    async def _until_lost(self, link: DrafterStream) -> str:
-        """Carry events until the link is lost; returns why it was."""
+    async def _until_lost(self, stream: DrafterStream) -> str:
+        """Carry events until the stream is lost; returns why it was."""
         try:
-            return await self._talk(link)
+            return await self._talk(stream)
         except SpecsplitError as error:  # what it sent is no message, or one that is too long, or too much
             return str(error)
         except Exception as error:  # noqa: BLE001 (the edge of a task: whatever it was, the engine must hear of the loss)
-            _log.exception("the stream to drafter %s failed", link.address)
+            _log.exception("the stream to drafter %s failed", stream.address)
             return f"{type(error).__name__}: {error}"
 
-    async def _talk(self, link: DrafterStream) -> str:
-        """Connect and carry events until the link is lost; returns why it was, or raises SpecsplitError for what the drafter sent."""
+    async def _talk(self, stream: DrafterStream) -> str:
+        """Connect and carry events until the stream is lost; returns why it was, or raises SpecsplitError for what the drafter sent."""
         timeout_s = self._settings.drafter_connect_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                await link.channel.channel_ready()
+                await stream.channel.channel_ready()
         except TimeoutError:
             return f"no answer within {timeout_s} s of dialling"
-        call: Stream = link.channel.stream_stream(DRAFT)()  # in bytes: what is too much is not parsed
-        jobs = (self._read(link, call), self._write(link, call), self._watch(link))
+        call: Stream = stream.channel.stream_stream(DRAFT)()  # in bytes: what is too much is not parsed
+        jobs = (self._read(stream, call), self._write(stream, call), self._watch(stream))
         tasks = [asyncio.create_task(job) for job in jobs]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -183,44 +183,44 @@ class Links:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, link: DrafterStream, call: Stream) -> str:
+    async def _read(self, stream: DrafterStream, call: Stream) -> str:
         async for data in call:
-            events = link.read(data)
-            link.claims.heard(events, self._clock.now())
-            self._on_event(FromDrafter(link.address, link.openings.heard(events), self._openings))
+            events = stream.read(data)
+            stream.claims.heard(events, self._clock.now())
+            self._on_event(FromDrafter(stream.address, stream.openings.heard(events), self._openings))
         return "it ended the stream"
 
-    async def _write(self, link: DrafterStream, call: Stream) -> str:
+    async def _write(self, stream: DrafterStream, call: Stream) -> str:
         while True:
-            await link.more.wait()
-            link.more.clear()
-            unsent, link.unsent = link.unsent, []
+            await stream.more.wait()
+            stream.more.clear()
+            unsent, stream.unsent = stream.unsent, []
             for events in packed(unsent, self._settings.max_message_bytes):
                 data = wire.draft_request(events).SerializeToString()
-                _count(link.statistics, len(data), events)
+                _count(stream.statistics, len(data), events)
                 await call.write(data)
-                link.unread -= sum(_held(event) for _, event in events)
+                stream.unread -= sum(_held(event) for _, event in events)
 
-    async def _watch(self, link: DrafterStream) -> str:
+    async def _watch(self, stream: DrafterStream) -> str:
         """A drafter that leaves an open or a commit unanswered, or reads nothing, is as good as dead."""
         patience_s = self._settings.drafter_lost_after_s
         while True:
             due = self._clock.now() + patience_s / 4
             await asyncio.sleep(due - self._clock.now())
-            link.claims.excuse(max(0.0, self._clock.now() - due))
-            if link.claims.overdue(self._clock.now()):
+            stream.claims.excuse(max(0.0, self._clock.now() - due))
+            if stream.claims.overdue(self._clock.now()):
                 return f"silent for {patience_s} s and more with an answer due"
-            if link.unread > MAX_UNREAD:
-                return f"it leaves {link.unread:,} bytes of what it is told unread"
+            if stream.unread > MAX_UNREAD:
+                return f"it leaves {stream.unread:,} bytes of what it is told unread"
 
     async def close(self) -> None:
         """End every stream."""
-        links, self._links = list(self._links.values()), {}
-        for link in links:
-            if link.task is not None:
-                link.task.cancel()
-        await asyncio.gather(*(link.task for link in links if link.task), return_exceptions=True)
-        await asyncio.gather(*(link.channel.close() for link in links))
+        streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:
+            if stream.task is not None:
+                stream.task.cancel()
+        await asyncio.gather(*(stream.task for stream in streams if stream.task), return_exceptions=True)
+        await asyncio.gather(*(stream.channel.close() for stream in streams))
 
 
 async def why_over(call: Stream, over: asyncio.Task[str]) -> str:
@@ -240,7 +240,7 @@ def _status(code: grpc.StatusCode, details: str | None) -> str:
     return f"{code.name}: {shortened(details or '', _SAID)}"
 
 
-def _count(statistics: LinkStatistics, message_bytes: int, events: Sequence[tuple[int, ToDrafter]]) -> None:
+def _count(statistics: StreamStatistics, message_bytes: int, events: Sequence[tuple[int, ToDrafter]]) -> None:
     statistics.messages_sent += 1
     statistics.bytes_sent += message_bytes
     statistics.feature_tokens_sent += sum(event.count for _, event in events if isinstance(event, Features))
