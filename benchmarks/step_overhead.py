@@ -87,10 +87,10 @@ async def _measure(context: Context, controller: Adaptive, drafters: dict[str, E
     return [_row(controller, cell, made) for cell, made in records.items()]
 
 
-def _late(row: Row) -> bool:
-    """Whether its steps, or those with drafts alone, take longer than they should."""
-    took = (row["host_p50_ms"], row["drafted_host_p50_ms"] or 0.0)
-    return max(took) > row["aim_ms"]  # pyright: ignore[reportArgumentType, reportOperatorIssue]
+def _verdict(rows: list[Row], column: str) -> str:
+    """Whether all rows keep to the aim in a column."""
+    late = sum((row[column] or 0.0) > row["aim_ms"] for row in rows)  # pyright: ignore[reportOperatorIssue]
+    return f"missed in {late} rows" if late else "met"
 
 
 def _settings(context: Context, kind: DrafterKind) -> DrafterSettings:
@@ -123,10 +123,9 @@ def run(context: Context) -> None:
         axes[0].set_ylabel("host time per step, ms")
         axes[0].legend(fontsize=8)
 
-    late = [r for r in rows if _late(r)]
     notes = [
-        f"Aim: p50 <= {AIMS_MS[1]:g} ms at batch 1 and <= {AIMS_MS[16]:g} ms at batch 16, of all steps and of those with drafts: "
-        f"{'met' if not late else f'missed in {len(late)} rows'}.",
+        f"Aim: p50 <= {AIMS_MS[1]:g} ms at batch 1 and <= {AIMS_MS[16]:g} ms at batch 16: {_verdict(rows, 'host_p50_ms')}; "
+        f"of steps with drafts alone: {_verdict(rows, 'drafted_host_p50_ms')}.",
         "goodput takes the root alone where drafts would not pay, which is often so with a target this quick; static has the plan of the "
         f"settings, and more steps with drafts. Steps of batch 16 have {PART:.0%} of its sessions at least.",
         "Host time: everything on the engine thread but the forward and waiting for a drafter. "
