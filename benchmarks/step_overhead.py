@@ -121,7 +121,7 @@ def run(context: Context) -> None:
             panel.set_title(f"batch {batch}")
             panel.tick_params(axis="x", labelsize=7, rotation=90)
         axes[0].set_ylabel("host time per step, ms")
-        axes[0].legend(fontsize=8)
+        axes[1].legend(fontsize=8, loc="upper left")
 
     notes = [
         f"Aim: p50 <= {AIMS_MS[1]:g} ms at batch 1 and <= {AIMS_MS[16]:g} ms at batch 16: {_verdict(rows, 'host_p50_ms')}; "

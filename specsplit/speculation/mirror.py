@@ -238,10 +238,9 @@ class Mirror:
         if not len(self.tree):
             return Draft([self.tree.root_id], [self.tree.token_of(ROOT)], [-1], [self.tree.root_position], [0.0])
         slots = self.tree.best(num_draft_tokens, topk, num_steps)
-        ids, tokens, parents, positions = self.tree.columns(slots).tolist()
+        ids, tokens, parents, positions, log_survivals = self.tree.listed(slots)
         index = {slot: i for i, slot in enumerate(slots)}
         index[-1] = -1
-        log_survivals = self.tree.log_survivals(slots).tolist()
         return Draft(ids, tokens, [index[parent] for parent in parents], positions, log_survivals)
 
     def take(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:

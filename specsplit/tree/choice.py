@@ -27,6 +27,22 @@ def best(tree: Columns, count: int, topk: int, depth: int) -> list[int]:
     return _walk(tree, _likeliest(tree, _eligible(tree, count, topk, depth), count), count, topk)
 
 
+def best_of_few(tree: Columns, count: int, topk: int, depth: int) -> list[int]:
+    """Do what `best` does by a look at each node, which takes less time in a small tree than the calls for arrays."""
+    if count == 1 or depth <= 0:
+        return [ROOT]
+    scores, parents, positions = tree.scores.tolist(), tree.parents.tolist(), tree.positions.tolist()
+    children_left, deepest = {ROOT: topk}, positions[ROOT] + depth
+    for slot in sorted(range(1, len(scores)), key=scores.__getitem__, reverse=True):  # of equals the older stays first
+        parent = parents[slot]
+        if positions[slot] <= deepest and children_left.get(parent, 0) > 0:
+            children_left[parent] -= 1
+            children_left[slot] = topk
+            if len(children_left) == count:
+                break
+    return list(children_left)
+
+
 def _likeliest(tree: Columns, slots: Ints, count: int) -> Ints:
     return likeliest(slots, tree.scores.take(slots), count)
 

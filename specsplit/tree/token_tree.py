@@ -31,7 +31,7 @@ from typing import Final
 
 import numpy as np
 
-from specsplit.tree.choice import best
+from specsplit.tree.choice import best, best_of_few
 from specsplit.tree.columns import ID, NO_SLOTS, PARENT, POSITION, ROOT, TOKEN, Columns, Flags, Ints, Scores
 from specsplit.tree.edges import are_edges, rounded
 from specsplit.tree.links import links
@@ -188,7 +188,7 @@ class TokenTree(Columns):
         if heir is None:
             self._restart(bonus, self._position[deepest] + 1)
             return None
-        return self._keep(self._descent(heir))
+        return self._keep_few(self._few_below(heir)) if self._count <= _FEW else self._keep(self._descent(heir))
 
     def _descent(self, heir: int) -> Ints:
         """List the slots of a node and of all below it, ascending.
@@ -196,8 +196,6 @@ class TokenTree(Columns):
         Every node that came later looks up to its parent, then to its parent's parent and so on, twice as far each time. In the
         numbering used here the heir is 1; whatever does not hang below it ends at 0.
         """
-        if self._count <= _FEW:
-            return self._few_below(heir)
         above = self.parents[heir - 1 :] - (heir - 1)
         above[:2] = 0, 1
         levels = int(self.positions[heir:].max()) - self._position[heir]
@@ -205,7 +203,7 @@ class TokenTree(Columns):
             above = above.take(above, mode="clip")  # below 0 is whatever came before the heir
         return (above == 1).nonzero()[0] + (heir - 1)
 
-    def _few_below(self, heir: int) -> Ints:
+    def _few_below(self, heir: int) -> list[int]:
         """`_descent` in a tree of few nodes: one look at each."""
         parents, found = self._parent, [heir]
         within = {heir}
@@ -213,8 +211,33 @@ class TokenTree(Columns):
             if parents[slot] in within:
                 within.add(slot)
                 found.append(slot)
-        return np.array(found, dtype=np.int64)
+        return found
+
+    def _keep_few(self, survivors: list[int]) -> Ints:
+        """`_keep` of few nodes: each is moved by itself."""
+        ids, tokens, parents, positions = self._id, self._token, self._parent, self._position
+        scores, above, moved = self._score, self._is_above, [-1] * self._count
+        for new, old in enumerate(survivors):
+            moved[old] = new
+            ids[new], tokens[new], positions[new] = ids[old], tokens[old], positions[old]
+            parents[new] = moved[parents[old]]  # a parent stands before its children; the new root's has not survived
+            scores[new], above[new] = scores[old], above[old]
+        for column in self._attached:
+            column.data[: len(survivors)] = column.data.take(survivors)
+        self._shrink(len(survivors))
+        return np.array(moved)
 
     def best(self, count: int, topk: int, depth: int) -> list[int]:
         """Choose what a step takes: the root and the best-scored nodes below it, `count` slots in all at most; see `choice.best`."""
-        return best(self, count, topk, depth)
+        return (best_of_few if self._count <= _FEW else best)(self, count, topk, depth)
+
+    def listed(self, slots: Sequence[int]) -> tuple[list[int], list[int], list[int], list[int], list[float]]:
+        """List ids, tokens, slots of parents, positions and log-survivals of these nodes."""
+        if self._count > _FEW:
+            ids, tokens, parents, positions = self.columns(slots).tolist()
+            return ids, tokens, parents, positions, self.log_survivals(slots).tolist()
+        ids, tokens, parents, positions = (
+            [row[slot] for slot in slots] for row in self._numbers[:, : self._count].tolist()
+        )
+        scores, root = self.scores.tolist(), self.root_score
+        return ids, tokens, parents, positions, [scores[slot] - root for slot in slots]
