@@ -162,7 +162,7 @@ def _notes(rows: list[Row]) -> list[str]:
         f"Paced devices: a step takes {STEP_MS:g} ms, an expansion {EXPANSION_MS:g} ms; acceptance is the pocket pair's. "
         "Delay: one way, through a TCP proxy.",
         "serial: the drafter makes the levels of the plan and rests while a step is in flight; the verifier waits for it as "
-        "long as it takes.",
+        "long as it takes, and a step takes what pays of them.",
         "after a hit: accept_length of steps that began on a surviving subtree. "
         "Messages waited for: two per step that waited for the drafter at all.",
     ]

@@ -65,7 +65,7 @@ class StepCosts:
     hand_overs: int = 0
     """Sessions that went on with another drafter because the coordinator wanted it."""
     cold: bool = False
-    """True if the forward was the first of its size, and may have been slow for that."""
+    """True if the forward says nothing of what others take: it was the first of its size, or was run in halves."""
     turn: TurnCosts | None = None
     """The turn that the step was, or the last of them if it was tried again; None: the verifier is alone."""
 

@@ -83,10 +83,12 @@ class CausalLM(ModelRunner):
     ) -> Self:
         """Load from a local folder, as `load_model` does, ready to serve; with a `mesh` or a `split`, this process's part of it.
 
-        cpu_layers: whether to `use_cpu_layers`, which changes nothing elsewhere.
+        cpu_layers: whether to `use_cpu_layers`, which changes nothing elsewhere, nor where it is split.
 
         Raises LoadError, saying why, if it cannot be, and RankLost.
         """
+        if split is not None and (inflate_layers or random_weights):
+            raise LoadError("a model that is split over processes is neither inflated nor has it random weights")
         check_backend(backend, torch.device(device))  # before a model is loaded for nothing
         model, info, blocks = load_model(
             folder,
@@ -107,7 +109,7 @@ class CausalLM(ModelRunner):
                 kv_cache_dtype=kv_cache_dtype,
                 blocks=blocks,
             )
-            if cpu_layers and lm.device.type == "cpu":
+            if cpu_layers and split is None and lm.device.type == "cpu":
                 lm.use_cpu_layers()
             return lm
 

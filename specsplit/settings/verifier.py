@@ -73,8 +73,8 @@ class VerifierSettings(EngineSettings):
     events that bring nothing, for each open, commit, plan and features event that it is told. At 1,000,000 none is, in effect."""
     step_timeout_s: float = Field(default=60.0, gt=0)
     """A step that takes longer than this, and than 50 times what its like take, hangs: the verifier hands its sessions back and exits.
-    Where a step of its size has run before, 10 s will do. For a rank, or a target with tp_size, it must be more than rank_timeout_s, and
-    holds for all steps, since they wait for other processes."""
+    If it is not set, 10 s will do where a step of its size has run before; but not for a rank, or a target with tp_size, whose steps
+    wait for other processes: there it must be more than rank_timeout_s."""
     inflate_layers: int = Field(default=0, ge=0)
     """Benchmarks only: add layers that change nothing until there are this many; 0 adds none."""
     random_weights: bool = False

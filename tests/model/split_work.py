@@ -29,7 +29,7 @@ KEPT = (0, 1, 4)
 
 
 def part_of(folder: Path, group: TensorGroup) -> SplitLM:
-    return SplitLM.load(folder, mesh=group, split=group.processes, num_pages=PAGES, page_size=4, cpu_layers=False)
+    return SplitLM.load(folder, mesh=group, split=group.processes, num_pages=PAGES, page_size=4)
 
 
 def steps(lm: CausalLM) -> list[torch.Tensor]:

@@ -158,6 +158,28 @@ def test_the_limit_of_the_settings_holds_where_it_is_less_or_nothing_can_be_lear
             assert watchdog.barks
 
 
+def test_a_step_that_ends_with_an_error_teaches_nothing_of_its_size() -> None:
+    clock = ManualClock()
+    watchdog = Watchdog(clock, limit_s=60.0)
+    with pytest.raises(ValueError, match="broken"), watchdog.over(tokens=20, expected_s=0.02):
+        raise ValueError("broken")
+    with watchdog.over(tokens=20, expected_s=0.02):
+        clock.advance(59.0)
+        assert not watchdog.barks
+
+
+def test_a_stop_before_a_step_began_is_no_time_of_that_step() -> None:
+    clock = ManualClock()
+    watchdog = Watchdog(clock, limit_s=4.0)
+    watchdog.look(1.0)
+    clock.advance(3600.0)
+    with watchdog.over(tokens=20, expected_s=0.02):
+        for _ in range(5):
+            assert not watchdog.look(1.0)
+            clock.advance(1.0)
+        assert watchdog.look(1.0)
+
+
 def test_time_in_which_the_process_was_stopped_is_not_time_of_a_step() -> None:
     clock = ManualClock()
     watchdog = Watchdog(clock, limit_s=4.0)

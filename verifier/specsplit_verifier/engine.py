@@ -73,7 +73,8 @@ class Engine:
         self._runner = runner
         self._listener = Listener(self._core, self._send, self._inbox, clock)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self.watchdog = Watchdog(clock, settings.step_timeout_s, learns=settings.started_together[1] == 1)
+        own = settings.started_together[1] == 1 and "step_timeout_s" not in settings.model_fields_set
+        self.watchdog = Watchdog(clock, settings.step_timeout_s, learns=own)
         self._result: StepResult | None = None
         """What the last step was, while nobody has been told."""
         self._stopping = False

@@ -208,7 +208,7 @@ class Planner:
     def observe(self, result: StepResult) -> None:
         """A step is over."""
         costs = result.costs
-        if not (result.failed or costs.cold):  # what was tried in vain, or first of its size, says nothing of others
+        if not (result.failed or costs.cold):  # what was tried in vain, or is cold, says nothing of others
             self.cost.observe(costs.tokens + costs.others_tokens, costs.kv_tokens, costs.forward_us * 1e-6)
         self._controller.observe(result)
 

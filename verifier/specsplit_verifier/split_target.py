@@ -48,7 +48,6 @@ def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
         device=settings.device,
         backend=settings.attention,
         kv_cache_dtype=settings.kv_cache_dtype,
-        cpu_layers=False,
     )
     layers = captured_layers(settings.cuda_graph_layers, part)
     with group.together():

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Final
 
 from specsplit.clock import Clock
-from specsplit.first_runs import FirstRuns
 
 MANY_TIMES: Final = 50
 """A step that takes so many times as long as steps of its size have taken hangs, if it takes the least limit too."""
@@ -21,47 +20,48 @@ class Watchdog:
     def __init__(self, clock: Clock, limit_s: float, *, learns: bool = True) -> None:
         """`limit_s`: least limit of the first step of a size, which may compile kernels. Later ones have LEARNT_S, if that is less.
 
-        `learns`: False where steps wait for other processes, so that all of them have `limit_s`.
+        `learns`: False where steps wait for other processes, or an operator has said how long they may take: all have `limit_s` then.
         """
         self._clock = clock
         self._limit_s = limit_s
         self._learnt_s = min(limit_s, LEARNT_S) if learns else limit_s
-        self._first_runs = FirstRuns()
-        """Which steps are the first of their token counts."""
-        self._step: tuple[float, float] | None = None
-        """(when it began on the watchdog's time, how long it may take)."""
+        self._sizes: set[int] = set()
+        """Sizes of which a step has been run to its end, as powers of two."""
+        self._step: tuple[float, float, float] | None = None
+        """(when it began, `_stood_still_s` then, how long it may take)."""
         self._looked: float | None = None
         self._stood_still_s = 0.0
-        """Time in which the process cannot have run, up to now: it was stopped, or its machine was."""
+        """Time within steps in which the process cannot have run: it was stopped, or its machine was."""
 
     @contextmanager
     def over(self, tokens: int, expected_s: float) -> Iterator[None]:
         """Watch the step that runs inside, has so many tokens and should take about `expected_s`."""
-        least_s = self._limit_s if self._first_runs.is_first(tokens) else self._learnt_s
-        self._step = self._now(), max(least_s, MANY_TIMES * expected_s)
+        size = max(tokens - 1, 0).bit_length()
+        least_s = self._learnt_s if size in self._sizes else self._limit_s
+        self._step = self._clock.now(), self._stood_still_s, max(least_s, MANY_TIMES * expected_s)
         try:
             yield
+            self._sizes.add(size)
         finally:
             self._step = None
 
     def look(self, every_s: float) -> str:
         """What `barks` says, asked every `every_s`: by how much that is late does not count as time of the step."""
-        now = self._clock.now()
+        step, now = self._step, self._clock.now()
         late_s = 0.0 if self._looked is None else now - self._looked - every_s
-        if late_s > every_s:
-            self._stood_still_s += late_s
+        if step is not None and late_s > every_s:
+            self._stood_still_s += min(late_s, now - step[0])
         self._looked = now
         return self.barks
 
     @property
     def barks(self) -> str:
         """What is wrong; empty if nothing is. Any thread may ask."""
-        step, now = self._step, self._now()
-        if step is None or now - step[0] <= step[1]:
+        step = self._step
+        if step is None:
             return ""
-        return (
-            f"a step of this verifier hangs: it has run for {now - step[0]:.1f} s, where {step[1]:.1f} s is the limit"
-        )
-
-    def _now(self) -> float:
-        return self._clock.now() - self._stood_still_s
+        began, stood_still_s, limit_s = step
+        took_s = self._clock.now() - began - (self._stood_still_s - stood_still_s)
+        if took_s <= limit_s:
+            return ""
+        return f"a step of this verifier hangs: it has run for {took_s:.1f} s, where {limit_s:.1f} s is the limit"
