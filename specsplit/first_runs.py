@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class FirstRuns:
     """Tells the first run of a shape from later ones: kernels are compiled, tuned and given memory within it, for any run of that shape."""
@@ -11,7 +13,18 @@ class FirstRuns:
 
     def is_first(self, *sizes: int) -> bool:
         """Whether nothing of this shape was asked about before. Sizes up to the same power of two are one."""
-        shape = tuple((max(size, 1) - 1).bit_length() for size in sizes)
-        first = shape not in self._known
-        self._known.add(shape)
+        first = not self.has(*sizes)
+        self.add(*sizes)
         return first
+
+    def has(self, *sizes: int) -> bool:
+        """Whether something of this shape has been run."""
+        return _shape(sizes) in self._known
+
+    def add(self, *sizes: int) -> None:
+        """Count a shape as run."""
+        self._known.add(_shape(sizes))
+
+
+def _shape(sizes: Iterable[int]) -> tuple[int, ...]:
+    return tuple((max(size, 1) - 1).bit_length() for size in sizes)

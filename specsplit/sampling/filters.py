@@ -37,11 +37,6 @@ class Filters:
     depth: int
     """Likeliest tokens to look at first: all that a top_k keeps are among them."""
 
-    @property
-    def none(self) -> bool:
-        """True if no row restricts anything."""
-        return self.counts is None and self.masses is None and self.margins is None
-
     @classmethod
     def of(cls, samplings: Sequence[Sampling], vocab_size: int, device: torch.device) -> Filters:
         """Make the filters of these sessions, a row each. The likeliest token passes all filters, so a greedy session has none."""

@@ -5,17 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = (
-    "specsplit",
-    "drafter/specsplit_drafter",
-    "verifier/specsplit_verifier",
-    "coordinator/specsplit_coordinator",
-)
+from tests.house.test_size import PACKAGES, ROOT
+
 LEANS = re.compile(
     r"(As|The same|Those|Both)\b|.*\band so (is|are|do|does|has|have|can|will)( \w+){0,4}\.?$", re.DOTALL
 )

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from specsplit.clock import Clock
+from specsplit.first_runs import FirstRuns
 
 MANY_TIMES: Final = 50
 """A step that takes so many times as long as steps of its size have taken hangs, if it takes the least limit too."""
@@ -25,8 +26,8 @@ class Watchdog:
         self._clock = clock
         self._limit_s = limit_s
         self._learnt_s = min(limit_s, LEARNT_S) if learns else limit_s
-        self._sizes: set[int] = set()
-        """Sizes of which a step has been run to its end, as powers of two."""
+        self._runs = FirstRuns()
+        """Token counts of steps that have been run to their end."""
         self._step: tuple[float, float, float] | None = None
         """(when it began, `_stood_still_s` then, how long it may take)."""
         self._looked: float | None = None
@@ -36,12 +37,11 @@ class Watchdog:
     @contextmanager
     def over(self, tokens: int, expected_s: float) -> Iterator[None]:
         """Watch the step that runs inside, has so many tokens and should take about `expected_s`."""
-        size = max(tokens - 1, 0).bit_length()
-        least_s = self._learnt_s if size in self._sizes else self._limit_s
+        least_s = self._learnt_s if self._runs.has(tokens) else self._limit_s
         self._step = self._clock.now(), self._stood_still_s, max(least_s, MANY_TIMES * expected_s)
         try:
             yield
-            self._sizes.add(size)
+            self._runs.add(tokens)
         finally:
             self._step = None
 
