@@ -40,10 +40,11 @@ class Painter:
         self._ends_line = True
 
     def end(self) -> None:
-        """End the output: leave a terminal at the start of a line."""
-        if self._console.is_terminal and not self._ends_line:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+        """End the output: what is said about it on stderr begins a line of its own. Into a pipe or file goes the bare text alone."""
+        if not self._ends_line:
+            stream = sys.stdout if self._console.is_terminal else sys.stderr
+            stream.write("\n")
+            stream.flush()
 
 
 class ChoicesPainter:

@@ -151,6 +151,7 @@ def test_generate_prints_the_text_and_a_line_on_stderr(
     assert run("generate", "-p", "x", "--address", coordinator.address) == 0
     out, err = capsys.readouterr()
     assert out == "one two three"
+    assert err.startswith("\n4 tokens"), "the summary begins a line of its own, also where both streams end in one pipe"
     assert "4 tokens in 2 steps, accept_length 2.00, 1 hits, 1 misses, drafter d1, finish_reason stop, seed 7" in err
     assert "seed 7, 2 of 3 prompt tokens cached" in err
 
@@ -186,7 +187,7 @@ def test_generate_prints_choices_apart(coordinator: Scripted, capsys: pytest.Cap
     assert run("generate", "-p", "x", "--n", "2", "--address", coordinator.address) == 0
     out, err = capsys.readouterr()
     assert out == "--- choice 0 of 2 ---\nfirst one\n--- choice 1 of 2 ---\nother"
-    assert [line.partition("seed ")[2].partition(",")[0] for line in err.splitlines()] == ["7", "8"]
+    assert [line.partition("seed ")[2].partition(",")[0] for line in err.split("\n")[1:-1]] == ["7", "8"]
 
 
 def test_generate_json_lists_several_choices(coordinator: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
