@@ -15,7 +15,7 @@ from rich.table import Table
 
 from specsplit.cli.drafters import NONE
 from specsplit.cli.failures import fail
-from specsplit.cli.folders import DRAFTS, TARGET, drafts_beside, is_model, pocket
+from specsplit.cli.folders import DRAFTS, POCKET_LAYERS, TARGET, drafts_beside, inflation, is_model, pocket
 from specsplit.cli.generate import run
 from specsplit.cli.local import LocalCluster
 from specsplit.cli.paint import Painter, legend
@@ -72,7 +72,7 @@ def demo(
         typer.Option(
             "--inflate-layers", min=0, help="Make the target this deep with layers that change nothing; 0: as it is."
         ),
-    ] = 24,
+    ] = POCKET_LAYERS,
 ) -> None:
     """Start three services on this machine, generate with a drafter and without, and compare."""
     folder = models or pocket("--models")
@@ -82,10 +82,7 @@ def demo(
         f"Starting coordinator, verifier and {kind.value} drafter on this machine, with the models in {folder}."
     )
     if inflate_layers:
-        console.print(
-            f"The target gets {inflate_layers} layers, most of which change nothing, so that the cost of its step "
-            "stands to the drafter's as a large model's would."
-        )
+        console.print(inflation(inflate_layers))
     cluster = LocalCluster(
         folder / TARGET,
         {kind: draft},

@@ -21,7 +21,17 @@ DRAFTS: Mapping[DrafterKind, str] = MappingProxyType(
 )
 """The folder of each kind that needs one, the best kind first."""
 
+POCKET_LAYERS = 24
+"""The pocket target is inflated to so many where nobody says otherwise: as it is, its step is so cheap that no draft pays."""
 _POCKET = Path("models") / "pocket"
+
+
+def inflation(layers: int) -> str:
+    """What is said to people of a target that is inflated to so many layers."""
+    return (
+        f"The target gets {layers} layers, most of which change nothing, so that the cost of its step stands to the "
+        "drafter's as a large model's would."
+    )
 
 
 def is_model(folder: Path) -> bool:

@@ -200,6 +200,10 @@ class LocalCluster:
         first = [] if self._coordinator is None else [self._coordinator]
         return [*first, *self.verifiers, *self.drafters]
 
+    def settings(self, service: str) -> Mapping[str, object]:
+        """The settings that every child of this service is started with, by name."""
+        return self._options[service]
+
     @property
     def dead(self) -> list[Child]:
         """Processes that are over."""

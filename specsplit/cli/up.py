@@ -11,7 +11,7 @@ import typer
 
 from specsplit.cli.drafters import CHOICES, check_folder, choose_drafters
 from specsplit.cli.failures import fail
-from specsplit.cli.folders import DRAFTS, TARGET, pocket
+from specsplit.cli.folders import DRAFTS, POCKET_LAYERS, TARGET, inflation, pocket
 from specsplit.cli.local import Child, LocalCluster
 from specsplit.cli.options import ADDRESS
 from specsplit.cli.serve import load_settings
@@ -49,10 +49,20 @@ def up(
     web_listen: Annotated[
         str, typer.Option("--web-listen", metavar="HOST:PORT", help="Where the coordinator serves its page.")
     ] = "",
+    inflate_layers: Annotated[
+        int | None,
+        typer.Option(
+            "--inflate-layers",
+            min=0,
+            help="Make the target this deep with layers that change nothing; 0: as it is. "
+            f"If left out: {POCKET_LAYERS} for the pocket target, 0 with --model.",
+        ),
+    ] = None,
 ) -> None:
     """Run a coordinator, verifiers and drafters on this machine until Ctrl-C. It goes on without a drafter that dies."""
     target = pocket("--model") / TARGET if model is None else check_folder("--model", model)
     chosen = choose_drafters(drafter or (), draft_model or (), target)
+    layers = _depth(inflate_layers, pocket=model is None)
     # What is wrong with them is said here, not by a child that ends.
     load_settings(CoordinatorSettings, model=target, listen=listen, web_listen=web_listen)
     # A child sees a pipe, whoever reads at its end.
@@ -64,11 +74,19 @@ def up(
         drafters=chosen.kinds * drafters,
         listen=listen,
         coordinator={**readable, "web_listen": web_listen or None},
-        verifier=readable,
+        verifier={**readable, "inflate_layers": layers},
         drafter=readable,
         listener=forward,
     )
     watch(cluster)
+
+
+def _depth(wanted: int | None, *, pocket: bool) -> int:
+    """How many layers the target is inflated to, as asked for or as suits it; 0: it stays as it is. Says so if it is not 0."""
+    layers = (POCKET_LAYERS if pocket else 0) if wanted is None else wanted
+    if layers:
+        typer.echo(inflation(layers))
+    return layers
 
 
 def watch(cluster: LocalCluster) -> None:

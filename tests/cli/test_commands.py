@@ -14,6 +14,8 @@ from rich.console import Console
 
 from specsplit.cli import app
 from specsplit.cli.drafters import CHOICES
+from specsplit.cli.folders import inflation
+from specsplit.cli.local import LocalCluster
 from specsplit.cli.paint import Painter
 from specsplit.cli.serve import SETTINGS, option_of
 from specsplit.cli.status import table, tables
@@ -143,6 +145,25 @@ def test_the_help_names_every_kind_of_drafter(command: str, capsys: pytest.Captu
     assert run(command, "--help") == 0
     words = " ".join(capsys.readouterr().out.split())
     assert CHOICES in words
+
+
+@pytest.mark.parametrize(
+    ("options", "layers"),
+    [
+        ([], 24),
+        (["--inflate-layers", "0"], 0),
+        (["--model", POCKET], 0),
+        (["--model", POCKET, "--inflate-layers", "9"], 9),
+    ],
+)
+def test_up_inflates_the_pocket_target_alone_unless_told_otherwise_and_says_so(
+    options: list[str], layers: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[LocalCluster] = []
+    monkeypatch.setattr("specsplit.cli.up.watch", started.append)
+    assert run("up", *options) == 0
+    assert started[0].settings("verifier")["inflate_layers"] == layers
+    assert capsys.readouterr().out == (f"{inflation(layers)}\n" if layers else "")
 
 
 def test_generate_prints_the_text_and_a_line_on_stderr(
