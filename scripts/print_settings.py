@@ -31,7 +31,8 @@ A setting comes from, weakest first: its default, a TOML file (`specsplit serve 
 setting has is an error in all three places. The settings that result are logged once at start.
 
 `num_steps`, `topk`, `num_draft_tokens` and `wait_budget_us` have the bounds of `Plan` in `specsplit/values/plan.py`.
-Every number is finite: for a time without end give a long one, such as `1e6` seconds.
+Every number is finite and has the bound of what carries it, so that a service which starts can also work: for a time without end give a
+long one, such as `1e6` seconds.
 
 One example file per service, with every setting in it: [`coordinator/coordinator.toml`](../coordinator/coordinator.toml),
 [`verifier/verifier.toml`](../verifier/verifier.toml), [`drafter/drafter.toml`](../drafter/drafter.toml).

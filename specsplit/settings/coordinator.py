@@ -11,6 +11,7 @@ from pydantic_settings import SettingsConfigDict
 from specsplit.errors import InvalidRequest
 from specsplit.settings import address
 from specsplit.settings.service import ServiceSettings
+from specsplit.settings.units import Bytes, Count, Milliseconds, Seconds
 
 MOST_NAMED = 32
 """Clients that metrics name, at most: each is a few series."""
@@ -27,24 +28,24 @@ class CoordinatorSettings(ServiceSettings):
     """host:port of another port, for members and operators; the one of listen is for clients alone then. Empty: one port for all."""
     model: Path
     """Folder with the target's tokenizer and chat template; its weights are not read."""
-    max_queue: int = Field(default=64, ge=0)
+    max_queue: Count = Field(default=64, ge=0)
     """Requests that may wait for a verifier, one for n choices as n; more are refused with a hint when to retry. Let it be some times max_n
     (16 if unset): choices of a request of which one has begun keep their places, so one request could fill a smaller queue for long."""
-    heartbeat_ms: int = Field(default=500, ge=10)
+    heartbeat_ms: Milliseconds = Field(default=500, ge=10)
     """Time between the reports of a member."""
-    lost_after_ms: int = Field(default=2000, ge=20)
+    lost_after_ms: Milliseconds = Field(default=2000, ge=20)
     """A member silent for this long is lost."""
-    failover_s: float = Field(default=30.0, ge=0)
+    failover_s: Seconds = Field(default=30.0, ge=0)
     """How long a session that has lost its verifier waits while no verifier takes sessions; then its request ends with UNAVAILABLE."""
-    retry_after_s: float = Field(default=1.0, ge=0)
+    retry_after_s: Seconds = Field(default=1.0, ge=0)
     """The hint given with a refusal for want of room."""
-    max_unread_bytes: int = Field(default=2**20, ge=1024)
+    max_unread_bytes: Bytes = Field(default=2**20, ge=1024)
     """Bytes of an answer that are kept for a caller that does not read; with more, its request ends with RESOURCE_EXHAUSTED."""
-    unread_s: float = Field(default=30.0, gt=0)
+    unread_s: Seconds = Field(default=30.0, gt=0)
     """A caller that takes nothing of its answer for this long has its call ended."""
-    default_max_tokens: int | None = Field(default=None, ge=1)
+    default_max_tokens: Count | None = Field(default=None, ge=1)
     """Tokens that a request may generate if it does not give max_tokens. Unset: as many as context and KV pool hold."""
-    max_max_tokens: int | None = Field(default=None, ge=1)
+    max_max_tokens: Count | None = Field(default=None, ge=1)
     """Largest max_tokens of a request; more is refused, and a request without max_tokens gets at most this. Unset: what fits."""
     max_n: int | None = Field(default=None, ge=1, le=16)
     """Largest n of a request; more is refused. Unset: 16."""
@@ -58,11 +59,11 @@ class CoordinatorSettings(ServiceSettings):
     """Largest wait_budget_us in a request's plan; more is refused. Unset: 60,000,000."""
     max_priority: int = Field(default=0, ge=0, le=9)
     """Highest priority that a request may ask for; more is refused."""
-    client_max_requests: int | None = Field(default=None, ge=1)
+    client_max_requests: Count | None = Field(default=None, ge=1)
     """Requests of one client that may be on their way at once; here and below one for n choices counts as n. Unset: no quota."""
-    client_max_queued: int | None = Field(default=None, ge=0)
+    client_max_queued: Count | None = Field(default=None, ge=0)
     """Requests of one client that may wait for a verifier at once. Unset: no quota."""
-    client_tokens_per_minute: int | None = Field(default=None, ge=1)
+    client_tokens_per_minute: Count | None = Field(default=None, ge=1)
     """Tokens of prompts and answers that one client may use in a minute; what has begun is not cut off. Unset: no quota."""
     metrics_clients: str = ""
     """Clients that have metrics of their own, with commas between, at most 32; all others are counted together. Empty: all are."""

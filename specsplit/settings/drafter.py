@@ -12,6 +12,7 @@ from pydantic_settings import SettingsConfigDict
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureFormat
 from specsplit.settings.engine import EngineSettings
+from specsplit.settings.units import Count, Duration
 from specsplit.values import DrafterKind
 
 
@@ -34,21 +35,21 @@ class DrafterSettings(EngineSettings):
     """Heads only: the numbers in which features travel: target (as the target computes them), float32, bfloat16, float16 or fp8_e4m3."""
     feature_projection: bool = False
     """eagle3 only: let the verifier apply the head's projection (fc) before it sends features; it needs the head's folder for that."""
-    max_sessions: int = Field(default=64, ge=1)
+    max_sessions: Count = Field(default=64, ge=1)
     """Sessions taken at once, at most."""
-    kv_tokens: int = Field(default=65_536, ge=1)
+    kv_tokens: Count = Field(default=65_536, ge=1)
     """Room in the KV pool, in tokens, all sessions together."""
-    expand_width: int = Field(default=256, ge=1)
+    expand_width: Count = Field(default=256, ge=1)
     """Nodes expanded in one forward at most, all sessions together. How many it is follows what they cost here."""
     expand_levels: int = Field(default=8, ge=1, le=8)
     """Levels of the tree that one expansion draws at most, before the host hears of them: several only where that is cheaper here."""
-    children: int = Field(default=16, ge=1)
+    children: Count = Field(default=16, ge=1)
     """Children kept of every expanded node."""
-    node_us: float = Field(default=1.0, gt=0)
+    node_us: Duration = Field(default=1.0, gt=0)
     """What it costs to send a node and to apply it at the verifier, in microseconds; one that saves the verifier less is not grown."""
-    paced_expansion_base_ms: float = Field(default=0.0, ge=0)
+    paced_expansion_base_ms: Duration = Field(default=0.0, ge=0)
     """Benchmarks only: an expansion lasts at least this long, plus the share of its tokens."""
-    paced_expansion_per_token_us: float = Field(default=0.0, ge=0)
+    paced_expansion_per_token_us: Duration = Field(default=0.0, ge=0)
     """Benchmarks only: the share of one token."""
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings.service import MemberSettings
+from specsplit.settings.units import Count, Seconds
 
 
 class EngineSettings(MemberSettings):
@@ -37,12 +38,12 @@ class EngineSettings(MemberSettings):
     """auto has a CPU run faster modules in the place of transformers' own, where they give the same numbers: linear layers whose weights
     are packed for oneDNN, and fewer operations around them; a tied LM head is then held twice. off leaves all as it is, and so do
     compile = regional and a target that is split (tp_size)."""
-    threads: int = Field(default=1, ge=1)
+    threads: Count = Field(default=1, ge=1)
     """CPU threads of one forward."""
-    dp_size: int = Field(default=1, ge=1)
+    dp_size: Count = Field(default=1, ge=1)
     """Ranks of the group that this process is one of, started by torchrun: they share the model's MLPs, 1/N each, and step together.
     Needs a coordinator. Ports other than 0 (listen, advertise, metrics_listen) get LOCAL_RANK added, and member_id the rank."""
-    rank_timeout_s: float = Field(default=30.0, gt=0)
+    rank_timeout_s: Seconds = Field(default=30.0, gt=0)
     """A rank that does not take part for this long is lost: all of the group hand their sessions back and exit, to be started again."""
 
     @property

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from specsplit.errors import InvalidRequest
 from specsplit.settings import address
 from specsplit.settings.transport import TransportSettings
+from specsplit.settings.units import Count, Seconds
 from specsplit.values import TraceScope
 
 
@@ -26,7 +27,7 @@ class ServiceSettings(TransportSettings):
     """TOML file with callers, their roles and the SHA-256 of their tokens (`specsplit tokens` writes it). Unset: no token is asked for."""
     anonymous_clients: bool = False
     """A caller that shows no token is a client, where tokens are asked for."""
-    drain_s: float = Field(default=30.0, ge=0)
+    drain_s: Seconds = Field(default=30.0, ge=0)
     """Time that running sessions get to finish after SIGTERM."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe record that is written."""
@@ -117,7 +118,7 @@ class MemberSettings(ServiceSettings):
     """Name in the cluster, unique there. Empty: made of the service and its address."""
     advertise: str = ""
     """host:port at which others reach this member. Empty: the bound address."""
-    max_sessions: int = Field(default=16, ge=1)
+    max_sessions: Count = Field(default=16, ge=1)
     """Sessions taken at once, at most."""
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from pydantic_settings import SettingsConfigDict
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings.base import Settings
+from specsplit.settings.units import Seconds
 
 
 class TransportSettings(Settings):
@@ -27,9 +28,9 @@ class TransportSettings(Settings):
     """Allows listening beyond this machine without TLS, and dialling beyond it in the clear, tokens and texts included."""
     max_message_bytes: int = Field(default=16 * 2**20, ge=64 * 2**10, le=2**31 - 1)
     """Largest message sent or accepted."""
-    keepalive_s: float = Field(default=10.0, ge=1.0)
+    keepalive_s: Seconds = Field(default=10.0, ge=1.0)
     """Time between pings on a quiet connection; a peer that leaves two unanswered is taken for gone."""
-    connect_timeout_s: float = Field(default=10.0, ge=0.1)
+    connect_timeout_s: Seconds = Field(default=10.0, ge=0.1)
     """Longest time for one attempt to connect, handshakes included; after it the peer is dialled again."""
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from pydantic_settings import SettingsConfigDict
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings.engine import EngineSettings
+from specsplit.settings.units import Bytes, Count, Duration, Seconds
 from specsplit.values import Adaptive, Plan
 
 
@@ -22,17 +23,17 @@ class VerifierSettings(EngineSettings):
 
     model: Path
     """Folder of the target, in the Hugging Face layout."""
-    tp_size: int = Field(default=1, ge=1)
+    tp_size: Count = Field(default=1, ge=1)
     """Processes that the target is split over, started by torchrun: attention heads, KV, MLPs and vocabulary, 1/N each, by transformers'
     plan for it. The first of them is the verifier; the others only run its forwards. With dp_size each rank of the group is so many
     processes, and torchrun starts dp_size * tp_size."""
-    kv_tokens: int = Field(default=16384, ge=16)
+    kv_tokens: Count = Field(default=16384, ge=16)
     """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used."""
     prefix_cache: bool = True
     """Sessions whose texts begin alike share the KV of whole pages, of sessions that have ended too until their pages are needed."""
-    prefix_features_bytes: int = Field(default=1 << 30, ge=0)
+    prefix_features_bytes: Bytes = Field(default=1 << 30, ge=0)
     """Host memory for features of shared pages, so that a head on them gets those without computing; 0 has them computed again."""
-    step_token_budget: int = Field(default=512, ge=1)
+    step_token_budget: Count = Field(default=512, ge=1)
     """Prompt tokens that one step prefills at most, all sessions together."""
     num_steps: int = 5
     """Default plan: deepest node below the root that a step may verify; 0 turns speculation off."""
@@ -53,9 +54,9 @@ class VerifierSettings(EngineSettings):
     """goodput only: tokens of a session in one step, root included, at most."""
     max_nodes: int = Field(default=4096, ge=1, le=65_536)
     """Nodes held per session at most; a drafter that sends more is refused."""
-    feature_window: int = Field(default=2048, ge=1)
+    feature_window: Count = Field(default=2048, ge=1)
     """Tokens of a session whose features a drafter may have been sent without having read them yet; more wait here."""
-    feature_retention: int = Field(default=4096, ge=1)
+    feature_retention: Count = Field(default=4096, ge=1)
     """Tokens of a session whose features are kept, for drafters that read slowly or join late. Older ones are computed again if need be."""
     cuda_graph_layers: str = Field(default="auto", pattern=r"^(auto|none|-?\d+(,-?\d+)*)$")
     """Layers whose hidden states CUDA graphs leave for heads, with commas between: k for the output of the k-th, 0 for the embeddings, -1
@@ -63,25 +64,25 @@ class VerifierSettings(EngineSettings):
     A step for a head that reads others runs eagerly, and is counted."""
     feature_projection: Path | None = None
     """Folder of the EAGLE-3 head whose projection is applied to features for drafters that ask for it. Unset: they are refused."""
-    drafter_connect_timeout_s: float = Field(default=2.0, gt=0)
+    drafter_connect_timeout_s: Seconds = Field(default=2.0, gt=0)
     """Time a drafter gets to answer when first dialled; its sessions run without drafts until then."""
-    drafter_lost_after_s: float = Field(default=5.0, gt=0)
+    drafter_lost_after_s: Seconds = Field(default=5.0, gt=0)
     """A drafter that leaves an open or a commit unanswered for this long is lost; what it has to read for that
     gives it 5 ms more per token, 60 s at most."""
     drafter_allowance: float = Field(default=2.0, ge=1.0, le=1e6)
     """A drafter that causes more work than this many times the most that an honest one does is dropped; counted in bytes, in events, and in
     events that bring nothing, for each open, commit, plan and features event that it is told. At 1,000,000 none is, in effect."""
-    step_timeout_s: float = Field(default=60.0, gt=0)
+    step_timeout_s: Seconds = Field(default=60.0, gt=0)
     """A step that takes longer than this, and than 50 times what its like take, hangs: the verifier hands its sessions back and exits.
     If it is not set, 10 s will do where a step of its size has run before; but not for a rank, or a target with tp_size, whose steps
     wait for other processes: there it must be more than rank_timeout_s."""
-    inflate_layers: int = Field(default=0, ge=0)
+    inflate_layers: Count = Field(default=0, ge=0)
     """Benchmarks only: add layers that change nothing until there are this many; 0 adds none."""
     random_weights: bool = False
     """Benchmarks only: weights drawn at random on the device; the folder needs a config.json alone."""
-    paced_step_base_ms: float = Field(default=0.0, ge=0)
+    paced_step_base_ms: Duration = Field(default=0.0, ge=0)
     """Benchmarks only: a step lasts at least this long, plus the share of its tokens."""
-    paced_step_per_token_us: float = Field(default=0.0, ge=0)
+    paced_step_per_token_us: Duration = Field(default=0.0, ge=0)
     """Benchmarks only: the share of one token."""
 
     @property
