@@ -234,21 +234,21 @@ class Cluster:
 
 @dataclass(frozen=True)
 class PlanTold:
-    """What became of a change of the plan."""
+    """The changes of the plan that are in force."""
 
     members: int
     """Verifiers that are told."""
     changes: PlanChanges
-    """All that now differs from their own defaults."""
+    """All that differs from their own defaults."""
     control: Control = field(default_factory=Control)
     """Who is to decide about the rest, where that differs from their own settings."""
 
 
 @dataclass(frozen=True)
 class TracingTold:
-    """What became of a change of what is traced."""
+    """The changes of what is traced that are in force."""
 
     members: int
     """Drafters and verifiers that are told; the coordinator obeys too."""
     changes: TraceChanges
-    """All that now differs from everybody's own settings."""
+    """All that differs from everybody's own settings."""

@@ -17,13 +17,14 @@ from specsplit.observe import fields
 from specsplit.requests import GenerateRequest
 from specsplit.rpc import caller
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
-from specsplit.values import Control, ModelInfo, PlanChanges, TraceChanges
+from specsplit.values import ModelInfo
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
 from specsplit.wire.limits import MAX_MEMBERS
 from specsplit_coordinator.fit import check_known
 from specsplit_coordinator.generation import Generator
 from specsplit_coordinator.membership import LEAVING, Membership, registration
+from specsplit_coordinator.order_log import log_change
 from specsplit_coordinator.orders import Orders
 from specsplit_coordinator.outflow import Outflow
 from specsplit_coordinator.registry import Registry
@@ -102,15 +103,27 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         """Tell who is there, how many requests wait and run, and what happened to sessions so far."""
         return wire.cluster_to_wire(self._cluster())
 
+    async def GetPlan(  # noqa: N802
+        self, request: wire.PlanQuestion, context: Context
+    ) -> wire.PlanInForceMessage:
+        """Tell what is changed about the plan, and for how many."""
+        return wire.plan_in_force_to_wire(self._plan_told())
+
+    async def GetTracing(  # noqa: N802
+        self, request: wire.TracingQuestion, context: Context
+    ) -> wire.TracingInForceMessage:
+        """Tell what is changed about what everybody traces, and for how many."""
+        return wire.tracing_in_force_to_wire(self._tracing_told())
+
     async def SetPlan(  # noqa: N802
         self, request: wire.PlanMessage, context: Context
     ) -> wire.PlanToldMessage:
         """Change the default plan of every verifier, and who decides about it."""
         changes, control, reset = wire.set_plan_from_wire(request)
         check_known(control, self._registry.verifiers)
-        self._orders.change_plan(changes, control, reset=reset)
-        told = PlanTold(len(self._registry.verifiers), self._orders.plan, self._orders.control)
-        _log.info("plan set", extra=fields(told=told.members, **_said(told.changes), **_said(told.control)))
+        changed = self._orders.change_plan(changes, control, reset=reset)
+        told = self._plan_told()
+        log_change("plan", changed, told.members, context)
         return wire.plan_told_to_wire(told)
 
     async def SetTracing(  # noqa: N802
@@ -118,10 +131,16 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> wire.TracingToldMessage:
         """Change what everybody traces."""
         changes, reset = wire.set_tracing_from_wire(request)
-        self._orders.change_tracing(changes, reset=reset)
-        told = TracingTold(len(self._registry.members), self._orders.tracing)
-        _log.info("tracing set", extra=fields(told=told.members, **_said(told.changes)))
+        changed = self._orders.change_tracing(changes, reset=reset)
+        told = self._tracing_told()
+        log_change("tracing", changed, told.members, context)
         return wire.tracing_told_to_wire(told)
+
+    def _plan_told(self) -> PlanTold:
+        return PlanTold(len(self._registry.verifiers), self._orders.plan, self._orders.control)
+
+    def _tracing_told(self) -> TracingTold:
+        return TracingTold(len(self._registry.members), self._orders.tracing)
 
 
 class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
@@ -186,11 +205,6 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     def _close(self, membership: Membership) -> None:
         self._memberships.discard(membership)
         membership.close("its stream ended")
-
-
-def _said(changes: PlanChanges | Control | TraceChanges) -> dict[str, object]:
-    """List what differs, for the log."""
-    return {name: value for name, value in vars(changes).items() if value is not None}
 
 
 def _cutting(call: asyncio.Task[Any] | None) -> Callable[[], None]:

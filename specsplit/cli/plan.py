@@ -54,6 +54,7 @@ def plan(
 ) -> None:
     """Change the plan of every verifier, and its controller, from the next step on; without options show what is in force, and why.
 
+    Changing takes the role operator, looking that of a client or operator.
     What a request fixed for itself stays. Verifiers that join later are told too; a coordinator that starts anew knows of no changes.
     """
     if max_draft_tokens is not None and adaptive in (Adaptive.STATIC, Adaptive.EMA):
@@ -63,11 +64,12 @@ def plan(
     changes = PlanChanges(num_steps, topk, num_draft_tokens, wait_budget_us)
     control = Control(adaptive, max_draft_tokens)
     with Client(address, transport) as client:
-        told = client.set_plan(changes, control, reset=reset, timeout_s=TIMEOUT_S)
+        if reset or (changes, control) != (PlanChanges(), Control()):
+            typer.echo(sentence(client.set_plan(changes, control, reset=reset, timeout_s=TIMEOUT_S)))
+            return
+        told, members = client.plan(timeout_s=TIMEOUT_S), client.cluster(timeout_s=TIMEOUT_S).members
         typer.echo(sentence(told))
-        if not reset and (changes, control) == (PlanChanges(), Control()):
-            members = client.cluster(timeout_s=TIMEOUT_S).members
-            Console(width=None if sys.stdout.isatty() else WIDE).print(in_force(told, members))
+        Console(width=None if sys.stdout.isatty() else WIDE).print(in_force(told, members))
 
 
 def sentence(told: PlanTold) -> str:

@@ -36,12 +36,17 @@ def trace(
 ) -> None:
     """Change what every service traces, from now on; without options show what is changed.
 
+    Changing takes the role operator, looking that of a client or operator.
     A service sends spans only if it was started with trace_endpoint. Members that join later are told too; a coordinator that starts
     anew knows of no changes.
     """
     changes = TraceChanges(level, ratio, _names(modules))
     with Client(address, transport) as client:
-        typer.echo(sentence(client.set_tracing(changes, reset=reset, timeout_s=TIMEOUT_S)))
+        if reset or changes != TraceChanges():
+            told = client.set_tracing(changes, reset=reset, timeout_s=TIMEOUT_S)
+        else:
+            told = client.tracing(timeout_s=TIMEOUT_S)
+        typer.echo(sentence(told))
 
 
 def sentence(told: TracingTold) -> str:

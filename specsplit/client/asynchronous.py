@@ -89,6 +89,20 @@ class AsyncClient:
             call = self._stub.GetCluster(wire.cluster_request(), timeout=check_timeout(timeout_s))
             return wire.cluster_from_wire(await call)
 
+    async def plan(self, timeout_s: float | None = None) -> PlanTold:
+        """Ask which changes of the plan are in force. A coordinator of an older build does not know the call: Unsupported."""
+        self._require_open()
+        with self._typed_failures():
+            call = self._stub.GetPlan(wire.plan_request(), timeout=check_timeout(timeout_s))
+            return wire.plan_told_from_wire(await call)
+
+    async def tracing(self, timeout_s: float | None = None) -> TracingTold:
+        """Ask which changes of what is traced are in force. A coordinator of an older build does not know the call: Unsupported."""
+        self._require_open()
+        with self._typed_failures():
+            call = self._stub.GetTracing(wire.tracing_request(), timeout=check_timeout(timeout_s))
+            return wire.tracing_told_from_wire(await call)
+
     async def set_plan(
         self,
         changes: PlanChanges | None = None,

@@ -88,6 +88,20 @@ class Client:
         with self._typed_failures():
             return wire.cluster_from_wire(self._stub.GetCluster(wire.cluster_request(), timeout=timeout_s))
 
+    def plan(self, timeout_s: float | None = None) -> PlanTold:
+        """Ask which changes of the plan are in force. A coordinator of an older build does not know the call: Unsupported."""
+        self._require_open()
+        timeout_s = check_timeout(timeout_s)
+        with self._typed_failures():
+            return wire.plan_told_from_wire(self._stub.GetPlan(wire.plan_request(), timeout=timeout_s))
+
+    def tracing(self, timeout_s: float | None = None) -> TracingTold:
+        """Ask which changes of what is traced are in force. A coordinator of an older build does not know the call: Unsupported."""
+        self._require_open()
+        timeout_s = check_timeout(timeout_s)
+        with self._typed_failures():
+            return wire.tracing_told_from_wire(self._stub.GetTracing(wire.tracing_request(), timeout=timeout_s))
+
     def set_plan(
         self,
         changes: PlanChanges | None = None,

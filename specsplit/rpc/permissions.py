@@ -18,6 +18,8 @@ PERMISSIONS: Mapping[str, frozenset[CallerRole] | None] = MappingProxyType(
         f"/{COORDINATOR_SERVICE}/Generate": frozenset({_CLIENT}),
         f"/{COORDINATOR_SERVICE}/GetModelInfo": frozenset({_CLIENT, _OPERATOR}),
         f"/{COORDINATOR_SERVICE}/GetCluster": frozenset({_CLIENT, _OPERATOR}),
+        f"/{COORDINATOR_SERVICE}/GetPlan": frozenset({_CLIENT, _OPERATOR}),
+        f"/{COORDINATOR_SERVICE}/GetTracing": frozenset({_CLIENT, _OPERATOR}),
         f"/{COORDINATOR_SERVICE}/SetPlan": frozenset({_OPERATOR}),
         f"/{COORDINATOR_SERVICE}/SetTracing": frozenset({_OPERATOR}),
         f"/{CLUSTER_SERVICE}/Join": frozenset({_MEMBER}),

@@ -161,6 +161,20 @@ class Member(_message.Message):
     wave: _common_pb2.WaveReport
     def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., draining: bool = ..., silent_ms: _Optional[int] = ..., max_sessions: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ..., group: _Optional[_Union[_common_pb2.GroupRank, _Mapping]] = ..., wave: _Optional[_Union[_common_pb2.WaveReport, _Mapping]] = ...) -> None: ...
 
+class GetPlanRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetPlanResponse(_message.Message):
+    __slots__ = ("told", "plan", "control")
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
+    told: int
+    plan: _common_pb2.Plan
+    control: _common_pb2.Control
+    def __init__(self, told: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., control: _Optional[_Union[_common_pb2.Control, _Mapping]] = ...) -> None: ...
+
 class SetPlanRequest(_message.Message):
     __slots__ = ("plan", "reset", "control")
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +194,18 @@ class SetPlanResponse(_message.Message):
     plan: _common_pb2.Plan
     control: _common_pb2.Control
     def __init__(self, told: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., control: _Optional[_Union[_common_pb2.Control, _Mapping]] = ...) -> None: ...
+
+class GetTracingRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetTracingResponse(_message.Message):
+    __slots__ = ("told", "tracing")
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    TRACING_FIELD_NUMBER: _ClassVar[int]
+    told: int
+    tracing: _common_pb2.TraceChanges
+    def __init__(self, told: _Optional[int] = ..., tracing: _Optional[_Union[_common_pb2.TraceChanges, _Mapping]] = ...) -> None: ...
 
 class SetTracingRequest(_message.Message):
     __slots__ = ("tracing", "reset")

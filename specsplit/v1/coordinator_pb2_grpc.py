@@ -50,10 +50,20 @@ class CoordinatorServiceStub(object):
                 request_serializer=specsplit_dot_v1_dot_coordinator__pb2.GetClusterRequest.SerializeToString,
                 response_deserializer=specsplit_dot_v1_dot_coordinator__pb2.GetClusterResponse.FromString,
                 _registered_method=True)
+        self.GetPlan = channel.unary_unary(
+                '/specsplit.v1.CoordinatorService/GetPlan',
+                request_serializer=specsplit_dot_v1_dot_coordinator__pb2.GetPlanRequest.SerializeToString,
+                response_deserializer=specsplit_dot_v1_dot_coordinator__pb2.GetPlanResponse.FromString,
+                _registered_method=True)
         self.SetPlan = channel.unary_unary(
                 '/specsplit.v1.CoordinatorService/SetPlan',
                 request_serializer=specsplit_dot_v1_dot_coordinator__pb2.SetPlanRequest.SerializeToString,
                 response_deserializer=specsplit_dot_v1_dot_coordinator__pb2.SetPlanResponse.FromString,
+                _registered_method=True)
+        self.GetTracing = channel.unary_unary(
+                '/specsplit.v1.CoordinatorService/GetTracing',
+                request_serializer=specsplit_dot_v1_dot_coordinator__pb2.GetTracingRequest.SerializeToString,
+                response_deserializer=specsplit_dot_v1_dot_coordinator__pb2.GetTracingResponse.FromString,
                 _registered_method=True)
         self.SetTracing = channel.unary_unary(
                 '/specsplit.v1.CoordinatorService/SetTracing',
@@ -87,9 +97,23 @@ class CoordinatorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPlan(self, request, context):
+        """What SetPlan has changed and is in force. A coordinator of an older build does not know the call: UNIMPLEMENTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetPlan(self, request, context):
         """Changes the default plan of every verifier of the cluster, and who decides about it, of those that join later too, until the
         coordinator ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTracing(self, request, context):
+        """What SetTracing has changed and is in force. A coordinator of an older build does not know the call: UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,10 +145,20 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     request_deserializer=specsplit_dot_v1_dot_coordinator__pb2.GetClusterRequest.FromString,
                     response_serializer=specsplit_dot_v1_dot_coordinator__pb2.GetClusterResponse.SerializeToString,
             ),
+            'GetPlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPlan,
+                    request_deserializer=specsplit_dot_v1_dot_coordinator__pb2.GetPlanRequest.FromString,
+                    response_serializer=specsplit_dot_v1_dot_coordinator__pb2.GetPlanResponse.SerializeToString,
+            ),
             'SetPlan': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPlan,
                     request_deserializer=specsplit_dot_v1_dot_coordinator__pb2.SetPlanRequest.FromString,
                     response_serializer=specsplit_dot_v1_dot_coordinator__pb2.SetPlanResponse.SerializeToString,
+            ),
+            'GetTracing': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTracing,
+                    request_deserializer=specsplit_dot_v1_dot_coordinator__pb2.GetTracingRequest.FromString,
+                    response_serializer=specsplit_dot_v1_dot_coordinator__pb2.GetTracingResponse.SerializeToString,
             ),
             'SetTracing': grpc.unary_unary_rpc_method_handler(
                     servicer.SetTracing,
@@ -225,6 +259,33 @@ class CoordinatorService(object):
             _registered_method=True)
 
     @staticmethod
+    def GetPlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specsplit.v1.CoordinatorService/GetPlan',
+            specsplit_dot_v1_dot_coordinator__pb2.GetPlanRequest.SerializeToString,
+            specsplit_dot_v1_dot_coordinator__pb2.GetPlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def SetPlan(request,
             target,
             options=(),
@@ -241,6 +302,33 @@ class CoordinatorService(object):
             '/specsplit.v1.CoordinatorService/SetPlan',
             specsplit_dot_v1_dot_coordinator__pb2.SetPlanRequest.SerializeToString,
             specsplit_dot_v1_dot_coordinator__pb2.SetPlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTracing(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specsplit.v1.CoordinatorService/GetTracing',
+            specsplit_dot_v1_dot_coordinator__pb2.GetTracingRequest.SerializeToString,
+            specsplit_dot_v1_dot_coordinator__pb2.GetTracingResponse.FromString,
             options,
             channel_credentials,
             insecure,

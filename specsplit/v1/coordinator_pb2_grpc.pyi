@@ -39,10 +39,14 @@ class CoordinatorServiceStub:
     """What the cluster's target model is."""
     GetCluster: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GetClusterRequest, _coordinator_pb2.GetClusterResponse]
     """Who is in the cluster and how busy."""
+    GetPlan: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GetPlanRequest, _coordinator_pb2.GetPlanResponse]
+    """What SetPlan has changed and is in force. A coordinator of an older build does not know the call: UNIMPLEMENTED."""
     SetPlan: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.SetPlanRequest, _coordinator_pb2.SetPlanResponse]
     """Changes the default plan of every verifier of the cluster, and who decides about it, of those that join later too, until the
     coordinator ends.
     """
+    GetTracing: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GetTracingRequest, _coordinator_pb2.GetTracingResponse]
+    """What SetTracing has changed and is in force. A coordinator of an older build does not know the call: UNIMPLEMENTED."""
     SetTracing: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.SetTracingRequest, _coordinator_pb2.SetTracingResponse]
     """Changes what every service of the cluster traces, those that join later too, until the coordinator ends. A service without an
     endpoint for spans traces nothing.
@@ -59,10 +63,14 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     """What the cluster's target model is."""
     GetCluster: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GetClusterRequest, _coordinator_pb2.GetClusterResponse]  # type: ignore[assignment]
     """Who is in the cluster and how busy."""
+    GetPlan: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GetPlanRequest, _coordinator_pb2.GetPlanResponse]  # type: ignore[assignment]
+    """What SetPlan has changed and is in force. A coordinator of an older build does not know the call: UNIMPLEMENTED."""
     SetPlan: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.SetPlanRequest, _coordinator_pb2.SetPlanResponse]  # type: ignore[assignment]
     """Changes the default plan of every verifier of the cluster, and who decides about it, of those that join later too, until the
     coordinator ends.
     """
+    GetTracing: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GetTracingRequest, _coordinator_pb2.GetTracingResponse]  # type: ignore[assignment]
+    """What SetTracing has changed and is in force. A coordinator of an older build does not know the call: UNIMPLEMENTED."""
     SetTracing: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.SetTracingRequest, _coordinator_pb2.SetTracingResponse]  # type: ignore[assignment]
     """Changes what every service of the cluster traces, those that join later too, until the coordinator ends. A service without an
     endpoint for spans traces nothing.
@@ -96,6 +104,14 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Who is in the cluster and how busy."""
 
     @_abc_1.abstractmethod
+    def GetPlan(
+        self,
+        request: _coordinator_pb2.GetPlanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.GetPlanResponse, _abc.Awaitable[_coordinator_pb2.GetPlanResponse]]:
+        """What SetPlan has changed and is in force. A coordinator of an older build does not know the call: UNIMPLEMENTED."""
+
+    @_abc_1.abstractmethod
     def SetPlan(
         self,
         request: _coordinator_pb2.SetPlanRequest,
@@ -104,6 +120,14 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Changes the default plan of every verifier of the cluster, and who decides about it, of those that join later too, until the
         coordinator ends.
         """
+
+    @_abc_1.abstractmethod
+    def GetTracing(
+        self,
+        request: _coordinator_pb2.GetTracingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.GetTracingResponse, _abc.Awaitable[_coordinator_pb2.GetTracingResponse]]:
+        """What SetTracing has changed and is in force. A coordinator of an older build does not know the call: UNIMPLEMENTED."""
 
     @_abc_1.abstractmethod
     def SetTracing(

@@ -29,6 +29,10 @@ ModelInfoQuestion: TypeAlias = pb.GetModelInfoRequest
 ModelInfoMessage: TypeAlias = pb.GetModelInfoResponse
 ClusterQuestion: TypeAlias = pb.GetClusterRequest
 ClusterMessage: TypeAlias = pb.GetClusterResponse
+PlanQuestion: TypeAlias = pb.GetPlanRequest
+PlanInForceMessage: TypeAlias = pb.GetPlanResponse
+TracingQuestion: TypeAlias = pb.GetTracingRequest
+TracingInForceMessage: TypeAlias = pb.GetTracingResponse
 PlanMessage: TypeAlias = pb.SetPlanRequest
 PlanToldMessage: TypeAlias = pb.SetPlanResponse
 TracingMessage: TypeAlias = pb.SetTracingRequest
@@ -200,6 +204,15 @@ def cluster_from_wire(message: pb.GetClusterResponse) -> Cluster:
     return Cluster(members, message.queued, message.running, message.failovers, message.preemptions)
 
 
+def plan_request() -> pb.GetPlanRequest:
+    return pb.GetPlanRequest()
+
+
+def plan_in_force_to_wire(told: PlanTold) -> pb.GetPlanResponse:
+    plan, control = common.plan_to_wire(told.changes), speculation.control_to_wire(told.control)
+    return pb.GetPlanResponse(told=told.members, plan=plan, control=control)
+
+
 def set_plan_to_wire(changes: PlanChanges, control: Control, reset: bool) -> pb.SetPlanRequest:
     """Raises InvalidRequest for a number that the wire cannot carry."""
     try:
@@ -224,10 +237,18 @@ def plan_told_to_wire(told: PlanTold) -> pb.SetPlanResponse:
     return pb.SetPlanResponse(told=told.members, plan=plan, control=control)
 
 
-def plan_told_from_wire(message: pb.SetPlanResponse) -> PlanTold:
+def plan_told_from_wire(message: pb.SetPlanResponse | pb.GetPlanResponse) -> PlanTold:
     """Raises InvalidRequest for a controller that this build does not know, Incompatible for what is no answer at all."""
     check(message)
     return PlanTold(message.told, common.plan_from_wire(message.plan), speculation.control_from_wire(message.control))
+
+
+def tracing_request() -> pb.GetTracingRequest:
+    return pb.GetTracingRequest()
+
+
+def tracing_in_force_to_wire(told: TracingTold) -> pb.GetTracingResponse:
+    return pb.GetTracingResponse(told=told.members, tracing=common.tracing_to_wire(told.changes))
 
 
 def set_tracing_to_wire(changes: TraceChanges, reset: bool) -> pb.SetTracingRequest:
@@ -249,7 +270,7 @@ def tracing_told_to_wire(told: TracingTold) -> pb.SetTracingResponse:
     return pb.SetTracingResponse(told=told.members, tracing=common.tracing_to_wire(told.changes))
 
 
-def tracing_told_from_wire(message: pb.SetTracingResponse) -> TracingTold:
+def tracing_told_from_wire(message: pb.SetTracingResponse | pb.GetTracingResponse) -> TracingTold:
     """Raises InvalidRequest for too many modules, Incompatible for what is no answer at all."""
     check(message)
     return TracingTold(message.told, common.tracing_from_wire(message.tracing))

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from specsplit.cli import app
 from specsplit.cli.plan import in_force
-from specsplit.membership import PlanTold
+from specsplit.membership import PlanTold, TracingTold
 from specsplit.values import SERVICES, Adaptive, Control, Plan, PlanChanges, SpeculationReport, TraceChanges
 from tests.client.scripted import MEMBERS, Scripted, serving
 
@@ -81,7 +81,7 @@ def test_without_options_every_part_of_the_plan_in_force_is_shown_with_its_sourc
     goodput = SpeculationReport("goodput", 32, launched)
     coordinator.members = (MEMBERS[0], ema, replace(v1, member_id="v2", plan=Plan(), speculation=goodput))
     assert run("plan", "--address", coordinator.address) == 0
-    assert coordinator.ordered == [(PlanChanges(), Control(), False)]
+    assert coordinator.ordered == [], "looking changes nothing"
     out = capsys.readouterr().out
     assert out.startswith("plan: as each verifier is set; verifiers: 1\n")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
@@ -111,6 +111,15 @@ def test_what_the_operator_said_is_told_from_what_the_verifier_does_by_itself() 
         "20000 settings",  # the verifier has not said yet that it obeys
         "yes settings",
     ]
+
+
+def test_without_options_the_changes_of_what_is_traced_are_shown_and_nothing_is_changed(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator.tracing = TracingTold(2, TraceChanges(level=2))
+    assert run("trace", "--address", coordinator.address) == 0
+    assert capsys.readouterr().out == "tracing: level=2; members: 2, and the coordinator\n"
+    assert coordinator.ordered == []
 
 
 @pytest.mark.parametrize(

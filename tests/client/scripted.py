@@ -25,7 +25,9 @@ from specsplit.values import (
     FinishReason,
     Load,
     ModelInfo,
+    PlanChanges,
     SpeculationStatistics,
+    TraceChanges,
     Usage,
     Vocabulary,
 )
@@ -75,6 +77,8 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     ordered: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
     """What set_plan and set_tracing were asked for, each as its parts."""
+    plan: PlanTold = field(default_factory=lambda: PlanTold(1, PlanChanges()))
+    tracing: TracingTold = field(default_factory=lambda: TracingTold(2, TraceChanges()))
     members: tuple[Member, ...] = MEMBERS
     ended: threading.Event = field(default_factory=threading.Event)
     health: Health = field(default_factory=Health)
@@ -99,14 +103,23 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
     def GetCluster(self, request: wire.ClusterQuestion, context: Any) -> wire.ClusterMessage:  # noqa: N802
         return wire.cluster_to_wire(Cluster(self.members, queued=3, running=2, failovers=5, preemptions=7))
 
+    def GetPlan(self, request: wire.PlanQuestion, context: Any) -> wire.PlanInForceMessage:  # noqa: N802
+        return wire.plan_in_force_to_wire(self.plan)
+
+    def GetTracing(self, request: wire.TracingQuestion, context: Any) -> wire.TracingInForceMessage:  # noqa: N802
+        return wire.tracing_in_force_to_wire(self.tracing)
+
     def SetPlan(self, request: wire.PlanMessage, context: Any) -> wire.PlanToldMessage:  # noqa: N802
         changes, control, reset = wire.set_plan_from_wire(request)
         self.ordered.append((changes, control, reset))
-        return wire.plan_told_to_wire(PlanTold(1, changes, control))
+        self.plan = PlanTold(1, changes, control)
+        return wire.plan_told_to_wire(self.plan)
 
     def SetTracing(self, request: wire.TracingMessage, context: Any) -> wire.TracingToldMessage:  # noqa: N802
-        self.ordered.append(wire.set_tracing_from_wire(request))
-        return wire.tracing_told_to_wire(TracingTold(2, wire.set_tracing_from_wire(request)[0]))
+        changes, reset = wire.set_tracing_from_wire(request)
+        self.ordered.append((changes, reset))
+        self.tracing = TracingTold(2, changes)
+        return wire.tracing_told_to_wire(self.tracing)
 
 
 @contextmanager

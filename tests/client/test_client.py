@@ -422,6 +422,8 @@ async def test_a_change_of_the_plan_or_of_what_is_traced_is_sent_and_answered(
     control = Control(Adaptive.GOODPUT, 32)
     assert client.set_plan(plan, control) == await async_client.set_plan(plan, control) == PlanTold(1, plan, control)
     assert client.set_tracing(tracing) == await async_client.set_tracing(tracing) == TracingTold(2, tracing)
+    assert client.plan() == await async_client.plan() == PlanTold(1, plan, control)
+    assert client.tracing() == await async_client.tracing() == TracingTold(2, tracing)
     assert client.set_plan(reset=True).changes == PlanChanges()
     assert (await async_client.set_tracing(reset=True)).changes == TraceChanges()
     given = [(plan, control, False)] * 2 + [(tracing, False)] * 2
@@ -441,8 +443,8 @@ async def test_a_request_takes_the_trace_of_the_current_span_along_and_no_other_
     assert [headers.get("traceparent") for headers in coordinator.headers] == [traceparent, traceparent, None, None]
 
 
-@pytest.mark.parametrize("call", ["set_plan", "set_tracing"])
-async def test_a_change_that_finds_nobody_is_a_typed_failure(call: str) -> None:
+@pytest.mark.parametrize("call", ["plan", "tracing", "set_plan", "set_tracing"])
+async def test_a_question_or_a_change_that_finds_nobody_is_a_typed_failure(call: str) -> None:
     with Client("127.0.0.1:9") as client, pytest.raises(Unavailable, match=r"coordinator 127\.0\.0\.1:9"):
         getattr(client, call)()
     async with AsyncClient("127.0.0.1:9") as client:

@@ -16,6 +16,8 @@ CALLS: dict[str, tuple[Callable[[Client], object], Callable[[AsyncClient], Await
     "GenerateResponse": (lambda client: client.generate("a"), lambda client: client.generate("a")),
     "GetModelInfoResponse": (lambda client: client.model_info(), lambda client: client.model_info()),
     "GetClusterResponse": (lambda client: client.cluster(), lambda client: client.cluster()),
+    "GetPlanResponse": (lambda client: client.plan(), lambda client: client.plan()),
+    "GetTracingResponse": (lambda client: client.tracing(), lambda client: client.tracing()),
     "SetPlanResponse": (lambda client: client.set_plan(), lambda client: client.set_plan()),
     "SetTracingResponse": (lambda client: client.set_tracing(), lambda client: client.set_tracing()),
     "HealthCheckResponse": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from specsplit.errors import Incompatible, InvalidRequest
 from specsplit.membership import PlanOrder, PlanTold, Register, Registered, Roster, TracingOrder, TracingTold
 from specsplit.values import Adaptive, Control, Plan, PlanChanges, TraceChanges, TraceScope
+from specsplit_coordinator.order_log import NOT_ASKED
 from specsplit_coordinator.orders import Orders
 
 from .conftest import Cluster
@@ -72,6 +74,15 @@ def test_a_bad_change_changes_nothing_and_is_told_to_nobody() -> None:
     with pytest.raises(InvalidRequest, match="max_draft_tokens: is 257"):
         orders.change_plan(PlanChanges(), Control(max_draft_tokens=257))
     assert (orders.plan, orders.tracing, told) == (PlanChanges(), TraceChanges(), [])
+
+
+def test_what_changes_nothing_is_told_to_nobody() -> None:
+    orders, told = Orders(), list[str]()
+    orders.change_plan(PlanChanges(topk=2), Control(max_draft_tokens=8))
+    orders.watch(lambda: told.append("told"))
+    assert orders.change_plan(PlanChanges(topk=2)) == orders.change_tracing(TraceChanges(), reset=True) == {}
+    assert orders.change_plan(PlanChanges(), reset=True) == {"topk": (2, None), "max_draft_tokens": (8, None)}
+    assert told == ["told"]
 
 
 def test_who_stops_watching_is_told_no_more() -> None:
@@ -186,8 +197,46 @@ async def test_without_changes_one_is_told_what_is_in_force_and_nobody_else_hear
     member.say(verifier(cluster))
     await member.hear_first(4)
     assert await cluster.client.set_plan() == PlanTold(1, PlanChanges(wait_budget_us=7))
+    assert await cluster.client.set_plan(PlanChanges(wait_budget_us=7)) == PlanTold(1, PlanChanges(wait_budget_us=7))
+    assert await cluster.client.plan() == PlanTold(1, PlanChanges(wait_budget_us=7))
     await cluster.client.set_plan(PlanChanges(topk=3))
     assert await member.hear() == PlanOrder(PlanChanges(topk=3, wait_budget_us=7))
+
+
+async def test_what_is_traced_can_be_asked_for_and_nobody_hears_of_it(cluster: Cluster, member: Member) -> None:
+    member.say(Register("d1", "127.0.0.1:7", NGRAM, 1))
+    await member.hear_first(2)
+    assert await cluster.client.tracing() == TracingTold(1, TraceChanges())
+    await cluster.client.set_tracing(TraceChanges(level=2))
+    assert await cluster.client.tracing() == TracingTold(1, TraceChanges(level=2))
+    assert await member.hear() == TracingOrder(TraceChanges(level=2))
+
+
+async def test_a_change_is_logged_with_what_it_was_before_and_who_asked_and_looking_is_not(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await cluster.client.set_plan(PlanChanges(num_steps=0))
+    await cluster.client.set_plan(PlanChanges(topk=2), Control(Adaptive.GOODPUT), reset=True)
+    await cluster.client.set_tracing(TraceChanges(modules=("drafter", "verifier")))
+    told = said(caplog, "plan changed", "tracing changed")
+    assert told[0] == {"num_steps": "as set -> 0"}
+    assert told[1] == {"num_steps": "0 -> as set", "topk": "as set -> 2", "adaptive": "as set -> goodput"}
+    assert told[2] == {"modules": "as set -> drafter,verifier"}
+    for look in (cluster.client.plan, cluster.client.tracing, cluster.client.set_plan, cluster.client.set_tracing):
+        await look()
+    await cluster.client.set_plan(PlanChanges(topk=2), Control(Adaptive.GOODPUT), reset=True)
+    assert len(said(caplog, "plan changed", "tracing changed")) == 3, "what changes nothing leaves no line"
+
+
+def said(caplog: pytest.LogCaptureFixture, *sentences: str) -> list[dict[str, object]]:
+    """What these lines say that was changed, after a look at who they say asked for it."""
+    found = [dict(vars(record)["specsplit_fields"]) for record in caplog.records if record.message in sentences]
+    for values in found:
+        assert values.pop("told") == 0
+        assert values.pop("by") == NOT_ASKED
+        assert str(values.pop("peer")).startswith("ipv4:127.0.0.1:")
+    return found
 
 
 async def test_a_change_that_is_no_good_is_refused_by_name(cluster: Cluster) -> None:

@@ -28,6 +28,12 @@ class Toy(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def GetCluster(self, request: pb.GetClusterRequest, context: Context) -> pb.GetClusterResponse:  # noqa: N802
         return pb.GetClusterResponse()
 
+    async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.GetPlanResponse:  # noqa: N802
+        return pb.GetPlanResponse()
+
+    async def GetTracing(self, request: pb.GetTracingRequest, context: Context) -> pb.GetTracingResponse:  # noqa: N802
+        return pb.GetTracingResponse()
+
     async def SetPlan(self, request: pb.SetPlanRequest, context: Context) -> pb.SetPlanResponse:  # noqa: N802
         return pb.SetPlanResponse()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from specsplit.errors import PermissionDenied, SpecsplitError, Unauthenticated, 
 from specsplit.identity import CallerRole
 from specsplit.rpc import dial_blocking, from_rpc_error
 from specsplit.settings import TransportSettings
+from specsplit.values import PlanChanges
 from tests.support.certificates import Authority
 
 from .conftest import SERIAL
@@ -41,6 +43,8 @@ class Guarded:
     drafter: Child
     members: str
     """host:port of the coordinator's port for members."""
+    lines: list[str]
+    """What all of them have written."""
 
 
 def by_certificates(
@@ -91,7 +95,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         (members,) = re.findall(r"listening for members on (\S+)", "\n".join(lines))
         verifier = child("verifier", model=POCKET, coordinator=members, member_id="v1")
         drafter = child("drafter", kind="ngram", coordinator=members, member_id="d1")
-        cluster = Guarded(shows, anonymous, coordinator, verifier, drafter, members)
+        cluster = Guarded(shows, anonymous, coordinator, verifier, drafter, members, lines)
         with Client(coordinator.address, shows("alice")) as client:
             until = time.monotonic() + 120
             while len(client.cluster(timeout_s=30).members) < 2:
@@ -143,11 +147,36 @@ def reach(guarded: Guarded) -> list[tuple[str, str]]:
     ]
 
 
-def test_an_operator_changes_the_plan_and_sends_no_request(guarded: Guarded) -> None:
+def test_who_may_not_change_the_plan_may_look_at_it(guarded: Guarded) -> None:
+    for address, name in ((guarded.coordinator.address, "alice"), (guarded.members, "ops")):
+        with Client(address, guarded.shows(name)) as client:
+            assert client.plan(timeout_s=30).members == 1
+            assert client.tracing(timeout_s=30).members == 2
+    with (
+        Client(guarded.members, guarded.shows("member")) as client,
+        pytest.raises(PermissionDenied, match="GetPlan needs the role client or operator, and member is member"),
+    ):
+        client.plan(timeout_s=30)
+
+
+def test_an_operator_changes_the_plan_which_is_logged_with_his_name_and_sends_no_request(guarded: Guarded) -> None:
     with Client(guarded.members, guarded.shows("ops")) as client:
+        assert client.set_plan(PlanChanges(topk=3), timeout_s=30).members == 1
         assert client.set_plan(reset=True, timeout_s=30).members == 1
+        told = [json.loads(line) for line in waited(guarded.lines, '"message": "plan changed"', 2)]
+        assert [(each["topk"], each["by"]) for each in told] == [("as set -> 3", "ops"), ("3 -> as set", "ops")]
+        assert all(re.fullmatch(r"ipv[46]:.*:\d+", each["peer"]) for each in told)
         with pytest.raises(PermissionDenied, match="Generate needs the role client, and ops is operator"):
             client.generate("x", timeout_s=30)
+
+
+def waited(lines: list[str], what: str, number: int) -> list[str]:
+    """The lines with this text, once there are so many of them."""
+    until = time.monotonic() + 60
+    while len(found := [line for line in lines if what in line]) < number:
+        assert time.monotonic() < until, "\n".join(lines)
+        time.sleep(0.05)
+    return found
 
 
 def test_who_shows_nothing_gets_nowhere(guarded: Guarded) -> None:

@@ -204,6 +204,7 @@ def test_a_change_of_the_plan_and_its_answer_survive(
     assert coordinator.set_plan_from_wire(asked) == (changes, control, reset)
     told = membership.PlanTold(members, changes, control)
     assert coordinator.plan_told_from_wire(over_the_wire(coordinator.plan_told_to_wire(told))) == told
+    assert coordinator.plan_told_from_wire(over_the_wire(coordinator.plan_in_force_to_wire(told))) == told
 
 
 @given(trace_changes, st.booleans(), U32)
@@ -212,6 +213,7 @@ def test_a_change_of_what_is_traced_and_its_answer_survive(changes: TraceChanges
     assert coordinator.set_tracing_from_wire(asked) == (changes, reset)
     told = membership.TracingTold(members, changes)
     assert coordinator.tracing_told_from_wire(over_the_wire(coordinator.tracing_told_to_wire(told))) == told
+    assert coordinator.tracing_told_from_wire(over_the_wire(coordinator.tracing_in_force_to_wire(told))) == told
 
 
 @given(clusters)

@@ -53,6 +53,8 @@ PARSERS: dict[type[Message], Callable[[Any], object]] = {
     coordinator_pb2.GenerateResponse: coordinator.generate_event,
     coordinator_pb2.GetModelInfoResponse: coordinator.model_info_from_wire,
     coordinator_pb2.GetClusterResponse: coordinator.cluster_from_wire,
+    coordinator_pb2.GetPlanResponse: coordinator.plan_told_from_wire,
+    coordinator_pb2.GetTracingResponse: coordinator.tracing_told_from_wire,
     coordinator_pb2.SetPlanRequest: coordinator.set_plan_from_wire,
     coordinator_pb2.SetPlanResponse: coordinator.plan_told_from_wire,
     coordinator_pb2.SetTracingRequest: coordinator.set_tracing_from_wire,

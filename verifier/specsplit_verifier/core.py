@@ -145,7 +145,7 @@ class EngineCore:
         for session in self._scheduler.admit():
             self._sends += self._drafters.resume(session, now)
         if self._planner.follow(len(self._scheduler.running)):
-            self._replan()
+            self._replan("as its controller chose")
         self._sends += self._drafters.retry(self._scheduler.running.values(), now)
         batch = self._choose(now)
         if isinstance(batch, Pause):
@@ -185,7 +185,7 @@ class EngineCore:
     def agree(self, agreed: Agreed) -> None:
         """A turn of the group is over, and its step is committed: every rank takes the plan that most sessions stand behind."""
         if self._planner.agree(agreed):
-            self._replan()
+            self._replan("as the ranks of the group agreed")
 
     def sat_out(self, step: StepInput, output: StepOutput, turn: TurnCosts) -> StepResult:
         """A step was run for other ranks alone."""
@@ -326,10 +326,11 @@ class EngineCore:
         """An operator wants this from now on."""
         # Queued grows first: to a mirror that is behind, a drafter that rests seems busy, and is not told.
         self.settle()
+        was = self._planner.default
         self._planner.replan(order.changes, order.control)
-        self._replan()
+        self._replan(f"by an operator's order, from {was}")
 
-    def _replan(self) -> None:
+    def _replan(self, why: str) -> None:
         """Another default plan: sessions that are here follow it too. No step is in flight."""
         self._plan_switches += 1
         now, running = self._clock.now(), self._scheduler.running.values()
@@ -337,7 +338,7 @@ class EngineCore:
             self._sends += self._drafters.replan(session, self._planner.plan_of(session.request.plan), now)
         for session in running:
             self._sends += self._drafters.resume(session, now)
-        _log.info("the default plan is now %s", self._planner.default)
+        _log.info("the default plan is now %s, %s", self._planner.default, why)
 
     def _end(self, session: Session, *, sound: bool = True) -> None:
         self._scheduler.remove(session, sound=sound)  # first: features of its pages are kept for others

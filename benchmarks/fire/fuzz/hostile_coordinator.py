@@ -122,6 +122,8 @@ def _questions(client: AsyncClient) -> Sequence[Callable[[], Awaitable[object]]]
         lambda: client.generate((1, 2), max_tokens=30, n=2, timeout_s=5),
         lambda: client.model_info(timeout_s=5),
         lambda: client.cluster(timeout_s=5),
+        lambda: client.plan(timeout_s=5),
+        lambda: client.tracing(timeout_s=5),
         lambda: client.set_plan(timeout_s=5),
         lambda: client.set_tracing(timeout_s=5),
     )

@@ -92,6 +92,8 @@ async def _operated(ground: Ground, address: str) -> None:
         )
         await client.set_plan(control=Control(max_draft_tokens=16))
         await client.set_tracing(TraceChanges(level=1, ratio=0.5, modules=("verifier",)))
+        await client.plan()
+        await client.tracing()
         await client.set_tracing(reset=True)
         await client.set_plan(reset=True)
 
