@@ -123,6 +123,7 @@ async def test_more_than_the_queue_holds_is_refused_with_a_hint(alphabet: Path) 
         )
     refused = [result for result in results if isinstance(result, Exhausted)]
     assert refused and all(error.retry_after_s for error in refused)
+    assert all("1 sessions wait already" in str(error) and "max_sessions (1)" in str(error) for error in refused)
     assert sum(isinstance(result, tuple) for result in results) == 4 - len(refused)
 
 

@@ -59,7 +59,10 @@ class Scheduler:
             )
         if len(self.waiting) >= self._max_sessions:
             raise Exhausted(
-                f"{len(self.running)} sessions are running and {len(self.waiting)} wait already", retry_after_s=1.0
+                f"{len(self.waiting)} sessions wait already for a place in a step of this verifier, as many as its max_sessions "
+                f"({self._max_sessions}) lets wait beside the {len(self.running)} that run; try again in a second, "
+                "add a verifier, or raise max_sessions",
+                retry_after_s=1.0,
             )
         self.waiting.append(session)
 
