@@ -31,6 +31,12 @@ def split(field: str, address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def bracketed(address: str) -> str:
+    """`address` with brackets around an IPv6 host that has none; what stands behind the last colon is the port."""
+    host, _, port = address.rpartition(":")
+    return f"[{host}]:{port}" if ":" in host and _is_ip(host) else address
+
+
 def check_dialable(field: str, address: str) -> None:
     """Raise InvalidRequest naming `field` unless `address` is one that another machine can dial: a host and a port of it."""
     host, port = split(field, address)

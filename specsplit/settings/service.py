@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings import address
@@ -117,9 +117,15 @@ class MemberSettings(ServiceSettings):
     member_id: str = ""
     """Name in the cluster, unique there. Empty: made of the service and its address."""
     advertise: str = ""
-    """host:port at which others reach this member. Empty: the bound address."""
+    """host:port at which others reach this member. Empty: the bound address. An IPv6 host may stand without brackets, as a pod's address
+    does in Kubernetes: what is behind the last colon is the port."""
     max_sessions: Count = Field(default=16, ge=1)
     """Sessions taken at once, at most."""
+
+    @field_validator("advertise")
+    @classmethod
+    def _bracket_advertise(cls, value: str) -> str:
+        return address.bracketed(value)
 
     @model_validator(mode="after")
     def _check_advertise(self) -> Self:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from specsplit.errors import InvalidRequest
+from specsplit.settings import DrafterSettings
 from specsplit.settings.address import check_dialable, split
+from specsplit.values import DrafterKind
 
 SCHEMES = [
     "unix:/run/secret.sock:1",
@@ -62,3 +64,23 @@ def test_what_one_can_listen_at_and_nobody_dial_is_no_address_of_a_member(addres
     split("listen", address)
     with pytest.raises(InvalidRequest, match="nobody can dial"):
         check_dialable("address", address)
+
+
+@pytest.mark.parametrize(
+    ("given", "advertised"),
+    [
+        ("fd00::1:50052", "[fd00::1]:50052"),
+        ("fd00:10:244:1:2:3:4:5:50052", "[fd00:10:244:1:2:3:4:5]:50052"),
+        ("[fd00::1]:50052", "[fd00::1]:50052"),
+        ("10.244.0.7:50052", "10.244.0.7:50052"),
+        ("drafter-0.drafter:50052", "drafter-0.drafter:50052"),
+    ],
+)
+def test_a_member_advertises_the_address_of_its_pod_of_either_family(given: str, advertised: str) -> None:
+    assert DrafterSettings(advertise=given, kind=DrafterKind.NGRAM).advertise == advertised
+
+
+@pytest.mark.parametrize("given", ["fd00::1", "fd00:0:0:0:0:0:0:1", "::1", "fd00::1:port"])
+def test_an_ipv6_address_without_a_port_is_refused(given: str) -> None:
+    with pytest.raises(InvalidRequest, match="expected host:port"):
+        DrafterSettings(advertise=given, kind=DrafterKind.NGRAM)
