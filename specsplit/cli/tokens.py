@@ -33,10 +33,10 @@ def tokens(
         typer.Option("--client", metavar="NAME", help="A client with a token of its own; any number. Default: client."),
     ] = None,
 ) -> None:
-    """Draw tokens: clients/NAME.token for each client, members/member.token, operators/operator.token, and members/tokens.toml, by
-    which services know them.
+    """Draw tokens for callers, and the file by which services know them.
 
-    A service needs the folder members, and nothing else. What is there already stays: a folder that has tokens is left as it is, and of
+    They are clients/NAME.token for each client, members/member.token, operators/operator.token, and members/tokens.toml. A service
+    needs the folder members, and nothing else. What is there already stays: a folder that has tokens is left as it is, and of
     members' and operators' it is told which are missing.
     """
     if (folder / TOKENS).exists():

@@ -1,0 +1,83 @@
+"""Every command by name: where its code is, and what `specsplit --help` says of it. A command's code is imported when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+import typer
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the code of a command is."""
+
+    module: str
+    """Below specsplit.cli."""
+    name: str
+    """A function, or a Typer of several commands."""
+    line: str
+    """What the command does, in one line: the first sentence of its own help, which nobody has to import for it."""
+
+
+PLACES: Mapping[str, Place] = MappingProxyType(
+    {
+        "demo": Place(
+            "demo",
+            "demo",
+            "Start three services on this machine, generate with a drafter and without, and compare.",
+        ),
+        "up": Place("up", "up", "Run a coordinator, verifiers and drafters on this machine until Ctrl-C."),
+        "serve": Place("serve", "serve_app", "Run one service in this process until SIGTERM or Ctrl-C."),
+        "generate": Place("generate", "generate", "Continue a text."),
+        "status": Place("status", "status", "Show the cluster: members, load, requests."),
+        "plan": Place(
+            "plan",
+            "plan",
+            "Change the plan of every verifier, and its controller, from the next step on; without options show what is in "
+            "force, and why.",
+        ),
+        "trace": Place(
+            "trace", "trace", "Change what every service traces, from now on; without options show what is changed."
+        ),
+        "health": Place(
+            "health",
+            "health",
+            "Ask services whether they take calls: one line each, and exit 0 if all say SERVING, else 1.",
+        ),
+        "tokens": Place("tokens", "tokens", "Draw tokens for callers, and the file by which services know them."),
+    }
+)
+
+
+class Commands(Mapping[str, Any]):
+    """The commands of typer by name, each made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _make(name, PLACES[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(PLACES)
+
+    def __len__(self) -> int:
+        return len(PLACES)
+
+
+def _make(name: str, place: Place) -> Any:
+    found = getattr(import_module(f"specsplit.cli.{place.module}"), place.name)
+    if isinstance(found, typer.Typer):
+        command = typer.main.get_group(found)
+    else:
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command()(found)
+        command = typer.main.get_command(alone)
+    command.name = name
+    return command
