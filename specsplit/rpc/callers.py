@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from specsplit.errors import Unauthenticated, quoted
 from specsplit.identity import ANONYMOUS, ANYBODY, CallerRole, Identity, digest, roles_of, tokens_of
+from specsplit.observe import fields
 from specsplit.rpc.permissions import check_permitted, described, needed
 from specsplit.rpc.reloading import Reloaded, read_text
 from specsplit.settings import ServiceSettings
+
+_log = logging.getLogger(__name__)
 
 HEADER = "authorization"
 """The metadata that carries a token."""
@@ -96,4 +101,12 @@ def _token_of(call: Call) -> str | None:
 
 
 def _file(field: str, path: Path | None, parse: _Parse) -> Reloaded[Mapping[str, Identity]] | None:
-    return None if path is None else Reloaded([path], lambda: parse(read_text(field, path)))
+    return None if path is None else Reloaded([path], partial(_read, field, path, parse))
+
+
+def _read(field: str, path: Path, parse: _Parse) -> Mapping[str, Identity]:
+    """The identities of a file. One that names nobody is no error, since that is how everybody is shut out, but it is told."""
+    found = parse(read_text(field, path))
+    if not found:
+        _log.warning("%s names nobody: every caller is unknown until it names one", field, extra=fields(file=str(path)))
+    return found

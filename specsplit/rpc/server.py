@@ -27,7 +27,7 @@ from specsplit.settings import MemberSettings, ServiceSettings
 
 _log = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Phase(Enum):
@@ -113,12 +113,12 @@ class Server:
     async def start(self, *, signals: bool = False) -> str:
         """Listen; say so on stdout, in a line for each port; return host:port. Calls are answered UNAVAILABLE until `ready`.
 
-        With `signals`, SIGTERM and SIGINT end the process with status 0 until `ready`: nothing runs yet that could be drained.
+        With `signals`, SIGTERM, SIGINT and SIGHUP end the process with status 0 until `ready`: nothing runs yet that could be drained.
 
         Raises InvalidRequest if an address cannot be bound or a TLS file is no good.
         """
-        for number in _SIGNALS if signals else ():
-            asyncio.get_running_loop().add_signal_handler(number, self._leave_while_loading)
+        for number in _heeded() if signals else ():
+            asyncio.get_running_loop().add_signal_handler(number, partial(self._leave_while_loading, number))
         for port in self._ports:
             await port.start()
         for port in self._ports[1:]:
@@ -134,9 +134,9 @@ class Server:
             self._health.set_serving(True)
             _log.info("serving", extra=fields(address=self.address))
 
-    def _leave_while_loading(self) -> None:
+    def _leave_while_loading(self, number: signal.Signals) -> None:
         if self.phase is not Phase.LOADING:
-            self.leave()
+            self._told(number)
             return
         _log.info("told to leave while still loading")
         logging.shutdown()
@@ -147,6 +147,10 @@ class Server:
         (self._hurry if self._asked else self._leave).set()
         self._asked = True
 
+    def _told(self, number: signal.Signals) -> None:
+        """Begin to drain. A terminal that closes sends SIGHUP more than once, so a second one is no asking to hurry."""
+        (self.drain if number is signal.SIGHUP else self.leave)()
+
     def drain(self) -> None:
         """Begin to drain, unless that has begun."""
         self._leave.set()
@@ -156,14 +160,14 @@ class Server:
         (self._hurry if self._leave.is_set() else self._leave).set()
 
     async def run(self, drain: Callable[[], Awaitable[None]], *, signals: bool = True) -> int:
-        """Serve until SIGTERM, SIGINT or `leave`; then drain, stop, and return the exit status 0.
+        """Serve until SIGTERM, SIGINT, SIGHUP or `leave`; then drain, stop, and return the exit status 0.
 
         `drain` returns when the running sessions are over; it is given `drain_s`. `signals` False leaves the process's handlers alone.
         """
         loop = asyncio.get_running_loop()
-        handled = _SIGNALS if signals else ()
+        handled = _heeded() if signals else ()
         for number in handled:
-            loop.add_signal_handler(number, self.leave)
+            loop.add_signal_handler(number, partial(self._told, number))
         try:
             await self._leave.wait()
             await self._drain(drain)
@@ -206,6 +210,11 @@ class Server:
                 f"the {self._service} is draining and takes no new sessions; use another, or try again later"
             )
         return None
+
+
+def _heeded() -> Sequence[signal.Signals]:
+    """The signals that begin a drain. SIGHUP does not where the process was started to ignore it, as nohup does."""
+    return [each for each in _SIGNALS if each is not signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN]
 
 
 def _tracers(tracing: Tracing) -> list[grpc.aio.ServerInterceptor]:

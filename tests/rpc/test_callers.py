@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from specsplit.errors import InvalidRequest, PermissionDenied, SpecsplitError, Unauthenticated, Unavailable
 from specsplit.identity import CallerRole, Identity, digest, roles_of, token_of, tokens_of
 from specsplit.rpc import COORDINATOR_SERVICE, Context, Server, caller, dial, from_rpc_error
+from specsplit.rpc.callers import Callers
 from specsplit.rpc.permissions import PERMISSIONS
 from specsplit.settings import CoordinatorSettings, TransportSettings
 from specsplit.v1 import (
@@ -428,6 +429,21 @@ def test_a_tokens_file_that_is_not_clear_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         tokens_of(text)
     assert caught.value.field == "tokens_file"
+
+
+@pytest.mark.parametrize("setting", ["tokens_file", "roles_file"])
+@pytest.mark.parametrize("text", ["", "# nobody yet\n"])
+def test_a_file_that_names_nobody_is_told_of(
+    setting: str, text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (file := tmp_path / "named.toml").write_text(text)
+    given: dict[str, Any] = {setting: file} | (
+        dict.fromkeys(("tls_client_ca", "tls_cert", "tls_key"), tmp_path) if setting == "roles_file" else {}
+    )
+    Callers(CoordinatorSettings(model=tmp_path, **given))
+    (told,) = caplog.records
+    assert told.levelno == logging.WARNING
+    assert f"{setting} names nobody: every caller is unknown" in told.getMessage()
 
 
 @pytest.mark.parametrize("text", ["", "\n", "two words", "zwei\nzeilen", "tökens"])

@@ -166,13 +166,43 @@ async def test_who_is_told_to_drain_twice_and_asked_to_leave_once_still_finishes
         assert await running == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_begins_the_drain(number: signal.Signals) -> None:
     async with serving() as (server, _):
         running = asyncio.create_task(server.run(nothing))
         await asyncio.sleep(0.05)
         os.kill(os.getpid(), number)
         assert await running == 0
+
+
+async def test_a_terminal_that_closes_and_sends_its_signal_twice_hurries_nobody() -> None:
+    may_end = asyncio.Event()
+    async with serving() as (server, _):
+        running = asyncio.create_task(server.run(may_end_of(may_end)))
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGHUP)
+        while server.phase is not Phase.DRAINING:
+            await asyncio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.wait({running}, timeout=0.05)
+        assert not running.done()
+        may_end.set()
+        assert await running == 0
+
+
+async def test_a_process_that_was_started_to_ignore_a_closing_terminal_goes_on() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with serving() as (server, _):
+            running = asyncio.create_task(server.run(nothing))
+            await asyncio.sleep(0)
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.wait({running}, timeout=0.05)
+            assert not running.done()
+            server.leave()
+            assert await running == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 async def test_reflection_lists_the_services_and_describes_their_files() -> None:
