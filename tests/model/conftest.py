@@ -41,7 +41,7 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "mistral": lambda: MistralConfig(**_TINY, sliding_window=None),
 }
 
-Saved = Callable[[PretrainedConfig], Path]
+Saved = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -54,8 +54,8 @@ def quiet_transformers() -> None:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     """Saves a model with random weights and gives its folder."""
 
-    def save(config: PretrainedConfig) -> Path:
-        torch.manual_seed(20)
+    def save(config: PretrainedConfig, seed: int = 20) -> Path:
+        torch.manual_seed(seed)
         folder = tmp_path_factory.mktemp(config.model_type)
         AutoModelForCausalLM.from_config(config).save_pretrained(folder)
         return folder

@@ -32,6 +32,7 @@ from specsplit.model.cpu.norm import RmsNorm
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.values import DrafterKind
 from tests.model.conftest import CONFIGS
+from tests.support.rounding import assert_as_exact
 
 CPU_MODULES = (RotaryAttention, GatedMlp, RmsNorm, PackedLinear)
 Saved = Callable[[PretrainedConfig], Path]
@@ -48,16 +49,53 @@ def replaced(root: nn.Module) -> Counter[str]:
     return found
 
 
+PROMPTS = [list(range(2, 11)), list(range(2, 23))]
+TREE, PARENTS, PATHS = [5, 6, 7, 8], [-1, 0, 0, 1], [[5], [5, 6], [5, 7], [5, 6, 8]]
+LAYERS = {0, 2, 3, -1}
+
+
 def logits_and_states(lm: CausalLM) -> tuple[Tensor, dict[int, Tensor]]:
-    """Of two prompts, and then of a tree behind each."""
-    tables = [PageTable(lm.pool) for _ in range(2)]
+    """Of two prompts and three trees behind them: logits [2 + 12, V], and the nodes' hidden states [12, H] by layer."""
+    tables = [PageTable(lm.pool) for _ in PROMPTS]
     for table in tables:
         table.reserve(30)
-    prompts = [Row.chunk(range(2, 2 + n), table.upto(n), [n - 1]) for n, table in zip((9, 21), tables, strict=True)]
-    first = lm.forward(prompts)
-    trees = [Row.tree([5, 6, 7, 8], [-1, 0, 0, 1], table.upto(n + 4)) for n, table in zip((9, 21), tables, strict=True)]
-    second, states = lm.forward_capturing([*trees, trees[0]], {0, 2, 3, -1})
+    lengths = [len(prompt) for prompt in PROMPTS]
+    first = lm.forward(
+        [Row.chunk(p, table.upto(n), [n - 1]) for p, n, table in zip(PROMPTS, lengths, tables, strict=True)]
+    )
+    trees = [Row.tree(TREE, PARENTS, table.upto(n + 4)) for n, table in zip(lengths, tables, strict=True)]
+    second, states = lm.forward_capturing([*trees, trees[0]], LAYERS)
     return torch.cat([first, second]), states
+
+
+def reference(folder: Path) -> tuple[Tensor, dict[int, Tensor]]:
+    """What `logits_and_states` gives, in float64, by transformers' own attention on one text after the other."""
+    eager = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, **eager).eval()
+    last: list[Tensor] = []  # transformers tells the last layer's output behind the norm alone
+    model.model.layers[2].register_forward_hook(lambda _, __, out: last.append(out))
+
+    def behind(text: list[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        with torch.inference_mode():
+            out = model(input_ids=torch.tensor([text]), use_cache=False, output_hidden_states=True)
+        states = {0: out.hidden_states[0], 2: out.hidden_states[2], 3: last.pop(), -1: out.hidden_states[-1]}
+        return out.logits[0, -1], {layer: each[0, -1] for layer, each in states.items()}
+
+    prompts = [behind(prompt) for prompt in PROMPTS]
+    nodes = [behind([*prompt, *path]) for prompt in (*PROMPTS, PROMPTS[0]) for path in PATHS]
+    logits = torch.stack([each for each, _ in (*prompts, *nodes)])
+    return logits, {layer: torch.stack([states[layer] for _, states in nodes]) for layer in LAYERS}
+
+
+def assert_as_exact_as_transformers(fast: CausalLM, plain: CausalLM, folder: Path) -> None:
+    (logits, states), (others, other_states), (exact, exact_states) = (
+        logits_and_states(fast),
+        logits_and_states(plain),
+        reference(folder),
+    )
+    assert_as_exact(logits, others, exact)
+    for layer in LAYERS:
+        assert_as_exact(states[layer], other_states[layer], exact_states[layer])
 
 
 @pytest.fixture
@@ -85,11 +123,12 @@ def llama_of() -> Callable[..., Any]:
 def test_every_layer_of_a_known_architecture_is_replaced_and_gives_the_same_numbers(
     folders: dict[str, Path], kind: str
 ) -> None:
-    plain, fast = (CausalLM.load(folders[kind], num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
+    folder = folders[kind]
+    plain, fast = (CausalLM.load(folder, num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
     assert not replaced(plain.model)
     expected = {"RotaryAttention": 3, "GatedMlp": 3, "RmsNorm": 7, "PackedLinear": 1}
     assert replaced(fast.model) == expected, "one of the norms is the last, and the linear layer is the LM head"
-    torch.testing.assert_close(logits_and_states(fast), logits_and_states(plain), atol=2e-5, rtol=2e-5)
+    assert_as_exact_as_transformers(fast, plain, folder)
 
 
 def test_biases_are_kept(saved: Saved, tiny_config: Callable[..., dict[str, Any]]) -> None:
@@ -102,16 +141,18 @@ def test_biases_are_kept(saved: Saved, tiny_config: Callable[..., dict[str, Any]
     model.save_pretrained(folder)
     plain, fast = (CausalLM.load(folder, num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
     assert replaced(fast.model)["RotaryAttention"] == replaced(fast.model)["GatedMlp"] == 3
-    torch.testing.assert_close(logits_and_states(fast), logits_and_states(plain), atol=2e-5, rtol=2e-5)
+    assert_as_exact_as_transformers(fast, plain, folder)
 
 
 def test_what_is_not_known_stays_and_what_is_beside_it_is_replaced(
     saved: Saved, tiny_config: Callable[..., dict[str, Any]]
 ) -> None:
-    config = Qwen3MoeConfig(**tiny_config(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=8))
-    plain, fast = (CausalLM.load(saved(config), num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
+    folder = saved(
+        Qwen3MoeConfig(**tiny_config(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=8))
+    )
+    plain, fast = (CausalLM.load(folder, num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
     assert "GatedMlp" not in replaced(fast.model) and replaced(fast.model)["RotaryAttention"] == 3
-    torch.testing.assert_close(logits_and_states(fast), logits_and_states(plain), atol=2e-5, rtol=2e-5)
+    assert_as_exact_as_transformers(fast, plain, folder)
 
 
 def test_in_bfloat16_norms_stay_and_logits_are_as_near_as_that_type_allows(folders: dict[str, Path]) -> None:
@@ -247,20 +288,26 @@ def test_layers_that_say_nothing_are_replaced(folders: dict[str, Path]) -> None:
     assert replaced(deep.model)["GatedMlp"] == replaced(deep.model)["RotaryAttention"] == 5
 
 
+def in_float64(linear: nn.Linear) -> Callable[[Tensor], Tensor]:
+    exact = deepcopy(linear).double()
+    return lambda rows: exact(rows.double())
+
+
 @pytest.mark.parametrize("shape", [(0, 24), (1, 0, 24), (1, 24), (2, 3, 24), (1, 100, 24)])
 def test_a_packed_layer_takes_any_number_of_rows(shape: tuple[int, ...]) -> None:
     torch.manual_seed(1)
     linear = nn.Linear(24, 40)
-    small = packed(linear)
+    small, exact = packed(linear), in_float64(linear)
     assert isinstance(small, PackedLinear)
     rows = torch.randn(shape)
     with torch.inference_mode():
-        torch.testing.assert_close(small(rows), linear(rows), atol=1e-5, rtol=1e-5)
+        assert_as_exact(small(rows), linear(rows), exact(rows))
 
 
 def test_few_kernels_serve_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN keeps one for every number of rows that it has met, and each takes half a megabyte."""
     linear, met = nn.Linear(24, 40), set[int]()
+    exact = in_float64(linear)
     small, rows = packed(linear), torch.randn(200, 24, generator=torch.Generator().manual_seed(1))
     kernel: Any = small._product
 
@@ -271,7 +318,7 @@ def test_few_kernels_serve_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(small, "_product", recorded)
     with torch.inference_mode():
         for count in range(200):
-            torch.testing.assert_close(small(rows[:count]), linear(rows[:count]), atol=1e-5, rtol=1e-5)
+            assert_as_exact(small(rows[:count]), linear(rows[:count]), exact(rows[:count]))
     assert len(met) <= 20 and max(met) == 64
 
 
