@@ -10,10 +10,9 @@ import importlib
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks.context import Context
 from benchmarks.machine import describe
+from specsplit.cli.screen import Screen
 from specsplit.errors import SpecsplitError
 
 NAMES = ("step_overhead", "overlap", "speedup", "acceptance", "drafters", "features", "telemetry", "trees")
@@ -39,7 +38,7 @@ def main() -> None:
     if options.chat and options.name != "speedup":
         parser.error("--chat goes with speedup alone")
     command = ["python -m benchmarks", *sys.argv[1:]]
-    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console = Screen(width=140)
     context = Context(options.models, options.quick, describe(command), console)
     for name in NAMES if options.name == "all" else (options.name,):
         context.console.rule(name)

@@ -20,8 +20,19 @@ The table from these to gRPC statuses is `specsplit.rpc.catalogue`; nothing belo
 
 from __future__ import annotations
 
+import re
+
 _QUOTED = 100
 """Characters of somebody else's text that a sentence repeats."""
+
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What moves a cursor, changes a colour, a title or the direction of writing, or is no character at all."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Somebody else's text as a terminal may show it: control characters, but those to `keep`, are spelled (\\x1b)."""
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 
 
 def quoted(text: str) -> str:

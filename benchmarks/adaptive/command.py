@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-
-from rich.console import Console
 
 from benchmarks.adaptive.bench import Bench, Outcome, Size
 from benchmarks.adaptive.contenders import CONTROLLERS, ORACLES, STATIC, Contender, static
@@ -19,6 +16,7 @@ from benchmarks.adaptive.table import aims, columns, draw, rows_of, told
 from benchmarks.context import Context
 from benchmarks.lab.trace import Trace
 from benchmarks.machine import describe
+from specsplit.cli.screen import Screen
 
 TRACES = Path(__file__).resolve().parent.parent / "lab" / "traces"
 EASY, HARD = TRACES / "eagle3.jsonl", TRACES / "eagle3-hard.jsonl"
@@ -42,7 +40,7 @@ NOTES = [
 def main(words: Sequence[str]) -> None:
     """Run everything, print, write."""
     options = _parser().parse_args(words)
-    console = Console() if sys.stdout.isatty() else Console(width=220)
+    console = Screen(width=220)
     context = Context(Path(), not options.docs, describe(["python -m benchmarks adaptive", *words]), console)
     easy, hard = Trace.read(EASY), Trace.read(HARD)
     phases = (Phase("easy", easy), Phase("hard", hard), Phase("easy again", easy))

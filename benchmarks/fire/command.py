@@ -14,14 +14,13 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks.context import Context
 from benchmarks.fire.ending import Ending
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
 from benchmarks.fire.table import write
 from benchmarks.machine import describe
+from specsplit.cli.screen import Screen
 
 PARTS = {"chaos": "benchmarks.fire.chaos", "fuzz": "benchmarks.fire.fuzz.part", "soak": "benchmarks.fire.soak"}
 """Each module has `run(fire, seconds) -> Findings`."""
@@ -37,7 +36,7 @@ def main(words: Sequence[str]) -> None:
         parser.error(
             f"there is no {options.models / 'target'}: --models names a folder with target, draft and eagle3, such as models/pocket"
         )
-    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console = Screen(width=160)
     context = Context(options.models, options.short, describe(["python -m benchmarks fire", *words]), console)
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     minutes = (SHORT_MINUTES if options.short else MINUTES) if options.minutes is None else options.minutes

@@ -22,6 +22,7 @@ from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.table import NO_GPU, report
 from benchmarks.gpu.wide import widen
 from benchmarks.machine import describe
+from specsplit.cli.screen import Screen
 
 SECONDS = 500.0
 RESULTS, QUICK_RESULTS = Path("docs/results"), Path("build/results")
@@ -38,7 +39,7 @@ def main(words: Sequence[str]) -> None:
     if (why := problem(options.device)) is not None:
         print(f"benchmarks gpu: {why}", file=sys.stderr)
         sys.exit(2)
-    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console = Screen(width=160)
     machine = describe(["python -m benchmarks gpu", *words])
     if options.commit:
         machine["commit"] = options.commit
@@ -47,7 +48,7 @@ def main(words: Sequence[str]) -> None:
     made = report(findings, machine, settings, cpu=cpu)
     made.show(console)
     for path in made.write_tables(QUICK_RESULTS if cpu or options.quick else RESULTS):
-        console.print(f"wrote {path}", highlight=False)
+        console.print(f"wrote {path}")
     sys.exit(1 if failed_tests(findings) else 0)
 
 
@@ -69,7 +70,7 @@ class Run:
         """Run the wanted parts (None: all) that this device can run."""
         cpu = not self.options.device.startswith("cuda")
         if cpu:
-            self.console.print(NO_GPU, highlight=False)
+            self.console.print(NO_GPU)
         shutil.rmtree(WORK, ignore_errors=True)
         WORK.mkdir(parents=True)
         models, whole = widen(self.options.models, WORK / "models"), Findings()
@@ -87,22 +88,22 @@ class Run:
         if left_s < part.least_s:
             whole.skips.append(self._skip(part, f"of {self.options.seconds:.0f} s there are {left_s:.0f} s left"))
             return
-        self.console.print(f"{part.name}: {part.what}", highlight=False)
+        self.console.print(f"{part.name}: {part.what}")
         began, options = time.monotonic(), self.options
         path = WORK / f"{part.name.replace(' ', '-')}.jsonl"
         until = began + min(part.most_s, left_s)
         found = run(Order(part.name, options.device, options.quick, str(models), until, str(path), dict(options.set)))
         for each in found.figures:
-            self.console.print(f"  {_told(each)}", highlight=False)
+            self.console.print(f"  {_told(each)}")
         for each in found.skips:
-            self.console.print(f"  skipped: {each.what}: {each.why}", highlight=False)
-        self.console.print(f"  {time.monotonic() - began:.1f} s", highlight=False)
+            self.console.print(f"  skipped: {each.what}: {each.why}")
+        self.console.print(f"  {time.monotonic() - began:.1f} s")
         whole.figures += found.figures
         whole.skips += found.skips
         whole.facts |= found.facts
 
     def _skip(self, part: Part, why: str) -> Skipped:
-        self.console.print(f"{part.name}: skipped: {why}", highlight=False)
+        self.console.print(f"{part.name}: skipped: {why}")
         return Skipped(part.name, part.what, why)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from benchmarks.context import Context
 from benchmarks.lab.figures import COLUMNS, Earlier, measured
@@ -24,6 +23,7 @@ from benchmarks.lab.source import Source
 from benchmarks.lab.trace import Trace
 from benchmarks.machine import describe
 from benchmarks.report import Row
+from specsplit.cli.screen import Screen
 from specsplit.values import DrafterKind
 
 NOTES = [
@@ -40,14 +40,14 @@ def main(words: Sequence[str]) -> None:
     """Run what is asked for."""
     options = _parser().parse_args(words)
     torch.set_num_threads(1)
-    console = Console(stderr=options.json) if sys.stdout.isatty() else Console(stderr=options.json, width=220)
+    console = Screen(sys.stderr if options.json else None, width=220)
     context = Context(options.models, not options.docs, describe(["python -m benchmarks lab", *words]), console)
     if options.record is not None:
         spec = DrafterSpec(DrafterKind(options.kind))
         first = GROUPS[(options.scenario or DEFAULT)[0]][0]
         scenario = replace(first, drafters=(spec,), temperature=options.temperature)
         record(ModelSource(options.models), scenario, options.record, own_noise=options.own_noise)
-        console.print(f"wrote {options.record}", highlight=False)
+        console.print(f"wrote {options.record}")
         return
     groups = options.scenario or (DEFAULT if options.replay is None else REPLAYED)
     scenarios = [scenario for group in groups for scenario in GROUPS[group]]

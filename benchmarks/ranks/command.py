@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks.context import Context
 from benchmarks.machine import describe
 from benchmarks.ports import free_ports
@@ -32,6 +30,7 @@ from benchmarks.ranks.table import (
 )
 from benchmarks.ranks.weights import weights
 from specsplit.cli.local import LocalCluster
+from specsplit.cli.screen import Screen
 from specsplit.errors import SpecsplitError
 
 RANKS = 4
@@ -44,7 +43,7 @@ WAKES_EACH, REST_S, RESTS = 30, 10.0, 3
 def main(words: Sequence[str]) -> None:
     """Run what is asked for, print, write; status 1 if the soak found a fault."""
     options = _parser().parse_args(words)
-    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console = Screen(width=160)
     context = Context(options.models, options.quick, describe(["python -m benchmarks ranks", *words]), console)
     try:
         sound = soak(context, RANKS, options.soak, options.seed) if options.soak else _measured(context)

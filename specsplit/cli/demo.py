@@ -19,6 +19,7 @@ from specsplit.cli.folders import DRAFTS, POCKET_LAYERS, TARGET, drafts_beside, 
 from specsplit.cli.generate import run
 from specsplit.cli.local import LocalCluster
 from specsplit.cli.paint import Painter, legend
+from specsplit.cli.screen import Screen, text
 from specsplit.cli.signals import sigterm_as_ctrl_c
 from specsplit.client import Client, Result, make_request
 from specsplit.errors import InvalidRequest
@@ -77,7 +78,7 @@ def demo(
     """Start three services on this machine, generate with a drafter and without, and compare."""
     folder = models or pocket("--models")
     kind, draft = _best_draft(folder)
-    console = Console(highlight=False)
+    console = Screen()
     console.print(
         f"Starting coordinator, verifier and {kind.value} drafter on this machine, with the models in {folder}."
     )
@@ -104,8 +105,9 @@ def demo(
 
 def _compare(client: Client, console: Console, kind: DrafterKind, prompt: str, options: dict[str, float]) -> None:
     _generate(client, None, kind, prompt[:80], {**options, "max_tokens": 8})  # the first steps of a process are slow
-    console.print(legend(), "\n", sep="")
-    console.print(prompt, style="dim", end="", markup=False, soft_wrap=True)
+    console.print(legend())
+    console.print()
+    console.print(text(prompt, "dim"), end="", soft_wrap=True)
     drafted = _generate(client, Painter(console), kind, prompt, options)
     console.print()
     plain = _generate(client, None, NONE, prompt, options)

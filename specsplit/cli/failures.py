@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from specsplit.cli.say import say
 from specsplit.errors import (
     InvalidRequest,
     PermissionDenied,
@@ -67,7 +68,7 @@ def leave(error: SpecsplitError) -> NoReturn:
 
 def fail(sentence: str, status: int) -> NoReturn:
     """Print one line on stderr, then exit."""
-    typer.echo(f"specsplit: {' '.join(sentence.split())}", err=True)
+    say(f"specsplit: {' '.join(sentence.split())}", err=True)
     sys.exit(status)
 
 

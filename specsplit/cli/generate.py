@@ -7,13 +7,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-import typer
-
 from specsplit.cli import request_options as options
 from specsplit.cli.logprobs import as_objects, show
 from specsplit.cli.options import ADDRESS, AddressOption, with_transport
 from specsplit.cli.paint import ChoicesPainter, Painter, summary
 from specsplit.cli.resuming import tell, tokens_of
+from specsplit.cli.say import say
 from specsplit.client import ChatMessage, ChatPrompt, Client, Promptable, Result, make_request
 from specsplit.client.result import Gatherer
 from specsplit.errors import InvalidRequest, Unavailable, quoted
@@ -72,7 +71,7 @@ def generate(
     with Client(address, transport) as client:
         result = run(client, request, None if as_json else Painter(), timeout_s)
     if as_json:
-        typer.echo(json.dumps(as_object(result, request.resume_from)))
+        say(json.dumps(as_object(result, request.resume_from)))
     else:
         _sum_up(result, logprobs=logprobs is not None)
 
@@ -97,7 +96,7 @@ def _sum_up(result: Result, *, logprobs: bool) -> None:
     for choice in result.choices:
         if logprobs:
             show(choice.logprobs)
-        typer.echo(summary(choice), err=True)
+        say(summary(choice), err=True)
 
 
 def as_object(result: Result, earlier: Sequence[int] = ()) -> dict[str, object]:

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from specsplit.cli.options import with_transport
+from specsplit.cli.say import say
 from specsplit.errors import SpecsplitError
 from specsplit.rpc import dial_blocking, health_of_blocking
 from specsplit.settings import TransportSettings
@@ -35,7 +36,7 @@ def health(
     """Ask services whether they take calls: one line each, and exit 0 if all say SERVING, else 1. No token is shown."""
     states = [(address, *ask(address, timeout_s, transport)) for address in addresses]
     for address, state, why in states:
-        typer.echo(f"{address} {state}{f': {why}' if why else ''}")
+        say(f"{address} {state}{f': {why}' if why else ''}")
     sys.exit(0 if all(state == SERVING for _, state, _ in states) else 1)
 
 

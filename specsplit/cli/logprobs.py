@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from specsplit.cli.screen import WIDE, Screen
 from specsplit.values import TokenLogprob
-
-WIDE = 180
-"""Columns of a table that goes to a file or a pipe."""
 
 
 def show(logprobs: Sequence[TokenLogprob]) -> None:
     """Print the table."""
-    Console(width=None if sys.stdout.isatty() else WIDE, highlight=False).print("", table(logprobs), sep="\n")
+    Screen(width=WIDE).print("", table(logprobs), sep="\n")
 
 
 def table(logprobs: Sequence[TokenLogprob]) -> Table:
@@ -29,7 +24,7 @@ def table(logprobs: Sequence[TokenLogprob]) -> Table:
     made.add_column("likeliest")
     for each in logprobs:
         tops = "   ".join(f"{_spelled(top)} {top.logprob:.3f}" for top in each.top)
-        made.add_row(Text(_spelled(each)), f"{each.logprob:.3f}", Text(tops))
+        made.add_row(_spelled(each), f"{each.logprob:.3f}", tops)
     return made
 
 

@@ -8,6 +8,7 @@ from collections import deque
 from rich.console import Console
 from rich.text import Text
 
+from specsplit.cli.screen import Screen, joined, text
 from specsplit.client import Delta, Result
 from specsplit.requests import GenerateEvent
 
@@ -19,7 +20,7 @@ class Painter:
     """Writes deltas to the terminal; to a pipe or file the bare text."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or Screen()
         self._ends_line = True
 
     def paint(self, delta: Delta) -> None:
@@ -29,7 +30,7 @@ class Painter:
         self._ends_line = delta.text.endswith("\n")
         if self._console.is_terminal:
             style = DRAFT_STYLE if delta.num_correct_drafts else BONUS_STYLE
-            self._console.print(Text(delta.text, style, tab_size=4), end="", soft_wrap=True)
+            self._console.print(text(delta.text, style), end="", soft_wrap=True)
         else:
             self._console.file.write(delta.text)
         self._console.file.flush()
@@ -79,7 +80,7 @@ class ChoicesPainter:
 
 def legend() -> Text:
     """Say which colour is what."""
-    return Text.assemble(("accepted drafts", DRAFT_STYLE), " · ", ("the target's own tokens", BONUS_STYLE))
+    return joined(text("accepted drafts", DRAFT_STYLE), " · ", text("the target's own tokens", BONUS_STYLE))
 
 
 def summary(result: Result) -> str:

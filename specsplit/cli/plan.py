@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import RenderableType
 from rich.table import Table
 
 from specsplit.cli.options import ADDRESS, AddressOption, with_transport
-from specsplit.cli.status import WIDE
+from specsplit.cli.say import say
+from specsplit.cli.screen import WIDE, Screen, joined, text
 from specsplit.client import Client
 from specsplit.errors import InvalidRequest
 from specsplit.membership import Member, PlanTold
@@ -65,11 +65,11 @@ def plan(
     control = Control(adaptive, max_draft_tokens)
     with Client(address, transport) as client:
         if reset or (changes, control) != (PlanChanges(), Control()):
-            typer.echo(sentence(client.set_plan(changes, control, reset=reset, timeout_s=TIMEOUT_S)))
+            say(sentence(client.set_plan(changes, control, reset=reset, timeout_s=TIMEOUT_S)))
             return
         told, members = client.plan(timeout_s=TIMEOUT_S), client.cluster(timeout_s=TIMEOUT_S).members
-        typer.echo(sentence(told))
-        Console(width=None if sys.stdout.isatty() else WIDE).print(in_force(told, members))
+        say(sentence(told))
+        Screen(width=WIDE).print(in_force(told, members))
 
 
 def sentence(told: PlanTold) -> str:
@@ -95,7 +95,7 @@ def in_force(told: PlanTold, members: tuple[Member, ...]) -> Table:
     return drawn
 
 
-def _cells(member: Member, told: PlanTold) -> Iterator[str]:
+def _cells(member: Member, told: PlanTold) -> Iterator[RenderableType]:
     """Values with their sources, as the verifier said them last: it may be a heartbeat behind the operator."""
     report, plan = member.speculation, member.plan
     assert report is not None and plan is not None, "only those that have said are shown"
@@ -110,6 +110,6 @@ def _cells(member: Member, told: PlanTold) -> Iterator[str]:
             yield _cell(value, "settings" if value == getattr(report.launched, name) else "controller")
 
 
-def _cell(value: object, source: str) -> str:
+def _cell(value: object, source: str) -> RenderableType:
     shown = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
-    return f"{shown} [dim]{source}[/dim]"
+    return joined(f"{shown} ", text(source, "dim"))

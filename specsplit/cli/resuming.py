@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
-import typer
-
+from specsplit.cli.say import say
 from specsplit.errors import InvalidRequest, Unavailable, quoted
 
 _LIST = re.compile(r"\s*\d{1,20}(?:[\s,]+\d{1,20})*\s*", re.ASCII)
@@ -34,9 +33,9 @@ def tokens_of(given: str | None) -> tuple[int, ...]:
 def tell(error: Unavailable, text: str | None) -> None:
     """Print the tokens of a stream that broke where the user can keep them: as an object beside the `text` of them, or on stderr."""
     if text is not None:
-        typer.echo(json.dumps({"text": text, "resume_from": error.received, "error": str(error)}))
+        say(json.dumps({"text": text, "resume_from": error.received, "error": str(error)}))
     else:
-        typer.echo(f"{_OPTION} {','.join(map(str, error.received))}", err=True)
+        say(f"{_OPTION} {','.join(map(str, error.received))}", err=True)
 
 
 def _read(path: str) -> str:

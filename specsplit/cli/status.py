@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
 from specsplit.cli.options import ADDRESS, AddressOption, with_transport
+from specsplit.cli.screen import WIDE, Screen
 from specsplit.client import Client
 from specsplit.membership import Cluster, Member, Role
 from specsplit.settings import TransportSettings
 from specsplit.values import Estimate, ModelInfo, Plan, SpeculationReport
-
-WIDE = 180
-"""Columns of a table that goes to a file or a pipe: nothing is cut off."""
 
 
 @with_transport
@@ -32,9 +29,9 @@ def status(
     """Show the cluster: members, load, requests. Ctrl-C ends it."""
     with Client(address, transport) as client:
         if once:
-            Console(width=None if sys.stdout.isatty() else WIDE).print(tables(client.cluster(timeout_s=5), address))
+            Screen(width=WIDE).print(tables(client.cluster(timeout_s=5), address))
             return
-        with Live(tables(client.cluster(timeout_s=5), address), auto_refresh=False) as live:
+        with Live(tables(client.cluster(timeout_s=5), address), console=Screen(width=WIDE), auto_refresh=False) as live:
             try:
                 while True:
                     time.sleep(interval_s)

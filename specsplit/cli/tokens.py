@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from specsplit.cli.say import say
 from specsplit.errors import InvalidRequest
 from specsplit.identity import CallerRole, digest
 
@@ -40,7 +41,7 @@ def tokens(
     members' and operators' it is told which are missing.
     """
     if (folder / TOKENS).exists():
-        typer.echo(f"{folder / TOKENS} is there already; nothing was changed")
+        say(f"{folder / TOKENS} is there already; nothing was changed")
         _tell_missing(folder)
         return
     _check_layout(folder)
@@ -48,7 +49,7 @@ def tokens(
     if taken := roles.keys() & {CallerRole.MEMBER, CallerRole.OPERATOR}:
         raise InvalidRequest("client", f"is {min(taken)!r}, the name of a role; expected another name")
     drawn = write(folder, {**roles, "member": CallerRole.MEMBER, "operator": CallerRole.OPERATOR})
-    typer.echo(f"{folder}: {', '.join(str(path.relative_to(folder)) for path in drawn)}")
+    say(f"{folder}: {', '.join(str(path.relative_to(folder)) for path in drawn)}")
 
 
 def _check_layout(folder: Path) -> None:
@@ -66,7 +67,7 @@ def _tell_missing(folder: Path) -> None:
     """Say on stderr which token has to be drawn anew, and how. None can be read out of what the services know."""
     for name in OWN:
         if not (folder / name).exists():
-            typer.echo(
+            say(
                 f"{folder / name} is missing; if nobody has it any more, remove {folder / TOKENS} and draw again: all tokens are new then",
                 err=True,
             )

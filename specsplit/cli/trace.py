@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from specsplit.cli.options import ADDRESS, AddressOption, with_transport
+from specsplit.cli.say import say
 from specsplit.client import Client
 from specsplit.membership import TracingTold
 from specsplit.settings import TransportSettings
@@ -46,7 +47,7 @@ def trace(
             told = client.set_tracing(changes, reset=reset, timeout_s=TIMEOUT_S)
         else:
             told = client.tracing(timeout_s=TIMEOUT_S)
-        typer.echo(sentence(told))
+        say(sentence(told))
 
 
 def sentence(told: TracingTold) -> str:

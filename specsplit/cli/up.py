@@ -14,8 +14,10 @@ from specsplit.cli.failures import fail
 from specsplit.cli.folders import DRAFTS, POCKET_LAYERS, TARGET, inflation, pocket
 from specsplit.cli.local import Child, LocalCluster
 from specsplit.cli.options import ADDRESS
+from specsplit.cli.say import say
 from specsplit.cli.serve import load_settings
 from specsplit.cli.signals import sigterm_as_ctrl_c
+from specsplit.errors import printable
 from specsplit.settings import CoordinatorSettings
 
 
@@ -85,7 +87,7 @@ def _depth(wanted: int | None, *, pocket: bool) -> int:
     """How many layers the target is inflated to, as asked for or as suits it; 0: it stays as it is. Says so if it is not 0."""
     layers = (POCKET_LAYERS if pocket else 0) if wanted is None else wanted
     if layers:
-        typer.echo(inflation(layers))
+        say(inflation(layers))
     return layers
 
 
@@ -119,12 +121,12 @@ def _obituary(child: Child) -> str:
 
 def forward(name: str, line: str) -> None:
     """Write one line of a child's output to stderr, with its name before it."""
-    sys.stderr.write(f"{name} | {line}\n")
+    sys.stderr.write(printable(f"{name} | {line}", "\t") + "\n")
     sys.stderr.flush()
 
 
 def _print_addresses(cluster: LocalCluster) -> None:
     for child in cluster.children:
-        typer.echo(f"{child.name} {child.address}")
-    typer.echo(f"ready: specsplit generate --address {cluster.address} -p '...'; Ctrl-C ends it")
+        say(f"{child.name} {child.address}")
+    say(f"ready: specsplit generate --address {cluster.address} -p '...'; Ctrl-C ends it")
     sys.stdout.flush()

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import structlog
 from structlog.stdlib import ProcessorFormatter
 
-from specsplit.errors import shortened
+from specsplit.errors import printable, shortened
 from specsplit.observe.tracing import current_span
 from specsplit.settings import Settings
 
@@ -82,10 +82,10 @@ def _short(value: object) -> object:
 
 def _as_text(_logger: object, _method: str, line: _Line) -> str:
     """Render one line, and the traceback below it if there is one."""
-    traceback = line.pop("exception", None)
+    traceback = printable(line.pop("exception", ""), "\n\t")
     head = [str(line.pop(key)) for key in ("time", "level", "service", "logger", "message")]
     text = " ".join(head + [f"{key}={_quoted(value)}" for key, value in line.items()])
-    return f"{text}\n{traceback}" if traceback else text
+    return printable(text, "\t") + (f"\n{traceback}" if traceback else "")
 
 
 def _quoted(value: object) -> str:

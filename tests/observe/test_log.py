@@ -105,3 +105,14 @@ def test_the_resolved_settings_are_announced(capsys: pytest.CaptureFixture[str])
     announce("drafter", DrafterSettings(model=Path("models/draft")))
     (line,) = written(capsys)
     assert (line["message"], line["model"], line["kv_tokens"]) == ("drafter starts", "models/draft", 65536)
+
+
+def test_a_line_to_read_spells_what_would_give_a_terminal_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("verifier", log_format="text")
+    try:
+        raise ValueError("\x1b[2Jgone")
+    except ValueError:
+        logging.getLogger("specsplit.test").exception("from \x1b[2J", extra=fields(member_id="v\x07"))
+    err = capsys.readouterr().err
+    assert "\x1b" not in err and "\x07" not in err
+    assert r"from \x1b[2J member_id=v\x07" in err and "\nValueError: \\x1b[2Jgone\n" in err

@@ -6,19 +6,18 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks.context import Context
 from benchmarks.fire.fire import Fire
 from benchmarks.fire.fuzz.part import run
 from benchmarks.fire.fuzz.storm import PARTIES
 from benchmarks.machine import describe
+from specsplit.cli.screen import Screen
 
 
 def main() -> None:
     """Play these cases on processes of their own; status 1 if anything was found that must not be."""
     options = arguments().parse_args()
-    context = Context(options.models, options.short, machine=describe(sys.argv), console=Console(width=160))
+    context = Context(options.models, options.short, machine=describe(sys.argv), console=Screen(width=160))
     fire = Fire(context, options.seed, Path("build/fire") / f"again-{options.seed}")
     with fire.ending.heeded():
         found = run(fire, 60.0, options.only, options.corpus)
