@@ -120,7 +120,7 @@ def load_table(settings: DrafterSettings, clock: Clock, rank: int = 0) -> Sessio
 
 
 def load_proposer(settings: DrafterSettings, clock: Clock, rank: int = 0) -> Proposer:
-    """Load what proposes under these settings, or this rank's part of it. Raises LoadError and RankLost."""
+    """Load what proposes under these settings, or this rank's part of it. Raises InvalidRequest for the device, LoadError and RankLost."""
     if settings.kind.needs_model:
         return _with_model(settings, clock, rank)
     if settings.dp_size > 1:
@@ -134,11 +134,13 @@ def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
     # An ngram drafter runs without torch: these imports take seconds.
     import torch  # noqa: PLC0415
 
+    from specsplit.model.device import check_device  # noqa: PLC0415
     from specsplit.model.graphs import CudaCapturer  # noqa: PLC0415
     from specsplit.model.torch_mesh import TorchMesh  # noqa: PLC0415
     from specsplit_drafter.model_proposer import ModelProposer  # noqa: PLC0415
     from specsplit_drafter.turns import Turns  # noqa: PLC0415
 
+    check_device(settings.device)
     torch.set_num_threads(settings.threads)
     load = _load_head if settings.kind.is_head else _load_standalone
     if settings.dp_size == 1:

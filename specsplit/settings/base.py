@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -11,13 +9,12 @@ from typing import Any, ClassVar, Self
 from pydantic import ValidationError
 from pydantic_settings import (
     BaseSettings,
-    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    TomlConfigSettingsSource,
 )
 
 from specsplit.errors import InvalidRequest
+from specsplit.settings.sources import from_source, read_environment, read_toml
 
 
 class Settings(BaseSettings):
@@ -27,8 +24,6 @@ class Settings(BaseSettings):
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,
-        env_ignore_empty=True,
-        case_sensitive=False,
         allow_inf_nan=False,
     )
 
@@ -58,39 +53,30 @@ class Settings(BaseSettings):
     def load(cls, file: Path | None = None, **overrides: object) -> Self:
         """Settings from `file` (TOML, flat), the environment and `overrides`, the later the stronger.
 
-        Raises InvalidRequest for a file that cannot be read, an unknown name or a value out of range.
+        Raises InvalidRequest for a file that cannot be read, an unknown name or a value out of range; it names the variable, or the
+        file, that the value comes from.
         """
-        from_file = _read_toml(cls, file) if file is not None else {}
-        return cls(**{**from_file, **_read_environment(cls), **overrides})
+        in_file = {} if file is None else read_toml(file)
+        prefix = str(cls.model_config.get("env_prefix", ""))
+        in_environment, unknown = read_environment(prefix, cls.model_fields)
+        for variable in unknown:
+            raise _unknown_variable(variable, cls.removed.get(variable[len(prefix) :].lower()))
+        sources = {name: f"{name} in {file}" for name in in_file}
+        sources |= {name: f"{prefix}{name.upper()}" for name in in_environment}
+        try:
+            return cls(**{**in_file, **in_environment, **overrides})
+        except InvalidRequest as error:
+            raise from_source(error, {name: at for name, at in sources.items() if name not in overrides}) from error
 
     def resolved(self) -> dict[str, object]:
         """Every setting with its value, in the order of declaration; for the log line at start."""
         return self.model_dump(mode="json")
 
 
-def _read_toml(cls: type[Settings], file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise InvalidRequest("config", f"there is no file {file}")
-    try:
-        return TomlConfigSettingsSource(cls, toml_file=file)()
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest("config", f"{file} is not valid TOML: {error}") from error
-
-
-def _read_environment(cls: type[Settings]) -> dict[str, Any]:
-    prefix = str(cls.model_config.get("env_prefix", ""))
-    if not prefix:
-        return {}
-    known = {f"{prefix}{name}".lower() for name in cls.model_fields}
-    for variable in sorted(os.environ):
-        if variable.lower().startswith(prefix.lower()) and variable.lower() not in known:
-            name = variable[len(prefix) :].lower()
-            if name in cls.removed:
-                raise InvalidRequest(variable, _gone(cls.removed[name]))
-            raise InvalidRequest(
-                variable, "this environment variable names no setting; unset it or correct its spelling"
-            )
-    return EnvSettingsSource(cls)()
+def _unknown_variable(variable: str, instead: str | None) -> InvalidRequest:
+    if instead is not None:
+        return InvalidRequest(variable, _gone(instead))
+    return InvalidRequest(variable, "this environment variable names no setting; unset it or correct its spelling")
 
 
 def _gone(instead: str) -> str:
@@ -98,7 +84,10 @@ def _gone(instead: str) -> str:
 
 
 def _first_problem(error: ValidationError, removed: Mapping[str, str]) -> InvalidRequest:
-    problem = error.errors(include_url=False)[0]
+    problems = error.errors(include_url=False)
+    problem = min(
+        problems, key=lambda each: each["type"] != "extra_forbidden"
+    )  # a misspelt name may be why another is missing
     field = ".".join(str(part) for part in problem["loc"]) or "settings"
     if problem["type"] == "extra_forbidden" and field in removed:
         return InvalidRequest(field, _gone(removed[field]))

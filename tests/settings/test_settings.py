@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pydantic
@@ -63,7 +64,7 @@ def test_an_unknown_name_is_an_error_wherever_it_stands(monkeypatch: pytest.Monk
     assert refusal(VerifierSettings, model=TARGET, top_k=4).field == "top_k"
     file = tmp_path / "verifier.toml"
     file.write_text('model = "x"\nkv_tokenz = 1\n')
-    with pytest.raises(InvalidRequest, match="kv_tokenz: there is no such setting"):
+    with pytest.raises(InvalidRequest, match=r"kv_tokenz in .*verifier\.toml: there is no such setting"):
         VerifierSettings.load(file)
     monkeypatch.setenv("SPECSPLIT_VERIFIER_KV_TOKENZ", "1")
     with pytest.raises(
@@ -90,6 +91,54 @@ def test_a_file_that_is_missing_or_broken_is_refused(tmp_path: Path) -> None:
     broken.write_text("model = \n")
     with pytest.raises(InvalidRequest, match="is not valid TOML"):
         VerifierSettings.load(broken)
+
+
+def test_a_wrong_value_is_blamed_on_the_variable_or_the_file_that_it_comes_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "verifier.toml"
+    file.write_text('model = "x"\ntopk = "many"\n')
+    with pytest.raises(InvalidRequest) as in_file:
+        VerifierSettings.load(file)
+    assert in_file.value.field == f"topk in {file}"
+    monkeypatch.setenv("SPECSPLIT_VERIFIER_TOPK", "lots")
+    with pytest.raises(InvalidRequest) as in_environment:
+        VerifierSettings.load(file)
+    assert str(in_environment.value).startswith("SPECSPLIT_VERIFIER_TOPK: is 'lots'")
+    with pytest.raises(InvalidRequest) as given:
+        VerifierSettings.load(file, topk="some")
+    assert given.value.field == "topk"
+    assert VerifierSettings.load(file, topk=3).topk == 3
+
+
+def test_a_misspelt_name_is_told_before_what_is_missing_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "verifier.toml"
+    file.write_text('modell = "x"\n')
+    with pytest.raises(InvalidRequest, match=r"modell in .*: there is no such setting"):
+        VerifierSettings.load(file)
+
+
+@pytest.mark.parametrize("cls", [CoordinatorSettings, VerifierSettings, DrafterSettings])
+@pytest.mark.parametrize("table", ["coordinator", "verifier", "specsplit"])
+def test_a_file_with_a_table_is_refused_by_the_name_of_the_table(
+    cls: type[Settings], table: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "service.toml"
+    file.write_text(f'[{table}]\nmodel = "x"\n')
+    with pytest.raises(InvalidRequest, match=rf"config: .* has the table \[{table}\]"):
+        cls.load(file)
+
+
+def test_a_file_may_be_a_pipe_and_not_a_folder(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as pipe:
+        pipe.write('model = "from-pipe"\n')
+    try:
+        assert VerifierSettings.load(Path(f"/dev/fd/{reading}")).model == Path("from-pipe")
+    finally:
+        os.close(reading)
+    with pytest.raises(InvalidRequest, match="cannot be read: Is a directory"):
+        VerifierSettings.load(tmp_path)
 
 
 def test_a_wrong_value_is_named_with_what_was_expected() -> None:

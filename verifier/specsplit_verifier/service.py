@@ -16,6 +16,7 @@ from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.membership import HandOver, PlanOrder, Roster, StartWave
 from specsplit.model.causal_lm import CausalLM
+from specsplit.model.device import check_device
 from specsplit.model.graphs import Buckets
 from specsplit.model.paced import CostCurve, Paced
 from specsplit.model.tensor_group import TensorGroup
@@ -44,8 +45,9 @@ _log = logging.getLogger(__name__)
 def load_target(settings: VerifierSettings, clock: Clock, number: int = 0) -> TargetRunner:
     """Load the target, or the part of it that process `number` has, and set this process up to run it.
 
-    Raises LoadError, saying why, if it cannot be served, and RankLost.
+    Raises InvalidRequest for a device that is not there, LoadError, saying why, if it cannot be served, and RankLost.
     """
+    check_device(settings.device)
     torch.set_num_threads(settings.threads)
     switch_often()  # three threads hand each other small things in every step
     if settings.tp_size > 1:

@@ -14,6 +14,7 @@ import torch
 
 from specsplit.errors import LoadError, RankLost, SpecsplitError
 from specsplit.interpreter import freeze_heap
+from specsplit.model.device import check_device
 from specsplit.model.graphs import Buckets
 from specsplit.model.split import weight_bytes
 from specsplit.model.split_lm import SplitLM, follow
@@ -69,6 +70,7 @@ def run_follower(settings: VerifierSettings, place: Place) -> int:
     """Follow in this process until the leader leaves; the exit status, 1 if one is lost. Raises SpecsplitError if it cannot start."""
     set_up("verifier", settings.log_level, settings.log_format)
     announce("verifier", settings)
+    check_device(settings.device)
     torch.set_num_threads(settings.threads)
     group = meet(settings, place.number)
     with blaming(group):
