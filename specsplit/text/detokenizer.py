@@ -3,13 +3,15 @@
 Two ways, chosen by what the tokenizer's decoder is. A byte-level decoder maps each token to bytes on its own, so an incremental UTF-8
 decoder is exact. Any other decoder looks at neighbours, so the tokens of the last piece are decoded again with each new one (the
 method of Hugging Face text-generation-inference). A piece begins and ends between characters, so the window never cuts one: a
-byte-fallback decoder gives up a whole run of bytes for a character that is cut.
+byte-fallback decoder gives up a whole run of bytes for a character that is cut. What is no text never enters the window, and of what
+waits for text it holds a few tokens: a character has four bytes at most, and a decoder that writes nothing for a token looks at the next.
 """
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Protocol
 
 _REPLACEMENT = "\ufffd"
@@ -50,18 +52,29 @@ class ByteDetokenizer:
 class WindowDetokenizer:
     """For every other tokenizer. `decode` turns a few token ids into text; `context` are the last tokens before the output."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], context: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        context: Sequence[int] = (),
+        is_text: Callable[[int], bool] = lambda token: True,
+    ) -> None:
+        """`is_text` is False for tokens that `decode` leaves out wherever they stand."""
         self._decode = decode
-        self._window = _whole(decode, context)
+        self._is_text = is_text
+        self._window = _whole(decode, _last(context, is_text))
         self._written = len(self._window)
         """How many tokens of the window are already text."""
         self._inside = 0
         """How many tokens in a row ended inside a character."""
 
     def feed(self, token: int) -> str:
+        if not self._is_text(token):
+            return ""
         self._window.append(token)
         text = self._pending()
         self._inside = self._inside + 1 if text.endswith(_REPLACEMENT) else 0
+        if not text:
+            self._forget()
         if not text or 0 < self._inside < _LONGEST_CHARACTER:
             return ""
         self._slide()
@@ -76,11 +89,21 @@ class WindowDetokenizer:
         written = self._decode(self._window[: self._written])
         return self._decode(self._window)[len(written) :]
 
+    def _forget(self) -> None:
+        """Of tokens in a row that have become no text keep as many as may matter to the next one, however many come."""
+        if len(self._window) - self._written > _WINDOW:
+            del self._window[self._written]
+
     def _slide(self) -> None:
         """Keep the piece that was just written, which begins between characters."""
         del self._window[: self._written]
         self._written = len(self._window)
         self._inside = 0
+
+
+def _last(context: Sequence[int], is_text: Callable[[int], bool]) -> Sequence[int]:
+    """The last tokens of the context that are text, as many as `_whole` may look at."""
+    return [*islice(filter(is_text, reversed(context)), _WINDOW + _LONGEST_CHARACTER - 1)][::-1]
 
 
 def _whole(decode: Callable[[Sequence[int]], str], context: Sequence[int]) -> list[int]:

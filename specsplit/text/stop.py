@@ -25,7 +25,7 @@ class StopScanner:
 
     def feed(self, piece: str) -> str:
         """Scan the next piece -> text that is final: it neither belongs to a stop string nor may turn out to; empty after a match."""
-        if self.matched is not None:
+        if self.matched is not None or not piece:
             return ""
         text = self._held + piece
         match = self._first_match(text)

@@ -32,7 +32,8 @@ class Tokenizer:
         """Size and digest of the table."""
         self._inner = inner
         self._template = template
-        self._byte_table = _ByteTable(inner) if byte_level else None
+        self._special = frozenset(token for token, added in inner.get_added_tokens_decoder().items() if added.special)
+        self._byte_table = _ByteTable(inner, self._special) if byte_level else None
         self.longest_token = max(map(len, inner.get_vocab(with_added_tokens=True)), default=1)
         """Characters of the longest token as the table spells it (a byte-level one writes one for each byte).
 
@@ -91,7 +92,11 @@ class Tokenizer:
         """A fresh incremental detokeniser for output that follows the tokens in `context`."""
         if self._byte_table is not None:
             return ByteDetokenizer(self._byte_table)
-        return WindowDetokenizer(self.decode, context)
+        return WindowDetokenizer(self.decode, context, self._is_text)
+
+    def _is_text(self, token: int) -> bool:
+        """False for what `decode` leaves out: special tokens, and ids that only pad the vocabulary."""
+        return token not in self._special and self._inner.id_to_token(token) is not None
 
 
 def _encodable(field: str, text: str) -> str:
@@ -118,9 +123,9 @@ def _is_byte_level(decoder: object) -> bool:
 class _ByteTable:
     """Bytes of each token of a byte-level tokenizer, worked out when first asked for."""
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+    def __init__(self, inner: tokenizers.Tokenizer, special: frozenset[int]) -> None:
         self._inner = inner
-        self._special = {token for token, added in inner.get_added_tokens_decoder().items() if added.special}
+        self._special = special
         self._known: dict[int, bytes] = {}
 
     def __call__(self, token: int) -> bytes:

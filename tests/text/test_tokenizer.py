@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import tokenizers
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from specsplit.errors import InvalidRequest, LoadError, Unsupported
 from specsplit.text.chat import ChatTemplate
-from specsplit.text.detokenizer import Detokenizer
+from specsplit.text.detokenizer import Detokenizer, WindowDetokenizer
 from specsplit.text.tokenizer import Tokenizer
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
@@ -147,6 +148,85 @@ def test_special_tokens_between_the_bytes_of_two_characters_cut_neither(tmp_path
     tokenizer = byte_fallback(tmp_path, special=("<s>",))
     tokens = [*tokens_of("é"), *[SPECIAL] * 5, *tokens_of("😀")]
     assert "".join(stream(tokenizer.detokenizer(), tokens)) == tokenizer.decode(tokens) == "é😀"
+
+
+def metaspace(folder: Path) -> Tokenizer:
+    """As T5's and older Llama's: words with ▁, whose first space the decoder leaves out; an added token; and special ones."""
+    vocab = {"▁the": 0, "▁cat": 1, "▁": 2, "s": 3, "é": 4}
+    added = [
+        {"id": 5 + i, "content": content, "special": special, **PLAIN}
+        for i, (content, special) in enumerate((("<s>", True), ("</s>", True), ("<tool>", False)))
+    ]
+    inner = {
+        "version": "1.0",
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
+        "model": {"type": "BPE", "vocab": vocab, "merges": [], "unk_token": None},
+    }
+    return Tokenizer.load(write_folder(folder, inner, len(vocab) + len(added)))
+
+
+def with_silent_words(folder: Path) -> Tokenizer:
+    """A byte-fallback tokenizer whose decoder writes nothing for a token that is not special."""
+    tokenizer = byte_fallback(folder, special=("<s>",))
+    inner = json.loads((folder / "tokenizer.json").read_text())
+    inner["decoder"]["decoders"].insert(0, {"type": "Replace", "pattern": {"String": "▁cat"}, "content": ""})
+    return Tokenizer.load(write_folder(folder, inner, tokenizer.vocabulary.size))
+
+
+class Kind(NamedTuple):
+    """A tokenizer, tokens of whole characters, and tokens of which no text comes."""
+
+    tokenizer: Tokenizer
+    words: Sequence[Sequence[int]]
+    silent: Sequence[int]
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
+    made, two = tmp_path_factory.mktemp, ("<s>", "</s>")
+    characters, pocket = [tokens_of(each) for each in "aé你😀 "], Tokenizer.load(POCKET)
+    special = [SPECIAL, SPECIAL + 1, SPECIAL + 2]
+    return {
+        "byte-level": Kind(pocket, [pocket.encode(each) for each in "aé你😀 "], [0, 5000]),
+        "byte fallback": Kind(byte_fallback(made("plain"), with_prefix=False, special=two), characters, special),
+        "a space before": Kind(byte_fallback(made("prefixed"), special=two), characters, special),
+        "metaspace": Kind(metaspace(made("metaspace")), [[token] for token in (0, 1, 2, 3, 4, 7)], [5, 6, 8]),
+        "silent words": Kind(with_silent_words(made("silent")), characters, [WORDS["▁cat"], SPECIAL]),
+    }
+
+
+@given(data=st.data())
+def test_text_streams_as_it_decodes_whatever_without_text_stands_between(
+    kinds: dict[str, Kind], data: st.DataObject
+) -> None:
+    tokenizer, words, silent = kinds[data.draw(st.sampled_from(sorted(kinds)))]
+    parts = st.lists(st.one_of(st.lists(st.sampled_from(silent), max_size=12), st.sampled_from(words)), max_size=8)
+    before, output = ([token for part in data.draw(parts) for token in part] for _ in range(2))
+    pieces = stream(tokenizer.detokenizer(before), output)
+    assert "".join(pieces) == tokenizer.decode([*before, *output])[len(tokenizer.decode(before)) :]
+
+
+@pytest.mark.parametrize("kind", ["byte fallback", "a space before", "metaspace", "silent words"])
+def test_tokens_without_text_cost_no_more_however_many_they_are(kinds: dict[str, Kind], kind: str) -> None:
+    tokenizer, words, silent = kinds[kind]
+    handed: list[int] = []
+
+    def decode(tokens: Sequence[int]) -> str:
+        handed.append(len(tokens))
+        return tokenizer.decode(tokens)
+
+    word = words[0]
+    for token in silent:  # also where nobody says which tokens are no text
+        detokenizer = WindowDetokenizer(decode, [*word, *word])
+        assert (
+            "".join(stream(detokenizer, [*[token] * 2_000, *word]))
+            == tokenizer.decode([*word] * 3)[len(tokenizer.decode([*word] * 2)) :]
+        )
+    assert max(handed) <= 20, "the window is bounded in tokens"
 
 
 def test_bytes_that_are_no_character_do_not_hold_the_output_back_for_ever(tmp_path: Path) -> None:
