@@ -8,9 +8,10 @@ A request may end at any point. Each of its choices is placed by itself, and aga
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 
 import grpc
 
@@ -26,7 +27,9 @@ from specsplit_coordinator.request_trace import RequestTrace
 from specsplit_coordinator.seat import Seat
 
 ENDED_KEPT = 8
-"""Requests that are still known after their end."""
+"""Requests that ran and are still known after their end."""
+REFUSED_KEPT = 4
+"""Requests that never ran and are still known after their end."""
 QUEUED, RUNNING = "queued", "running"
 """The states of a request that has not ended."""
 
@@ -193,6 +196,11 @@ class LoggedRequest:
             return QUEUED if self.verifier is None else RUNNING
         return self.ending.code.name.lower() if self.reason is None else self.reason.value
 
+    @property
+    def refused(self) -> bool:
+        """Whether it ended before it had a place on a verifier."""
+        return self.ending is not None and self.verifier is None
+
     def end(self, failure: Exception | None, remaining_s: float | None) -> None:
         """Note that it is over: finished, failed, or left by the caller, who had so much time left."""
         code = grpc.StatusCode.OK if self.dones else _code(failure, remaining_s)
@@ -224,6 +232,22 @@ class Totals:
     """How often a verifier took the KV pages of a choice back."""
 
 
+class Ended:
+    """The requests that ended last. Those that never ran have a bound of their own: many refusals push out none that ran."""
+
+    def __init__(self) -> None:
+        self._ran: deque[LoggedRequest] = deque(maxlen=ENDED_KEPT)
+        self._refused: deque[LoggedRequest] = deque(maxlen=REFUSED_KEPT)
+
+    def add(self, request: LoggedRequest) -> None:
+        """Note a request that has just ended."""
+        (self._refused if request.refused else self._ran).appendleft(request)
+
+    def __iter__(self) -> Iterator[LoggedRequest]:
+        """Yield the requests that ran, latest first, then those that never did, latest first."""
+        return chain(self._ran, self._refused)
+
+
 class RequestLog:
     """The requests on their way, those that ended last, and sums since the start."""
 
@@ -243,12 +267,12 @@ class RequestLog:
         """Called with how many tokens of its answer a caller had already."""
         self.on_ended: list[Callable[[LoggedRequest, Ending], None]] = []
         self._open: dict[int, LoggedRequest] = {}
-        self._ended: deque[LoggedRequest] = deque(maxlen=ENDED_KEPT)
+        self._ended = Ended()
         self.totals = Totals()
 
     @property
     def requests(self) -> tuple[LoggedRequest, ...]:
-        """Requests on their way in order of arrival, then those that ended last, latest first."""
+        """Requests on their way in order of arrival, then those of `Ended`."""
         return (*self._open.values(), *self._ended)
 
     def find(self, number: int) -> LoggedRequest | None:
@@ -275,8 +299,8 @@ class RequestLog:
             raise
         finally:
             del self._open[request.number]
-            self._ended.appendleft(request)
             request.end(failure, remaining_s())
+            self._ended.add(request)
 
 
 def _code(failure: Exception | None, remaining_s: float | None) -> grpc.StatusCode:

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 from prometheus_client.metrics_core import Metric as Family
@@ -16,9 +17,16 @@ from specsplit.errors import InvalidRequest
 from specsplit.observe.metrics import Metrics
 from specsplit.settings import address
 
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
 _log = logging.getLogger(__name__)
 REFRESH_S = 1.0
 """How long a scrape waits for a busy event loop. After that it gets the counters as they are, and the gauges of the scrape before."""
+PATH = "/metrics"
+METHODS = ("GET", "HEAD")
+Answer = tuple[str, list[tuple[str, str]], bytes]
+"""Status, headers and body."""
 
 
 @contextmanager
@@ -40,6 +48,8 @@ def expose(metrics: Metrics, listen: str) -> Generator[str]:
     except OSError as error:
         problem = f"cannot bind {listen} ({error.strerror}); is the address this machine's, and the port free?"
         raise InvalidRequest("metrics_listen", problem) from error
+    if anywhere := server.get_app():
+        server.set_app(_at_its_path(anywhere))
     bound = f"{listen.rpartition(':')[0]}:{server.server_port}"
     _log.info("metrics on http://%s/metrics", bound)
     try:
@@ -48,6 +58,43 @@ def expose(metrics: Metrics, listen: str) -> Generator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _at_its_path(metrics: WSGIApplication) -> WSGIApplication:
+    """What answers at PATH with `metrics`, elsewhere with 404, and a HEAD as a GET without its body: the library's own answers anywhere."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        status, headers, body = _refusal(method, path) or _answer(metrics, {**environ, "REQUEST_METHOD": "GET"})
+        start_response(status, [*headers, ("Content-Length", str(len(body)))])
+        return [] if method == "HEAD" else [body]
+
+    return answer
+
+
+def _refusal(method: str, path: str) -> Answer | None:
+    if path != PATH:
+        return _sentence("404 Not Found", f"there is nothing here; the metrics are at {PATH}")
+    if method not in METHODS:
+        status, headers, body = _sentence("405 Method Not Allowed", "metrics are read only: GET")
+        return status, [*headers, ("Allow", ", ".join(METHODS))], body
+    return None
+
+
+def _sentence(status: str, text: str) -> Answer:
+    return status, [("Content-Type", "text/plain; charset=utf-8")], f"{text}\n".encode()
+
+
+def _answer(application: WSGIApplication, environ: WSGIEnvironment) -> Answer:
+    """What an application answers, as a whole."""
+    heads: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def start_response(status: str, headers: list[tuple[str, str]], *_: Any) -> Any:
+        heads.append((status, headers))
+
+    body = b"".join(application(environ, start_response))
+    ((status, headers),) = heads
+    return status, headers, body
 
 
 class _Refreshed(Collector):

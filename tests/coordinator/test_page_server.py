@@ -154,6 +154,28 @@ async def test_what_it_does_not_do_is_said_in_a_sentence(
     assert sentence in body.decode()
 
 
+@pytest.mark.parametrize("path", ["/", "/cluster.json", "/other", "/watch/77"])
+async def test_a_head_request_is_answered_as_a_get_without_its_body(cluster: Cluster, path: str) -> None:
+    status, headers, body = await ask(cluster, f"HEAD {path} HTTP/1.1\r\nHost: localhost")
+    asked, as_get, whole = await get(cluster, path)
+    assert (status, body) == (asked, b"") and whole
+    varies = {"Date", "Content-Length"} if path == "/cluster.json" else {"Date"}
+    assert {k: v for k, v in headers.items() if k not in varies} == {k: v for k, v in as_get.items() if k not in varies}
+
+
+async def test_a_head_request_of_a_stream_ends_after_the_head(cluster: Cluster, say: Say) -> None:
+    await cluster.add_verifier(say((5, 6), (7,)))
+    await cluster.client.generate("x")
+    status, headers, body = await ask(cluster, "HEAD /watch/1 HTTP/1.1\r\nHost: localhost")
+    assert (status, headers["Content-Type"], body) == (200, "text/event-stream", b"")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+async def test_other_methods_are_told_which_there_are(cluster: Cluster, method: str) -> None:
+    status, headers, _ = await ask(cluster, f"{method} / HTTP/1.1\r\nHost: localhost")
+    assert (status, headers["Allow"]) == (405, "GET, HEAD")
+
+
 @pytest.mark.parametrize("host", ["localhost:50080", "127.0.0.1", "[::1]:80"])
 async def test_this_machine_may_be_called_by_any_of_its_names(cluster: Cluster, host: str) -> None:
     assert (await get(cluster, "/?from=here", host))[0] == 200

@@ -13,15 +13,21 @@ from hypothesis import strategies as st
 
 from specsplit.clock import ManualClock
 from specsplit.errors import Exhausted
+from specsplit.membership import Register
 from specsplit.observe import Tracing
 from specsplit.requests import Done, GenerateRequest, TextPrompt
 from specsplit.sessions import Finished, Tokens
-from specsplit.values import FinishReason, SpeculationStatistics, TraceScope, Usage
-from specsplit_coordinator.request_log import ENDED_KEPT, QUEUED, LoggedRequest, RequestLog, Totals
+from specsplit.values import FinishReason, ModelInfo, SpeculationStatistics, TraceScope, Usage, Vocabulary
+from specsplit_coordinator.breaker import Breaker
+from specsplit_coordinator.request_log import ENDED_KEPT, QUEUED, REFUSED_KEPT, LoggedRequest, RequestLog, Totals
+from specsplit_coordinator.seat import Seat
 
 ASKED = GenerateRequest(TextPrompt("x"), "mine")
 USAGE = Usage(1, 6)
 STOP = FinishReason.STOP
+
+
+SEAT = Seat(Register("v1", "127.0.0.1:9", ModelInfo("toy", Vocabulary(512), 512), 4), 0.0, Breaker(ManualClock()))
 
 
 class Heard:
@@ -94,15 +100,31 @@ def test_what_does_not_finish_ends_with_the_status_that_its_caller_sees(
     assert heard.ends == [(code.name.lower(), 0.0)]
 
 
+def pass_by(log: RequestLog, ran: bool) -> int:
+    """Follow a request that ran, or was refused, to its end; gives its number."""
+    with log.follow(ASKED, lambda: None) as request:
+        request.choices[0].verifier = SEAT if ran else None
+    return request.number
+
+
 def test_of_those_that_ended_the_last_are_known_latest_first() -> None:
     log = Heard().log
     with log.follow(ASKED, lambda: None) as first:
         for _ in range(ENDED_KEPT + 2):
-            with log.follow(ASKED, lambda: None):
-                pass
+            pass_by(log, ran=True)
         numbers = [request.number for request in log.requests]
         assert numbers == [first.number, *range(ENDED_KEPT + 3, 3, -1)]
     assert log.find(2) is None
+
+
+@given(ran=st.lists(st.booleans(), max_size=40))
+def test_requests_that_never_ran_push_none_out_that_did_and_the_other_way_round(ran: list[bool]) -> None:
+    log = Heard().log
+    numbers = [(pass_by(log, each), each) for each in ran]
+    did = [number for number, each in numbers if each][::-1][:ENDED_KEPT]
+    did_not = [number for number, each in numbers if not each][::-1][:REFUSED_KEPT]
+    assert [request.number for request in log.requests] == did + did_not
+    assert [request.refused for request in log.requests] == [False] * len(did) + [True] * len(did_not)
 
 
 def test_the_choices_of_a_request_are_one_request_whose_tokens_add_up() -> None:

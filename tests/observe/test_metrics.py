@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from urllib.request import Request, urlopen
 
 import pytest
@@ -168,6 +170,37 @@ async def test_a_scraper_that_does_not_know_openmetrics_gets_the_older_text() ->
         newer, _ = await asyncio.to_thread(fetch, bound, OPENMETRICS)
     assert kind.startswith("text/plain") and newer.startswith("application/openmetrics-text")
     assert "specsplit_steps" in {family.name for family in older_text(text)}
+
+
+def ask(bound: str, method: str, path: str) -> tuple[int, dict[str, str], bytes]:
+    connection = HTTPConnection(bound, timeout=10)
+    with closing(connection):
+        connection.request(method, path)
+        reply = connection.getresponse()
+        return reply.status, dict(reply.getheaders()), reply.read()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/metrics", 200),
+        ("GET", "/metrics?from=here", 200),
+        ("HEAD", "/metrics", 200),
+        ("GET", "/", 404),
+        ("HEAD", "/", 404),
+        ("GET", "/metrics/", 404),
+        ("GET", "/favicon.ico", 404),
+        ("POST", "/other", 404),
+        ("POST", "/metrics", 405),
+        ("OPTIONS", "/metrics", 405),
+    ],
+)
+async def test_metrics_are_at_their_path_alone_and_can_only_be_read(method: str, path: str, status: int) -> None:
+    with expose(VerifierMetrics(on=True), "127.0.0.1:0") as bound:
+        found, headers, body = await asyncio.to_thread(ask, bound, method, path)
+    assert (found, headers.get("Allow")) == (status, "GET, HEAD" if status == 405 else None)
+    assert int(headers["Content-Length"]) > 0 and (method == "HEAD") == (body == b"")
+    assert status == 200 or method == "HEAD" or body.endswith(b"\n")
 
 
 async def test_metrics_that_are_off_listen_nowhere_and_count_no_steps() -> None:

@@ -4,7 +4,7 @@
     GET /cluster.json  the cluster as it is now
     GET /watch/NUMBER  the speculation of one request, as server-sent events, until it ends
 
-Read only, one request per connection, nothing from elsewhere.
+Read only, one request per connection, nothing from elsewhere. HEAD is answered as GET, without the body.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ HEAD_TIMEOUT_S = 10.0
 """A connection on which no whole request has come after this time is closed."""
 QUIET_S = 15.0
 """After so long without a snapshot a line without meaning is sent, so that a reader that is gone is noticed."""
+METHODS = ("GET", "HEAD")
 STOP_S = 0.1
 """How long `stop` lets an answer finish."""
 HEADERS = {
@@ -122,8 +123,8 @@ class PageServer:
         return self._refusal(request) or await handler(request)
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        if request.method != "GET":
-            return _sentence(405, "there is nothing here but to look at: GET")
+        if request.method not in METHODS:
+            return _sentence(405, "there is nothing here but to look at: GET", Allow=", ".join(METHODS))
         if not self._is_for_us(request.headers.get("Host", "")):
             return _sentence(403, "asked under a name that is not this machine's; open the page as localhost")
         if self._connections > MAX_CONNECTIONS:
@@ -157,6 +158,8 @@ class PageServer:
         response = _closing(web.StreamResponse(headers={"Content-Type": "text/event-stream"}))
         async with aclosing(snapshots), aclosing(_until_end(snapshots)) as lines:
             await response.prepare(request)
+            if request.method == "HEAD":
+                return response
             async for line in lines:
                 await response.write(line)
         return response
@@ -209,9 +212,9 @@ async def _next(snapshots: AsyncGenerator[Snapshot, None]) -> Snapshot | None:
         return sentence(error)
 
 
-def _sentence(status: int, text: str) -> web.Response:
+def _sentence(status: int, text: str, **headers: str) -> web.Response:
     """Answer with a sentence for people."""
-    return _closing(web.Response(status=status, text=f"{text}\n"))
+    return _closing(web.Response(status=status, text=f"{text}\n", headers=headers))
 
 
 def _closing(response: AnyResponse) -> AnyResponse:

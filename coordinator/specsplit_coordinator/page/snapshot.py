@@ -130,6 +130,7 @@ def _request(request: LoggedRequest, now: float) -> dict[str, Any]:
         "id": request.request_id,
         "state": request.state,
         "ended": request.ending is not None,
+        "refused": request.refused,
         "verifier": "" if request.verifier is None else request.verifier.member_id,
         "drafter": "" if request.drafter is None else request.drafter.member_id,
         "prompt_tokens": request.particulars.prompt_tokens,
