@@ -17,8 +17,9 @@ from specsplit.cli.options import ADDRESS
 from specsplit.cli.say import say
 from specsplit.cli.serve import load_settings
 from specsplit.cli.signals import sigterm_as_ctrl_c
-from specsplit.errors import printable
+from specsplit.errors import InvalidRequest, printable
 from specsplit.settings import CoordinatorSettings
+from specsplit.settings.address import is_loopback, split
 
 
 def up(
@@ -66,7 +67,12 @@ def up(
     chosen = choose_drafters(drafter or (), draft_model or (), target)
     layers = _depth(inflate_layers, pocket=model is None)
     # What is wrong with them is said here, not by a child that ends.
-    load_settings(CoordinatorSettings, model=target, listen=listen, web_listen=web_listen)
+    try:
+        load_settings(CoordinatorSettings, model=target, listen=listen, web_listen=web_listen)
+    except InvalidRequest:
+        _check_stays_here("--listen", listen)
+        _check_stays_here("--web-listen", web_listen)
+        raise
     # A child sees a pipe, whoever reads at its end.
     readable: dict[str, object] = {"log_format": "text" if sys.stderr.isatty() else "json"}
     cluster = LocalCluster(
@@ -123,6 +129,16 @@ def forward(name: str, line: str) -> None:
     """Write one line of a child's output to stderr, with its name before it."""
     sys.stderr.write(printable(f"{name} | {line}", "\t") + "\n")
     sys.stderr.flush()
+
+
+def _check_stays_here(option: str, address: str) -> None:
+    """Raise InvalidRequest for an address that other machines reach: services have options that make one safe, this command has none."""
+    if address and not is_loopback(split(option, address)[0]):
+        raise InvalidRequest(
+            option,
+            f"{address} can be reached from other machines, and up runs a cluster for this one alone; listen on 127.0.0.1, or start "
+            "each service with specsplit serve, which takes TLS and tokens",
+        )
 
 
 def _print_addresses(cluster: LocalCluster) -> None:

@@ -38,6 +38,7 @@ from specsplit.errors import (
     Unsupported,
     shortened,
 )
+from specsplit.rpc.hints import advised
 
 CODES: Mapping[type[SpecsplitError], grpc.StatusCode] = MappingProxyType(
     {
@@ -129,8 +130,12 @@ def from_rpc_error(error: grpc.RpcError, peer: str = "") -> SpecsplitError:
     if status is None and (failure.code(), failure.details()) in _BROKEN_OFF:
         return Unavailable(f"{peer or 'the other side'}: it ended the call, or the connection broke")
     sentence = shortened(failure.details() or failure.code().name, _MOST_BYTES)
-    if peer and status is None and failure.code() in _TRANSPORT_CODES:
-        sentence = f"{peer}: {sentence}"
+    if status is None:
+        sentence = advised(sentence)
+        if peer and failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return Unsupported(peer, sentence)
+        if peer and failure.code() in _TRANSPORT_CODES:
+            sentence = f"{peer}: {sentence}"
     result = to_error(failure.code(), sentence)
     for detail in status.details if status else ():
         result = _enriched(result, detail)

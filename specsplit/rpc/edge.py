@@ -17,8 +17,9 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 
-from specsplit.errors import SpecsplitError
+from specsplit.errors import SpecsplitError, quoted
 from specsplit.rpc.catalogue import to_status
+from specsplit.rpc.names import CALLED
 from specsplit.rpc.permissions import PERMISSIONS
 from specsplit.wire.reading import Read, intact, request_reader
 
@@ -83,7 +84,7 @@ class Edge(grpc.aio.ServerInterceptor):
         gate, admit = self._gate if own else _always_open, partial(self._admit, path)
         if handler is None:
             asks = admit if path in PERMISSIONS else partial(_let_in, path)
-            return _absent(asks, gate(method)) if own else None
+            return _absent(asks, gate(method), _no_such_call(self._service, service, method)) if own else None
         return _rebuilt(handler, lambda behaviour: self._guard(method, _door(handler, method, gate, admit), behaviour))
 
     def _guard(self, method: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
@@ -169,7 +170,15 @@ class _AllIntact:
         return intact(self._read(await anext(self._requests)))
 
 
-def _absent(admit: Callable[[Context], None], refusal: SpecsplitError | None) -> Any:
+def _no_such_call(here: str, service: str, method: str) -> str:
+    """What a caller is told of a method that a service ("verifier") does not have, with the service that does."""
+    wanted = CALLED.get(service, here)
+    if wanted == here:
+        return f"the {here} that answers here does not know the call {quoted(method)}; it may be of another build"
+    return f"a {here} answers here, and {quoted(method)} is a call to a {wanted}; give the address of one"
+
+
+def _absent(admit: Callable[[Context], None], refusal: SpecsplitError | None, sentence: str) -> Any:
     """The handler of a method that no servicer here has, or has yet."""
 
     async def refuse(request: Any, context: Context) -> None:
@@ -179,7 +188,7 @@ def _absent(admit: Callable[[Context], None], refusal: SpecsplitError | None) ->
             await abort(context, error)
         if refusal is not None:
             await abort(context, refusal)
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, sentence)
 
     return _made("unary_unary", refuse)
 

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 COORDINATOR_SERVICE = "specsplit.v1.CoordinatorService"
 CLUSTER_SERVICE = "specsplit.v1.ClusterService"
 VERIFIER_SERVICE = "specsplit.v1.VerifierService"
 DRAFTER_SERVICE = "specsplit.v1.DrafterService"
+
+CALLED: Mapping[str, str] = MappingProxyType(
+    {
+        COORDINATOR_SERVICE: "coordinator",
+        CLUSTER_SERVICE: "coordinator",
+        VERIFIER_SERVICE: "verifier",
+        DRAFTER_SERVICE: "drafter",
+    }
+)
+"""The process that has each, as sentences call it."""

@@ -98,7 +98,14 @@ def run(*arguments: str) -> int:
         (["up", "--drafter", "ngram", "--draft-model", POCKET], "which no drafter that is asked for needs"),
         (["up", "--drafter", "ngram", "--drafters", "-1"], "--drafters"),
         (["up", "--model", POCKET, "--listen", "nonsense"], "--listen: is 'nonsense', expected host:port"),
-        (["up", "--model", POCKET, "--listen", "0.0.0.0:0"], "--listen: 0.0.0.0:0 can be reached"),
+        (
+            ["up", "--model", POCKET, "--listen", "0.0.0.0:0"],
+            "--listen: 0.0.0.0:0 can be reached from other machines, and up",
+        ),
+        (
+            ["up", "--model", POCKET, "--web-listen", "[::]:0"],
+            "--web-listen: [::]:0 can be reached from other machines, and up",
+        ),
         (["generate", "-p", "x", "--timeout-s=-1"], "--timeout-s"),
         (["demo", "--models", "nowhere"], "--models: there are no target/ and one of eagle3/, multi_layer_eagle/"),
         (["status", "--interval-s", "0"], "--interval-s"),
@@ -121,7 +128,7 @@ def test_an_unknown_name_in_a_settings_file_is_one_line(
     file = tmp_path_factory.mktemp("settings") / "coordinator.toml"
     file.write_text(f'model = "{POCKET}"\nmax_kueue = 3\n')
     assert run("serve", "coordinator", "--config", str(file)) == 2
-    assert capsys.readouterr().err == "specsplit: max_kueue: there is no such setting\n"
+    assert capsys.readouterr().err == f"specsplit: max_kueue in {file}: there is no such setting\n"
 
 
 def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
