@@ -8,7 +8,7 @@ a drafter that adds the same noise to its own logits proposes what the target is
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -23,6 +23,9 @@ _CPU_BLOCK: Final = 2**15
 
 _AHEAD: Final = 16
 """Rows that a cache makes at once, at most: with a small vocabulary it is the calls that cost, and not the numbers."""
+
+ENTRY_BYTES: Final = 256
+"""What it takes to remember where a row is: its entry, and the numbers in that."""
 
 
 class Noise(Protocol):
@@ -50,47 +53,63 @@ def gumbel(seeds: Sequence[int], positions: Sequence[int], vocab_size: int, devi
 
 
 class NoiseCache:
-    """Remembers the noise rows used last: consecutive steps and expansions of a session ask for much the same positions."""
+    """Remembers the noise rows used last: consecutive steps and expansions of a session ask for much the same positions.
+
+    They lie side by side in one block: a tensor of its own for each row leaves holes between them that take more than the numbers.
+    """
 
     def __init__(self, max_bytes: int, source: Noise = gumbel, *, ahead: int = _AHEAD) -> None:
-        """ahead: rows that are made at once at most, of the positions behind those asked for, as far as a block of a CPU holds them."""
+        """max_bytes: what rows may take, ENTRY_BYTES of each included, beyond those of one call.
+
+        ahead: rows that are made at once at most, of the positions behind those asked for, as far as a block of a CPU holds them.
+        """
         self._max_bytes = max_bytes
         self._source = source
         self._ahead = ahead
-        self._rows: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
-        self._kind: tuple[int, torch.device] | None = None
+        self._block = torch.empty(0, 0)
+        """Numbers of the rows, [places, V]."""
+        self._places: OrderedDict[tuple[int, int], int] = OrderedDict()
+        """Where in the block the row of (seed, position) is; that used longest ago first."""
+        self._free: list[int] = []
 
     def __call__(self, seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
         """Give the numbers of `gumbel`. Rows that are asked for several times (nodes of one depth) are made once."""
         self.warm(seeds, positions, vocab_size, device)
-        rows = [self.row(*key) for key in zip(seeds, positions, strict=True)]
-        self._trim({}, vocab_size)
-        return torch.stack(rows) if rows else torch.empty(0, vocab_size, device=device)
+        keys = list(zip(seeds, positions, strict=True))
+        self._use(keys)
+        rows = self._block.index_select(0, self._index(keys))
+        self._shrink()
+        return rows
 
     def has(self, seeds: Sequence[int], positions: Sequence[int]) -> bool:
         """Whether all of these rows are there, of the vocabulary and device that were asked for last."""
-        return all(key in self._rows for key in zip(seeds, positions, strict=True))
+        return all(key in self._places for key in zip(seeds, positions, strict=True))
 
     def row(self, seed: int, position: int) -> Tensor:
-        """One row [V], which is there."""
-        self._rows.move_to_end((seed, position))
-        return self._rows[seed, position]
+        """One row [V], which is there: a view, until rows are made again."""
+        self._places.move_to_end((seed, position))
+        return self._block[self._places[seed, position]]
 
     def warm(self, seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> None:
         """Make the rows that are missing, for a call that is soon to come: all of them are there until rows are made again."""
-        if self._kind != (vocab_size, device):
-            self._rows.clear()
-            self._kind = (vocab_size, device)
+        if (self._block.shape[1], self._block.device) != (vocab_size, device):
+            self._start(vocab_size, device)
         wanted = dict.fromkeys(zip(seeds, positions, strict=True))
-        missing = [key for key in wanted if key not in self._rows]
+        missing = [key for key in wanted if key not in self._places]
         if missing:
-            self._trim(wanted, vocab_size)
+            self._use(key for key in wanted if key in self._places)
             missing += self._soon(missing, vocab_size)
             fresh = self._source(
                 [seed for seed, _ in missing], [position for _, position in missing], vocab_size, device
             )
-            # Rows of their own: a view would keep the whole block alive.
-            self._rows.update(zip(missing, (row.clone() for row in fresh), strict=True))
+            self._find_places(missing, len(wanted))
+            self._block.index_copy_(0, self._index(missing), fresh)
+
+    @torch.inference_mode(False)
+    def _start(self, vocab_size: int, device: torch.device) -> None:
+        self._block = torch.empty(0, vocab_size, device=device)
+        self._places.clear()
+        self._free.clear()
 
     def _soon(self, missing: Sequence[tuple[int, int]], vocab_size: int) -> list[tuple[int, int]]:
         """What is asked for next, if sessions go on as they do."""
@@ -100,15 +119,48 @@ class NoiseCache:
         free_rows = min(_CPU_BLOCK // vocab_size, self._ahead) - len(missing)
         each = max(0, free_rows) // len(last)
         soon = ((seed, position + i) for seed, position in last.items() for i in range(1, each + 1))
-        return [key for key in soon if key not in self._rows]
+        return [key for key in soon if key not in self._places]
 
-    def _trim(self, wanted: Mapping[tuple[int, int], None], vocab_size: int) -> None:
-        """Forget the rows used longest ago that there is no room for, and that are not wanted."""
-        for key in wanted:
-            if key in self._rows:
-                self._rows.move_to_end(key)
-        while len(self._rows) * vocab_size * 4 > self._max_bytes and next(iter(self._rows)) not in wanted:
-            self._rows.popitem(last=False)
+    def _find_places(self, missing: Sequence[tuple[int, int]], wanted: int) -> None:
+        """Give every missing row a place: a free one, a new one, or that of a row used longest ago, but of none of the `wanted` rows."""
+        before = len(self._block)
+        if len(self._free) < len(missing) and before < self._capacity:
+            self._grow(min(self._capacity, max(2 * before, before + len(missing))))
+        while len(self._free) < len(missing) and len(self._places) > wanted:
+            self._free.append(self._places.popitem(last=False)[1])
+        if len(self._free) < len(missing):
+            self._grow(len(self._block) + len(missing) - len(self._free))
+        for key in missing:
+            self._places[key] = self._free.pop()
+
+    @torch.inference_mode(False)  # rows are written into the block in either mode
+    def _shrink(self) -> None:
+        """Forget the rows used longest ago that there is no room for."""
+        if len(self._block) <= self._capacity:
+            return
+        while len(self._places) > self._capacity:
+            self._places.popitem(last=False)
+        self._block = self._block.index_select(0, self._index(list(self._places)))
+        self._places = OrderedDict((key, place) for place, key in enumerate(self._places))
+        self._free.clear()
+
+    @torch.inference_mode(False)
+    def _grow(self, places: int) -> None:
+        block = self._block.new_empty(places, self._block.shape[1])
+        block[: len(self._block)] = self._block
+        self._free += range(len(self._block), places)
+        self._block = block
+
+    @property
+    def _capacity(self) -> int:
+        return self._max_bytes // (4 * self._block.shape[1] + ENTRY_BYTES)
+
+    def _use(self, keys: Iterable[tuple[int, int]]) -> None:
+        for key in keys:
+            self._places.move_to_end(key)
+
+    def _index(self, keys: Sequence[tuple[int, int]]) -> Tensor:
+        return on_device(np.array([self._places[key] for key in keys], dtype=np.int64), self._block.device)
 
 
 def stream_key(seed: int, position: int) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit.sampling import Noise, NoiseCache, gumbel
-from specsplit.sampling.noise import stream_key
+from specsplit.sampling.noise import ENTRY_BYTES, stream_key
 
 CPU = torch.device("cpu")
 SEEDS = st.integers(0, 2**64 - 1)
@@ -90,6 +93,9 @@ def test_no_rows_give_no_noise() -> None:
     assert NoiseCache(1000)([], [], 7, CPU).shape == (0, 7)
 
 
+FOUR_ROWS = 4 * (8 * 4 + ENTRY_BYTES)
+
+
 class Counting:
     """How many rows a cache had to compute, told by wrapping what it calls."""
 
@@ -105,7 +111,7 @@ class Counting:
 
 def test_a_cache_computes_a_row_once_while_it_has_room() -> None:
     counting = Counting()
-    cache: Noise = NoiseCache(max_bytes=4 * 8 * 4, source=counting, ahead=0)  # four rows of eight
+    cache: Noise = NoiseCache(max_bytes=FOUR_ROWS, source=counting, ahead=0)
     assert torch.equal(cache([1, 1, 2], [5, 5, 5], 8, CPU), gumbel([1, 1, 2], [5, 5, 5], 8, CPU))
     assert counting.rows == 2
     assert torch.equal(cache([2, 1, 1], [5, 6, 5], 8, CPU), gumbel([2, 1, 1], [5, 6, 5], 8, CPU))
@@ -119,7 +125,7 @@ def test_a_cache_computes_a_row_once_while_it_has_room() -> None:
 
 def test_rows_of_a_step_that_are_more_than_there_is_room_for_are_made_once() -> None:
     counting = Counting()
-    cache = NoiseCache(max_bytes=4 * 8 * 4, source=counting, ahead=0)
+    cache = NoiseCache(max_bytes=FOUR_ROWS, source=counting, ahead=0)
     seeds, positions = [1] * 6, range(6)
     cache.warm(seeds, positions, 8, CPU)
     assert torch.equal(cache(seeds, positions, 8, CPU), gumbel(seeds, positions, 8, CPU))
@@ -160,3 +166,49 @@ def test_rows_that_are_there_are_not_made_again_in_advance() -> None:
     cache.warm([3], [7], 8, CPU)
     cache.warm([3], [5], 8, CPU)
     assert counting.rows == 4 + 2, "5 and 6; 7 and 8 are there"
+
+
+GROWTH = """
+import sys, torch
+from pathlib import Path
+from specsplit.sampling import NoiseCache
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+torch.set_num_threads(1)
+vocab_size, limit = int(sys.argv[1]), 16 * 2**20
+NoiseCache(limit)([1], [1], vocab_size, torch.device("cpu"))
+before, cache = resident(), NoiseCache(limit)
+for position in range(0, 60_000, 16):
+    cache.warm([7], [position], vocab_size, torch.device("cpu"))
+print((resident() - before) / limit)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="what a process holds is read from Linux's /proc")
+@pytest.mark.parametrize("vocab_size", [8, 97, 2048])
+def test_a_cache_holds_no_more_memory_than_it_may_with_small_vocabularies_too(vocab_size: int) -> None:
+    done = subprocess.run([sys.executable, "-c", GROWTH, str(vocab_size)], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 1.5, "what rows took beside their numbers was 11 to 21 times the limit"
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(0, 4),
+    st.lists(
+        st.tuples(st.booleans(), st.booleans(), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=8))
+    ),
+)
+def test_a_cache_of_any_size_gives_the_noise_whatever_was_asked_before(
+    rows: int, ahead: int, calls: list[tuple[bool, bool, list[tuple[int, int]]]]
+) -> None:
+    cache = NoiseCache(rows * (5 * 4 + ENTRY_BYTES), ahead=ahead)
+    for by_row, inference, keys in calls:
+        seeds, positions = [seed for seed, _ in keys], [position for _, position in keys]
+        with torch.inference_mode(inference):
+            expected = gumbel(seeds, positions, 5, CPU)
+            if by_row:
+                cache.warm(seeds, positions, 5, CPU)
+                assert cache.has(seeds, positions)
+                assert all(torch.equal(cache.row(*key), row) for key, row in zip(keys, expected, strict=True))
+            else:
+                assert torch.equal(cache(seeds, positions, 5, CPU), expected)
