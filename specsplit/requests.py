@@ -9,6 +9,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.splitmix import GOLDEN, draw
 from specsplit.values import (
     FinishReason,
+    NoDrafts,
     PlanChanges,
     Sampling,
     SpeculationStatistics,
@@ -141,6 +142,8 @@ class Done:
     """Member id of the drafter chosen at the start; empty: none."""
     index: int = 0
     """Which choice it is of."""
+    no_drafts: NoDrafts | None = None
+    """Why its steps had no drafts, or hardly any; None: they had some, there was no step, or it is not known."""
 
 
 GenerateEvent = Delta | Done

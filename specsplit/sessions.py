@@ -9,6 +9,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.values import (
     Endpoint,
     FinishReason,
+    NoDrafts,
     Plan,
     PlanChanges,
     Sampling,
@@ -80,6 +81,8 @@ class Finished:
     stop_token: int | None
     usage: Usage
     speculation: SpeculationStatistics
+    no_drafts: NoDrafts | None = None
+    """Why its steps had no drafts, or hardly any; None: they had some, there was no step, or it is not known."""
 
 
 @dataclass(frozen=True)
@@ -116,3 +119,5 @@ class WatchedStep:
     plan: Plan
     speculation: SpeculationStatistics
     """Sums up to and including this step."""
+    no_drafts: NoDrafts | None = None
+    """Why the steps of the session up to this one had no drafts, or hardly any; None: they had some, or it is not known."""

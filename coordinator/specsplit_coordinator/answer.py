@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from specsplit.errors import InvalidRequest
 from specsplit.requests import Delta
 from specsplit.sessions import Finished, Tokens
-from specsplit.values import FinishReason, SpeculationStatistics
+from specsplit.values import FinishReason, NoDrafts, SpeculationStatistics
 from specsplit_coordinator.output import Output
 
 
@@ -38,6 +38,8 @@ class Answer:
         """Sums over all verifiers that it had."""
         self._parts = SpeculationStatistics()
         """Sums of the verifiers that it had before."""
+        self.no_drafts: NoDrafts | None = None
+        """Why its steps had no drafts, as its last verifier has said; None: it has not, or they had some."""
         self._cached: int | None = None
         self.tokens: list[int] = []
         """Received, those that the caller came with included."""
@@ -79,6 +81,8 @@ class Answer:
         if isinstance(event, Tokens):
             self._cached = event.cached_prompt_tokens if self._cached is None else self._cached
             return self._take(event)
+        if not self._parts.drafted:
+            self.no_drafts = event.no_drafts
         self._cached = event.usage.cached_prompt_tokens if self._cached is None else self._cached
         return self.finish(event.reason, event.stop_token)
 

@@ -244,6 +244,7 @@ class Run:
             verifier="" if logged.verifier is None else logged.verifier.member_id,
             drafter="" if logged.drafter is None else logged.drafter.member_id,
             index=logged.index,
+            no_drafts=answer.no_drafts,
         )
 
 

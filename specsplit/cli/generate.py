@@ -116,6 +116,7 @@ def _choice_object(result: Result) -> dict[str, object]:
         "matched_stop": result.done.matched_stop,
         "usage": asdict(result.usage),
         "speculation": speculation,
+        "no_drafts": None if result.no_drafts is None else result.no_drafts.sentence,
         "seed": result.seed,
         "request_id": result.done.request_id,
         "verifier": result.done.verifier,

@@ -92,4 +92,5 @@ def summary(result: Result) -> str:
         f"{did.hits} hits, {did.misses} misses, drafter {done.drafter or 'none'}, "
         f"finish_reason {done.reason.value}, seed {done.seed}"
         f"{cached if usage.cached_prompt_tokens else ''}"
+        f"{'' if result.no_drafts is None else f'; {result.no_drafts.sentence}'}"
     )

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from specsplit.cli.options import ADDRESS, AddressOption, with_transport
-from specsplit.cli.screen import WIDE, Screen
+from specsplit.cli.screen import WIDE, Screen, text
 from specsplit.client import Client
 from specsplit.membership import Cluster, Member, Role
 from specsplit.settings import TransportSettings
@@ -45,7 +45,7 @@ def tables(cluster: Cluster, address: str) -> RenderableType:
     speculating = [member for member in _sorted(cluster) if member.speculation is not None]
     drawn: list[RenderableType] = [table(cluster, address)]
     if speculating:
-        drawn.append(_speculation(speculating))
+        drawn += [_speculation(speculating), *_without_drafts(speculating)]
     if any(member.speculation is not None and member.speculation.drafters for member in speculating):
         drawn.append(_drafters(speculating))
     return Group(*drawn)
@@ -83,6 +83,14 @@ def _speculation(members: list[Member]) -> Table:
         assert report is not None, "the others were left out"
         drawn.add_row(member.member_id, report.adaptive, _plan(member.plan), *_brought(report))
     return drawn
+
+
+def _without_drafts(members: list[Member]) -> list[RenderableType]:
+    """Say of each verifier that drafts nothing why."""
+    told = [
+        (member.member_id, None if member.speculation is None else member.speculation.no_drafts) for member in members
+    ]
+    return [text(f"{name}: {why.sentence}") for name, why in told if why is not None]
 
 
 def _plan(plan: Plan | None) -> str:

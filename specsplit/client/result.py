@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from specsplit.errors import Incompatible, Unavailable
 from specsplit.requests import Delta, Done, GenerateEvent
-from specsplit.values import FinishReason, SpeculationStatistics, TokenLogprob, Usage
+from specsplit.values import FinishReason, NoDrafts, SpeculationStatistics, TokenLogprob, Usage
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class Result:
     @property
     def speculation(self) -> SpeculationStatistics:
         return self.done.speculation
+
+    @property
+    def no_drafts(self) -> NoDrafts | None:
+        """Why its steps had no drafts, or hardly any, in words as `.sentence`; None: they had some, or it is not known."""
+        return self.done.no_drafts
 
     @property
     def seed(self) -> int:

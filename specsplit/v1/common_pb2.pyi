@@ -7,6 +7,19 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class NoDraftsCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NO_DRAFTS_CAUSE_UNSPECIFIED: _ClassVar[NoDraftsCause]
+    NO_DRAFTS_CAUSE_REQUEST: _ClassVar[NoDraftsCause]
+    NO_DRAFTS_CAUSE_PLAN: _ClassVar[NoDraftsCause]
+    NO_DRAFTS_CAUSE_NO_DRAFTER: _ClassVar[NoDraftsCause]
+    NO_DRAFTS_CAUSE_REFUSED: _ClassVar[NoDraftsCause]
+    NO_DRAFTS_CAUSE_RESTING: _ClassVar[NoDraftsCause]
+    NO_DRAFTS_CAUSE_EMPTY: _ClassVar[NoDraftsCause]
+    NO_DRAFTS_CAUSE_LATE: _ClassVar[NoDraftsCause]
+    NO_DRAFTS_CAUSE_PRICE: _ClassVar[NoDraftsCause]
+    NO_DRAFTS_CAUSE_ROOM: _ClassVar[NoDraftsCause]
+
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
@@ -29,6 +42,16 @@ class FeatureFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FEATURE_FORMAT_BFLOAT16: _ClassVar[FeatureFormat]
     FEATURE_FORMAT_FLOAT16: _ClassVar[FeatureFormat]
     FEATURE_FORMAT_FP8_E4M3: _ClassVar[FeatureFormat]
+NO_DRAFTS_CAUSE_UNSPECIFIED: NoDraftsCause
+NO_DRAFTS_CAUSE_REQUEST: NoDraftsCause
+NO_DRAFTS_CAUSE_PLAN: NoDraftsCause
+NO_DRAFTS_CAUSE_NO_DRAFTER: NoDraftsCause
+NO_DRAFTS_CAUSE_REFUSED: NoDraftsCause
+NO_DRAFTS_CAUSE_RESTING: NoDraftsCause
+NO_DRAFTS_CAUSE_EMPTY: NoDraftsCause
+NO_DRAFTS_CAUSE_LATE: NoDraftsCause
+NO_DRAFTS_CAUSE_PRICE: NoDraftsCause
+NO_DRAFTS_CAUSE_ROOM: NoDraftsCause
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
@@ -130,7 +153,7 @@ class DrafterReport(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., sessions: _Optional[int] = ..., steps: _Optional[float] = ..., accepted: _Optional[float] = ..., held_s: _Optional[float] = ..., round_trip_s: _Optional[float] = ..., sampled: bool = ..., movable: _Optional[int] = ...) -> None: ...
 
 class SpeculationReport(_message.Message):
-    __slots__ = ("adaptive", "max_draft_tokens", "launched", "accept_length", "hit_rate", "step_s", "token_s", "estimate", "drafters")
+    __slots__ = ("adaptive", "max_draft_tokens", "launched", "accept_length", "hit_rate", "step_s", "token_s", "estimate", "drafters", "no_drafts")
     ADAPTIVE_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LAUNCHED_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +163,7 @@ class SpeculationReport(_message.Message):
     TOKEN_S_FIELD_NUMBER: _ClassVar[int]
     ESTIMATE_FIELD_NUMBER: _ClassVar[int]
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    NO_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     adaptive: str
     max_draft_tokens: int
     launched: Plan
@@ -149,7 +173,22 @@ class SpeculationReport(_message.Message):
     token_s: float
     estimate: Estimate
     drafters: _containers.RepeatedCompositeFieldContainer[DrafterReport]
-    def __init__(self, adaptive: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., launched: _Optional[_Union[Plan, _Mapping]] = ..., accept_length: _Optional[float] = ..., hit_rate: _Optional[float] = ..., step_s: _Optional[float] = ..., token_s: _Optional[float] = ..., estimate: _Optional[_Union[Estimate, _Mapping]] = ..., drafters: _Optional[_Iterable[_Union[DrafterReport, _Mapping]]] = ...) -> None: ...
+    no_drafts: NoDrafts
+    def __init__(self, adaptive: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., launched: _Optional[_Union[Plan, _Mapping]] = ..., accept_length: _Optional[float] = ..., hit_rate: _Optional[float] = ..., step_s: _Optional[float] = ..., token_s: _Optional[float] = ..., estimate: _Optional[_Union[Estimate, _Mapping]] = ..., drafters: _Optional[_Iterable[_Union[DrafterReport, _Mapping]]] = ..., no_drafts: _Optional[_Union[NoDrafts, _Mapping]] = ...) -> None: ...
+
+class NoDrafts(_message.Message):
+    __slots__ = ("cause", "nodes", "cost_ratio", "tokens", "rarely")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    COST_RATIO_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RARELY_FIELD_NUMBER: _ClassVar[int]
+    cause: NoDraftsCause
+    nodes: int
+    cost_ratio: float
+    tokens: float
+    rarely: bool
+    def __init__(self, cause: _Optional[_Union[NoDraftsCause, str]] = ..., nodes: _Optional[int] = ..., cost_ratio: _Optional[float] = ..., tokens: _Optional[float] = ..., rarely: bool = ...) -> None: ...
 
 class TraceChanges(_message.Message):
     __slots__ = ("level", "ratio", "modules")

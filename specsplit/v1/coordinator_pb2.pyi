@@ -82,7 +82,7 @@ class DeltaEvent(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_correct_drafts: _Optional[int] = ..., logprobs: _Optional[_Union[_common_pb2.Logprobs, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...
 
 class DoneEvent(_message.Message):
-    __slots__ = ("request_id", "reason", "stop_string", "stop_token_id", "usage", "speculation", "seed", "verifier", "drafter", "index")
+    __slots__ = ("request_id", "reason", "stop_string", "stop_token_id", "usage", "speculation", "seed", "verifier", "drafter", "index", "no_drafts")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STOP_STRING_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,7 @@ class DoneEvent(_message.Message):
     VERIFIER_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    NO_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     reason: _common_pb2.FinishReason
     stop_string: str
@@ -103,7 +104,8 @@ class DoneEvent(_message.Message):
     verifier: str
     drafter: str
     index: int
-    def __init__(self, request_id: _Optional[str] = ..., reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_string: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ..., seed: _Optional[int] = ..., verifier: _Optional[str] = ..., drafter: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
+    no_drafts: _common_pb2.NoDrafts
+    def __init__(self, request_id: _Optional[str] = ..., reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_string: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ..., seed: _Optional[int] = ..., verifier: _Optional[str] = ..., drafter: _Optional[str] = ..., index: _Optional[int] = ..., no_drafts: _Optional[_Union[_common_pb2.NoDrafts, _Mapping]] = ...) -> None: ...
 
 class GetModelInfoRequest(_message.Message):
     __slots__ = ()

@@ -26,7 +26,7 @@ from specsplit.v1 import common_pb2 as specsplit_dot_v1_dot_common__pb2
 from specsplit.v1 import drafter_pb2 as specsplit_dot_v1_dot_drafter__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bspecsplit/v1/verifier.proto\x12\x0cspecsplit.v1\x1a\x19specsplit/v1/common.proto\x1a\x1aspecsplit/v1/drafter.proto\"\"\n\x0cWatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"}\n\rWatchResponse\x12(\n\x05grown\x18\x01 \x01(\x0b\x32\x17.specsplit.v1.GrowEventH\x00\x12)\n\x04step\x18\x02 \x01(\x0b\x32\x19.specsplit.v1.WatchedStepH\x00\x12\x0e\n\x06missed\x18\x03 \x01(\rB\x07\n\x05\x65vent\"\xb3\x02\n\x0bWatchedStep\x12\x10\n\x08node_ids\x18\x01 \x03(\x04\x12\x0f\n\x07parents\x18\x02 \x03(\x11\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\r\n\x05\x65\x64ges\x18\r \x03(\x02\x12\x10\n\x08verified\x18\x05 \x03(\x08\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x06 \x03(\r\x12\x16\n\x0e\x62onus_token_id\x18\x07 \x01(\r\x12\x11\n\tcommitted\x18\x08 \x01(\r\x12\x15\n\rroot_position\x18\t \x01(\r\x12\x0f\n\x07\x63ommits\x18\n \x01(\r\x12 \n\x04plan\x18\x0b \x01(\x0b\x32\x12.specsplit.v1.Plan\x12\x38\n\x0bspeculation\x18\x0c \x01(\x0b\x32#.specsplit.v1.SpeculationStatisticsJ\x04\x08\x04\x10\x05R\x06scores\"\xc6\x02\n\rDecodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12(\n\x08sampling\x18\x03 \x01(\x0b\x32\x16.specsplit.v1.Sampling\x12(\n\x08stopping\x18\x04 \x01(\x0b\x32\x16.specsplit.v1.Stopping\x12%\n\x04plan\x18\x05 \x01(\x0b\x32\x12.specsplit.v1.PlanH\x00\x88\x01\x01\x12\x32\n\x07\x64rafter\x18\x06 \x01(\x0b\x32\x1c.specsplit.v1.DrafterAddressH\x01\x88\x01\x01\x12\x15\n\x08logprobs\x18\x07 \x01(\rH\x02\x88\x01\x01\x12\x13\n\x0b\x61ny_drafter\x18\x08 \x01(\x08\x12\x11\n\tcommitted\x18\t \x01(\rB\x07\n\x05_planB\n\n\x08_drafterB\x0b\n\t_logprobs\"s\n\x0e\x44rafterAddress\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x30\n\x08\x66\x65\x61tures\x18\x03 \x01(\x0b\x32\x19.specsplit.v1.FeatureNeedH\x00\x88\x01\x01\x42\x0b\n\t_features\"\xaa\x01\n\x0e\x44\x65\x63odeResponse\x12+\n\x06tokens\x18\x01 \x01(\x0b\x32\x19.specsplit.v1.TokensEventH\x00\x12/\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x1b.specsplit.v1.FinishedEventH\x00\x12\x31\n\tpreempted\x18\x03 \x01(\x0b\x32\x1c.specsplit.v1.PreemptedEventH\x00\x42\x07\n\x05\x65vent\"\xbe\x01\n\x0bTokensEvent\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1a\n\x12num_correct_drafts\x18\x02 \x01(\r\x12\x38\n\x0bspeculation\x18\x03 \x01(\x0b\x32#.specsplit.v1.SpeculationStatistics\x12(\n\x08logprobs\x18\x04 \x01(\x0b\x32\x16.specsplit.v1.Logprobs\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x05 \x01(\r\"\x10\n\x0ePreemptedEvent\"\xc7\x01\n\rFinishedEvent\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.specsplit.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\"\n\x05usage\x18\x03 \x01(\x0b\x32\x13.specsplit.v1.Usage\x12\x38\n\x0bspeculation\x18\x04 \x01(\x0b\x32#.specsplit.v1.SpeculationStatisticsB\x10\n\x0e_stop_token_id2\x9c\x01\n\x0fVerifierService\x12\x45\n\x06\x44\x65\x63ode\x12\x1b.specsplit.v1.DecodeRequest\x1a\x1c.specsplit.v1.DecodeResponse0\x01\x12\x42\n\x05Watch\x12\x1a.specsplit.v1.WatchRequest\x1a\x1b.specsplit.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bspecsplit/v1/verifier.proto\x12\x0cspecsplit.v1\x1a\x19specsplit/v1/common.proto\x1a\x1aspecsplit/v1/drafter.proto\"\"\n\x0cWatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"}\n\rWatchResponse\x12(\n\x05grown\x18\x01 \x01(\x0b\x32\x17.specsplit.v1.GrowEventH\x00\x12)\n\x04step\x18\x02 \x01(\x0b\x32\x19.specsplit.v1.WatchedStepH\x00\x12\x0e\n\x06missed\x18\x03 \x01(\rB\x07\n\x05\x65vent\"\xde\x02\n\x0bWatchedStep\x12\x10\n\x08node_ids\x18\x01 \x03(\x04\x12\x0f\n\x07parents\x18\x02 \x03(\x11\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\r\n\x05\x65\x64ges\x18\r \x03(\x02\x12\x10\n\x08verified\x18\x05 \x03(\x08\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x06 \x03(\r\x12\x16\n\x0e\x62onus_token_id\x18\x07 \x01(\r\x12\x11\n\tcommitted\x18\x08 \x01(\r\x12\x15\n\rroot_position\x18\t \x01(\r\x12\x0f\n\x07\x63ommits\x18\n \x01(\r\x12 \n\x04plan\x18\x0b \x01(\x0b\x32\x12.specsplit.v1.Plan\x12\x38\n\x0bspeculation\x18\x0c \x01(\x0b\x32#.specsplit.v1.SpeculationStatistics\x12)\n\tno_drafts\x18\x0e \x01(\x0b\x32\x16.specsplit.v1.NoDraftsJ\x04\x08\x04\x10\x05R\x06scores\"\xc6\x02\n\rDecodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12(\n\x08sampling\x18\x03 \x01(\x0b\x32\x16.specsplit.v1.Sampling\x12(\n\x08stopping\x18\x04 \x01(\x0b\x32\x16.specsplit.v1.Stopping\x12%\n\x04plan\x18\x05 \x01(\x0b\x32\x12.specsplit.v1.PlanH\x00\x88\x01\x01\x12\x32\n\x07\x64rafter\x18\x06 \x01(\x0b\x32\x1c.specsplit.v1.DrafterAddressH\x01\x88\x01\x01\x12\x15\n\x08logprobs\x18\x07 \x01(\rH\x02\x88\x01\x01\x12\x13\n\x0b\x61ny_drafter\x18\x08 \x01(\x08\x12\x11\n\tcommitted\x18\t \x01(\rB\x07\n\x05_planB\n\n\x08_drafterB\x0b\n\t_logprobs\"s\n\x0e\x44rafterAddress\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x30\n\x08\x66\x65\x61tures\x18\x03 \x01(\x0b\x32\x19.specsplit.v1.FeatureNeedH\x00\x88\x01\x01\x42\x0b\n\t_features\"\xaa\x01\n\x0e\x44\x65\x63odeResponse\x12+\n\x06tokens\x18\x01 \x01(\x0b\x32\x19.specsplit.v1.TokensEventH\x00\x12/\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x1b.specsplit.v1.FinishedEventH\x00\x12\x31\n\tpreempted\x18\x03 \x01(\x0b\x32\x1c.specsplit.v1.PreemptedEventH\x00\x42\x07\n\x05\x65vent\"\xbe\x01\n\x0bTokensEvent\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1a\n\x12num_correct_drafts\x18\x02 \x01(\r\x12\x38\n\x0bspeculation\x18\x03 \x01(\x0b\x32#.specsplit.v1.SpeculationStatistics\x12(\n\x08logprobs\x18\x04 \x01(\x0b\x32\x16.specsplit.v1.Logprobs\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x05 \x01(\r\"\x10\n\x0ePreemptedEvent\"\xf2\x01\n\rFinishedEvent\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.specsplit.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\"\n\x05usage\x18\x03 \x01(\x0b\x32\x13.specsplit.v1.Usage\x12\x38\n\x0bspeculation\x18\x04 \x01(\x0b\x32#.specsplit.v1.SpeculationStatistics\x12)\n\tno_drafts\x18\x05 \x01(\x0b\x32\x16.specsplit.v1.NoDraftsB\x10\n\x0e_stop_token_id2\x9c\x01\n\x0fVerifierService\x12\x45\n\x06\x44\x65\x63ode\x12\x1b.specsplit.v1.DecodeRequest\x1a\x1c.specsplit.v1.DecodeResponse0\x01\x12\x42\n\x05Watch\x12\x1a.specsplit.v1.WatchRequest\x1a\x1b.specsplit.v1.WatchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,19 +38,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHRESPONSE']._serialized_start=136
   _globals['_WATCHRESPONSE']._serialized_end=261
   _globals['_WATCHEDSTEP']._serialized_start=264
-  _globals['_WATCHEDSTEP']._serialized_end=571
-  _globals['_DECODEREQUEST']._serialized_start=574
-  _globals['_DECODEREQUEST']._serialized_end=900
-  _globals['_DRAFTERADDRESS']._serialized_start=902
-  _globals['_DRAFTERADDRESS']._serialized_end=1017
-  _globals['_DECODERESPONSE']._serialized_start=1020
-  _globals['_DECODERESPONSE']._serialized_end=1190
-  _globals['_TOKENSEVENT']._serialized_start=1193
-  _globals['_TOKENSEVENT']._serialized_end=1383
-  _globals['_PREEMPTEDEVENT']._serialized_start=1385
-  _globals['_PREEMPTEDEVENT']._serialized_end=1401
-  _globals['_FINISHEDEVENT']._serialized_start=1404
-  _globals['_FINISHEDEVENT']._serialized_end=1603
-  _globals['_VERIFIERSERVICE']._serialized_start=1606
-  _globals['_VERIFIERSERVICE']._serialized_end=1762
+  _globals['_WATCHEDSTEP']._serialized_end=614
+  _globals['_DECODEREQUEST']._serialized_start=617
+  _globals['_DECODEREQUEST']._serialized_end=943
+  _globals['_DRAFTERADDRESS']._serialized_start=945
+  _globals['_DRAFTERADDRESS']._serialized_end=1060
+  _globals['_DECODERESPONSE']._serialized_start=1063
+  _globals['_DECODERESPONSE']._serialized_end=1233
+  _globals['_TOKENSEVENT']._serialized_start=1236
+  _globals['_TOKENSEVENT']._serialized_end=1426
+  _globals['_PREEMPTEDEVENT']._serialized_start=1428
+  _globals['_PREEMPTEDEVENT']._serialized_end=1444
+  _globals['_FINISHEDEVENT']._serialized_start=1447
+  _globals['_FINISHEDEVENT']._serialized_end=1689
+  _globals['_VERIFIERSERVICE']._serialized_start=1692
+  _globals['_VERIFIERSERVICE']._serialized_end=1848
 # @@protoc_insertion_point(module_scope)

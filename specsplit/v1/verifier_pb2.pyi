@@ -25,7 +25,7 @@ class WatchResponse(_message.Message):
     def __init__(self, grown: _Optional[_Union[_drafter_pb2.GrowEvent, _Mapping]] = ..., step: _Optional[_Union[WatchedStep, _Mapping]] = ..., missed: _Optional[int] = ...) -> None: ...
 
 class WatchedStep(_message.Message):
-    __slots__ = ("node_ids", "parents", "token_ids", "edges", "verified", "accepted", "bonus_token_id", "committed", "root_position", "commits", "plan", "speculation")
+    __slots__ = ("node_ids", "parents", "token_ids", "edges", "verified", "accepted", "bonus_token_id", "committed", "root_position", "commits", "plan", "speculation", "no_drafts")
     NODE_IDS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class WatchedStep(_message.Message):
     COMMITS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
+    NO_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     node_ids: _containers.RepeatedScalarFieldContainer[int]
     parents: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -50,7 +51,8 @@ class WatchedStep(_message.Message):
     commits: int
     plan: _common_pb2.Plan
     speculation: _common_pb2.SpeculationStatistics
-    def __init__(self, node_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., edges: _Optional[_Iterable[float]] = ..., verified: _Optional[_Iterable[bool]] = ..., accepted: _Optional[_Iterable[int]] = ..., bonus_token_id: _Optional[int] = ..., committed: _Optional[int] = ..., root_position: _Optional[int] = ..., commits: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ...) -> None: ...
+    no_drafts: _common_pb2.NoDrafts
+    def __init__(self, node_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., edges: _Optional[_Iterable[float]] = ..., verified: _Optional[_Iterable[bool]] = ..., accepted: _Optional[_Iterable[int]] = ..., bonus_token_id: _Optional[int] = ..., committed: _Optional[int] = ..., root_position: _Optional[int] = ..., commits: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ..., no_drafts: _Optional[_Union[_common_pb2.NoDrafts, _Mapping]] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
     __slots__ = ("request_id", "token_ids", "sampling", "stopping", "plan", "drafter", "logprobs", "any_drafter", "committed")
@@ -113,13 +115,15 @@ class PreemptedEvent(_message.Message):
     def __init__(self) -> None: ...
 
 class FinishedEvent(_message.Message):
-    __slots__ = ("reason", "stop_token_id", "usage", "speculation")
+    __slots__ = ("reason", "stop_token_id", "usage", "speculation", "no_drafts")
     REASON_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
+    NO_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     reason: _common_pb2.FinishReason
     stop_token_id: int
     usage: _common_pb2.Usage
     speculation: _common_pb2.SpeculationStatistics
-    def __init__(self, reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_token_id: _Optional[int] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ...) -> None: ...
+    no_drafts: _common_pb2.NoDrafts
+    def __init__(self, reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_token_id: _Optional[int] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ..., no_drafts: _Optional[_Union[_common_pb2.NoDrafts, _Mapping]] = ...) -> None: ...

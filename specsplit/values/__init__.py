@@ -9,6 +9,7 @@ from specsplit.values.adaptive import Adaptive, Estimate
 from specsplit.values.control import AS_SET, Control
 from specsplit.values.logprobs import MAX_LOGPROBS, TokenLogprob, check_logprobs
 from specsplit.values.members import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
+from specsplit.values.no_drafts import NoDrafts, NoDraftsCause
 from specsplit.values.plan import Plan, PlanChanges
 from specsplit.values.reports import DrafterReport, SpeculationReport
 from specsplit.values.sampling import MAX_BIAS, MAX_BIASES, MAX_REPETITION_PENALTY, MAX_TEMPERATURE, Sampling
@@ -36,6 +37,8 @@ __all__ = [
     "Load",
     "Miss",
     "ModelInfo",
+    "NoDrafts",
+    "NoDraftsCause",
     "Plan",
     "PlanChanges",
     "Sampling",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from specsplit.values.adaptive import Estimate
+from specsplit.values.no_drafts import NoDrafts
 from specsplit.values.plan import Plan
 
 
@@ -52,6 +53,8 @@ class SpeculationReport:
     """Why the plan in force is in force, as the controller sees it; None: it has not said."""
     drafters: tuple[DrafterReport, ...] = ()
     """The drafters that sessions have had lately: each once for greedy and once for sampled ones, if it has had both."""
+    no_drafts: NoDrafts | None = None
+    """Why steps had no drafts lately, or hardly any; None: they had some, there was no step, or it is not known."""
 
     @property
     def whole_drafters(self) -> tuple[DrafterReport, ...]:

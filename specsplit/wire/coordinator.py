@@ -21,6 +21,7 @@ from specsplit.v1 import coordinator_pb2 as pb
 from specsplit.values import Control, ModelInfo, Plan, PlanChanges, TraceChanges
 from specsplit.wire import common, groups, speculation
 from specsplit.wire.checks import check
+from specsplit.wire.no_drafts import no_drafts_from_wire, no_drafts_to_wire
 from specsplit.wire.unknown import refuse_unknown
 
 GenerateMessage: TypeAlias = pb.GenerateRequest
@@ -152,6 +153,7 @@ def _done_to_wire(done: Done) -> pb.DoneEvent:
         verifier=done.verifier,
         drafter=done.drafter,
         index=done.index,
+        no_drafts=no_drafts_to_wire(done.no_drafts),
     )
 
 
@@ -171,6 +173,7 @@ def _done_from_wire(message: pb.DoneEvent) -> Done:
         verifier=message.verifier,
         drafter=message.drafter,
         index=message.index,
+        no_drafts=no_drafts_from_wire("done.no_drafts", message.no_drafts),
     )
 
 

@@ -9,6 +9,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.v1 import common_pb2 as pb
 from specsplit.values import Adaptive, Control, DrafterReport, Estimate, Plan, SpeculationReport
 from specsplit.wire import common
+from specsplit.wire.no_drafts import no_drafts_from_wire, no_drafts_to_wire
 
 MOST_ACCEPTED = 256.0
 """Nodes that a step can accept."""
@@ -44,6 +45,7 @@ def report_to_wire(report: SpeculationReport) -> pb.SpeculationReport:
         launched=common.plan_to_wire(report.launched),
         estimate=None if report.estimate is None else pb.Estimate(**asdict(report.estimate)),
         drafters=[pb.DrafterReport(**vars(drafter)) for drafter in report.drafters],
+        no_drafts=no_drafts_to_wire(report.no_drafts),
     )
     return pb.SpeculationReport(**own)
 
@@ -62,6 +64,7 @@ def report_from_wire(message: pb.SpeculationReport) -> SpeculationReport:
         token_s=_measured("token_s", message.token_s),
         estimate=_estimate_from_wire(message.estimate) if message.HasField("estimate") else None,
         drafters=tuple(_drafter_from_wire(drafter) for drafter in message.drafters),
+        no_drafts=no_drafts_from_wire("speculation.no_drafts", message.no_drafts),
     )
 
 

@@ -10,6 +10,7 @@ from specsplit.values import Endpoint
 from specsplit.wire import common
 from specsplit.wire.checks import check
 from specsplit.wire.limits import MAX_TOKENS, check_count
+from specsplit.wire.no_drafts import no_drafts_from_wire, no_drafts_to_wire
 
 
 def endpoint_to_wire(endpoint: Endpoint) -> pb.DrafterAddress:
@@ -86,6 +87,7 @@ def decode_response(event: DecodeEvent) -> pb.DecodeResponse:
             stop_token_id=event.stop_token,
             usage=common.usage_to_wire(event.usage),
             speculation=common.speculation_to_wire(event.speculation),
+            no_drafts=no_drafts_to_wire(event.no_drafts),
         )
     )
 
@@ -114,6 +116,7 @@ def decode_event(message: pb.DecodeResponse) -> DecodeEvent:
                 finished.stop_token_id if finished.HasField("stop_token_id") else None,
                 common.usage_from_wire(finished.usage),
                 common.speculation_from_wire(finished.speculation),
+                no_drafts_from_wire("finished.no_drafts", finished.no_drafts),
             )
         case "preempted":
             return Preempted()

@@ -17,6 +17,7 @@ from specsplit.values import Plan
 from specsplit.wire import common
 from specsplit.wire.checks import check
 from specsplit.wire.drafter import grow_from_wire, grow_to_wire
+from specsplit.wire.no_drafts import no_drafts_from_wire, no_drafts_to_wire
 
 Watched: TypeAlias = Grow | WatchedStep
 """What happened to a speculation. It stands here, since `specsplit.sessions` is imported by clients, which have no trees."""
@@ -97,6 +98,7 @@ def _step_to_wire(step: WatchedStep) -> pb.WatchedStep:
         commits=step.commits,
         plan=common.plan_to_wire(step.plan),
         speculation=common.speculation_to_wire(step.speculation),
+        no_drafts=no_drafts_to_wire(step.no_drafts),
     )
 
 
@@ -117,6 +119,7 @@ def _step_from_wire(message: pb.WatchedStep) -> WatchedStep:
         message.commits,
         common.plan_from_wire(message.plan).over(Plan()),
         common.speculation_from_wire(message.speculation),
+        no_drafts_from_wire("step.no_drafts", message.no_drafts),
     )
 
 

@@ -195,6 +195,7 @@ def test_generate_json_is_one_object(coordinator: Scripted, capsys: pytest.Captu
         "matched_stop": "\n\n",
         "usage": {"prompt_tokens": 3, "completion_tokens": 4, "cached_prompt_tokens": 2},
         "speculation": {"steps": 2, "drafted": 8, "accepted": 2, "hits": 1, "misses": 1, "accept_length": 2.0},
+        "no_drafts": None,
         "seed": 7,
         "request_id": "r1",
         "verifier": "v1",

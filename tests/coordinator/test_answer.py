@@ -12,7 +12,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.sessions import Finished, Tokens
 from specsplit.text.detokenizer import ByteDetokenizer
 from specsplit.text.stop import StopScanner
-from specsplit.values import FinishReason, SpeculationStatistics, Usage
+from specsplit.values import FinishReason, NoDrafts, NoDraftsCause, SpeculationStatistics, Usage
 from specsplit_coordinator.answer import Answer
 from specsplit_coordinator.output import Output
 
@@ -61,6 +61,16 @@ def test_the_sums_of_all_verifiers_are_added_up() -> None:
             of.feed(of.summed(Tokens((97,), 0, SpeculationStatistics(steps=steps, drafted=5 * steps))))
         of.moves()
     assert (of.speculation.steps, of.speculation.drafted, of.tokens) == (6, 30, [97] * 6)
+
+
+def test_why_there_were_no_drafts_is_told_unless_a_verifier_before_had_some() -> None:
+    why = NoDrafts(NoDraftsCause.LATE)
+    for drafted, told in ((0, why), (5, None)):
+        of = answer(())
+        of.feed(of.summed(Tokens((97,), 0, SpeculationStatistics(steps=1, drafted=drafted))))
+        of.moves()
+        of.feed(of.summed(Finished(FinishReason.LENGTH, None, Usage(1, 1), SpeculationStatistics(steps=9), why)))
+        assert of.no_drafts == told
 
 
 def test_more_than_the_answer_can_have_is_refused() -> None:

@@ -15,7 +15,17 @@ import pytest
 from specsplit.errors import InvalidRequest
 from specsplit.membership import GroupRank, Register, WaveReport
 from specsplit.settings import CoordinatorSettings
-from specsplit.values import Adaptive, Control, DrafterKind, Estimate, ModelInfo, PlanChanges, SpeculationReport
+from specsplit.values import (
+    Adaptive,
+    Control,
+    DrafterKind,
+    Estimate,
+    ModelInfo,
+    NoDrafts,
+    NoDraftsCause,
+    PlanChanges,
+    SpeculationReport,
+)
 from specsplit_coordinator.page import server
 
 from .conftest import POCKET
@@ -79,6 +89,7 @@ async def test_the_cluster_is_told_as_it_is(cluster: Cluster, say: Say) -> None:
     cluster.coordinator.orders.change_plan(PlanChanges(num_steps=2), Control(Adaptive.GOODPUT))
     (seat,) = cluster.coordinator.registry.verifiers
     told = SpeculationReport("goodput", 32, estimate=Estimate(2.5, 0.02, 1e-4, 120, 100), accept_length=2.4)
+    told = replace(told, no_drafts=NoDrafts(NoDraftsCause.LATE))
     seat.report = replace(seat.report, speculation=told)
     now = await state(cluster)
     (verifier,), (drafter,), (request,) = now["verifiers"], now["drafters"], now["requests"]
@@ -90,7 +101,10 @@ async def test_the_cluster_is_told_as_it_is(cluster: Cluster, say: Say) -> None:
     assert verifier["group"] is None
     assert now["plan_changes"] == {"num_steps": 2, "adaptive": "goodput"}
     told = {"adaptive": "goodput", "max_draft_tokens": 32, "accept_length": 2.4, "hit_rate": 0.0}
-    assert verifier["speculation"] == told | {"estimate": {"rate": 120, "static_rate": 100}}
+    assert verifier["speculation"] == told | {
+        "estimate": {"rate": 120, "static_rate": 100},
+        "no_drafts": NoDrafts(NoDraftsCause.LATE).sentence,
+    }
 
 
 async def test_the_ranks_of_a_group_are_told_with_their_wave_and_what_each_does(cluster: Cluster) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from specsplit.cli.local import LocalCluster
 from specsplit.membership import Member
-from specsplit.values import Adaptive, Control, ModelInfo, PlanChanges, SpeculationReport
+from specsplit.values import Adaptive, Control, ModelInfo, NoDrafts, NoDraftsCause, PlanChanges, SpeculationReport
 
-from .conftest import PACED, as_soon_as, eventually, letters
+from .conftest import PACED, WAITING, as_soon_as, eventually, letters
 
 SETTINGS = PACED | {"num_steps": 3, "num_draft_tokens": 8, "adaptive": "static"}
 
@@ -53,6 +53,23 @@ def test_the_controller_is_switched_while_sessions_run_and_they_go_on(cluster: L
     assert report.max_draft_tokens == 6
     order(cluster, reset=True)
     as_soon_as(lambda: controllers(cluster) == {"verifier-0": "static"})
+
+
+def test_status_and_results_say_why_nothing_is_drafted(cluster: LocalCluster) -> None:
+    with cluster.client() as client:
+        told = client.generate("abc", max_tokens=8, ignore_eos=True, drafter="none").no_drafts
+        assert told is not None and told.sentence == "no drafts: none are asked for"
+        client.set_plan(PlanChanges(num_steps=0))
+        why = NoDrafts(NoDraftsCause.PLAN)
+
+        def heard() -> bool:
+            done = client.generate("abc", max_tokens=300, ignore_eos=True).no_drafts
+            (report,) = reports(cluster).values()
+            return done == why and report.no_drafts is not None and report.no_drafts.cause is why.cause
+
+        as_soon_as(heard)
+        client.set_plan(PlanChanges(), reset=True)
+        as_soon_as(lambda: client.generate("abc", max_tokens=300, ignore_eos=True, plan=WAITING).no_drafts is None)
 
 
 def test_heartbeats_tell_what_speculation_brings_and_what_each_drafter_does(cluster: LocalCluster) -> None:

@@ -26,6 +26,8 @@ from specsplit.values import (
     FinishReason,
     Load,
     ModelInfo,
+    NoDrafts,
+    NoDraftsCause,
     Plan,
     PlanChanges,
     Sampling,
@@ -77,6 +79,7 @@ drafter_reports = st.builds(
     st.booleans(),
     U32,
 )
+no_drafts = st.builds(NoDrafts, st.sampled_from(NoDraftsCause), U32, MEASURED, MEASURED, st.booleans())
 speculation_reports = st.builds(
     SpeculationReport,
     NAME,
@@ -85,6 +88,7 @@ speculation_reports = st.builds(
     *[MEASURED] * 4,
     st.none() | estimates,
     st.lists(drafter_reports, max_size=3).map(tuple),
+    st.none() | no_drafts,
 )
 heartbeats = st.builds(
     membership.Heartbeat,
@@ -156,6 +160,7 @@ dones = st.builds(
     verifier=TEXT,
     drafter=TEXT,
     index=U32,
+    no_drafts=st.none() | no_drafts,
 )
 M = TypeVar("M", bound=Message)
 
@@ -386,6 +391,21 @@ def test_a_report_of_a_controller_that_this_build_does_not_know_is_read_all_the_
     )
     assert isinstance(report, membership.Heartbeat)
     assert report.speculation == SpeculationReport("oracle")
+
+
+@pytest.mark.parametrize("field", ["cost_ratio", "tokens"])
+@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
+def test_a_reason_for_no_drafts_with_numbers_that_nothing_measures_is_refused(field: str, value: float) -> None:
+    told = {"adaptive": "static", "launched": {}, "no_drafts": {"cause": 8, field: value}}
+    with pytest.raises(InvalidRequest, match=f"speculation.no_drafts.{field}: is"):
+        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": told}))
+
+
+def test_a_reason_for_no_drafts_that_this_build_does_not_know_counts_as_none() -> None:
+    for cause in (0, 99):
+        told = {"adaptive": "static", "launched": {}, "no_drafts": {"cause": cause, "nodes": 3}}
+        report = cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": told}))
+        assert isinstance(report, membership.Heartbeat) and report.speculation == SpeculationReport("static")
 
 
 NGRAM = common_pb2.DrafterInfo(kind=common_pb2.DRAFTER_KIND_NGRAM)

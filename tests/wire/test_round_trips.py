@@ -21,6 +21,8 @@ from specsplit.values import (
     FinishReason,
     Load,
     ModelInfo,
+    NoDrafts,
+    NoDraftsCause,
     Plan,
     PlanChanges,
     Sampling,
@@ -154,6 +156,9 @@ def test_decode_responses_round_trip(
         Tokens(ids, 0, sums, logprobs),
         Preempted(),
         Finished(reason, stop, Usage(n, n // 2, n // 3), sums),
+        Finished(
+            reason, stop, Usage(n, n // 2, n // 3), sums, NoDrafts(NoDraftsCause.PRICE, n, 1.5, 1.25, rarely=True)
+        ),
     ):
         data = verifier.decode_response(event).SerializeToString()
         assert verifier.decode_event(verifier_pb2.DecodeResponse.FromString(data)) == event

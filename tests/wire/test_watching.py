@@ -13,7 +13,7 @@ from specsplit.sessions import WatchedStep
 from specsplit.speculation import Grow
 from specsplit.speculation.mirror import MAX_ID
 from specsplit.v1 import verifier_pb2
-from specsplit.values import Plan, SpeculationStatistics
+from specsplit.values import NoDrafts, NoDraftsCause, Plan, SpeculationStatistics
 from specsplit.wire.watching import watch_event, watch_from_wire, watch_response, watch_to_wire
 
 U32 = st.integers(0, 2**32 - 1)
@@ -47,6 +47,7 @@ def steps(draw: st.DrawFn) -> WatchedStep:
         draw(U32),
         Plan(num_steps=draw(st.integers(0, 64))),
         SpeculationStatistics(draw(U32), draw(U32)),
+        draw(st.none() | st.builds(NoDrafts, st.sampled_from(NoDraftsCause), U32, st.floats(0, 9), st.floats(0, 9))),
     )
 
 

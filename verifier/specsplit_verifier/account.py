@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specsplit.values import Estimate
+from specsplit.values import Estimate, NoDrafts, NoDraftsCause
 from specsplit_verifier.budget import Line, Spending
 from specsplit_verifier.step import StepResult
 
@@ -38,6 +38,8 @@ class Account:
         self.depth, self.nodes = Faded(), Faded()
         """Depth and nodes verified, by session that had a drafter."""
         self._length, self._step_s, self._rate, self._gain = Faded(), Faded(), Faded(), Faded()
+        self.price: NoDrafts | None = None
+        """What nodes would have cost and brought when a step last took none of those that there were; None: that was never so."""
         self._token_s = 0.0
         self._ratio = 1.0
         self._steps = 0
@@ -52,6 +54,8 @@ class Account:
         if chosen.length:  # else it is a step of prompts alone, which shows nothing
             self._token_s = line.token_s
             self._ratio = (launched.length * chosen.seconds) / (chosen.length * launched.seconds)
+            if any(launched.nodes) and not any(chosen.nodes):
+                self.price = _price(chosen, launched)
 
     def stepped(self, result: StepResult) -> None:
         """The step is over."""
@@ -76,3 +80,10 @@ class Account:
         if not rate:
             return None
         return Estimate(self._length.mean, self._step_s.mean, self._token_s, rate, rate * self._gain.mean)
+
+
+def _price(bare: Spending, launched: Spending) -> NoDrafts:
+    """What the nodes of the launched plan cost and bring, by session."""
+    sessions = len(launched.nodes)
+    nodes = max(1, round(sum(launched.nodes) / sessions))
+    return NoDrafts(NoDraftsCause.PRICE, nodes, launched.seconds / bare.seconds, launched.length / sessions)

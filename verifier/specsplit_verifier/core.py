@@ -14,7 +14,7 @@ from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
 from specsplit.records import StepCosts, TurnCosts
 from specsplit.sessions import Finished, Preempted
 from specsplit.speculation import Commit, Draft
-from specsplit.values import Estimate, FinishReason, Load, ModelInfo, Plan
+from specsplit.values import Estimate, FinishReason, Load, ModelInfo, NoDrafts, Plan
 from specsplit_verifier.cost import StepCost
 from specsplit_verifier.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.drafter_pool import DrafterPool
@@ -34,6 +34,7 @@ from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.session import Session, StopRule
 from specsplit_verifier.step import SessionResult, StepInput, StepOutput, StepResult, TreeInput
 from specsplit_verifier.stopwatch import Stopwatch
+from specsplit_verifier.undrafted import LATELY, Undrafted
 
 _log = logging.getLogger(__name__)
 LONGEST_TOLD_S = 1000.0
@@ -58,6 +59,8 @@ class EngineStatistics:
     """What one more token costs in a step, in seconds."""
     prefixes: tuple[int, ...] = ()
     """Marks of pages with which texts begin; see `specsplit.prefix`."""
+    no_drafts: NoDrafts | None = None
+    """Why steps had no drafts lately; None: they had some, or there was no step."""
 
 
 class EngineCore:
@@ -75,6 +78,7 @@ class EngineCore:
         self._sends: Sends = []
         self._steps = 0
         self._plan_switches = 0
+        self._undrafted = Undrafted(LATELY)
         self.stopwatch = Stopwatch(clock)
 
     def statistics(self) -> EngineStatistics:
@@ -98,6 +102,7 @@ class EngineCore:
             drafters=self._drafters.records,
             token_s=planner.cost.token_s,
             prefixes=scheduler.kv.prefixes,
+            no_drafts=planner.no_drafts(self._undrafted),
         )
 
     @property
@@ -228,11 +233,16 @@ class EngineCore:
         drafter = session.drafter
         shown = self._planner.shown(session.plan)
         accepted = output.accepted[tree.session]
-        result = session.commit(tree.draft, accepted, now, watched=watched, shown=shown, heard=tree.heard)
+        result = session.commit(
+            tree.draft, accepted, now, watched=watched, shown=shown, heard=tree.heard, undrafted=tree.undrafted
+        )
+        self._undrafted.step(tree.undrafted)
+        if watched or result.finished is not None:
+            result = replace(result, no_drafts=self._planner.no_drafts(session.tally.undrafted))
         if result.output is not None:
             self._outputs.append((session.id, result.output))
         if result.finished is not None:
-            self._outputs.append((session.id, result.finished))
+            self._outputs.append((session.id, replace(result.finished, no_drafts=result.no_drafts)))
             self._end(session)
         elif (made := result.reroot.commit) is not None and isinstance(drafter, DraftSession):
             told = Commit(made.number, made.deepest, made.tokens, self._drafters.step_us, drafter.mirror.seen)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from specsplit.ranks.lockstep import Agreed
-from specsplit.values import AS_SET, Control, Estimate, Plan, PlanChanges
+from specsplit.values import AS_SET, Control, Estimate, NoDrafts, Plan, PlanChanges
 from specsplit_verifier.adaptive.controller import Controller
 from specsplit_verifier.budget import Spending
 from specsplit_verifier.chooser import StepChooser
@@ -20,6 +20,7 @@ from specsplit_verifier.draft_session import TreeLimits
 from specsplit_verifier.prefill import prompt_chunks, recompute_chunks
 from specsplit_verifier.session import Session
 from specsplit_verifier.step import StepResult
+from specsplit_verifier.undrafted import Undrafted
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,12 @@ class Planner:
     def estimate(self) -> Estimate | None:
         """Why the default plan is in force; None: nothing has been seen yet."""
         return self._controller.estimate()
+
+    def no_drafts(self, undrafted: Undrafted) -> NoDrafts | None:
+        """Why these steps had no drafts; None: they had some."""
+        chooser = self._controller.chooser
+        price = None if chooser is None else chooser.account.price
+        return undrafted.reason(price, planned=chooser is None or not self.default.speculates)
 
     def follow(self, sessions: int) -> bool:
         """Let the controller decide the default plan for a batch of so many sessions; True if that is another one now.

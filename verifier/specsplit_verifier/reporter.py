@@ -48,6 +48,7 @@ class Reporter:
                 for (address, sampled), each in lately.items()
                 if address in self.names
             ),
+            no_drafts=now.no_drafts,
         )
 
 

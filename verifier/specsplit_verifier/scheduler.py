@@ -137,6 +137,7 @@ def _tree(session: Session, draft: Draft) -> TreeInput:
         logprobs=request.logprobs,
         counts=counts,
         heard=session.drafter.heard,
+        undrafted=session.undrafted if len(draft.tokens) == 1 else None,
     )
 
 

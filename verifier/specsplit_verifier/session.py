@@ -10,9 +10,10 @@ from specsplit.model.pages import PageTable
 from specsplit.sampling import TokenCounts
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.speculation import Draft
-from specsplit.values import FinishReason, Plan, SpeculationStatistics, Usage
+from specsplit.values import FinishReason, NoDraftsCause, Plan, SpeculationStatistics, Usage
 from specsplit_verifier.draft_session import DraftSession, NoDrafter, TreeLimits
 from specsplit_verifier.step import Accepted, Reroot, SessionResult
+from specsplit_verifier.undrafted import Undrafted
 
 
 @dataclass(slots=True)
@@ -26,14 +27,17 @@ class Tally:
     misses: int = 0
     tokens: TokenCounts | None = None
     """None: the session has no penalties."""
+    undrafted: Undrafted = field(default_factory=Undrafted)
+    """Its steps by why they had no drafts."""
 
     @property
     def accepted_a_step(self) -> float:
         """Drafts accepted in a step, the mean; infinite before the first."""
         return self.accepted / self.steps if self.steps else math.inf
 
-    def step(self, draft: Draft, path: Sequence[int]) -> None:
-        """A step accepted `path` of a draft, root included."""
+    def step(self, draft: Draft, path: Sequence[int], undrafted: NoDraftsCause | None = None) -> None:
+        """A step accepted `path` of a draft, root included. `undrafted`: why the draft was its root alone."""
+        self.undrafted.step(undrafted)
         self.steps += 1
         self.drafted += len(draft.tokens) - 1
         self.accepted += len(path) - 1
@@ -147,6 +151,33 @@ class Session:
         """The session's drafter, if that is the one at `address`."""
         return self.drafter if isinstance(self.drafter, DraftSession) and self.drafter.address == address else None
 
+    @property
+    def undrafted(self) -> NoDraftsCause:
+        """Why a step takes the root alone, if it does."""
+        wished, drafter = self.request.plan, self.drafter
+        if wished.num_steps == 0 or wished.num_draft_tokens == 1:
+            return NoDraftsCause.REQUEST
+        if isinstance(drafter, NoDrafter):
+            return self._undrafted_alone
+        if not self.plan.speculates:
+            return NoDraftsCause.RESTING
+        if self.tree_limits.num_steps < 1 or self.lookahead_slots <= 1:
+            return NoDraftsCause.ROOM
+        if len(drafter.mirror):
+            return NoDraftsCause.PRICE
+        return NoDraftsCause.EMPTY if drafter.heard else NoDraftsCause.LATE
+
+    @property
+    def _undrafted_alone(self) -> NoDraftsCause:
+        """Why it has no drafter."""
+        request = self.request
+        if request.drafter is None and not request.any_drafter:
+            return NoDraftsCause.REQUEST
+        if not self.plan.speculates:
+            return NoDraftsCause.PLAN
+        refused = request.drafter is not None and not self.drafter.needed
+        return NoDraftsCause.REFUSED if refused else NoDraftsCause.NO_DRAFTER
+
     def take(self, limits: TreeLimits) -> Draft:
         """The tokens this session brings to a step, in flight until `commit`."""
         return self.drafter.take(self.tokens[-1], len(self.tokens) - 1, limits)
@@ -160,15 +191,17 @@ class Session:
         watched: bool = False,
         shown: Plan | None = None,
         heard: bool = True,
+        undrafted: NoDraftsCause | None = None,
     ) -> SessionResult:
         """Commit the accepted path and the bonus, or finish. `watched`: somebody wants to see the speculation as it was.
 
         `shown`: what people are told of its plan, where that is not the plan. `heard`: its drafter had said what it has for the step.
+        `undrafted`: why the draft is its root alone.
         """
         path, drafter = accepted.path, self.drafter
         attached, held_since = len(draft.tokens) > 1 or drafter.attached, drafter.held_since
         tree = drafter.view(draft) if watched else None
-        self.tally.step(draft, path)
+        self.tally.step(draft, path, undrafted)
         kept, reason, stop_token = self.stops.cut(self.generated, accepted.commits(draft))
         self.tokens += kept
         finished, reroot = None, Reroot()

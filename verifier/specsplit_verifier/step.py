@@ -15,7 +15,7 @@ from specsplit.records import SessionStep, StepCosts
 from specsplit.sampling import TokenCounts
 from specsplit.sessions import Finished, Tokens
 from specsplit.speculation import Commit, Draft
-from specsplit.values import Miss, Plan, Sampling, SpeculationStatistics, TokenLogprob
+from specsplit.values import Miss, NoDrafts, NoDraftsCause, Plan, Sampling, SpeculationStatistics, TokenLogprob
 from specsplit_verifier.feed import Recipe
 
 
@@ -34,6 +34,8 @@ class TreeInput(Row):
     """What its penalties count of the committed tokens; None: it has none. The session's own, which stands still while the step is run."""
     heard: bool = True
     """True if its drafter had said what it has for the step, be it nothing."""
+    undrafted: NoDraftsCause | None = None
+    """Why it brings its root alone; None: it does not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -196,6 +198,8 @@ class SessionResult:
     """What people are told of the plan, where a controller spends less than it; None: the plan."""
     heard: bool = True
     """True if the drafter had said what it has for the step, be it nothing; one that was late says nothing of its worth."""
+    no_drafts: NoDrafts | None = None
+    """Why the steps of the session so far had no drafts, if it is over or somebody watches; None too: they had some."""
 
     @property
     def told(self) -> Plan:

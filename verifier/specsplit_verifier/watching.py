@@ -44,6 +44,7 @@ def watched_step(result: SessionResult, tree: TreeView) -> WatchedStep:
         commit.number if commit else 0,
         result.told,
         result.totals,
+        result.no_drafts,
     )
 
 

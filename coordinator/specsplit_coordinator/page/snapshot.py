@@ -81,6 +81,7 @@ def _speculation(report: SpeculationReport) -> dict[str, Any]:
         "accept_length": round(report.accept_length, 3),
         "hit_rate": round(report.hit_rate, 3),
         "estimate": None if estimate is None else {"rate": estimate.rate, "static_rate": estimate.static_rate},
+        "no_drafts": None if report.no_drafts is None else report.no_drafts.sentence,
     }
 
 

@@ -238,6 +238,7 @@ def _facts(step: WatchedStep) -> Snapshot:
         "committed": step.committed,
         "accept_length": round(step.speculation.accept_length, 3),
         "plan": vars(step.plan),
+        "no_drafts": None if step.no_drafts is None else step.no_drafts.sentence,
     }
 
 

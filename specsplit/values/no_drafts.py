@@ -1,0 +1,72 @@
+"""Why steps verified no drafts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class NoDraftsCause(StrEnum):
+    """What kept drafts out of a step of a session."""
+
+    REQUEST = "request"
+    """The request wants none: no drafter, or a plan without drafts."""
+    PLAN = "plan"
+    """The plan in force has none."""
+    NO_DRAFTER = "no_drafter"
+    """There is no drafter for the session: none that fits is in the cluster, or its own was lost a moment ago."""
+    REFUSED = "refused"
+    """Its drafter has refused it, or was given up for it."""
+    RESTING = "resting"
+    """Its drafter rests, since many steps in a row took nothing of what it had."""
+    EMPTY = "empty"
+    """Its drafter has said that it has nothing for the step."""
+    LATE = "late"
+    """Its drafter had not answered yet, and nobody waited for it any longer."""
+    PRICE = "price"
+    """There were nodes, and none was worth the time that it adds to the step."""
+    ROOM = "room"
+    """The step had no room for a node: the answer was about to end, or the KV pool was full."""
+
+
+_SENTENCES = {
+    NoDraftsCause.REQUEST: "none are asked for",
+    NoDraftsCause.PLAN: "the plan in force has none",
+    NoDraftsCause.NO_DRAFTER: "there is no drafter that fits, or it was lost a moment ago",
+    NoDraftsCause.REFUSED: "the drafter has refused the session or was given up for it, the verifier's log says why",
+    NoDraftsCause.RESTING: "the drafter rests, since nothing of what it had was verified for many steps",
+    NoDraftsCause.EMPTY: "the drafter has nothing to propose",
+    NoDraftsCause.LATE: "the drafter answers later than it pays to wait for",
+    NoDraftsCause.PRICE: "none is worth the time that it adds to a step",
+    NoDraftsCause.ROOM: "there was no room for them in the answer or in the KV pool",
+}
+
+
+@dataclass(frozen=True)
+class NoDrafts:
+    """Why all steps of a session, or of a verifier lately, had no drafts, or all but a few: what most of them had none for.
+
+    The numbers are known for PRICE alone, and not always. They are of a session in a step, the mean where a step has several.
+    """
+
+    cause: NoDraftsCause
+    nodes: int = 0
+    """Nodes that the plan of the settings would verify; 0: the numbers are not known."""
+    cost_ratio: float = 0.0
+    """Seconds of the step with them, over those of the step without."""
+    tokens: float = 0.0
+    """Tokens that the step is expected to commit with them, bonus included; without them it is 1."""
+    rarely: bool = False
+    """True: a few steps had drafts. False: none had."""
+
+    @property
+    def sentence(self) -> str:
+        """The reason in words, without a full stop."""
+        what = "hardly any drafts" if self.rarely else "no drafts"
+        if not self.nodes:
+            return f"{what}: {_SENTENCES[self.cause]}"
+        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
+        return (
+            f"{what}: a step with {nodes} costs {self.cost_ratio:.1f} times one without, "
+            f"and {self.tokens:.1f} tokens are expected"
+        )
