@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +41,9 @@ class Stack:
     def pop(self):
 '''
 """Python source, which the pocket models have learnt to continue."""
+_PAGE = re.compile(r"page on (http://[^/\s]+/)")
+_PAUSE_S = 1.0
+"""Between two generations for those who watch the page."""
 _DRAFTS = ", ".join(f"{name}/" for name in DRAFTS.values())
 
 
@@ -74,6 +79,13 @@ def demo(
             "--inflate-layers", min=0, help="Make the target this deep with layers that change nothing; 0: as it is."
         ),
     ] = POCKET_LAYERS,
+    page: Annotated[
+        bool,
+        typer.Option(
+            "--page",
+            help="Serve the coordinator's page on this machine, print its address, and go on generating until Ctrl-C.",
+        ),
+    ] = False,
 ) -> None:
     """Start three services on this machine, generate with a drafter and without, and compare."""
     folder = models or pocket("--models")
@@ -84,11 +96,14 @@ def demo(
     )
     if inflate_layers:
         console.print(inflation(inflate_layers))
+    places = _Page()
     cluster = LocalCluster(
         folder / TARGET,
         {kind: draft},
         drafters=[kind],
+        coordinator={"web_listen": "127.0.0.1:0"} if page else {},
         verifier={"inflate_layers": inflate_layers} if inflate_layers else {},
+        listener=places.hear,
     )
     wait = console.status("loading models") if console.is_terminal else nullcontext()
     try:
@@ -96,9 +111,16 @@ def demo(
             ending.callback(cluster.stop)
             with wait:
                 cluster.start()
+            if page:
+                console.print(f"The page is at {places.url}")
             with cluster.client() as client:
                 options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
                 _compare(client, console, kind, prompt, options)
+                if page:
+                    console.print(
+                        f"The same prompt is now continued again and again, for {places.url}; Ctrl-C ends it."
+                    )
+                    _go_on(client, kind, prompt, options)
     except KeyboardInterrupt:
         raise typer.Abort from None
 
@@ -117,6 +139,26 @@ def _compare(client: Client, console: Console, kind: DrafterKind, prompt: str, o
     console.print(
         f"The text is identical, token for token; with the drafter it came {drafted.rate / plain.rate:.2f} times as fast."
     )
+
+
+class _Page:
+    """Where the coordinator serves its page, as its log says."""
+
+    def __init__(self) -> None:
+        self.url = ""
+
+    def hear(self, name: str, line: str) -> None:
+        """Take in a line of a service's output."""
+        if found := _PAGE.search(line):
+            self.url = found[1]
+
+
+def _go_on(client: Client, kind: DrafterKind, prompt: str, options: dict[str, float]) -> None:
+    """Generate with one seed after the other, a moment apart, until Ctrl-C, which ends this without a complaint."""
+    with suppress(KeyboardInterrupt):
+        for seed in count(int(options["seed"]) + 1):
+            _generate(client, None, kind, prompt, {**options, "seed": seed})
+            time.sleep(_PAUSE_S)
 
 
 def _generate(client: Client, painter: Painter | None, drafter: str, prompt: str, options: dict[str, float]) -> _Run:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import cast
+from urllib.request import urlopen
 
 import pytest
 
@@ -214,6 +217,28 @@ def test_demo_takes_its_children_down_on_sigterm() -> None:
             assert process.wait(30) == 130
             assert _all_gone(children)  # one that was just being started leaves when its pipe ends, a moment later
             assert "Traceback" not in _said(process)
+        finally:
+            process.kill()
+
+
+def test_demo_with_its_page_goes_on_until_ctrl_c_and_then_ends_without_a_complaint() -> None:
+    command = [sys.executable, "-m", "specsplit", "demo", "--page", "--models", str(POCKET.parent), "--max-tokens", "8"]
+    command += ["--inflate-layers", "0"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        try:
+            lines = list(takewhile(lambda line: "Ctrl-C ends it" not in line, process.stdout))
+            (url,) = (found[1] for line in lines if (found := re.search(r"The page is at (http://\S+/)", line)))
+            with urlopen(f"{url}cluster.json", timeout=10) as answer:
+                assert json.load(answer)["totals"]["requests"] >= 3
+            children = _children_of(process.pid)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+            assert _all_gone(children, 0)
+            assert "Traceback" not in process.stdout.read()
         finally:
             process.kill()
 

@@ -91,6 +91,10 @@ class Tab:
             time.sleep(0.05)
         return value
 
+    def resize(self, width: int, height: int = 1000) -> None:
+        """Give the page so many pixels."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
     def open(self, url: str) -> None:
         self.call("Page.navigate", url=url)
         self.until("document.readyState", lambda state: state == "complete")
@@ -143,9 +147,7 @@ def browsing(width: int = 1280, height: int = 1000) -> Iterator[Tab]:
         )
         try:
             tab = Tab(_first_tab(Path(profile) / "DevToolsActivePort"))
-            tab.call(
-                "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
-            )
+            tab.resize(width, height)
             try:
                 yield tab
             finally:

@@ -8,12 +8,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from specsplit.cli.local import LocalCluster
+from specsplit.errors import SpecsplitError
 from specsplit.membership import Draining, GroupRank, Heartbeat, Register, WaveReport
 from specsplit.rpc import dial_blocking
 from specsplit.v1.cluster_pb2 import JoinRequest
@@ -49,14 +50,14 @@ class Shown:
         return next(found[1] for line in self._lines if (found := re.search(r"page on (http://\S+/)", line)))
 
     @contextmanager
-    def request(self, request_id: str) -> Iterator[None]:
+    def request(self, request_id: str, drafter: str = "standalone") -> Iterator[None]:
         """While in here a request runs."""
         left = threading.Event()
         plan = PlanChanges(num_steps=3, topk=3, num_draft_tokens=6)
 
         def run() -> None:
             with self.cluster.client() as client:
-                for _ in client.stream("abc", request_id=request_id, max_tokens=480, drafter="standalone", plan=plan):
+                for _ in client.stream("abc", request_id=request_id, max_tokens=480, drafter=drafter, plan=plan):
                     if left.is_set():
                         return
 
@@ -86,6 +87,7 @@ def browser() -> Iterator[Tab]:
 def tab(browser: Tab, shown: Shown) -> Iterator[Tab]:
     """The page, opened anew; it must not have complained when the test is over."""
     browser.errors.clear()
+    browser.resize(1280)
     browser.prefer(prefers_color_scheme="light")
     browser.open(shown.url)
     browser.until("document.querySelector('#connection').textContent === 'live'")
@@ -149,32 +151,106 @@ def test_the_ranks_of_a_group_stand_in_one_frame_which_says_what_the_group_and_e
             marks = tab.evaluate(f"{ranks}.map(each => getComputedStyle(each, '::before').content)")
             assert len(set(marks)) == 3, "told apart without colours"
     tab.until(frame, lambda said: "no rank is here" in said)
-    plan = tab.evaluate("document.querySelector('#plan-said').innerText")
+    plan = tab.evaluate("document.querySelector('#drafts-said').innerText")
     assert "tokens a step 16" in plan, "the plan of those who are here, and not of ranks that have left"
     assert tab.evaluate("document.querySelector('#moved').innerText") == "0 failovers · 0 preemptions"
 
 
 def test_the_plan_is_drawn_over_time_and_so_is_what_the_controller_expects_of_it(tab: Tab, shown: Shown) -> None:
-    tab.until("document.querySelector('#plan-said').innerText", lambda text: "tokens a step 16" in text)
+    tab.until("document.querySelector('#drafts-said').innerText", lambda text: "tokens a step 16" in text)
     assert "gives no estimate" in tab.evaluate("document.querySelector('#gain-said').innerText")
     with shown.cluster.client() as client:
         client.set_plan(PlanChanges(num_steps=2), Control(Adaptive.GOODPUT))
     try:
         with shown.request("course"):
-            said = tab.until("document.querySelector('#gain-said').innerText", lambda text: "expected tokens/s" in text)
-            assert "with the plan of the settings" in said and "gain" in said
+            said = tab.until("document.querySelector('#gain-said').innerText", lambda text: "gain " in text)
+            assert "Expected of the plan (tokens/s)" in said and "with the plan of the settings" in said
             tab.until("document.querySelector('#plan').innerText", lambda text: "controller goodput · changed" in text)
-            tab.until("document.querySelector('#plan-said').innerText", lambda text: "depth 2" in text)
+            tab.until("document.querySelector('#drafts-said').innerText", lambda text: "depth 2" in text)
             tab.until(
                 "document.querySelector('[data-member=verifier-0]').innerText", lambda text: "accept length" in text
             )
         depths = tab.evaluate("[...new Set(course.map(each => each.steps))]")
         assert depths.index(5) < depths.index(2), "what was, and what is"
-        path = tab.evaluate("document.querySelector('#plan-course .other').getAttribute('d')")
+        path = tab.evaluate("document.querySelector('#drafts-course .other').getAttribute('d')")
         assert path.startswith("M") and "V" in path
     finally:
         with shown.cluster.client() as client:
             client.set_plan(reset=True)
+
+
+def test_every_plot_has_its_unit_its_scale_and_the_time(tab: Tab) -> None:
+    plots = tab.evaluate(
+        """[...document.querySelectorAll('.plot')].map(plot => [
+          plot.querySelector('.unit').innerText, [...plot.querySelectorAll('.y span')].map(each => each.innerText),
+          [...plot.querySelectorAll('.x span')].map(each => each.innerText)])"""
+    )
+    assert len(plots) == 5
+    for unit, scale, time_axis in plots:
+        assert re.fullmatch(r"\(.+\)", unit)
+        assert [float(each.removesuffix("k")) for each in scale] == sorted(map(float, scale), reverse=True)
+        assert scale[-1] == "0" and time_axis == ["−2 min", "−1 min", "now"]
+
+
+WIDER_THAN_THE_WINDOW = """[...document.querySelectorAll('body *')].filter(each =>
+  !each.closest('svg, .sr, #text') && each.getBoundingClientRect().right > document.documentElement.clientWidth + 1
+).map(each => each.outerHTML.slice(0, 80))"""
+
+
+@pytest.mark.parametrize("width", [320, 768, 1280, 1920])
+def test_nothing_is_wider_than_the_window(tab: Tab, shown: Shown, width: int) -> None:
+    tab.resize(width)
+    with shown.request("a-request-with-quite-a-long-name-of-its-own"):
+        tab.until("document.querySelector('#speculation').dataset.drafts === 'yes' && snapshots.length > 3")
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert tab.evaluate(WIDER_THAN_THE_WINDOW) == []
+
+
+def test_the_tree_takes_no_room_when_nothing_is_drafted_and_the_page_says_why(tab: Tab, shown: Shown) -> None:
+    height = "document.querySelector('#speculation').offsetHeight"
+    idle = tab.until(height)
+    assert idle < 80 and tab.evaluate("document.querySelector('#tree').clientHeight") == 0
+    assert "no request is running" in tab.evaluate("document.querySelector('#no-drafts').innerText")
+    with shown.request("plain", drafter="none"):
+        tab.until("snapshots.length >= CALM_STEPS")
+        assert tab.evaluate(height) == idle
+        assert tab.until("document.querySelector('#no-drafts').innerText", lambda said: "no request" not in said)
+    with shown.request("drafted"):
+        tab.until("document.querySelector('#tree').clientHeight > 200")
+        assert tab.evaluate("document.querySelector('#no-drafts').offsetHeight") == 0
+    with shown.request("plain again", drafter="none"):
+        tab.until(height, lambda pixels: pixels == idle)
+
+
+def test_nothing_jumps_while_a_request_comes_runs_and_ends(tab: Tab, shown: Shown) -> None:
+    places = """[...document.querySelectorAll('.panel, .plot, h2, h3, .axes, .member, #requests tr, #refused tr')].map(each => {
+      const { x, y, width } = each.getBoundingClientRect();
+      return [each.tagName + each.className.replace(/empty|watched/, '').trim(), x, y, width];
+    })"""
+    tab.until("document.querySelectorAll('[data-member]').length >= 4")
+    tab.evaluate(
+        "window.shifts = 0; new PerformanceObserver(list => list.getEntries().forEach(entry => (shifts += entry.value)))"
+        ".observe({ type: 'layout-shift' }); 0"
+    )
+    before = tab.evaluate(places)
+    with shown.request("still"):
+        tab.until("document.querySelector('#requests').innerText.includes('still') && snapshots.length > 8")
+        assert tab.evaluate(places)[: len(before)] == before
+    tab.until("watched.endedAt > 0")
+    assert tab.evaluate(places)[: len(before)] == before
+    assert tab.evaluate("shifts") < 0.01, "less than a hundredth of the window moved"
+
+
+def test_refused_requests_stand_beside_those_that_ran_and_push_none_out(tab: Tab, shown: Shown) -> None:
+    with shown.cluster.client() as client:
+        client.generate("abc", request_id="ran", max_tokens=2)
+        for number in range(12):
+            with suppress(SpecsplitError):
+                client.generate("abc", request_id=f"refused-{number}", max_tokens=10**6)
+    tab.until("document.querySelector('#refused').innerText.includes('refused-11')")
+    ran = tab.evaluate("document.querySelector('#requests').innerText")
+    assert "ran" in ran and "refused" not in ran
+    assert tab.evaluate("document.querySelector('#refused').innerText").count("refused-") == 4
 
 
 def test_the_tree_of_a_request_is_drawn_with_every_kind_of_node(tab: Tab, shown: Shown) -> None:

@@ -30,6 +30,8 @@ from specsplit_coordinator.page.watching import Snapshot, sentence
 
 _log = logging.getLogger(__name__)
 
+SCRIPTS = ("cluster.js", "plots.js", "watching.js", "tree.js", "start.js")
+"""The parts of the page's script, in order."""
 MAX_CONNECTIONS = 64
 HEAD_TIMEOUT_S = 10.0
 """A connection on which no whole request has come after this time is closed."""
@@ -49,12 +51,14 @@ AnyResponse = TypeVar("AnyResponse", bound=web.StreamResponse)
 
 
 class PageFile:
-    """The file, and which of its own scripts and styles a browser may run."""
+    """The page, put together to one file, and which of its own scripts and styles a browser may run."""
 
     @cached_property
     def text(self) -> str:
-        """The text of the file, which is read once."""
-        return resources.files("specsplit_coordinator.page").joinpath("page.html").read_text("utf-8")
+        """The text of the page with its styles and scripts, which are read once."""
+        styles, scripts = _read("page.css"), "\n".join(map(_read, SCRIPTS))
+        text = _read("page.html").replace("<style></style>", f"<style>\n{styles}</style>")
+        return text.replace("<script></script>", f"<script>\n{scripts}</script>")
 
     @cached_property
     def policy(self) -> str:
@@ -163,6 +167,10 @@ class PageServer:
             async for line in lines:
                 await response.write(line)
         return response
+
+
+def _read(name: str) -> str:
+    return resources.files("specsplit_coordinator.page").joinpath(name).read_text("utf-8")
 
 
 def _runner(application: web.Application) -> web.AppRunner:

@@ -1,0 +1,2 @@
+showRequests({ requests: [] }); // the empty rows, which keep the places of those to come
+poll();
