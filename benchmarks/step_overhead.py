@@ -8,6 +8,7 @@ from math import nan
 
 from matplotlib.figure import Figure
 
+from benchmarks import admission
 from benchmarks.context import Context
 from benchmarks.drafter_process import drafter as process_of
 from benchmarks.prompts import held_out
@@ -31,7 +32,7 @@ COLUMNS = {
     "batch": "batch", "controller": "adaptive", "drafter": "drafter", "temperature": "T", "steps": "steps",
     "host_p50_ms": "host p50, ms", "host_p90_ms": "host p90, ms", "aim_ms": "aim for p50, ms", "forward_p50_ms": "forward p50, ms",
     "drafted": "steps with drafts", "drafted_host_p50_ms": "their host p50, ms", "drafted_tokens_p50": "their tokens",
-    "accept_length": "accept_length",
+    "accept_length": "accept_length", "first_ms": "first admission, ms",
 }  # fmt: skip
 
 Cell = tuple[int, str, float]
@@ -67,6 +68,7 @@ def _row(controller: Adaptive, cell: Cell, records: list[StepResult]) -> Row:
         "drafted_host_p50_ms": percentile([each.host_us / 1e3 for each in drafted], 50) if drafted else "",
         "drafted_tokens_p50": percentile([each.tokens for each in drafted], 50) if drafted else "",
         "accept_length": (sum(r.accepted for r in records) + sessions) / max(1, sessions),
+        "first_ms": "",
     }  # fmt: skip
 
 
@@ -131,6 +133,16 @@ def run(context: Context) -> None:
         f"settings, and more steps with drafts. Steps of batch 16 have {PART:.0%} of its sessions at least.",
         "Host time: everything on the engine thread but the forward and waiting for a drafter. "
         "The drafter is another process on the same machine.",
+        "The rows of admission are the scheduler's part of a step alone, while the first of so many requests reads the beginning that the "
+        "others wait for; the first admission is the one that finds them all waiting.",
     ]
     settings: dict[str, object] = {"target": "pocket", "threads": 1, "prompt": PROMPT, "plan": "default"}
-    context.finish("step_overhead", "Host time per step outside the forward", COLUMNS, rows, settings, notes, draw)
+    context.finish(
+        "step_overhead",
+        "Host time per step outside the forward",
+        COLUMNS,
+        [*rows, *admission.rows()],
+        settings,
+        notes,
+        draw,
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +13,18 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from specsplit import prefix
 from specsplit.errors import InvalidRequest
 from specsplit.model.page_tables import RowPages, Slots
 from specsplit.model.pages import PagePool
+from specsplit.prefix import BLOCK, extend
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
 from specsplit.values import Endpoint, ModelInfo, Plan, Sampling, Stopping, Vocabulary
 from specsplit_verifier.draft_session import DraftSession
 from specsplit_verifier.kv_cache_manager import KVCacheManager
 from specsplit_verifier.patience import Patience
+from specsplit_verifier.prefix_cache import PrefixCache
 from specsplit_verifier.scheduler import Scheduler
 from specsplit_verifier.session import Session, StopRule
 from tests.drafter.service_toys import drafter
@@ -39,6 +44,39 @@ def drafted(session: Session) -> Session:
     return session
 
 
+class Checked(KVCacheManager):
+    """Whatever it answers of a session that waits is looked up anew, page by page."""
+
+    def known_anew(self, session: Session) -> list[bytes]:
+        digests: list[bytes] = []
+        extend(digests, session.tokens, self._full(len(session.tokens) - 1), self.pool.page_size)
+        return self._cache.known(digests)
+
+    def awaits_anew(self, session: Session, prefilling: Sequence[Session]) -> bool:
+        page, size = len(self.known_anew(session)), self.pool.page_size
+        if page == self._full(len(session.tokens) - 1):
+            return False
+        return any(
+            self._full(len(other.tokens) - 1) > page
+            and other.tokens[: (page + 1) * size] == session.tokens[: (page + 1) * size]
+            for other in prefilling
+            if other is prefilling[0] or len(other.tokens) - other.kv_length <= len(session.tokens)
+        )
+
+    def awaits(self, session: Session, prefilling: Sequence[Session]) -> bool:
+        told = super().awaits(session, prefilling)
+        assert told == self.awaits_anew(session, prefilling)
+        return told
+
+    def admit(self, session: Session, running: int) -> bool:
+        known = self.known_anew(session)
+        wanted = self.pool.pages_for(len(session.tokens) + session.plan.num_draft_tokens) + running
+        lacking = min(wanted, self.pool.total_pages) - len(known)
+        fits = lacking <= self.free_pages - self._cache.idle(known)
+        assert super().admit(session, running) == fits
+        return fits
+
+
 class Pages(RuleBasedStateMachine):
     """Sessions come, are admitted, step as the engine would have them, end and are cancelled, over a pool that is too small.
 
@@ -47,7 +85,7 @@ class Pages(RuleBasedStateMachine):
 
     @initialize(pages=st.integers(2, 24), page_size=st.sampled_from([1, 4]), cache=st.booleans())
     def begin(self, pages: int, page_size: int, cache: bool) -> None:
-        self.kv = KVCacheManager(PagePool(pages, page_size), prefix_cache=cache)
+        self.kv = Checked(PagePool(pages, page_size), prefix_cache=cache)
         info = ModelInfo("toy", Vocabulary(16), 2048)
         self.scheduler = Scheduler(info, self.kv, max_sessions=4)
         self.content: dict[int, tuple[int, ...]] = {}
@@ -146,6 +184,12 @@ class Pages(RuleBasedStateMachine):
         assert len(self.kv.prefixes) <= sum(holders) - held.total(), "what the cache does not hold is not told of"
 
     @invariant()
+    def what_is_remembered_of_a_session_that_waits_is_so(self) -> None:
+        if hasattr(self, "kv"):
+            for session in self.scheduler.waiting:
+                self.kv.awaits(session, [other for other in self.scheduler.running.values() if other.prefilling])
+
+    @invariant()
     def what_a_session_reads_was_computed_of_its_own_text(self) -> None:
         if not hasattr(self, "kv"):
             return
@@ -164,6 +208,65 @@ class Pages(RuleBasedStateMachine):
 
 
 TestPages = Pages.TestCase
+
+
+class Looked(PrefixCache):
+    """Counts the pages of waiting texts that are looked at."""
+
+    pages = 0
+
+    def first_unknown(self, digests: Sequence[bytes], start: int, stop: int) -> int:
+        found = super().first_unknown(digests, start, stop)
+        self.pages += min(found + 1, stop) - start
+        return found
+
+    def idle(self, digests: Sequence[bytes]) -> int:
+        self.pages += len(digests)
+        return super().idle(digests)
+
+
+def test_a_step_looks_at_new_pages_alone_of_texts_that_wait_and_equal_ones_are_digested_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    digested = 0
+
+    def counted(content: bytes) -> object:
+        nonlocal digested
+        digested += 1
+        return sha256(content)
+
+    monkeypatch.setattr(prefix, "sha256", counted)
+    scheduler = Scheduler(ModelInfo("toy", Vocabulary(16), 9000), manager(8000), max_sessions=64)
+    monkeypatch.setattr(scheduler.kv, "_cache", cache := Looked(scheduler.kv.pool))
+    text, count, chunk = [*range(4000)], 32, 64  # a thousand pages
+    for number in range(count):
+        scheduler.submit(session_of(number, [*text, number], 5, Plan(), scheduler.kv))
+    (first,) = scheduler.admit()
+    assert max(digested, cache.pages) <= count * BLOCK
+    while first.kv_length + chunk < len(text):
+        first.kv_length += chunk
+        cache.pages = 0
+        assert scheduler.admit() == []
+        assert cache.pages <= (count - 1) * (chunk // 4 + 2)
+    assert digested <= 1000 + count * BLOCK, "the last block of each, which is no whole one, is its own"
+    first.kv_length = len(text)
+    assert len(scheduler.admit()) == count - 1
+
+
+def test_a_step_looks_at_no_page_of_a_text_that_still_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = Scheduler(ModelInfo("toy", Vocabulary(16), 9000), manager(120), max_sessions=8)
+    monkeypatch.setattr(scheduler.kv, "_cache", cache := Looked(scheduler.kv.pool))
+    for number, tokens in enumerate([[1] * 201, [2] * 241, [1] * 321]):
+        scheduler.submit(session_of(number, tokens, 5, Plan(num_draft_tokens=1), scheduler.kv))
+        scheduler.admit()
+        if number == 0:
+            scheduler.running[0].kv_length = 200
+            scheduler.kv.share(scheduler.running.values())
+            scheduler.remove(scheduler.running[0])
+    assert [session.id for session in scheduler.waiting] == [2], "its first fifty pages are here, idle"
+    cache.pages = 0
+    assert scheduler.admit() == []
+    assert cache.pages <= 2, "its first unknown page, when it is asked what it awaits, and when it is to be admitted"
 
 
 def manager(pages: int) -> KVCacheManager:

@@ -14,7 +14,7 @@ from typing import Final
 from specsplit.features import Features
 from specsplit.model.page_tables import RowPages
 from specsplit.model.pages import PagePool, PageTable
-from specsplit.prefix import FIRST_PAGES
+from specsplit.prefix import BLOCK, FIRST_PAGES
 from specsplit_verifier.counters import Counters
 from specsplit_verifier.feed import Feed, Recipe, Rows
 from specsplit_verifier.prefix_cache import PrefixCache
@@ -40,6 +40,12 @@ class Prefix:
     """Digests of its full pages, from the front; as many as were asked for."""
     shared: int = 0
     """How many of the full pages, from the front, the prefix cache has, from this session or another."""
+    known: int = 0
+    """The same of a session that waits, when this was last asked."""
+    losses: int = -1
+    """How often the cache had lost pages by then."""
+    idle: tuple[int, int, int] = (0, -1, 0)
+    """How many of the first pages are idle: (pages looked at, changes of idle pages by then, idle ones)."""
 
 
 class KVCacheManager:
@@ -97,29 +103,30 @@ class KVCacheManager:
             return []
         return self._cache.features.last(prefix.digests[: prefix.shared], recipe)
 
-    def awaits(self, session: Session, running: Iterable[Session]) -> bool:
-        """True if the first page that a session lacks is just being computed for another, which is served no later than itself."""
-        full = self._full(len(session.tokens) - 1)
-        digests = self._prefix(session, full).digests[:full]
-        page = len(self._cache.known(digests))
-        if page == full:
+    def awaits(self, session: Session, prefilling: Sequence[Session]) -> bool:
+        """True if the first page that a session lacks is just being computed for another, which is served no later than itself.
+
+        `prefilling`: all running sessions that lack KV before their roots, in order of admission.
+        """
+        page = self._known(session)
+        if page == self._full(len(session.tokens) - 1):
             return False
-        prefilling = [other for other in running if other.prefilling]
         sooner = (o for o in prefilling if o is prefilling[0] or len(o.tokens) - o.kv_length <= len(session.tokens))
         longer = (other for other in sooner if self._full(len(other.tokens) - 1) > page)
-        return any(self._prefix(other, page + 1).digests[page] == digests[page] for other in longer)
+        return any(self._alike(session, other, page) for other in longer)
 
     def admit(self, session: Session, running: int) -> bool:
         """Take the pages of a session's text, if these and room for its first tree are there, and a page for each of `running` beside.
 
         Those may need that page in the very next step, and would preempt the session for it. Pages of an equal beginning are shared.
         """
-        length, full = len(session.tokens), self._full(len(session.tokens) - 1)
-        prefix = self._prefix(session, full)
-        known = self._cache.known(prefix.digests[:full])
+        length, pages = len(session.tokens), self._known(session)
+        prefix = self._prefix(session, pages)
         wanted = self.pool.pages_for(length + session.plan.num_draft_tokens) + running
-        if min(wanted, self.pool.total_pages) - len(known) > self.free_pages - self._cache.idle(known):
+        lacking = min(wanted, self.pool.total_pages) - pages
+        if lacking > self.free_pages or lacking > self.free_pages - self._idle(prefix):
             return False
+        known = prefix.digests[:pages]
         session.table.adopt(self._cache.take(known))
         prefix.shared = len(known)
         session.kv_length = len(known) * self.pool.page_size
@@ -196,11 +203,40 @@ class KVCacheManager:
         return tokens // self.pool.page_size if self._sharing else 0
 
     def _prefix(self, session: Session, pages: int) -> Prefix:
-        """What is known of a session's first pages, with at least so many digests."""
+        """What is known of a session's first pages, with at least so many digests: whole blocks, as far as the text goes."""
         prefix = self._prefixes.setdefault(session.id, Prefix())
         if len(prefix.digests) < pages:
-            self._cache.extend(prefix.digests, session.tokens, pages)
+            blocks = -(-pages // BLOCK) * BLOCK
+            self._cache.extend(prefix.digests, session.tokens, min(blocks, self._full(len(session.tokens))))
         return prefix
+
+    def _known(self, session: Session) -> int:
+        """How many pages of a session's text, from the front, the cache has. What was known last is counted on from there."""
+        full = self._full(len(session.tokens) - 1)
+        prefix = self._prefix(session, min(full, 1))
+        if prefix.losses != self._cache.losses:
+            prefix.known, prefix.losses = 0, self._cache.losses
+        while True:
+            stop = min(full, len(prefix.digests))
+            prefix.known = self._cache.first_unknown(prefix.digests, prefix.known, stop)
+            if prefix.known < stop or stop == full:
+                return prefix.known
+            self._prefix(session, stop + 1)
+
+    def _idle(self, prefix: Prefix) -> int:
+        """How many of the known pages of a text are idle."""
+        pages, changes, _ = prefix.idle
+        if (pages, changes) != (prefix.known, self._cache.idle_changes):
+            count = self._cache.idle(prefix.digests[: prefix.known])
+            prefix.idle = prefix.known, self._cache.idle_changes, count
+        return prefix.idle[2]
+
+    def _alike(self, one: Session, other: Session, page: int) -> bool:
+        """True if two texts are the same up to the end of a page. Only texts that have the same tokens there are looked at in full."""
+        tokens = slice(page * self.pool.page_size, (page + 1) * self.pool.page_size)
+        if one.tokens[tokens] != other.tokens[tokens]:
+            return False
+        return self._prefix(one, page + 1).digests[page] == self._prefix(other, page + 1).digests[page]
 
     def _reserve_roots(self, sessions: Iterable[Session]) -> bool:
         return all(self._reserve(session.table, len(session.tokens)) for session in sessions)

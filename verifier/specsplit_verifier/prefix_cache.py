@@ -35,6 +35,10 @@ class PrefixCache:
         self._pages: dict[bytes, int] = {}
         self._idle: OrderedDict[bytes, int] = OrderedDict()
         """Pages that no session holds, the least recently used first."""
+        self.losses = 0
+        """How often pages that were known have gone; what was counted of known pages before that says nothing."""
+        self.idle_changes = 0
+        """How often pages have become idle, or are so no longer."""
 
     @property
     def idle_pages(self) -> int:
@@ -44,6 +48,13 @@ class PrefixCache:
     def extend(self, digests: list[bytes], tokens: Sequence[int], count: int) -> None:
         """Append to the digests of a text's pages, from the front, until there are `count`."""
         extend(digests, tokens, count, self._pool.page_size, self._salt)
+
+    def first_unknown(self, digests: Sequence[bytes], start: int, stop: int) -> int:
+        """The first page, of those from `start` on, that is not here; `stop` if all before that are."""
+        for page in range(start, stop):
+            if digests[page] not in self._pages:
+                return page
+        return stop
 
     def known(self, digests: Sequence[bytes]) -> list[bytes]:
         """The digests, from the front, whose pages are here."""
@@ -57,6 +68,7 @@ class PrefixCache:
         """A session holds these known pages from now on."""
         pages = np.array([self._pages[digest] for digest in digests], dtype=np.int64)
         self._pool.share(pages)
+        self.idle_changes += 1
         for digest in digests:
             self._idle.pop(digest, None)
         return pages
@@ -80,6 +92,7 @@ class PrefixCache:
 
     def rest(self, digests: Sequence[bytes]) -> None:
         """A session that used these pages has released them: those that nobody else uses are idle, and the last of the text go first."""
+        self.idle_changes += 1
         for digest in reversed(digests):
             page = self._pages.get(digest)
             if page is not None and self._pool.holders(page) == 1:
@@ -92,6 +105,8 @@ class PrefixCache:
 
     def forget(self, digests: Sequence[bytes]) -> None:
         """Nobody finds these pages again."""
+        self.losses += 1
+        self.idle_changes += 1
         for digest in digests:
             self._idle.pop(digest, None)
         self.features.forget(digests)

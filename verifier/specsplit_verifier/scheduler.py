@@ -75,14 +75,17 @@ class Scheduler:
         if not self.waiting or len(self.running) == self._max_sessions:
             return admitted
         self.kv.share(self.running.values())
+        prefilling = [session for session in self.running.values() if session.prefilling]
         for session in list(self.waiting):
-            if self.kv.awaits(session, self.running.values()):
+            if self.kv.awaits(session, prefilling):
                 continue
             if len(self.running) == self._max_sessions or not self.kv.admit(session, len(self.running)):
                 break  # a large session must not starve
             self.waiting.remove(session)
             self.running[session.id] = session
             admitted.append(session)
+            if session.prefilling:
+                prefilling.append(session)
         return admitted
 
     def preempt(self) -> Session:
