@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specsplit.cli.local import Child
 from specsplit.clock import ManualClock, SystemClock
-from specsplit.errors import LoadError, SpecsplitError, Unavailable
+from specsplit.errors import LoadError, Unavailable
 from specsplit.rpc import dial, wait_until_serving
 from specsplit.rpc.health import NOT_SERVING, SERVING
 from specsplit.sessions import DecodeRequest
@@ -87,8 +87,8 @@ async def test_a_session_that_the_target_fails_on_ends_alone(alphabet: Path, poi
         *fine, failed = await asyncio.gather(*innocent, failing, return_exceptions=True)
         after, _ = await decode(verifier, request("a"))
         load = verifier.load()
-    assert isinstance(failed, SpecsplitError)
-    assert str(failed) == "the target failed on this session: OutOfMemoryError: none left for this one"
+    assert isinstance(failed, Unavailable), "a status with which it is placed again"
+    assert str(failed) == "the target failed on this session, twice in a row: OutOfMemoryError: none left for this one"
     for start, written in zip("abc", fine, strict=True):
         assert not isinstance(written, BaseException)
         assert written[0] == [ord("a") + (ord(start) - ord("a") + i) % 26 for i in range(1, 21)]
@@ -115,6 +115,25 @@ async def test_a_step_that_succeeds_in_halves_says_nothing_of_what_steps_cost(al
     assert not any(step.failed for step in steps)
     cold = [step.costs.cold for step in steps if step.costs.tokens == 3]
     assert cold[4] and sum(cold[1:]) == 1, "beside it only the first of its size"
+
+
+@pytest.mark.parametrize("prompt", ["a", "." * 40 + "a"])
+@pytest.mark.parametrize("at", range(1, 6))
+async def test_a_session_that_is_alone_outlives_an_error_that_passes(alphabet: Path, prompt: str, at: int) -> None:
+    seen = 0
+
+    def fails_once(tokens: torch.Tensor) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == at:
+            raise torch.OutOfMemoryError("none left, just now")
+
+    async with verifier_before(alphabet, fails_once) as verifier:
+        steps = recorded(verifier)
+        tokens, _ = await decode(verifier, request(prompt))
+    assert bytes(tokens) == bytes(range(ord("b"), ord("b") + 20)) and seen > at
+    assert not any(step.failed for step in steps)
+    assert steps[at - 1].costs.cold, "its time says nothing of others"
 
 
 async def test_a_target_that_fails_on_nothing_at_all_ends_the_engine(alphabet: Path) -> None:

@@ -126,14 +126,14 @@ class StepOutput:
     features: Sequence[tuple[int, Recipe, Features]] = ()
     """(session, how they were made, features): all of every chunk that wants some, then those of accepted tokens."""
     failed: Mapping[int, SpecsplitError] = field(default_factory=dict[int, SpecsplitError])
-    """By session, why it got nothing; it ends with that."""
+    """By session, why it got nothing; it ends here with that, and may go on elsewhere."""
     no_pick: Sequence[int] = ()
     """Sessions behind whose root the target's logits are no numbers. They are where they were before the step."""
     started: float = 0.0
     """When the forward began, in seconds of the clock."""
     forward_s: float = 0.0
     cold: bool = False
-    """True if the forward says nothing of what others take: it was the first of its size, or was run in halves."""
+    """True if the forward says nothing of what others take: it was the first of its size, or was run again."""
 
     def beside(self, other: StepOutput) -> StepOutput:
         """This, and what came of the rest of the step after it."""

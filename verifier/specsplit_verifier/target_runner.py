@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import NamedTuple
 
 from specsplit.clock import Clock
-from specsplit.errors import RankLost, SpecsplitError
+from specsplit.errors import RankLost, Unavailable
 from specsplit.first_runs import FirstRuns
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import Paced
@@ -57,9 +58,10 @@ class TargetRunner:
     def run(self, step: StepInput) -> StepOutput:
         """Forward, picks, the walk down every tree, the KV of what was accepted to its place, features.
 
-        What fails is tried again in halves, so that a session which fails by itself is the only one to end with that. If all of
-        them do, a trial has to show that it is not the device; raises whatever that raises. In a group each try is a turn of its
-        own, and a turn in which nobody has rows runs nothing. Raises RankLost.
+        What fails is tried again in halves, and what fails by itself once more: it may have been short of memory that another process
+        had. A session that fails then too is the only one to be handed back, and may go on elsewhere. If all of them do, a trial has to
+        show that it is not the device; raises whatever that raises. In a group each try is a turn of its own, and a turn in which
+        nobody has rows runs nothing. Raises RankLost.
         """
         output = self._in_halves(step)
         if output.failed and len(output.failed) == len(step.sessions):
@@ -79,7 +81,7 @@ class TargetRunner:
         return self.lockstep.turn(step.proposal, step.tokens, step.kv_tokens, demand)
 
     def _in_halves(self, step: StepInput) -> StepOutput:
-        started, sessions = self._clock.now(), step.sessions
+        sessions = step.sessions
         try:
             return self._run(step)
         except RankLost:
@@ -87,13 +89,24 @@ class TargetRunner:
         except Exception as error:
             if not sessions:
                 raise
-            if len(sessions) == 1:
-                _log.exception("session %d: the target failed on it, and it ends", sessions[0])
-                why = f"the target failed on this session: {type(error).__name__}: {error}"
-                return StepOutput(failed={sessions[0]: SpecsplitError(why)}, started=started)
-            _log.warning("a step of %d sessions failed and is tried again in halves: %s", len(sessions), error)
+            how = "in halves" if len(sessions) > 1 else "once"
+            _log.warning("a step of sessions %s failed and is tried again %s: %s", sessions, how, error)
+        if len(sessions) == 1:
+            return self._once_more(step)
         half = len(sessions) // 2
         return self._in_halves(step.only(sessions[:half])).beside(self._in_halves(step.only(sessions[half:])))
+
+    def _once_more(self, step: StepInput) -> StepOutput:
+        """Try a step of one session for the last time here."""
+        started, (session,) = self._clock.now(), step.sessions
+        try:
+            return replace(self._run(step), cold=True)
+        except RankLost:
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever it is: logged, and told to the caller)
+            _log.exception("session %d: the target failed on it twice in a row, and it is handed back", session)
+            why = f"the target failed on this session, twice in a row: {type(error).__name__}: {error}"
+            return StepOutput(failed={session: Unavailable(why)}, started=started)
 
     def _run(self, step: StepInput) -> StepOutput:
         accept = self._acceptor.prepare(step)
