@@ -41,7 +41,7 @@ class Prefix:
     shared: int = 0
     """How many of the full pages, from the front, the prefix cache has, from this session or another."""
     known: int = 0
-    """The same of a session that waits, when this was last asked."""
+    """Full pages of a waiting session that others have, as of the last look."""
     losses: int = -1
     """How often the cache had lost pages by then."""
     idle: tuple[int, int, int] = (0, -1, 0)
