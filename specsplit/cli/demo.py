@@ -26,6 +26,8 @@ from specsplit.cli.signals import sigterm_as_ctrl_c
 from specsplit.client import Client, Result, make_request
 from specsplit.errors import InvalidRequest
 from specsplit.values import DrafterKind
+from specsplit.values.bounds import INT32_MAX, UINT32_MAX, UINT64_MAX
+from specsplit.values.sampling import MAX_TEMPERATURE
 
 PROMPT = '''\
 class Stack:
@@ -70,13 +72,22 @@ def demo(
         ),
     ] = None,
     prompt: Annotated[str, typer.Option("--prompt", "-p", metavar="TEXT", help="Python source to continue.")] = PROMPT,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Generated tokens at most.")] = 160,
-    temperature: Annotated[float, typer.Option("--temperature", min=0, help="0 picks the likeliest token.")] = 0.6,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Selects the noise at temperatures above 0.")] = 3,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, max=UINT32_MAX, help="Generated tokens at most.")
+    ] = 160,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0, max=MAX_TEMPERATURE, help="0 picks the likeliest token.")
+    ] = 0.6,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=UINT64_MAX, help="Selects the noise at temperatures above 0.")
+    ] = 3,
     inflate_layers: Annotated[
         int,
         typer.Option(
-            "--inflate-layers", min=0, help="Make the target this deep with layers that change nothing; 0: as it is."
+            "--inflate-layers",
+            min=0,
+            max=INT32_MAX,
+            help="Make the target this deep with layers that change nothing; 0: as it is.",
         ),
     ] = POCKET_LAYERS,
     page: Annotated[

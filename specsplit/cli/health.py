@@ -16,6 +16,7 @@ from specsplit.cli.say import say
 from specsplit.errors import SpecsplitError
 from specsplit.rpc import dial_blocking, health_of_blocking
 from specsplit.settings import TransportSettings
+from specsplit.values.bounds import MOST_SECONDS
 
 SERVING = "SERVING"
 """What a service says that takes calls."""
@@ -30,7 +31,9 @@ def health(
         list[str],
         typer.Argument(metavar="HOST:PORT...", help="Coordinators, verifiers or drafters; the ranks of a group."),
     ],
-    timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.1, help="Time each gets to answer.")] = 3.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout-s", min=0.1, max=MOST_SECONDS, help="Time each gets to answer.")
+    ] = 3.0,
     transport: TransportSettings,
 ) -> None:
     """Ask services whether they take calls: one line each, and exit 0 if all say SERVING, else 1. No token is shown."""

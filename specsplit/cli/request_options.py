@@ -7,6 +7,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from specsplit.cli.drafters import CHOICES
+from specsplit.values.bounds import MOST_SECONDS
 
 
 def _option(flag: str, text: str, metavar: str | None = None) -> object:
@@ -55,7 +56,8 @@ ResumeOption: TypeAlias = Annotated[
     ),
 ]
 TimeoutOption: TypeAlias = Annotated[
-    float | None, typer.Option("--timeout-s", min=0, help="Give up after this many seconds; never if left out.")
+    float | None,
+    typer.Option("--timeout-s", min=0, max=MOST_SECONDS, help="Give up after this many seconds; never if left out."),
 ]
 DrafterOption: TypeAlias = Annotated[
     str | None, _option("--drafter", f"{CHOICES}; the best there is if left out.", "KIND")

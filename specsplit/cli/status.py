@@ -16,6 +16,7 @@ from specsplit.client import Client
 from specsplit.membership import Cluster, Member, Role
 from specsplit.settings import TransportSettings
 from specsplit.values import Estimate, ModelInfo, Plan, SpeculationReport
+from specsplit.values.bounds import MOST_SECONDS
 
 
 @with_transport
@@ -23,7 +24,9 @@ def status(
     *,
     address: AddressOption = ADDRESS,
     once: Annotated[bool, typer.Option("--once", help="Print the table once and exit.")] = False,
-    interval_s: Annotated[float, typer.Option("--interval-s", min=0.1, help="Time between updates.")] = 1.0,
+    interval_s: Annotated[
+        float, typer.Option("--interval-s", min=0.1, max=MOST_SECONDS, help="Time between updates.")
+    ] = 1.0,
     transport: TransportSettings,
 ) -> None:
     """Show the cluster: members, load, requests. Ctrl-C ends it."""

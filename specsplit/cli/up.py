@@ -20,6 +20,8 @@ from specsplit.cli.signals import sigterm_as_ctrl_c
 from specsplit.errors import InvalidRequest, printable
 from specsplit.settings import CoordinatorSettings
 from specsplit.settings.address import is_loopback, split
+from specsplit.values.bounds import INT32_MAX
+from specsplit.wire.limits import MAX_MEMBERS
 
 
 def up(
@@ -35,8 +37,10 @@ def up(
             f"If left out it is looked for beside the target, in {', '.join(DRAFTS.values())}.",
         ),
     ] = None,
-    drafters: Annotated[int, typer.Option("--drafters", min=0, help="How many drafters of each kind.")] = 1,
-    verifiers: Annotated[int, typer.Option("--verifiers", min=1, help="How many verifiers.")] = 1,
+    drafters: Annotated[
+        int, typer.Option("--drafters", min=0, max=MAX_MEMBERS, help="How many drafters of each kind.")
+    ] = 1,
+    verifiers: Annotated[int, typer.Option("--verifiers", min=1, max=MAX_MEMBERS, help="How many verifiers.")] = 1,
     drafter: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,6 +61,7 @@ def up(
         typer.Option(
             "--inflate-layers",
             min=0,
+            max=INT32_MAX,
             help="Make the target this deep with layers that change nothing; 0: as it is. "
             f"If left out: {POCKET_LAYERS} for the pocket target, 0 with --model.",
         ),

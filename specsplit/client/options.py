@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import SupportsFloat, SupportsIndex, TypeAlias, TypedDict, Unpack, cast
@@ -10,6 +9,7 @@ from typing import SupportsFloat, SupportsIndex, TypeAlias, TypedDict, Unpack, c
 from specsplit.errors import InvalidRequest
 from specsplit.requests import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokenPrompt
 from specsplit.values import PlanChanges, Sampling, Stopping
+from specsplit.values.bounds import MOST_SECONDS
 
 Promptable: TypeAlias = str | Sequence[int] | TextPrompt | ChatPrompt | TokenPrompt
 """Text, token ids, or a prompt value (ChatPrompt for a conversation)."""
@@ -109,10 +109,10 @@ def _prompt(prompt: Promptable) -> Prompt:
 
 
 def check_timeout(timeout_s: float | None) -> float | None:
-    """The timeout. Raises InvalidRequest unless it is None or a number of seconds from 0."""
-    if timeout_s is not None and not (_is_number(timeout_s) and 0 <= timeout_s < math.inf):
+    """The timeout. Raises InvalidRequest unless it is None or a number of seconds from 0 to MOST_SECONDS."""
+    if timeout_s is not None and not (_is_number(timeout_s) and 0 <= timeout_s <= MOST_SECONDS):
         raise InvalidRequest(
-            "timeout_s", f"is {_described(timeout_s)}, expected seconds, 0 or more, or None for no limit"
+            "timeout_s", f"is {_described(timeout_s)}, expected seconds, 0 to {MOST_SECONDS:,}, or None for no limit"
         )
     return timeout_s
 

@@ -6,16 +6,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-INT32_MAX = 2**31 - 1
-"""The largest value of gRPC's channel arguments, and within uint32, the type of numbers in our messages."""
-INT64_MAX = 2**63 - 1
-"""The largest number of bytes that an allocation can be asked for."""
+from specsplit.values.bounds import INT32_MAX, INT64_MAX, MOST_SECONDS
 
-Seconds = Annotated[float, Field(le=INT32_MAX // 1000)]
+Seconds = Annotated[float, Field(le=MOST_SECONDS)]
 """Time in seconds: gRPC takes it as an int32 of milliseconds, so 24 days are the most."""
 Milliseconds = Annotated[int, Field(le=INT32_MAX)]
 """Time in whole milliseconds: an int32 in gRPC's channel arguments."""
-Duration = Annotated[float, Field(le=INT32_MAX // 1000)]
+Duration = Annotated[float, Field(le=MOST_SECONDS)]
 """Time in milliseconds or microseconds that a process waits by itself: at most as many of them as Seconds allows."""
 Bytes = Annotated[int, Field(le=INT64_MAX)]
 """Memory in bytes."""

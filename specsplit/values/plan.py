@@ -48,7 +48,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class PlanChanges:
-    """What a request, or an operator, wants different from the verifier's default plan; None leaves a field as it is."""
+    """What a request, or an operator, wants different from the verifier's default plan; None leaves a field as it is.
+
+    Raises InvalidRequest for a value out of range.
+    """
 
     num_steps: int | None = None
     topk: int | None = None
@@ -56,8 +59,11 @@ class PlanChanges:
     wait_budget_us: int | None = None
     draft_ahead: bool | None = None
 
+    def __post_init__(self) -> None:
+        self.over(Plan())
+
     def over(self, default: Plan) -> Plan:
-        """The default with these changes. Raises InvalidRequest for a value out of range."""
+        """The default with these changes."""
         return replace(default, **said(self))
 
     def after(self, earlier: PlanChanges) -> PlanChanges:

@@ -37,7 +37,10 @@ class TraceScope:
 
 @dataclass(frozen=True)
 class TraceChanges:
-    """What an operator wants traced different from a service's own settings; None leaves a field as it is."""
+    """What an operator wants traced different from a service's own settings; None leaves a field as it is.
+
+    Raises InvalidRequest for a value out of range.
+    """
 
     level: int | None = None
     ratio: float | None = None
@@ -46,9 +49,10 @@ class TraceChanges:
 
     def __post_init__(self) -> None:
         require(self.modules != (), "trace_modules", f"is empty, expected some of {', '.join(SERVICES)}")
+        self.over(TraceScope())
 
     def over(self, default: TraceScope) -> TraceScope:
-        """The default with these changes. Raises InvalidRequest for a value out of range."""
+        """The default with these changes."""
         return replace(default, **said(self))
 
     def after(self, earlier: TraceChanges) -> TraceChanges:

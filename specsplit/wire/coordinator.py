@@ -21,6 +21,7 @@ from specsplit.v1 import coordinator_pb2 as pb
 from specsplit.values import Control, ModelInfo, Plan, PlanChanges, TraceChanges
 from specsplit.wire import common, groups, speculation
 from specsplit.wire.checks import check
+from specsplit.wire.misfits import misfit
 from specsplit.wire.no_drafts import no_drafts_from_wire, no_drafts_to_wire
 from specsplit.wire.unknown import refuse_unknown
 
@@ -41,11 +42,14 @@ TracingToldMessage: TypeAlias = pb.SetTracingResponse
 
 
 def generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
-    """The seed is left out unless the request is seeded. Raises InvalidRequest for a number that the wire cannot carry."""
+    """The seed is left out unless the request is seeded.
+
+    Raises InvalidRequest, naming the field, for a number or a text that the wire cannot carry.
+    """
     try:
         return _generate_to_wire(request)
-    except (ValueError, TypeError) as error:  # protobuf's answer to a negative or too large number, or a wrong type
-        raise InvalidRequest("request", str(error)) from error
+    except (ValueError, TypeError) as error:  # protobuf's answer to what it cannot hold, which names no field
+        raise misfit(request, str(error)) from error
 
 
 def _generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:

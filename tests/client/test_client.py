@@ -126,7 +126,7 @@ def test_a_wrong_value_is_refused_before_anything_is_sent(client: Client, coordi
         client.generate("x", logprobs=-1)
     with pytest.raises(InvalidRequest, match=r"logprobs: is 21, expected 0\.\.20 or nothing"):
         client.generate("x", logprobs=21)
-    with pytest.raises(InvalidRequest, match="out of range"):
+    with pytest.raises(InvalidRequest, match="prompt: has -1, expected whole numbers"):
         client.generate([-1])
     assert coordinator.asked == []
 

@@ -173,7 +173,6 @@ async def test_drafter_wishes_that_cannot_be_met_are_refused(cluster: Cluster, s
         ("x", {"stop": [""]}, "stop", "empty string"),
         ("x", {"stop_token_ids": [9999]}, "stopping.stop_token_ids[0]", "is 9999, outside the vocabulary"),
         ("x", {"logit_bias": {9999: 1.0}}, "sampling.logit_bias[9999]", "is outside the vocabulary"),
-        ("x", {"plan": PlanChanges(num_steps=99)}, "plan.num_steps", "is 99"),
     ],
 )
 async def test_a_bad_request_is_refused_by_field_before_a_verifier_is_asked(

@@ -242,5 +242,5 @@ def said(caplog: pytest.LogCaptureFixture, *sentences: str) -> list[dict[str, ob
 async def test_a_change_that_is_no_good_is_refused_by_name(cluster: Cluster) -> None:
     with pytest.raises(InvalidRequest, match=r"plan\.num_draft_tokens: is 0, expected 1\.\.256"):
         await cluster.client.set_plan(PlanChanges(num_draft_tokens=0))
-    with pytest.raises(InvalidRequest, match=r"trace_ratio: is 2\.0"):
+    with pytest.raises(InvalidRequest, match=r"trace_ratio: is 2,"):
         await cluster.client.set_tracing(TraceChanges(ratio=2))

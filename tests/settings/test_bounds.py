@@ -12,9 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from specsplit.rpc.options import channel_options, server_options
 from specsplit.settings import ClientSettings, CoordinatorSettings, DrafterSettings, Settings, VerifierSettings
-from specsplit.settings.units import INT32_MAX
 from specsplit.v1 import cluster_pb2
 from specsplit.values import Plan
+from specsplit.values.bounds import INT32_MAX, MOST_SECONDS
 
 CLASSES: tuple[type[Settings], ...] = (ClientSettings, CoordinatorSettings, DrafterSettings, VerifierSettings)
 OF_PLAN = {field.name for field in fields(Plan)}
@@ -48,7 +48,7 @@ def test_a_number_is_taken_up_to_its_bound_and_refused_beyond(
 
 
 def test_a_channel_takes_the_longest_times_and_largest_messages() -> None:
-    settings = ClientSettings(keepalive_s=2_147_483, connect_timeout_s=2_147_483, max_message_bytes=INT32_MAX)
+    settings = ClientSettings(keepalive_s=MOST_SECONDS, connect_timeout_s=MOST_SECONDS, max_message_bytes=INT32_MAX)
     for options in (channel_options(settings), server_options(settings)):
         assert all(abs(value) <= INT32_MAX for _, value in options)
         grpc.insecure_channel("127.0.0.1:1", options=options).close()

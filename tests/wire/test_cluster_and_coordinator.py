@@ -100,11 +100,16 @@ heartbeats = st.builds(
 )
 reports = registers | ranks | heartbeats | waves | st.just(membership.Draining())
 plan_changes = st.builds(
-    PlanChanges, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | U32, st.none() | st.booleans()
+    PlanChanges,
+    st.none() | st.integers(0, 64),
+    st.none() | st.integers(1, 64),
+    st.none() | st.integers(1, 256),
+    st.none() | st.integers(0, 60_000_000),
+    st.none() | st.booleans(),
 )
 controls = st.builds(Control, st.none() | st.sampled_from(Adaptive), st.none() | st.integers(1, 256))
 modules = st.lists(st.sampled_from(SERVICES), min_size=1, max_size=3).map(tuple)
-trace_changes = st.builds(TraceChanges, st.none() | U32, st.none() | st.floats(0, 1), st.none() | modules)
+trace_changes = st.builds(TraceChanges, st.none() | st.integers(0, 3), st.none() | st.floats(0, 1), st.none() | modules)
 directives = (
     st.builds(membership.Registered, st.integers(1, 2**32 - 1))
     | st.builds(membership.Roster, st.lists(endpoints, max_size=3).map(tuple))
