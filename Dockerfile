@@ -45,7 +45,7 @@ RUN pip --python /opt/specsplit/bin/python install -c constraints.txt -r base.tx
 
 FROM rails AS coordinator
 COPY --from=package /opt/specsplit /opt/specsplit
-ENV SPECSPLIT_COORDINATOR_LISTEN=0.0.0.0:50050
+ENV SPECSPLIT_COORDINATOR_LISTEN=[::]:50050
 EXPOSE 50050
 USER 10001:10001
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 CMD ["specsplit", "health", "127.0.0.1:50050"]
@@ -78,7 +78,7 @@ RUN pip --python /opt/specsplit/bin/python install --no-compile -c constraints.t
 # A member says where the others reach it: unless told, at the name that its container has in the network.
 FROM engine AS verifier
 COPY --from=package /opt/specsplit /opt/specsplit
-ENV SPECSPLIT_VERIFIER_LISTEN=0.0.0.0:50051
+ENV SPECSPLIT_VERIFIER_LISTEN=[::]:50051
 EXPOSE 50051
 USER 10001:10001
 HEALTHCHECK --interval=10s --timeout=10s --start-period=600s --retries=3 CMD ["specsplit", "health", "127.0.0.1:50051"]
@@ -86,7 +86,7 @@ ENTRYPOINT ["/bin/sh", "-c", "export SPECSPLIT_VERIFIER_ADVERTISE=${SPECSPLIT_VE
 
 FROM engine AS drafter
 COPY --from=package /opt/specsplit /opt/specsplit
-ENV SPECSPLIT_DRAFTER_LISTEN=0.0.0.0:50052
+ENV SPECSPLIT_DRAFTER_LISTEN=[::]:50052
 EXPOSE 50052
 USER 10001:10001
 HEALTHCHECK --interval=10s --timeout=10s --start-period=600s --retries=3 CMD ["specsplit", "health", "127.0.0.1:50052"]

@@ -23,7 +23,7 @@ class CoordinatorSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="SPECSPLIT_COORDINATOR_")
 
     listen: str = "127.0.0.1:50050"
-    """host:port to bind; port 0 takes any free one."""
+    """host:port to bind; port 0 takes any free one, and the host [::] every interface, of IPv6 and IPv4."""
     members_listen: str = ""
     """host:port of another port, for members and operators; the one of listen is for clients alone then. Empty: one port for all."""
     model: Path

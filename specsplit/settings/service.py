@@ -18,7 +18,7 @@ class ServiceSettings(TransportSettings):
     """Where a server listens, and how it leaves."""
 
     listen: str = "127.0.0.1:0"
-    """host:port to bind; port 0 takes any free one."""
+    """host:port to bind; port 0 takes any free one, and the host [::] every interface, of IPv6 and IPv4."""
     tls_client_ca: Path | None = None
     """PEM file with the authority of callers' certificates; a caller without one is not let in. Unset: no certificate is asked for."""
     roles_file: Path | None = None

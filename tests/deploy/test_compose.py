@@ -50,7 +50,7 @@ def keys_of(node: object) -> Iterator[str]:
 
 def settings_of(service: str, *files: Path) -> Settings:
     """The settings that a service finds in its container: those of the image, then those of the files."""
-    environment = dict(re.findall(rf"SPECSPLIT_{service.upper()}_(\w+)=(0\S+)", DOCKERFILE))
+    environment = dict(re.findall(rf"SPECSPLIT_{service.upper()}_(\w+)=(\[\S+)", DOCKERFILE))
     for file in files:
         for name, value in load(file)["services"][service]["environment"].items():
             if name.startswith("SPECSPLIT_CLIENT_"):  # for the commands of operators
@@ -86,7 +86,7 @@ def test_docker_compose_takes_the_file(more: list[str], tmp_path_factory: pytest
 @pytest.mark.parametrize("service", SETTINGS)
 def test_every_variable_of_a_service_is_a_setting_with_a_value_that_it_takes(service: str) -> None:
     settings = settings_of(service, COMPOSE).resolved()
-    assert settings["listen"] == f"0.0.0.0:{ {'coordinator': 50050, 'verifier': 50051, 'drafter': 50052}[service] }"
+    assert settings["listen"] == f"[::]:{ {'coordinator': 50050, 'verifier': 50051, 'drafter': 50052}[service] }"
     assert settings["trace_level"] == 0, (
         "until the profile observability turns tracing on there is nobody to send spans to"
     )

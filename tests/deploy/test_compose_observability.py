@@ -51,7 +51,7 @@ def test_prometheus_looks_for_every_service_at_the_port_of_its_metrics() -> None
     jobs = load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"]
     found = {name: look["port"] for job in jobs for look in job["dns_sd_configs"] for name in look["names"]}
     listens = {name: SERVICES[name]["environment"][f"SPECSPLIT_{name.upper()}_METRICS_LISTEN"] for name in SETTINGS}
-    assert {name: f"0.0.0.0:{port}" for name, port in found.items()} == listens
+    assert {name: f"[::]:{port}" for name, port in found.items()} == listens
 
 
 def test_grafana_finds_its_sources_and_dashboards_where_they_are() -> None:

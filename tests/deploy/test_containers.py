@@ -37,7 +37,7 @@ def test_the_stand_in_is_for_the_image_that_the_dockerfile_names() -> None:
 
 
 def test_a_log_is_json_objects_behind_the_line_that_says_where_the_service_listens() -> None:
-    log = 'specsplit drafter listening on 0.0.0.0:50052\n{"level": "info", "message": "serving"}\n'
+    log = 'specsplit drafter listening on [::]:50052\n{"level": "info", "message": "serving"}\n'
     assert [record["message"] for record in records_of("drafter", log)] == ["serving"]
 
 

@@ -64,7 +64,7 @@ def settings(service: str, *containers: Object) -> Settings:
     prefix = f"SPECSPLIT_{service.upper()}_"
     own = {name: value for name, value in environment(*containers).items() if name.startswith("SPECSPLIT_")}
     assert all(name.startswith(prefix) for name in own)
-    listen = f"0.0.0.0:{ports(WORKLOADS[service])['grpc']}"  # the image's
+    listen = f"[::]:{ports(WORKLOADS[service])['grpc']}"  # the image's
     return SETTINGS[service](**{"listen": listen, **{name.removeprefix(prefix).lower(): own[name] for name in own}})
 
 
@@ -130,10 +130,19 @@ def test_every_file_of_the_folder_is_part_of_a_kustomization() -> None:
 @pytest.mark.parametrize("service", SETTINGS)
 def test_every_variable_of_a_service_is_a_setting_with_a_value_that_it_takes(service: str) -> None:
     found = settings(service, container(WORKLOADS[service])).resolved()
-    assert found["metrics_listen"] == f"0.0.0.0:{ports(WORKLOADS[service])['metrics']}"
+    assert found["metrics_listen"] == f"[::]:{ports(WORKLOADS[service])['metrics']}"
     drain_s = found["drain_s"]
     assert isinstance(drain_s, float)
     assert pod(WORKLOADS[service])["terminationGracePeriodSeconds"] > drain_s, "killed before it could drain"
+
+
+@pytest.mark.parametrize(
+    ("pod_ip", "advertised"), [("10.244.0.7", "10.244.0.7:50052"), ("fd00:10:244::7", "[fd00:10:244::7]:50052")]
+)
+def test_a_drafter_advertises_the_address_of_its_pod_of_either_family(pod_ip: str, advertised: str) -> None:
+    drafter = container(WORKLOADS["drafter"])
+    at = {"env": [{"name": "POD_IP", "value": pod_ip}]}
+    assert settings("drafter", drafter, at).resolved()["advertise"] == advertised
 
 
 @pytest.mark.parametrize("service", ["verifier", "drafter"])
@@ -227,7 +236,7 @@ def test_every_pod_asks_for_tokens_and_shows_one_from_the_secret() -> None:
 def test_programs_reach_the_public_port_of_the_coordinator_and_no_other() -> None:
     coordinator = settings("coordinator", container(WORKLOADS["coordinator"])).resolved()
     numbers = ports(WORKLOADS["coordinator"])
-    assert coordinator["members_listen"] == f"0.0.0.0:{numbers['members']}"
+    assert coordinator["members_listen"] == f"[::]:{numbers['members']}"
     (programs,) = [each for each in of_kind("NetworkPolicy") if each["metadata"]["name"] == "programs"]
     ((rule,),) = [each["ports"] for each in programs["spec"]["ingress"]]
     assert numbers[rule["port"]] == 50050

@@ -110,7 +110,7 @@ async def test_elsewhere_the_refusal_says_what_to_show_and_where(
 ) -> None:
     for name in ("SPECSPLIT_CLIENT_ADDRESS", "SPECSPLIT_CLIENT_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
-    assert await asyncio.to_thread(run, "plan", "--address", coordinator.service.server.bound) == 1
+    assert await asyncio.to_thread(run, "plan", "--topk", "2", "--address", coordinator.service.server.bound) == 1
     said = capsys.readouterr().err
     assert all(each in said for each in ("the role operator", "--token-file", "--address"))
 
@@ -134,7 +134,7 @@ async def test_the_way_to_the_members_port_in_kubernetes_leads_there(
     (service,) = [each for each in BASE if each["kind"] == "Service" and each["metadata"]["name"] == name]
     (target,) = [each["targetPort"] for each in service["spec"]["ports"] if each["port"] == int(port)]
     listening = {each["name"]: each.get("value") for each in container(WORKLOADS[name])["env"]}
-    assert listening["SPECSPLIT_COORDINATOR_MEMBERS_LISTEN"] == f"0.0.0.0:{ports(WORKLOADS[name])[target]}"
+    assert listening["SPECSPLIT_COORDINATOR_MEMBERS_LISTEN"] == f"[::]:{ports(WORKLOADS[name])[target]}"
     assert f" --address 127.0.0.1:{port} " in command and " secrets/" in command
     here = command.replace(f"127.0.0.1:{port}", coordinator.service.server.members_bound)
     given = here.replace("secrets/", f"{tmp_path}/").split()
