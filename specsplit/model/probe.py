@@ -1,7 +1,8 @@
-"""The last net at load: two small packed trees against the model's own attention on each of their paths.
+"""The last net at load: small packed trees against the model's own attention on each of their paths.
 
 An architecture that keeps state elsewhere than in keys and values, counts positions by itself or reads its mask some other way
-passes every other check; here it gives itself away.
+passes every other check; here it gives itself away. One of the trees stands at the end of the context and one behind a longer text, for
+what a model does only from some position or length on.
 """
 
 from __future__ import annotations
@@ -15,35 +16,27 @@ from transformers import PreTrainedModel
 
 from specsplit.errors import LoadError
 from specsplit.model.attention import NAME
-from specsplit.model.batch import Row
 from specsplit.model.pages import OutOfPages, PageTable
+from specsplit.model.probe_texts import Passage, cache_behind, long_text, short_texts
 from specsplit.model.support import refusing
 
 if TYPE_CHECKING:
     from specsplit.model.causal_lm import CausalLM
     from specsplit.model.runner import ModelRunner
 
-_TREES: Final = ((-1, 0, 0, 1, 1, 3), (-1, 0, 1, 0, 2))
-_PREFIXES: Final = (3, 5)
 _TOLERANCE: Final = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 0.15}
 """Largest difference, as a share of the largest logit. A wrong mask or position is off by a multiple of it."""
-_MOST_PAGES: Final = 32
 
 
 def probe(lm: CausalLM) -> None:
-    """Raises LoadError if `lm` and its model disagree by more than rounding. Leaves every page free."""
-    name, packed = type(lm.model).__name__, tree_logits(lm)
-    with refusing(f"{name} fails with its own attention, so ours cannot be compared with it"):
-        own = _own_logits(lm.model, lm.info.vocabulary.size)
-    if not own.amax(dim=-1).isfinite().all():
-        raise LoadError(
-            f"{name} computes NaN or infinity with its own attention in {lm.model.dtype}: are its weights broken?"
-        )
-    error = apart(packed, own)
-    if not error <= _TOLERANCE[lm.model.dtype]:
-        raise LoadError(
-            f"{name} gives other logits in a packed token tree than on the tree's paths one by one (off by {error:.1%} of the largest)"
-        )
+    """Raises LoadError if `lm` and its model disagree by more than rounding. Leaves every page free.
+
+    Ranks that share parts of the model call it at the same time.
+    """
+    for texts in (_short(lm), [_long(lm)]):
+        packed = _packed_logits(lm, texts)
+        for text, ours in zip(texts, packed, strict=True):
+            _compare(lm.model, text, ours)
 
 
 def probe_replaced(lm: CausalLM, before: Tensor) -> None:
@@ -56,25 +49,58 @@ def probe_replaced(lm: CausalLM, before: Tensor) -> None:
         )
 
 
+def tree_logits(lm: CausalLM) -> Tensor:
+    """Logits of two small packed trees, where a text begins and where the context ends, float32 [nodes, V]. Leaves every page free.
+
+    Raises LoadError if there are too few pages, or the model fails.
+    """
+    return torch.cat(_packed_logits(lm, _short(lm)))
+
+
 def apart(logits: Tensor, others: Tensor) -> float:
     """The largest difference as a share of the largest of the others; tokens that a model never says are at -inf in both."""
     difference = (logits - others).masked_fill_(logits == others, 0)
     return (difference.abs().max() / others[others.isfinite()].abs().max()).item()
 
 
-def tree_logits(lm: CausalLM) -> Tensor:
-    """Logits of two small packed trees, float32 [nodes, V]. Leaves every page free.
+def _short(lm: CausalLM) -> list[Passage]:
+    return short_texts(lm.model.config, lm.info.vocabulary.size)
 
-    Raises LoadError if there are too few pages, or the model fails.
 
-    If KV is kept as a type of 8 bits, the trees run over a few pages of KV that is not: that type's own rounding may be as large as what is
+def _long(lm: CausalLM) -> Passage:
+    """The long text, cut to what the smallest pool of all ranks holds: they run its tokens together."""
+    text = long_text(lm.model.config, lm.info.vocabulary.size, lm.pool.num_slots)
+    return text.within(min(length for (length,) in lm.blocks.assemble([text.length])))
+
+
+def _compare(model: PreTrainedModel, text: Passage, packed: Tensor) -> None:
+    name = type(model).__name__
+    with refusing(f"{name} fails with its own attention, so ours cannot be compared with it"):
+        own = _own_logits(model, text)
+    if not own.amax(dim=-1).isfinite().all():
+        raise LoadError(
+            f"{name} computes NaN or infinity with its own attention in {model.dtype}: are its weights broken?"
+        )
+    error = apart(packed, own)
+    if not error <= _TOLERANCE[model.dtype]:
+        raise LoadError(
+            f"{name} gives other logits in a packed token tree than on the tree's paths one by one, {text.where} "
+            f"(off by {error:.1%} of the largest)"
+        )
+
+
+def _packed_logits(lm: CausalLM, texts: Sequence[Passage]) -> list[Tensor]:
+    """Logits [nodes, V] of each text's tree, float32, through paged KV: prefixes first, then all trees in one batch.
+
+    If KV is kept as a type of 8 bits, they run over a few pages of KV that is not: that type's own rounding may be as large as what is
     looked for.
     """
-    runner = lm if lm.kv.raw is lm.kv.data else lm.unrounded(min(lm.pool.total_pages, _MOST_PAGES))
-    tables = [PageTable(runner.pool) for _ in _TREES]
+    wanted = sum(lm.pool.pages_for(text.length) for text in texts)
+    runner = lm if lm.kv.raw is lm.kv.data else lm.unrounded(min(lm.pool.total_pages, wanted))
+    tables = [PageTable(runner.pool) for _ in texts]
     try:
         with refusing(f"{type(lm.model).__name__} fails on a packed token tree"):
-            return _packed_logits(lm, runner, tables)
+            return _over(lm, runner, texts, tables)
     except OutOfPages as error:
         raise LoadError(f"{lm.pool.num_slots} KV tokens are too few to serve anything") from error
     finally:
@@ -84,45 +110,30 @@ def tree_logits(lm: CausalLM) -> Tensor:
             table.release()
 
 
-def _packed_logits(lm: CausalLM, runner: ModelRunner, tables: Sequence[PageTable]) -> Tensor:
-    """Logits of every tree node, through paged KV: prefixes first, then both trees in one batch."""
-    prefills: list[Row] = []
-    trees: list[Row] = []
-    for which, (table, prefix, parents) in enumerate(zip(tables, _PREFIXES, _TREES, strict=True)):
-        length = prefix + len(parents)
-        table.reserve(length)
-        tokens = _tokens(which, length, lm.info.vocabulary.size)
-        prefills.append(Row.chunk(tokens[:prefix], table.upto(prefix)))
-        trees.append(Row.tree(tokens[prefix:], parents, table.upto(length)))
-    lm.forward_over(runner, prefills)
-    return lm.forward_over(runner, trees).float()
+def _over(lm: CausalLM, runner: ModelRunner, texts: Sequence[Passage], tables: Sequence[PageTable]) -> list[Tensor]:
+    pairs = list(zip(texts, tables, strict=True))
+    for text, table in pairs:
+        table.reserve(text.length)
+    lm.forward_over(runner, [text.prefill(table) for text, table in pairs])
+    logits = lm.forward_over(runner, [text.tree(table) for text, table in pairs]).float()
+    return list(logits.split([len(text.parents) for text in texts]))
 
 
-def _own_logits(model: PreTrainedModel, vocab_size: int) -> Tensor:
+def _own_logits(model: PreTrainedModel, text: Passage) -> Tensor:
     """Compute the same logits with the model's plain attention, one path at a time."""
+    logits: dict[int, Tensor] = {}
     model.set_attn_implementation("eager")
     try:
-        with torch.inference_mode():
-            return torch.stack(
-                [
-                    _last_logits(model, [*tokens[:prefix], *(tokens[prefix + node] for node in _path(parents, leaf))])
-                    for which, (prefix, parents) in enumerate(zip(_PREFIXES, _TREES, strict=True))
-                    for tokens in [_tokens(which, prefix + len(parents), vocab_size)]
-                    for leaf in range(len(parents))
-                ]
-            )
+        for path in text.paths():
+            logits.update(zip(path, _last_logits(model, text.along(path), len(path), text.start), strict=True))
     finally:
         model.set_attn_implementation(NAME)
+    return torch.stack([logits[node] for node in range(len(text.parents))])
 
 
-def _last_logits(model: PreTrainedModel, tokens: list[int]) -> Tensor:
-    return model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False).logits[0, -1].float()
-
-
-def _path(parents: Sequence[int], node: int) -> list[int]:
-    """List the indices from the root to `node`."""
-    return [*(_path(parents, parents[node]) if parents[node] >= 0 else ()), node]
-
-
-def _tokens(which: int, count: int, vocab_size: int) -> list[int]:
-    return [(37 * index + 11 * which + 5) % vocab_size for index in range(count)]
+@torch.inference_mode()
+def _last_logits(model: PreTrainedModel, tokens: list[int], count: int, start: int) -> Tensor:
+    """Logits [count, V] at the last of tokens, the first of which stands at `start`; the model finds positions by itself."""
+    past = {"past_key_values": cache_behind(start, model.config)} if start else {}
+    ids = torch.tensor([tokens], device=model.device)
+    return model(input_ids=ids, use_cache=bool(past), logits_to_keep=count, **past).logits[0].float()

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     BloomConfig,
     DeepseekV3Config,
     Gemma2Config,
@@ -232,6 +233,70 @@ def test_a_model_that_does_not_agree_with_itself_is_refused(
 
     monkeypatch.setattr(LlamaAttention, "forward", forward)
     refused(folders["llama"], "other logits in a packed token tree than on the tree's paths")
+
+
+def test_positions_that_an_architecture_counts_by_itself_are_refused_wherever_they_begin_to_matter(
+    saved: Saved, tiny_config: Tiny
+) -> None:
+    """Llama 4 scales queries from `floor_scale` tokens on, by positions that it does not take from us."""
+    scaled = {"attn_temperature_tuning": True, "attn_scale": 0.5, "no_rope_layers": [0, 0, 0]}
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "intermediate_size_mlp": 48}
+    tiny = tiny_config(pad_token_id=0, head_dim=8, layer_types=["full_attention"] * 3, **scaled, **experts)
+    for floor_scale in (32, 400):
+        config = AutoConfig.for_model("llama4_text", **tiny, floor_scale=floor_scale)
+        refused(saved(config), "at positions 502 to 511 .off by", num_pages=100)
+    load(saved(AutoConfig.for_model("llama4_text", **tiny, floor_scale=1000)))
+
+
+def test_what_sets_in_with_a_longer_text_is_refused(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    true_forward = LlamaAttention.forward
+
+    def forward(self: LlamaAttention, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        out, weights = true_forward(self, hidden_states, *args, **kwargs)
+        return out * (1 if hidden_states.shape[1] < 90 else 2), weights
+
+    monkeypatch.setattr(LlamaAttention, "forward", forward)
+    refused(folders["llama"], "in a text of 102 tokens .off by", num_pages=30)
+    load(folders["llama"])  # whose pool holds no text as long as that
+
+
+SCALED_POSITIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "linear": ("llama", {"factor": 2.0}),
+    "yarn": ("llama", {"factor": 16.0, "original_max_position_embeddings": 32}),
+    "llama3": (
+        "llama",
+        {
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ),
+    "yarn with scaled queries": (
+        "ministral3",
+        {"factor": 16.0, "original_max_position_embeddings": 32, "llama_4_scaling_beta": 0.5},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCALED_POSITIONS)
+def test_what_follows_the_positions_it_is_given_is_served_right_to_the_end_of_the_context(
+    saved: Saved, tiny_config: Tiny, name: str
+) -> None:
+    kind, rope = SCALED_POSITIONS[name]
+    parameters = {"rope_type": name.split(maxsplit=1)[0], "rope_theta": 10000.0, **rope}
+    tiny = tiny_config(pad_token_id=0, head_dim=8, sliding_window=None)
+    folder = saved(AutoConfig.for_model(kind, **tiny, rope_parameters=parameters))
+    ids = [(37 * index + 5) % 97 for index in range(500)]
+    lm = load(folder, num_pages=125)
+    table = PageTable(lm.pool)
+    table.reserve(500)
+    ends = range(25, 501, 25)
+    ours = torch.cat([lm.forward([Row.chunk(ids[end - 25 : end], table.upto(end), range(25))]) for end in ends])
+    own = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        expected = own(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    assert (ours - expected).abs().max() < 1e-3 * expected.abs().max()
 
 
 def test_loading_leaves_every_page_free(folders: dict[str, Path]) -> None:

@@ -1,0 +1,122 @@
+"""The texts on which a model is tried at load: a prefix, and a small token tree behind it.
+
+Short ones stand where a text begins, and where the context ends. A long one is longer than every small number in the model's config,
+since such a number may be a position or a length from which on the model computes something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from transformers import PretrainedConfig
+from transformers.cache_utils import Cache, DynamicLayer
+
+from specsplit.model.batch import Row
+from specsplit.model.pages import PageTable
+
+_SMALL: Final = 256
+"""The largest number of a config that the long text is longer than: a longer text would cost large models too much time on a CPU."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Made-up tokens: those of a prefix, and those of a tree whose node i is a child of `parents[i]`, or of the prefix at -1."""
+
+    prefix: int
+    parents: tuple[int, ...]
+    vocab_size: int
+    seed: int = 0
+    start: int = 0
+    """Position of its first token. Nothing is seen of what would stand before it."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of both."""
+        return self.prefix + len(self.parents)
+
+    def within(self, most: int) -> Passage:
+        """With a shorter prefix, of one token at least, if it is longer than that."""
+        return replace(self, prefix=max(1, min(self.prefix, most - len(self.parents))))
+
+    @property
+    def where(self) -> str:
+        """How a message names it."""
+        if self.start:
+            return f"at positions {self.start} to {self.start + self.length - 1}"
+        return f"in a text of {self.length} tokens"
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        """The prefix's, then the tree's."""
+        return [(37 * index + 11 * self.seed + 5) % self.vocab_size for index in range(self.length)]
+
+    def prefill(self, table: PageTable) -> Row:
+        """The prefix, in the pages of a table."""
+        return self._placed(Row.chunk(self.tokens[: self.prefix], table.upto(self.prefix)))
+
+    def tree(self, table: PageTable) -> Row:
+        """The tree behind it, with logits at every node."""
+        return self._placed(Row.tree(self.tokens[self.prefix :], self.parents, table.upto(self.length)))
+
+    def paths(self) -> Iterator[list[int]]:
+        """To every leaf, the nodes on the path from the root."""
+        for leaf in sorted(set(range(len(self.parents))) - set(self.parents)):
+            yield _path(self.parents, leaf)
+
+    def along(self, path: Sequence[int]) -> list[int]:
+        """Tokens of the prefix and of the nodes on a path."""
+        return [*self.tokens[: self.prefix], *(self.tokens[self.prefix + node] for node in path)]
+
+    def _placed(self, row: Row) -> Row:
+        return replace(row, positions=row.positions + self.start)
+
+
+def short_texts(config: PretrainedConfig, vocab_size: int) -> list[Passage]:
+    """One where a text begins, and one that ends where the context does."""
+    near, far = Passage(3, (-1, 0, 0, 1, 1, 3), vocab_size), Passage(5, (-1, 0, 1, 0, 2), vocab_size, seed=1)
+    return [near, replace(far, start=max(0, config.max_position_embeddings - far.length))]
+
+
+def long_text(config: PretrainedConfig, vocab_size: int, most: int) -> Passage:
+    """One of `most` tokens at most, and no more than the context takes."""
+    text = Passage(1 + max(_small_numbers(config.to_dict()), default=0), (-1, 0, 0, 2), vocab_size, seed=2)
+    return text.within(min(most, config.max_position_embeddings))
+
+
+def cache_behind(position: int, config: PretrainedConfig) -> Cache:
+    """transformers' cache as it is behind so many tokens, all of which have slid out of what is still seen."""
+    return Cache(layers=[_SlidOut(position) for _ in range(config.num_hidden_layers)])
+
+
+class _SlidOut(DynamicLayer):
+    """A layer of a cache that has seen `count` tokens more than it keeps."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+
+    def get_seq_length(self) -> int:
+        return self._count + super().get_seq_length()
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        seen, _ = super().get_mask_sizes(query_length)
+        return seen - self._count, self._count
+
+
+def _small_numbers(value: object) -> Iterator[int]:
+    """Every number of at most _SMALL in a config, however deep."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _small_numbers(each)
+    elif isinstance(value, int | float) and 0 < value <= _SMALL:
+        yield int(value)
+
+
+def _path(parents: Sequence[int], node: int) -> list[int]:
+    """List the indices from the root to `node`."""
+    return [*(_path(parents, parents[node]) if parents[node] >= 0 else ()), node]
