@@ -13,7 +13,7 @@ is tokens per second, relative to the target alone, and a full drafter counts a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
@@ -23,6 +23,7 @@ from specsplit.values import DrafterKind, DrafterReport
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.seat import Seat, kind_of
 
+E = TypeVar("E")
 K = TypeVar("K")
 
 GUESSES = {
@@ -110,6 +111,12 @@ class Balance:
         self._clock = clock
         self._due = 0.0
         self._heard = -1
+        self.edition = 0
+        """How often something has changed by which drafters are scored, apart from the verifier's own steps."""
+        self._basis: object = None
+        """What was scored by last."""
+        self._guesses: dict[tuple[str, DrafterKind, bool], Brought] = {}
+        """What drafters should bring where nothing is reported of them, as far as it was asked for since the last sum."""
         self._by_text: dict[tuple[str, bool], Brought] = {}
         """What a drafter brings to all verifiers, by its member id and whether sessions are sampled. One that is hardly used for it is
         remembered as it was: if a bad one were forgotten, sessions would come back to it.
@@ -119,36 +126,52 @@ class Balance:
         self._by_kind: dict[DrafterKind, Brought] = {}
         self._reports: dict[tuple[str, str, bool], DrafterReport] = {}
         """The latest reports, by verifier, drafter, and whether sessions are sampled."""
+        self._told: Mapping[str, Collection[str]] = {}
+        """The drafters of which a verifier reports, by verifier."""
 
     def score(self, verifier: Seat, drafter: Seat, more: int = 0, *, sampled: bool) -> float:
         """What a session of the verifier, sampled or greedy, would gain from the drafter, if that had so many `more` sessions."""
         guess, step_s = self._guess(drafter, sampled), verifier.load.step_ms * 1e-3
+        busy = drafter.busy + more / drafter.who.max_sessions
+        if not self.reports_on(verifier):
+            return score(guess, step_s, busy)
         reports = [self.report(verifier, drafter, sampled=each) for each in TEXTS]
         round_trip_s = max(each.round_trip_s for each in reports)  # the distance is the same for both kinds of text
         brought = Brought.of([reports[sampled]]).shrunk(guess.at(step_s, round_trip_s))
-        return score(brought, step_s, drafter.busy + more / drafter.who.max_sessions)
+        return score(brought, step_s, busy)
+
+    def reports_on(self, verifier: Seat) -> Collection[str]:
+        """The drafters that the verifier's latest report is on, by member id."""
+        self.pool()
+        return self._told.get(verifier.member_id, ())
 
     def report(self, verifier: Seat, drafter: Seat, *, sampled: bool) -> DrafterReport:
         """The latest report of the verifier on the drafter; an empty one if there is none."""
-        self._pool()
+        self.pool()
         told = self._reports.get((verifier.member_id, drafter.member_id, sampled))
         return told or DrafterReport(drafter.member_id, sampled=sampled)
 
     def seen(self, drafter: Seat, *, sampled: bool) -> float:
         """Session steps that verifiers have seen of the drafter lately."""
-        self._pool()
+        self.pool()
         return self._seen.get((drafter.member_id, sampled), NOTHING).steps
 
     def _guess(self, drafter: Seat, sampled: bool) -> Brought:
         """What the drafter should bring to a session of a verifier that has reported nothing of it."""
-        self._pool()
+        self.pool()
         kind = kind_of(drafter)
+        key = drafter.member_id, kind, sampled
+        if key not in self._guesses:
+            self._guesses[key] = self._expected(drafter, kind, sampled)
+        return self._guesses[key]
+
+    def _expected(self, drafter: Seat, kind: DrafterKind, sampled: bool) -> Brought:
         expected = self._by_kind.get(kind, NOTHING).shrunk(Brought(0.0, GUESSES[kind]))
         texts = [self._by_text.get((drafter.member_id, each), NOTHING) for each in TEXTS]
         whole = Brought.of(each.at_most(GUESS_STEPS) for each in texts)  # else the text drafted most would prevail
         return texts[sampled].shrunk(whole.shrunk(expected))
 
-    def _pool(self) -> None:
+    def pool(self) -> None:
         """Sum up what verifiers report, if one has reported since the last sum, and every POOL_EVERY_S at most."""
         now = self._clock.now()
         if self._heard == self._registry.heartbeats or now < self._due:
@@ -173,10 +196,23 @@ class Balance:
             for text in product(kinds, TEXTS)
         }
         self._by_kind = {kind: Brought.of(group) for kind, group in by_kind.items()}
+        self._told = {
+            name: {each[1] for each in keys} for name, keys in _grouped(self._reports, lambda each: each[0]).items()
+        }
+        self._guesses.clear()
+        self._note()
+
+    def _note(self) -> None:
+        """Count an edition if what was summed up differs from the last one by more than means drift while nothing happens."""
+        means = {text: (round(mean.accepted, 2), round(mean.held_s, 4)) for text, mean in self._by_text.items()}
+        basis = self._reports, means, [seat.sessions for seat in self._registry.drafters]
+        if basis != self._basis:
+            self._basis = basis
+            self.edition += 1
 
 
-def _grouped(reports: Iterable[DrafterReport], key: Callable[[DrafterReport], K]) -> Mapping[K, list[DrafterReport]]:
-    groups = defaultdict[K, list[DrafterReport]](list)
-    for report in reports:
-        groups[key(report)].append(report)
+def _grouped(entries: Iterable[E], key: Callable[[E], K]) -> Mapping[K, list[E]]:
+    groups = defaultdict[K, list[E]](list)
+    for entry in entries:
+        groups[key(entry)].append(entry)
     return groups

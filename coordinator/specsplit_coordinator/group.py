@@ -59,7 +59,7 @@ class Waves:
 
 
 class Group(Watchable):
-    """One incarnation of a group; it changes when a wave is started. Of a rank it knows no more than that it is there."""
+    """One incarnation of a group; it changes when a wave is started or it is to end. Of a rank it knows no more than that it is there."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -127,6 +127,7 @@ class Group(Watchable):
     def drain(self) -> None:
         """A rank drains, and the group ends with it."""
         self.leaving = True
+        self.changed()
 
     def heard(self, rank: int, report: WaveReport) -> None:
         """A rank says where it stands."""

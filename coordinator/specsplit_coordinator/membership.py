@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 
 from specsplit.errors import InvalidRequest, Unavailable
@@ -59,7 +59,9 @@ class Membership:
         self._dismissed = False
         self._reader = asyncio.create_task(self._read(reports))
         self._reader.add_done_callback(lambda _: self._news.set())
-        self._unwatch = [registry.watch(self._news.set), orders.watch(self._news.set)]
+        self._unwatch: list[Callable[[], object]] = [orders.watch(self._news.set)]
+        if seat.is_verifier:
+            self._unwatch.append(rosters.watch(seat, self._news.set))
         if seat.group is not None:
             self._unwatch.append(seat.group.watch(self._news.set))
         seat.on_lost.append(self._news.set)
@@ -122,7 +124,6 @@ class Membership:
             match report:
                 case Heartbeat():
                     self._registry.hear(self._seat, report)
-                    self._news.set()  # what it said may have changed which drafters are best for it
                 case WaveReport():
                     self._registry.hear_wave(self._seat, report)
                 case Draining():

@@ -111,6 +111,9 @@ class Rebalancer:
 
     def _gains(self, verifier: Seat, sampled: bool) -> Iterator[tuple[float, _Move]]:
         """What a session would gain by going from one drafter to another, as a multiple of what it has to gain."""
+        told = self._balance.reports_on(verifier)
+        if not told:
+            return
         usable = [seat for seat in self._registry.usable_drafters if seat.member_id not in verifier.cooling_down]
         score = partial(self._balance.score, verifier, sampled=sampled)
         there = [(seat, score(seat, more=1)) for seat in usable if seat.has_free_place]

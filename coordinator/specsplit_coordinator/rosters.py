@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from specsplit.membership import Roster
 from specsplit_coordinator.balance import TEXTS, Balance
@@ -13,32 +15,96 @@ MARGIN = 0.1
 """Two drafters change places only if that gains more than this share of the score."""
 
 
+class _Drawn(NamedTuple):
+    """A roster, and what it was drawn by: an edition of what is known of drafters, and the verifier's step time."""
+
+    roster: Roster
+    order: tuple[str, ...]
+    edition: int
+    step_ms: float
+
+
 class Rosters:
     """Orders drafters by score, for such text as the verifier has written lately, and remembers the order, so that what is about equal does
-    not change places all the time.
+    not change places all the time. A roster is drawn again only if something has changed by which it was drawn.
     """
 
     def __init__(self, registry: Registry, balance: Balance) -> None:
         self._registry = registry
         self._balance = balance
-        self._orders: dict[str, Sequence[str]] = {}
-        """The order of drafters by member id, as it was last, by verifier."""
+        self._edition = 0
+        self._seen = (-1, -1)
+        """Changes of the registry, and edition of the balance, that this edition knows."""
+        self._usable: Mapping[str, Seat] = {}
+        """The drafters that may be used, in order of kind, then of joining."""
+        self._untried: dict[tuple[object, ...], Mapping[str, float]] = {}
+        """The scores of this edition for verifiers that report of no drafter, by step time and kinds of text."""
+        self._rosters: dict[tuple[str, ...], Roster] = {}
+        """The rosters of this edition, by order: many verifiers have the same."""
+        self._drawn: dict[str, _Drawn] = {}
+        """The last roster of every verifier."""
+        self._watchers: dict[Seat, Callable[[], None]] = {}
         registry.on_gone.append(self._forget)
 
     def _forget(self, gone: Seat) -> None:
-        self._orders.pop(gone.member_id, None)
+        self._drawn.pop(gone.member_id, None)
+
+    def watch(self, verifier: Seat, callback: Callable[[], None]) -> Callable[[], object]:
+        """Call `callback` whenever `draw` finds news for the verifier; what is returned ends that."""
+        self._watchers[verifier] = callback
+        return partial(self._watchers.pop, verifier, None)
+
+    def draw(self) -> None:
+        """Draw again what may have changed, and call whoever watches a roster that has, or whose verifier is to hand a session over."""
+        for verifier in self._registry.verifiers:
+            before = self._drawn.get(verifier.member_id)
+            news = before is None or self.of(verifier) != before.roster or verifier.hand_overs
+            if news and (callback := self._watchers.get(verifier)) is not None:
+                callback()
 
     def of(self, verifier: Seat) -> Roster:
         """The drafters that `verifier` may use now, best first; what is equal stands in order of kind, then of joining."""
-        usable = sorted(self._registry.usable_drafters, key=lambda seat: KIND_ORDER.index(kind_of(seat)))
-        mix = _mix(verifier)
-        scores = {seat.member_id: self._score(verifier, seat, mix) for seat in usable}
-        order = self._orders[verifier.member_id] = reordered(self._orders.get(verifier.member_id, ()), scores, MARGIN)
-        seats = {seat.member_id: seat for seat in usable}
-        return Roster(tuple(endpoint_of(seats[name]) for name in order))
+        self._look()
+        drawn, step_ms = self._drawn.get(verifier.member_id), verifier.load.step_ms
+        if drawn is None or (drawn.edition, drawn.step_ms) != (self._edition, step_ms):
+            order = tuple(reordered(drawn.order if drawn else (), self._scores(verifier), MARGIN))
+            drawn = self._drawn[verifier.member_id] = _Drawn(self._roster(order), order, self._edition, step_ms)
+        return drawn.roster
 
-    def _score(self, verifier: Seat, drafter: Seat, mix: Mapping[bool, float]) -> float:
-        return sum(share * self._balance.score(verifier, drafter, sampled=sampled) for sampled, share in mix.items())
+    def _look(self) -> None:
+        """Begin an edition if drafters have come or gone, or there are new sums."""
+        self._balance.pool()
+        seen = self._registry.changes, self._balance.edition
+        if seen == self._seen:
+            return
+        usable = sorted(self._registry.usable_drafters, key=lambda seat: KIND_ORDER.index(kind_of(seat)))
+        if seen[1] != self._seen[1] or usable != [*self._usable.values()]:
+            self._usable = {seat.member_id: seat for seat in usable}
+            self._edition += 1
+            self._untried.clear()
+            self._rosters.clear()
+        self._seen = seen
+
+    def _roster(self, order: tuple[str, ...]) -> Roster:
+        if order not in self._rosters:
+            self._rosters[order] = Roster(tuple(endpoint_of(self._usable[name]) for name in order))
+        return self._rosters[order]
+
+    def _scores(self, verifier: Seat) -> Mapping[str, float]:
+        mix = _mix(verifier)
+        if self._balance.reports_on(verifier):
+            return self._scored(verifier, mix)
+        key = verifier.load.step_ms, *mix.items()
+        if key not in self._untried:
+            self._untried[key] = self._scored(verifier, mix)
+        return self._untried[key]
+
+    def _scored(self, verifier: Seat, mix: Mapping[bool, float]) -> Mapping[str, float]:
+        score = self._balance.score
+        return {
+            name: sum(share * score(verifier, seat, sampled=sampled) for sampled, share in mix.items())
+            for name, seat in self._usable.items()
+        }
 
 
 def _mix(verifier: Seat) -> Mapping[bool, float]:
@@ -50,9 +116,11 @@ def _mix(verifier: Seat) -> Mapping[bool, float]:
 
 def reordered(before: Sequence[str], scores: Mapping[str, float], margin: float) -> Sequence[str]:
     """The names in `scores`, best first; two that were there before change places only if that gains more than `margin` of the score."""
-    order = [name for name in before if name in scores]
+    order, known = [name for name in before if name in scores], frozenset(before)
+    if not order:
+        return sorted(scores, key=lambda name: -scores[name])
     for name in scores:
-        if name not in order:
+        if name not in known:
             order.insert(next((i for i, other in enumerate(order) if scores[other] < scores[name]), len(order)), name)
     for i in range(1, len(order)):
         while i > 0 and scores[order[i]] > (1 + margin) * scores[order[i - 1]]:

@@ -20,6 +20,7 @@ from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.balance import Balance
 from specsplit_coordinator.caps import Caps
 from specsplit_coordinator.dialler import Dialler
+from specsplit_coordinator.drawing import Drawing
 from specsplit_coordinator.generation import Draws, Generator
 from specsplit_coordinator.orders import Orders
 from specsplit_coordinator.page.server import PageServer
@@ -91,6 +92,7 @@ class Coordinator:
 
     def _for_members(self, settings: CoordinatorSettings, balance: Balance) -> ClusterServicer:
         rosters = Rosters(self.registry, balance)
+        self._drawing = Drawing(self.registry, rosters)
         reachable = partial(check_reachable, "register.address", settings=settings)
         return ClusterServicer(self.registry, rosters, self.orders, settings.heartbeat_ms, reachable)
 
@@ -109,7 +111,8 @@ class Coordinator:
     async def _load(self, sweeper: Sweeper) -> Coordinator:
         await self.page.start()
         self._open.push_async_callback(self.page.stop)
-        self._open.callback(asyncio.create_task(sweeper.run()).cancel)
+        for task in (sweeper.run(), self._drawing.run()):
+            self._open.callback(asyncio.create_task(task).cancel)
         freeze_heap()
         return self
 

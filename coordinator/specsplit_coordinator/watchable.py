@@ -10,6 +10,8 @@ class Watchable:
 
     def __init__(self) -> None:
         self._watchers: list[Callable[[], None]] = []
+        self.changes = 0
+        """How often it has changed."""
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` after every change; what is returned ends that."""
@@ -18,5 +20,6 @@ class Watchable:
 
     def changed(self) -> None:
         """Tell whoever watches that there is something new."""
+        self.changes += 1
         for callback in [*self._watchers]:
             callback()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -257,6 +258,81 @@ def test_a_roster_follows_the_scores_and_not_every_little_change() -> None:
     assert order(2.0, 2.2) == ["a", "b"], "that is too little"
     assert order(1.0, 2.2) == ["b", "a"]
     assert order(2.2, 2.2) == ["b", "a"]
+
+
+class CountingBalance(Balance):
+    """Counts how often it is asked for a score."""
+
+    asked = 0
+
+    def score(self, verifier: Seat, drafter: Seat, more: int = 0, *, sampled: bool) -> float:
+        self.asked += 1
+        return super().score(verifier, drafter, more, sampled=sampled)
+
+
+class Crowd:
+    """Eight verifiers and forty drafters, and the rosters that the verifiers have."""
+
+    def __init__(self) -> None:
+        self.seats = Seats(*(f"d{number}" for number in range(40)))
+        join = self.seats.registry.register
+        others = [join(Register(f"v{number}", "v:1", ModelInfo("toy", HERE, 512), 64)) for number in range(7)]
+        self.verifiers = [self.seats.verifier, *others]
+        self.balance = CountingBalance(self.seats.registry, self.seats.clock)
+        self.rosters = Rosters(self.seats.registry, self.balance)
+        self.told = Counter[str]()
+        for verifier in self.verifiers:
+            self.rosters.of(verifier)
+            self.rosters.watch(verifier, partial(self.told.update, [verifier.member_id]))
+
+    def beat(self, *reports: DrafterReport) -> int:
+        """A second passes, in which every verifier reports twice; how many scores that took."""
+        before, told = self.balance.asked, SpeculationReport("static", drafters=reports)
+        for verifier in self.verifiers * 2:
+            self.seats.clock.advance(POOL_EVERY_S / 16)
+            self.seats.registry.hear(verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
+        self.rosters.draw()
+        return self.balance.asked - before
+
+
+def test_heartbeats_without_news_score_nobody_however_many_drafters_there_are() -> None:
+    crowd = Crowd()
+    assert crowd.balance.asked == 40, "verifiers that have reported nothing score alike"
+    crowd.beat()
+    assert sum(crowd.beat() for _ in range(20)) == 0
+    assert not crowd.told
+
+
+def test_heartbeats_with_news_score_every_pair_once_a_second_at_most() -> None:
+    crowd = Crowd()
+    crowd.beat()
+    for steps in range(1, 5):
+        reports = DrafterReport("d7", 1, 200.0 * steps, 3.0), DrafterReport("d8", 1, 200.0 * steps, 0.0)
+        assert crowd.beat(*reports) <= 8 * 40
+    assert set(crowd.told) == {verifier.member_id for verifier in crowd.verifiers}
+    assert all(crowd.rosters.of(verifier).drafters[0].member_id == "d7" for verifier in crowd.verifiers)
+
+
+def test_drafters_that_come_together_are_told_once_and_one_that_goes_too() -> None:
+    crowd = Crowd()
+    crowd.beat()
+    before = crowd.balance.asked
+    new = [crowd.seats.join(f"n{number}", NGRAM) for number in range(10)]
+    crowd.rosters.draw()
+    crowd.rosters.draw()
+    assert crowd.balance.asked - before == 50 and set(crowd.told.values()) == {1}
+    crowd.seats.registry.remove(new[0], "gone")
+    crowd.rosters.draw()
+    assert set(crowd.told.values()) == {2}
+    drafters = crowd.rosters.of(crowd.verifiers[3]).drafters
+    assert [each.member_id for each in drafters[-9:]] == [f"n{number}" for number in range(1, 10)]
+
+
+def test_a_verifier_that_is_to_hand_a_session_over_is_called_and_no_other_one() -> None:
+    crowd = Crowd()
+    crowd.verifiers[2].hand_overs.append(HandOver("d1", Endpoint("d2", "d2:1"), 1, False, False))
+    crowd.rosters.draw()
+    assert crowd.told == {crowd.verifiers[2].member_id: 1}
 
 
 def placed(seats: Seats, count: int, wish: str | None = None, *, sampled: bool = False) -> Counter[str]:
