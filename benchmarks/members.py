@@ -1,0 +1,117 @@
+"""The `members` benchmark: what a cluster of so many idle members costs its coordinator, and what a short request then takes.
+
+The coordinator is a real process. The members report as real ones do, each on a Join stream of its own (`benchmarks.crowd`); they have no
+model, and every request has one token. Processor time is the kernel's count for the coordinator's process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from benchmarks.context import Context
+from benchmarks.ranks.counters import Processor
+from benchmarks.report import Row
+from benchmarks.spread import spread
+from specsplit.client import Client
+
+SIZES = (16, 64, 256)
+"""Verifiers, and as many drafters."""
+IDLE_S = 20.0
+SETTLE_S = 3.0
+REQUESTS = 100
+IDLE_AIM, JOIN_AIM_S = 0.1, 5.0
+"""For 256 verifiers and 256 drafters: cores while nothing happens, and processor seconds until all are in."""
+COLUMNS = {
+    "members": "verifiers + drafters",
+    "join_cpu_s": "all join, s of CPU",
+    "join_s": "s of time",
+    "idle_cores": "idle, cores",
+    "told": "short request, ms",
+}
+
+
+@contextlib.contextmanager
+def _process(*words: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    if not line:
+        raise RuntimeError("a process of the benchmark ended; its log is above")
+    return line
+
+
+def _measured(model: Path, size: int, *, quick: bool) -> Row:
+    options = ("--model", str(model), "--listen", "127.0.0.1:0", "--log-level", "warning")
+    with _process("specsplit", "serve", "coordinator", *options) as coordinator:
+        address = _said(coordinator).rpartition(" ")[2]
+        with Client(address) as client:
+            client.wait_until_serving(60)
+            begun, used = time.perf_counter(), Processor.of([coordinator.pid]).seconds
+            with _process("benchmarks.crowd", address, str(model), str(size), str(size)) as crowd:
+                _said(crowd)
+                row: Row = {"members": f"{size} + {size}", "join_s": time.perf_counter() - begun}
+                row["join_cpu_s"] = Processor.of([coordinator.pid]).seconds - used
+                return row | _idle(coordinator.pid, quick=quick) | _asked(client, quick=quick)
+
+
+def _idle(pid: int, *, quick: bool) -> Row:
+    time.sleep(SETTLE_S)
+    begun, used = time.perf_counter(), Processor.of([pid]).seconds
+    time.sleep(2.0 if quick else IDLE_S)
+    return {"idle_cores": (Processor.of([pid]).seconds - used) / (time.perf_counter() - begun)}
+
+
+def _asked(client: Client, *, quick: bool) -> Row:
+    times: list[float] = []
+    for _ in range(5 if quick else REQUESTS):
+        begun = time.perf_counter()
+        client.generate("x", max_tokens=1)
+        times.append((time.perf_counter() - begun) * 1e3)
+    taken = spread(times)
+    return {"request_ms": taken, "told": f"{taken.median:.1f} ({taken.low:.1f}..{taken.high:.1f})"}
+
+
+def run(context: Context) -> None:
+    """Measure, print, write."""
+    sizes = (2, 4) if context.quick else SIZES
+    rows: list[Row] = []
+    with context.progress("members", len(sizes)) as advance:
+        for size in sizes:
+            rows.append(_measured(context.target, size, quick=context.quick))
+            advance(f"{size} + {size}")
+    last = rows[-1]
+    met = float(str(last["idle_cores"])) <= IDLE_AIM and float(str(last["join_cpu_s"])) <= JOIN_AIM_S
+
+    def draw(figure: Figure) -> None:
+        names = [str(row["members"]) for row in rows]
+        panels = {"idle_cores": "idle, cores", "join_cpu_s": "all join, s of CPU"}
+        for panel, (key, label) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+            panel.bar(names, [row[key] for row in rows])
+            panel.set_xlabel("verifiers + drafters")
+            panel.set_ylabel(label)
+
+    context.finish(
+        "members", "What idle members cost the coordinator", COLUMNS, rows,
+        {"heartbeat_ms": 500, "idle_s": IDLE_S, "requests": REQUESTS},
+        [f"The aim at 256 + 256: at most {IDLE_AIM:g} of a core while idle, and all in within {JOIN_AIM_S:g} s of CPU. "
+         f"At {last['members']} it is {'met' if met else 'missed'}.",
+         "All are in when every member is registered and every verifier has been told of every drafter.",
+         "A request is one token of a verifier that answers at once: the median of some, one after the other, quartiles in brackets. "
+         "Members and caller share the machine with the coordinator."],
+        draw,
+    )  # fmt: skip
