@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
-from rich.table import Table
 
 from specsplit.cli.options import ADDRESS, AddressOption, with_transport
+from specsplit.cli.plan_view import InForce, as_objects
 from specsplit.cli.say import say
-from specsplit.cli.screen import WIDE, Screen, joined, text
+from specsplit.cli.screen import WIDE, Screen
 from specsplit.client import Client
 from specsplit.errors import InvalidRequest
 from specsplit.membership import Member, PlanTold
@@ -49,6 +48,7 @@ def plan(
     reset: Annotated[
         bool, typer.Option("--reset", help="First undo every earlier change: back to the verifiers' own settings.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Show what is in force as one JSON object.")] = False,
     address: AddressOption = ADDRESS,
     transport: TransportSettings,
 ) -> None:
@@ -65,11 +65,11 @@ def plan(
     control = Control(adaptive, max_draft_tokens)
     with Client(address, transport) as client:
         if reset or (changes, control) != (PlanChanges(), Control()):
+            if as_json:
+                raise InvalidRequest("json", "shows what is in force; leave it out, or what is to be changed")
             say(sentence(client.set_plan(changes, control, reset=reset, timeout_s=TIMEOUT_S)))
             return
-        told, members = client.plan(timeout_s=TIMEOUT_S), client.cluster(timeout_s=TIMEOUT_S).members
-        say(sentence(told))
-        Screen(width=WIDE).print(in_force(told, members))
+        _look(client, as_json=as_json)
 
 
 def sentence(told: PlanTold) -> str:
@@ -79,37 +79,16 @@ def sentence(told: PlanTold) -> str:
     return f"plan: {changed or 'as each verifier is set'}; verifiers: {told.members}"
 
 
-def in_force(told: PlanTold, members: tuple[Member, ...]) -> Table:
-    """Make a table of the plan that every verifier has reported, and of where each part of it comes from."""
-    caption = (
-        "What a request fixes for itself stands above the operator, the operator above the controller, "
-        "and the controller above the settings."
-    )
-    drawn = Table(caption=caption, caption_justify="left")
-    drawn.add_column("verifier")
-    for name in ("controller", "max_draft_tokens", *vars(PlanChanges())):
-        drawn.add_column(name)
-    for member in sorted(members, key=lambda member: member.member_id):
-        if member.plan is not None and member.speculation is not None:
-            drawn.add_row(member.member_id, *_cells(member, told))
-    return drawn
+def as_object(told: PlanTold, members: tuple[Member, ...]) -> dict[str, object]:
+    """Make the object that --json prints. Its names stay; docs/operations.md has them."""
+    changed = {name: value for name, value in {**vars(told.control), **vars(told.changes)}.items() if value is not None}
+    return {"told": told.members, "changed": changed, "verifiers": as_objects(members, told)}
 
 
-def _cells(member: Member, told: PlanTold) -> Iterator[RenderableType]:
-    """Values with their sources, as the verifier said them last: it may be a heartbeat behind the operator."""
-    report, plan = member.speculation, member.plan
-    assert report is not None and plan is not None, "only those that have said are shown"
-    wanted = told.control.adaptive
-    yield _cell(report.adaptive, "operator" if wanted is not None and wanted.value == report.adaptive else "settings")
-    bound, most = report.max_draft_tokens, told.control.max_draft_tokens
-    yield "-" if bound is None else _cell(bound, "operator" if bound == most else "settings")
-    for name, value in vars(plan).items():
-        if value == getattr(told.changes, name):
-            yield _cell(value, "operator")
-        else:
-            yield _cell(value, "settings" if value == getattr(report.launched, name) else "controller")
-
-
-def _cell(value: object, source: str) -> RenderableType:
-    shown = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
-    return joined(f"{shown} ", text(source, "dim"))
+def _look(client: Client, *, as_json: bool) -> None:
+    told, members = client.plan(timeout_s=TIMEOUT_S), client.cluster(timeout_s=TIMEOUT_S).members
+    if as_json:
+        say(json.dumps(as_object(told, members)))
+    else:
+        say(sentence(told))
+        Screen(width=WIDE).print(InForce(told, members))

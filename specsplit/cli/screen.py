@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import IO, Any
 
@@ -18,9 +19,9 @@ class Screen(Console):
     """Prints strings as they are, in tables too. Colour is given with `text`."""
 
     def __init__(self, file: IO[str] | None = None, width: int | None = None) -> None:
-        """Onto stdout unless a file is given, as wide as the terminal; `width` is for what is none."""
-        wide = width if file is not None or not sys.stdout.isatty() else None
-        super().__init__(file=file, width=wide, markup=False, emoji=False, highlight=False)
+        """Onto stdout unless a file is given, as wide as the terminal or COLUMNS; `width` is for what has neither."""
+        known = file is None and (sys.stdout.isatty() or "COLUMNS" in os.environ)
+        super().__init__(file=file, width=None if known else width, markup=False, emoji=False, highlight=False)
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Make what is printed of any string, a table's cells and titles included: rich calls this for all of them."""

@@ -18,24 +18,18 @@ from specsplit.cli.folders import inflation
 from specsplit.cli.local import LocalCluster
 from specsplit.cli.paint import Painter
 from specsplit.cli.serve import SETTINGS, option_of
-from specsplit.cli.status import table, tables
 from specsplit.client import ChatMessage, ChatPrompt, Delta
 from specsplit.errors import Exhausted
 from specsplit.features import LAST, FeatureNeed
-from specsplit.membership import Cluster, GroupRank, Member, WaveReport
+from specsplit.membership import Member
 from specsplit.requests import GenerateEvent, GenerateRequest, TextPrompt
 from specsplit.values import (
     DrafterInfo,
     DrafterKind,
-    DrafterReport,
-    Estimate,
-    Load,
-    Plan,
     Sampling,
-    SpeculationReport,
     TokenLogprob,
 )
-from tests.client.scripted import DONE, EVENTS, MEMBERS, Scripted, breaking, serving, usual
+from tests.client.scripted import DONE, EVENTS, Scripted, breaking, serving, usual
 
 POCKET = "models/pocket/target"
 HEAD = Member("d2", "h:3", DrafterInfo(DrafterKind.EAGLE3, "head", None, 512, FeatureNeed((2, 3, LAST), 256)), 2)
@@ -415,50 +409,3 @@ def test_a_number_that_is_far_too_long_for_a_token_id_is_refused_as_other_rubbis
     for given in (long, str(kept)):
         assert run("generate", "-p", "x", "--resume-from", given) != 0
         assert "token ids" in capsys.readouterr().err
-
-
-def test_status_once_shows_every_member(coordinator: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("status", "--once", "--address", coordinator.address) == 0
-    out = capsys.readouterr().out
-    assert f"{coordinator.address}: 2 running, 3 queued; 5 failovers, 7 preemptions so far" in out
-
-
-def test_the_status_table_has_verifiers_first_with_their_load_and_says_what_heads_read() -> None:
-    screen = io.StringIO()
-    Console(file=screen, width=200).print(table(Cluster((*MEMBERS, HEAD), 3, 2), "here:1"))
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in screen.getvalue().splitlines() if "│" in line]
-    assert rows == [
-        ["v1", "verifier", "toy", "-", "127.0.0.1:1", "2/4", "1", "30/40", "1234", "5.2", "70", "ready"],
-        ["d1", "ngram drafter", "-", "-", "127.0.0.1:2", "0/8", "0", "-", "0", "0.0", "0", "draining"],
-        ["d2", "eagle3 drafter", "head", "layers 2, 3, last", "h:3", "0/2", "0", "-", "0", "0.0", "0", "ready"],
-    ]
-
-
-def test_the_status_table_says_of_a_rank_where_it_stands() -> None:
-    ranks = (
-        replace(MEMBERS[1], member_id="a", group=GroupRank("g", 0, 2), wave=WaveReport(3, parked=True)),
-        replace(MEMBERS[1], member_id="b", group=GroupRank("g", 1, 2), wave=WaveReport(3, parked=False)),
-        replace(MEMBERS[1], load=Load(), member_id="c", group=GroupRank("g", 1, 2), wave=WaveReport(3, parked=False)),
-        replace(MEMBERS[1], member_id="d", group=GroupRank("h", 0, 4)),
-    )
-    screen = io.StringIO()
-    Console(file=screen, width=200).print(table(Cluster(ranks), "here:1"))
-    states = [line.split("│")[-2].strip() for line in screen.getvalue().splitlines() if "│" in line]
-    busy, idle = "ready, rank 1 of 2, busy in wave 3", "ready, rank 1 of 2, idle in wave 3"
-    assert sorted(states) == sorted(["ready, rank 0 of 2, parked after wave 3", busy, idle, "ready, rank 0 of 4"])
-
-
-def test_status_shows_what_speculation_brings_every_verifier_and_what_each_drafter_does() -> None:
-    greedy = DrafterReport("d1", 2, 600.0, 1.8, 0.004, 0.0224)
-    sampled = DrafterReport("d1", 1, 200.0, 0.2, 0.002, sampled=True)
-    brought = (greedy, DrafterReport("d2", 0, 37.0), sampled)
-    estimate = Estimate(2.4, 0.021, 4e-5, 812.0, 655.0)
-    report = SpeculationReport("goodput", 32, Plan(), 2.31, 0.71, 0.0212, 4.1e-5, estimate, brought)
-    v1 = replace(MEMBERS[1], plan=Plan(num_steps=4, num_draft_tokens=11), speculation=report)
-    v2 = replace(v1, member_id="v2", plan=Plan(num_steps=0), speculation=SpeculationReport("static"))
-    screen = io.StringIO()
-    Console(file=screen, width=120).print(tables(Cluster((v2, v1), 0, 0), "here:1"))
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in screen.getvalue().splitlines() if "│" in line]
-    assert ["v1", "goodput", "4 deep, 11 tokens", "2.31", "71%", "21.2", "41", "812", "655", "+24%"] in rows
-    assert ["v2", "static", "no drafts", *["-"] * 7] in rows
-    assert rows[-2:] == [["v1", "d1", "3", "800", "1.40", "3.5", "22.4"], ["v1", "d2", "0", "37", "0.00", "0.0", "-"]]

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 from rich.console import RenderableType
 
-from specsplit.cli import demo, logprobs, plan, status, trace
+from specsplit.cli import cluster_view, demo, logprobs, plan, trace
 from specsplit.cli.failures import leave
 from specsplit.cli.paint import Painter, summary
+from specsplit.cli.plan_view import InForce
 from specsplit.cli.say import say
 from specsplit.cli.screen import Screen
 from specsplit.cli.up import forward
@@ -40,8 +41,8 @@ def demo_table() -> RenderableType:
 
 
 VIEWS: dict[str, tuple[Callable[[], RenderableType], int]] = {
-    "status": (lambda: status.tables(cluster(), HOSTILE), 9),
-    "plan": (lambda: plan.in_force(made(PlanTold), MEMBERS[:1]), 2),
+    "status": (lambda: cluster_view.view(cluster(), HOSTILE), 9),
+    "plan": (lambda: InForce(made(PlanTold), MEMBERS[:1]), 2),
     "logprobs": (lambda: logprobs.table([made(TokenLogprob)]), 0),
     "demo": (demo_table, 0),
     "a string": (lambda: HOSTILE, 1),

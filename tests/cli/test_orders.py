@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
+from rich.console import RenderableType
 
 from specsplit.cli import app
-from specsplit.cli.plan import in_force
+from specsplit.cli.plan_view import InForce
+from specsplit.cli.screen import Screen
 from specsplit.membership import PlanTold, TracingTold
 from specsplit.values import SERVICES, Adaptive, Control, Plan, PlanChanges, SpeculationReport, TraceChanges
 from tests.client.scripted import MEMBERS, Scripted, serving
@@ -79,30 +81,71 @@ def test_without_options_every_part_of_the_plan_in_force_is_shown_with_its_sourc
     launched = Plan(num_steps=5, num_draft_tokens=16)
     ema = replace(v1, plan=replace(launched, num_steps=3), speculation=SpeculationReport("ema", launched=launched))
     goodput = SpeculationReport("goodput", 32, launched)
-    coordinator.members = (MEMBERS[0], ema, replace(v1, member_id="v2", plan=Plan(), speculation=goodput))
+    silent = replace(v1, member_id="v3")
+    coordinator.members = (MEMBERS[0], ema, replace(v1, member_id="v2", plan=Plan(), speculation=goodput), silent)
     assert run("plan", "--address", coordinator.address) == 0
     assert coordinator.ordered == [], "looking changes nothing"
     out = capsys.readouterr().out
     assert out.startswith("plan: as each verifier is set; verifiers: 1\n")
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
-    same = ["4 settings", "16 settings", "20000 settings", "yes settings"]
-    assert rows == [
-        ["v1", "ema settings", "-", "3 controller", *same],
-        ["v2", "goodput settings", "32 settings", "5 settings", *same],
+    assert rows_of(out) == [
+        ["controller", "ema settings", "goodput settings"],
+        ["max_draft_tokens", "-", "32 settings"],
+        ["num_steps", "3 controller", "5 settings"],
+        ["topk", "4 settings", "4 settings"],
+        ["num_draft_tokens", "16 settings", "16 settings"],
+        ["wait_budget_us", "20000 settings", "20000 settings"],
+        ["draft_ahead", "yes settings", "yes settings"],
     ]
     assert "What a request fixes for itself stands above the operator" in out
+    assert out.endswith("not heard of yet: v3\n")
+
+
+def test_verifiers_that_agree_share_a_column_and_those_that_do_not_have_tables_of_their_own_where_it_is_narrow() -> (
+    None
+):
+    said = SpeculationReport("static", launched=Plan())
+    same = [replace(MEMBERS[1], member_id=f"v{number}", plan=Plan(), speculation=said) for number in range(6)]
+    told = PlanTold(6, PlanChanges())
+    assert "all 6 verifiers" in shown(InForce(told, tuple(same)), 60)
+    other = replace(same[1], plan=Plan(num_steps=1))
+    narrow = shown(InForce(told, (*same[:1], other, *same[2:])), 60)
+    assert "v0, v2, v3 and 2 more" in narrow and narrow.count("setting  ") == 2
+    assert shown(InForce(told, (*same[:1], other, *same[2:])), 80).count("setting  ") == 1
+
+
+def test_as_json_the_plan_in_force_has_every_part_with_its_source(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = SpeculationReport("goodput", None, Plan(topk=1))
+    coordinator.members = (replace(MEMBERS[1], plan=Plan(num_steps=0, topk=1), speculation=said), MEMBERS[0])
+    coordinator.plan = PlanTold(1, PlanChanges(num_steps=0), Control(Adaptive.GOODPUT))
+    assert run("plan", "--json", "--address", coordinator.address) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["told"] == 1 and told["changed"] == {"adaptive": "goodput", "num_steps": 0}
+    ((name, plan),) = [each.values() for each in told["verifiers"]]
+    assert name == "v1" and plan["controller"] == {"value": "goodput", "source": "operator"}
+    assert plan["max_draft_tokens"] == {"value": None, "source": None}
+    assert plan["num_steps"] == {"value": 0, "source": "operator"} and plan["topk"] == {
+        "value": 1,
+        "source": "settings",
+    }
+
+
+def shown(view: RenderableType, width: int) -> str:
+    file = io.StringIO()
+    Screen(file, width).print(view)
+    return file.getvalue()
+
+
+def rows_of(out: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
 
 
 def test_what_the_operator_said_is_told_from_what_the_verifier_does_by_itself() -> None:
     plan = Plan(num_steps=3, topk=2, num_draft_tokens=8)
     told = PlanTold(1, PlanChanges(num_steps=3, wait_budget_us=7), Control(Adaptive.GOODPUT, 16))
     member = replace(MEMBERS[1], plan=plan, speculation=SpeculationReport("goodput", 16, Plan(topk=2)))
-    screen = io.StringIO()
-    Console(file=screen, width=180).print(in_force(told, (member,)))
-    (row,) = [line for line in screen.getvalue().splitlines() if "│" in line]
-    cells = [cell.strip() for cell in row.split("│")[1:-1]]
-    assert cells == [
-        "v1",
+    assert [row[1] for row in rows_of(shown(InForce(told, (member,)), 60))] == [
         "goodput operator",
         "16 operator",
         "3 operator",
@@ -132,6 +175,7 @@ def test_without_options_the_changes_of_what_is_traced_are_shown_and_nothing_is_
         (["trace", "--level=-1"], "trace_level: is -1"),
         (["trace", "--modules", ""], "trace_modules: is empty, expected some of coordinator, verifier, drafter"),
         (["trace", "--bogus"], "--bogus"),
+        (["plan", "--reset", "--json"], "json: shows what is in force; leave it out"),
     ],
 )
 def test_a_bad_option_exits_2_with_one_line(
