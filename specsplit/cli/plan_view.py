@@ -127,7 +127,7 @@ def _heading(names: Sequence[str], groups: int) -> str:
 
 
 def _split(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
-    """As many side by side as there is room for, beside the names of the settings; one at least."""
+    """Columns that stand side by side in one table, beside the names of the settings: those that fit, or one that does not."""
     if not columns:
         return
     names = max(map(len, columns[0].parts)) + _AROUND + 1

@@ -93,7 +93,7 @@ def _member(member: Member) -> dict[str, object]:
 
 
 def _finite(value: Any) -> Any:
-    """The same without infinities and NaN, for which JSON has no numbers: null."""
+    """Put null for infinities and NaN, for which JSON has no numbers."""
     match value:
         case dict():
             return {name: _finite(each) for name, each in cast("dict[str, object]", value).items()}
