@@ -9,6 +9,8 @@ from enum import StrEnum
 class NoDraftsCause(StrEnum):
     """What kept drafts out of a step of a session."""
 
+    __hash__ = str.__hash__  # Enum's own is Python, and causes are counted in every step
+
     REQUEST = "request"
     """The request wants none: no drafter, or a plan without drafts."""
     PLAN = "plan"

@@ -161,11 +161,10 @@ class Session:
             return self._undrafted_alone
         if not self.plan.speculates:
             return NoDraftsCause.RESTING
-        if self.tree_limits.num_steps < 1 or self.lookahead_slots <= 1:
-            return NoDraftsCause.ROOM
-        if len(drafter.mirror):
-            return NoDraftsCause.PRICE
-        return NoDraftsCause.EMPTY if drafter.heard else NoDraftsCause.LATE
+        if not len(drafter.mirror):
+            return NoDraftsCause.EMPTY if drafter.heard else NoDraftsCause.LATE
+        room = self.tree_limits.num_steps >= 1 and self.lookahead_slots > 1
+        return NoDraftsCause.PRICE if room else NoDraftsCause.ROOM
 
     @property
     def _undrafted_alone(self) -> NoDraftsCause:

@@ -7,7 +7,7 @@ from typing import Final
 
 from specsplit.values import NoDrafts, NoDraftsCause
 
-MOSTLY: Final = 0.75
+MOSTLY: Final = 0.9
 """A reason is told where so many of the steps had no drafts; of fewer it would say little."""
 LATELY: Final = 256
 """Steps of sessions after which what a verifier counts is halved, so that it tells of what is lately."""
