@@ -214,7 +214,13 @@ def test_the_tree_takes_no_room_when_nothing_is_drafted_and_the_page_says_why(ta
     with shown.request("plain", drafter="none"):
         tab.until("snapshots.length >= CALM_STEPS")
         assert tab.evaluate(height) == idle
-        assert tab.until("document.querySelector('#no-drafts').innerText", lambda said: "no request" not in said)
+        tab.until(
+            "document.querySelector('#no-drafts').innerText", lambda said: said == "no drafts: none are asked for"
+        )
+        tab.until(
+            "document.querySelector('[data-member=verifier-0]').innerText",
+            lambda said: "drafts: none are asked for" in said,
+        )
     with shown.request("drafted"):
         tab.until("document.querySelector('#tree').clientHeight > 200")
         assert tab.evaluate("document.querySelector('#no-drafts').offsetHeight") == 0

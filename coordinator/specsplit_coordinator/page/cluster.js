@@ -147,8 +147,10 @@ function card(member, role, detail) {
   return made;
 }
 
+/** What drafts bring, or why there are none. */
 function lengthOf(told) {
-  return told?.accept_length ? `accept length ${told.accept_length.toFixed(2)} · hits ${Math.round(100 * told.hit_rate)} %` : "accept length – · hits –";
+  const length = told?.accept_length ? told.accept_length.toFixed(2) : "–", hits = told?.accept_length ? `${Math.round(100 * told.hit_rate)} %` : "–";
+  return `accept length ${length} · ${told?.no_drafts ?? `hits ${hits}`}`;
 }
 
 function meter(label, value, most, said) {

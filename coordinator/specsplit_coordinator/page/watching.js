@@ -89,7 +89,7 @@ function showDrafts() {
 function whyNoDrafts() {
   const here = (samples.at(-1)?.verifiers ?? []).filter(isHere), running = samples.at(-1)?.requests.find(each => each.number === watched?.number && !each.ended);
   const verifier = here.find(each => each.name === running?.verifier) ?? here.find(each => each.speculation?.no_drafts);
-  const why = snapshots.at(-1)?.no_drafts ?? verifier?.speculation?.no_drafts;
+  const why = snapshots.findLast(each => each.kind === "step")?.no_drafts ?? verifier?.speculation?.no_drafts;
   if (why) return why;
   if (running && !running.drafter) return `Request ${running.id} runs without a drafter.`;
   return running ? `Nothing has been drafted for request ${running.id} so far.` : "Nothing is drafted: no request is running.";
