@@ -39,7 +39,7 @@ class TraceScope:
 class TraceChanges:
     """What an operator wants traced different from a service's own settings; None leaves a field as it is.
 
-    Raises InvalidRequest for a value out of range.
+    Raises InvalidRequest for a number out of range.
     """
 
     level: int | None = None
@@ -49,10 +49,12 @@ class TraceChanges:
 
     def __post_init__(self) -> None:
         require(self.modules != (), "trace_modules", f"is empty, expected some of {', '.join(SERVICES)}")
-        self.over(TraceScope())
+        TraceScope(
+            **said(self) | {"modules": ()}
+        )  # services that a newer peer names are its own affair until they are traced
 
     def over(self, default: TraceScope) -> TraceScope:
-        """The default with these changes."""
+        """The default with these changes. Raises InvalidRequest for a service that is not known here."""
         return replace(default, **said(self))
 
     def after(self, earlier: TraceChanges) -> TraceChanges:
