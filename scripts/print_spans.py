@@ -38,7 +38,8 @@ specsplit trace --modules drafter
 specsplit trace --reset
 ```
 
-`specsplit trace` alone shows what is changed, to clients too. Changing is for operators; [how they are given](operations.md#as-an-operator) where callers are asked who they are.
+`specsplit trace` alone shows what is changed, to clients too. Changing is for operators; [how they are given](operations.md#as-an-operator)
+where callers are asked who they are.
 
 `specsplit.client` puts a request below the OpenTelemetry span that is current in the calling program, if there is one. Any other gRPC
 client sends the header `traceparent` ([W3C Trace Context](https://www.w3.org/TR/trace-context/)). Log records that are written in the
