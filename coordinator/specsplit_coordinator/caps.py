@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 from specsplit.errors import InvalidRequest
-from specsplit.requests import GenerateRequest
+from specsplit.requests import MAX_CHOICES, GenerateRequest
 from specsplit.settings import CoordinatorSettings
 from specsplit.values import Plan, PlanChanges
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,18 @@ class Caps:
             return asked
         given = [tokens for tokens in (self.default_max_tokens, self.max_max_tokens) if tokens is not None]
         return min(*given, context_left) if given else None
+
+
+def tell_small_queue(settings: CoordinatorSettings) -> None:
+    """Log a warning if a request may ask for more choices than may wait. A queue of 0 is meant so: nobody waits."""
+    most = settings.max_n or MAX_CHOICES
+    if 0 < settings.max_queue < most:
+        _log.warning(
+            "max_queue = %d is less than the %d choices that a request may ask for: one for more than wait and are free is refused "
+            "at any time; raise max_queue or lower max_n",
+            settings.max_queue,
+            most,
+        )
 
 
 def _check(field_name: str, asked: int | None, setting: str, cap: int | None) -> None:

@@ -18,7 +18,7 @@ from specsplit.text.tokenizer import Tokenizer
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
 from specsplit_coordinator.admission import Admission
 from specsplit_coordinator.balance import Balance
-from specsplit_coordinator.caps import Caps
+from specsplit_coordinator.caps import Caps, tell_small_queue
 from specsplit_coordinator.dialler import Dialler
 from specsplit_coordinator.drawing import Drawing
 from specsplit_coordinator.generation import Draws, Generator
@@ -53,6 +53,7 @@ class Coordinator:
 
     def __init__(self, settings: CoordinatorSettings, draws: Draws | None = None) -> None:
         """Reads the tokenizer. Raises LoadError, and Unavailable as `Server` does."""
+        tell_small_queue(settings)
         tokenizer, clock, server = Tokenizer.load(settings.model), SystemClock(), _server(settings)
         self.registry = Registry(tokenizer.vocabulary, clock, settings.lost_after_ms / 1000)
         quotas = Quotas(Quota.of(settings), clock, settings.retry_after_s)

@@ -15,7 +15,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.membership import PlanTold
 from specsplit.settings import CoordinatorSettings
 from specsplit.values import PlanChanges
-from specsplit_coordinator.caps import Caps
+from specsplit_coordinator.caps import Caps, tell_small_queue
 
 from .conftest import CONTEXT
 
@@ -103,3 +103,22 @@ async def test_the_caps_bind_requests_and_not_the_operator(start_cluster: StartC
     assert await cluster.client.set_plan(PlanChanges(num_steps=9)) == PlanTold(1, PlanChanges(num_steps=9))
     await cluster.client.generate("x", plan=PlanChanges(topk=1))
     assert verifier.asked[0].plan == PlanChanges(topk=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_queue": 4}, True),
+        ({"max_queue": 15}, True),
+        ({"max_queue": 16}, False),
+        ({"max_queue": 4, "max_n": 4}, False),
+        ({"max_queue": 4, "max_n": 5}, True),
+        ({"max_queue": 0}, False),
+        ({}, False),
+    ],
+)
+def test_a_queue_that_is_smaller_than_one_request_may_be_is_told_of(
+    given: dict[str, int], told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    tell_small_queue(CoordinatorSettings.model_validate({"model": Path("unused")} | given))
+    assert bool(caplog.records) is told

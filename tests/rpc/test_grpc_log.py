@@ -31,6 +31,32 @@ server.stop(None).wait()
 """
 
 
+TAKEN = """
+import asyncio, socket
+from pathlib import Path
+from specsplit.errors import InvalidRequest
+from specsplit.rpc import Server
+from specsplit.settings import VerifierSettings
+
+async def main(port):
+    try:
+        await Server(VerifierSettings(model=Path("unused"), listen=f"127.0.0.1:{port}"), "verifier", services=[]).start()
+    except InvalidRequest as error:
+        print(error)
+
+with socket.create_server(("127.0.0.1", 0)) as taken:
+    asyncio.run(main(taken.getsockname()[1]))
+"""
+
+
+def test_grpc_says_nothing_of_a_port_that_is_taken_beside_the_error_that_does() -> None:
+    env = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    words = [sys.executable, "-c", TAKEN]
+    ran = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100, check=True)
+    assert ran.stdout.startswith("listen: cannot bind 127.0.0.1:")
+    assert ran.stderr == ""
+
+
 @pytest.mark.parametrize(("verbosity", "written"), [(None, False), ("INFO", True)])
 def test_a_peer_writes_no_line_into_the_log_unless_grpcs_notes_are_asked_for(
     verbosity: str | None, written: bool
