@@ -56,9 +56,7 @@ drift: $(STAMP) ## is the generated code what the protos give?
 unit: export PYTHONDONTWRITEBYTECODE =
 unit: $(STAMP) ## pytest, in a few processes
 	@echo "unit: pytest"
-	@$(BIN)/pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder || { \
-		echo "unit: what failed is run once more, by itself; what fails again fails"; \
-		$(BIN)/pytest --last-failed --last-failed-no-failures none; }
+	@$(BIN)/pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder || $(BIN)/python -m scripts.repeat_failed
 
 format: $(STAMP) ## let ruff put imports and layout right
 	@$(BIN)/ruff check --quiet --fix $(SOURCES) || true

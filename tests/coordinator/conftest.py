@@ -30,6 +30,7 @@ from specsplit.values import (
     FinishReason,
     Load,
     ModelInfo,
+    SpeculationReport,
     SpeculationStatistics,
     Usage,
 )
@@ -104,6 +105,7 @@ class Cluster:
         max_sessions: int = 4,
         load: Callable[[], Load] = Load,
         group: GroupRank | None = None,
+        speculation: Callable[[], SpeculationReport] | None = None,
     ) -> Verifier:
         """Start a verifier and let it join."""
         verifier = Verifier(script)
@@ -114,7 +116,7 @@ class Cluster:
         await server.start()
         self.stack.push_async_callback(server.stop, None)
         model = ModelInfo("toy", self.tokenizer.vocabulary, CONTEXT, (0,))
-        await self.join(name, verifier.address, model, max_sessions, load, group)
+        await self.join(name, verifier.address, model, max_sessions, load, group, speculation)
         return verifier
 
     async def add_drafter(self, kind: DrafterKind, name: str, need: FeatureNeed | None = None) -> None:
@@ -130,10 +132,12 @@ class Cluster:
         max_sessions: int = 4,
         load: Callable[[], Load] = Load,
         group: GroupRank | None = None,
+        speculation: Callable[[], SpeculationReport] | None = None,
     ) -> asyncio.Task[None]:
         """A member that reports until the test ends, or until the task is cancelled."""
         dialled = partial(dial, self.coordinator.service.server.members_bound)
-        membership = Membership(dialled, Register(name, address, role, max_sessions, group=group), load)
+        registers = Register(name, address, role, max_sessions, group=group)
+        membership = Membership(dialled, registers, load, speculation=speculation)
         task = asyncio.create_task(membership.run())
         self.joined[name] = membership, task
 

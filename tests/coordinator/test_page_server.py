@@ -83,14 +83,16 @@ async def test_the_page_is_one_file_that_asks_nobody_else_for_anything(cluster: 
 async def test_the_cluster_is_told_as_it_is(cluster: Cluster, say: Say) -> None:
     empty = await state(cluster)
     assert (empty["verifiers"], empty["drafters"], empty["requests"]) == ([], [], [])
-    await cluster.add_verifier(say((5, 6), (7,)))
+    report = SpeculationReport("goodput", 32, estimate=Estimate(2.5, 0.02, 1e-4, 120, 100), accept_length=2.4)
+    report = replace(report, no_drafts=NoDrafts(NoDraftsCause.LATE))
+    await cluster.add_verifier(say((5, 6), (7,)), speculation=lambda: report)
     await cluster.add_drafter(DrafterKind.NGRAM, "d1")
     await cluster.client.generate("x", request_id="mine")
     cluster.coordinator.orders.change_plan(PlanChanges(num_steps=2), Control(Adaptive.GOODPUT))
     (seat,) = cluster.coordinator.registry.verifiers
-    told = SpeculationReport("goodput", 32, estimate=Estimate(2.5, 0.02, 1e-4, 120, 100), accept_length=2.4)
-    told = replace(told, no_drafts=NoDrafts(NoDraftsCause.LATE))
-    seat.report = replace(seat.report, speculation=told)
+    async with asyncio.timeout(10):
+        while seat.report.speculation is None:  # until its first report
+            await asyncio.sleep(0.01)
     now = await state(cluster)
     (verifier,), (drafter,), (request,) = now["verifiers"], now["drafters"], now["requests"]
     assert (verifier["name"], verifier["model"], verifier["state"]) == ("v1", "toy", "serving")

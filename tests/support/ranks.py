@@ -1,11 +1,11 @@
 """A group of ranks as processes: every one calls the same function with its mesh, and what they return is collected.
 
-They are forked from the test's process, since importing torch and transformers takes seconds.
+They are forked from a server that has torch and transformers in memory, since importing those takes seconds. The test's own process
+has threads of earlier tests, gRPC's among them, whose locks a fork would copy as they are held.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import socket
@@ -18,6 +18,7 @@ import torch
 from torch._C._distributed_c10d import TCPStore
 
 from specsplit.model.torch_mesh import TorchMesh
+from tests.support.forked import FORKING
 
 
 def free_port() -> int:
@@ -47,12 +48,11 @@ def run_ranks(
 
     Nobody waits for one that is to die, and hangs, any longer than the others take.
     """
-    torch.set_num_threads(1)  # a pool of threads would not live through the fork
-    context, port = multiprocessing.get_context("fork"), free_port()
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         results = [Path(folder) / str(rank) for rank in range(size)]
         ranks = [
-            context.Process(target=_rank, args=(rank, size, port, timeout_s, result, kind, work, args), daemon=True)
+            FORKING.Process(target=_rank, args=(rank, size, port, timeout_s, result, kind, work, args), daemon=True)
             for rank, result in enumerate(results)
         ]
         for rank in ranks:
