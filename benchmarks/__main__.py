@@ -1,4 +1,4 @@
-"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|members|telemetry|trees|all] [--quick]`.
+"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|members|telemetry|trees|startup|all] [--quick]`.
 
 Or `lab`, `adaptive`, `ranks`, `fire` or `gpu`, which have options of their own.
 """
@@ -15,7 +15,18 @@ from benchmarks.machine import describe
 from specsplit.cli.screen import Screen
 from specsplit.errors import SpecsplitError
 
-NAMES = ("step_overhead", "overlap", "speedup", "acceptance", "drafters", "features", "members", "telemetry", "trees")
+NAMES = (
+    "step_overhead",
+    "overlap",
+    "speedup",
+    "acceptance",
+    "drafters",
+    "features",
+    "members",
+    "telemetry",
+    "trees",
+    "startup",
+)
 COMMANDS = ("lab", "adaptive", "ranks", "fire", "gpu")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import platform
+from typing import Annotated, Any
 
 import typer
 
 from specsplit.cli.commands import PLACES, Commands
 from specsplit.cli.failures import OneLineGroup
+from specsplit.cli.say import say
 
 
 class Root(OneLineGroup):
@@ -37,6 +39,23 @@ app = typer.Typer(
 )
 
 
+def _tell_version(asked: bool) -> None:
+    """Say which specsplit this is, and leave."""
+    if asked:
+        from specsplit.build import PROTOCOL, build  # noqa: PLC0415 (no other command asks)
+
+        say(f"specsplit {build()}")
+        say(f"Python {platform.python_version()}, protocol {PROTOCOL}")
+        raise typer.Exit
+
+
 @app.callback()
-def specsplit() -> None:
+def specsplit(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_tell_version, is_eager=True, help="Show the version and the build, and exit."
+        ),
+    ] = False,
+) -> None:
     """Speculative decoding of large language models, split into services."""

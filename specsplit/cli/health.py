@@ -14,8 +14,9 @@ import typer
 from specsplit.cli.options import with_transport
 from specsplit.cli.say import say
 from specsplit.errors import SpecsplitError
-from specsplit.rpc import dial_blocking, health_of_blocking
-from specsplit.settings import TransportSettings
+from specsplit.rpc.channel import dial_blocking
+from specsplit.rpc.health import health_of_blocking
+from specsplit.settings.dialling import Transport
 from specsplit.values.bounds import MOST_SECONDS
 
 SERVING = "SERVING"
@@ -24,7 +25,7 @@ UNREACHABLE = "UNREACHABLE"
 """What is said of a service that gives no answer."""
 
 
-@partial(with_transport, anonymous=True)
+@partial(with_transport, shows_token=False)
 def health(
     *,
     addresses: Annotated[
@@ -34,7 +35,7 @@ def health(
     timeout_s: Annotated[
         float, typer.Option("--timeout-s", min=0.1, max=MOST_SECONDS, help="Time each gets to answer.")
     ] = 3.0,
-    transport: TransportSettings,
+    transport: Transport,
 ) -> None:
     """Ask services whether they take calls: one line each, and exit 0 if all say SERVING, else 1. No token is shown."""
     states = [(address, *ask(address, timeout_s, transport)) for address in addresses]
@@ -43,7 +44,7 @@ def health(
     sys.exit(0 if all(state == SERVING for _, state, _ in states) else 1)
 
 
-def ask(address: str, timeout_s: float, settings: TransportSettings) -> tuple[str, str]:
+def ask(address: str, timeout_s: float, settings: Transport) -> tuple[str, str]:
     """The state of the service at host:port and, if it gives none, why. Raises InvalidRequest for a bad address or CA file."""
     with dial_blocking(address, settings) as channel:
         try:

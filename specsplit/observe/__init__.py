@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from specsplit.observe.log import announce, fields, set_up
-from specsplit.observe.tracing import SpanEvent, TraceContext, Tracing, set_up_tracing
+from typing import TYPE_CHECKING
 
-__all__ = ["SpanEvent", "TraceContext", "Tracing", "announce", "fields", "set_up", "set_up_tracing"]
+from specsplit.lazy import offering
+
+if TYPE_CHECKING:
+    from specsplit.observe.public import *  # noqa: F403
+
+__getattr__ = offering(__name__)  # whoever makes a log record imports no structlog

@@ -16,20 +16,15 @@ import structlog
 from structlog.stdlib import ProcessorFormatter
 
 from specsplit.errors import printable, shortened
+from specsplit.observe.record import FIELDS, fields
 from specsplit.observe.tracing import current_span
 from specsplit.settings import Settings
 
 LogFormat: TypeAlias = Literal["auto", "json", "text"]
 
-_FIELDS = "specsplit_fields"
 _LONGEST = 4_000
 """Bytes of a sentence or a value: part of it may be somebody else's."""
 _Line: TypeAlias = MutableMapping[str, Any]
-
-
-def fields(**values: object) -> dict[str, dict[str, object]]:
-    """Key=value pairs for a record: `log.info("session opened", extra=fields(session=3))`."""
-    return {_FIELDS: values}
 
 
 def set_up(service: str, level: str = "info", log_format: LogFormat = "auto") -> None:
@@ -68,7 +63,7 @@ class _Formatter(ProcessorFormatter):
             "logger": record.name,
             "message": shortened(str(event["event"]), _LONGEST),
         }
-        values: Mapping[str, object] = record.__dict__.get(_FIELDS, {})
+        values: Mapping[str, object] = record.__dict__.get(FIELDS, {})
         line |= {key if key not in line else f"{key}_": _short(value) for key, value in values.items()}
         span = current_span()
         if span is not None:

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from specsplit.errors import Unauthenticated, quoted
 from specsplit.identity import ANONYMOUS, ANYBODY, CallerRole, Identity, digest, roles_of, tokens_of
-from specsplit.observe import fields
+from specsplit.observe.record import fields
 from specsplit.rpc.permissions import check_permitted, described, needed
 from specsplit.rpc.reloading import Reloaded, read_text
-from specsplit.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from specsplit.settings import ServiceSettings
 
 _log = logging.getLogger(__name__)
 

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from specsplit.errors import InvalidRequest
 from specsplit.rpc.reloading import Reloaded, read_text
-from specsplit.settings import ServiceSettings, TransportSettings
+from specsplit.settings.dialling import Transport
+
+if TYPE_CHECKING:
+    from specsplit.settings import ServiceSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Pems:
         return self.key, self.chain
 
 
-def shown_to_servers(settings: TransportSettings) -> Pems | None:
+def shown_to_servers(settings: Transport) -> Pems | None:
     """What a channel that is dialled now shows and checks; None: it is in the clear. An open channel keeps what it was dialled with.
 
     Raises InvalidRequest if the files are no good the first time.
@@ -43,7 +46,7 @@ def shown_to_servers(settings: TransportSettings) -> Pems | None:
     return _files(settings.tls_ca, "tls_ca", settings.tls_cert, settings.tls_key).value
 
 
-def channel_credentials(settings: TransportSettings) -> grpc.ChannelCredentials | None:
+def channel_credentials(settings: Transport) -> grpc.ChannelCredentials | None:
     """What to dial with now; None: in the clear. Raises InvalidRequest if the files are no good the first time."""
     pems = shown_to_servers(settings)
     return None if pems is None else grpc.ssl_channel_credentials(pems.authority, pems.key, pems.chain)

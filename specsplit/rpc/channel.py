@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
 from specsplit.errors import InvalidRequest
 from specsplit.identity import token_of
-from specsplit.observe.tracing import Tracing
 from specsplit.rpc.callers import HEADER, SCHEME
 from specsplit.rpc.certificates import channel_credentials
 from specsplit.rpc.options import channel_options
 from specsplit.rpc.reloading import Reloaded, read_text
-from specsplit.settings import TransportSettings
 from specsplit.settings.address import check_dialable, is_loopback, split
+from specsplit.settings.dialling import Dialling, Transport
 from specsplit.wire.reading import Read, response_reader
 
+if TYPE_CHECKING:
+    from specsplit.observe.tracing import Tracing
 _Channel = TypeVar("_Channel", grpc.Channel, grpc.aio.Channel)
 _SHAPES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
-def dial(address: str, settings: TransportSettings | None = None, tracing: Tracing | None = None) -> grpc.aio.Channel:
+def dial(address: str, settings: Transport | None = None, tracing: Tracing | None = None) -> grpc.aio.Channel:
     """An asyncio channel to host:port; it connects when first used. The caller closes it.
 
     With `tracing` that is on, calls that carry out a request get a span and take the trace along.
@@ -32,7 +33,7 @@ def dial(address: str, settings: TransportSettings | None = None, tracing: Traci
     Raises InvalidRequest if the address or a file is no good, or the address is beyond this machine and nothing allows to speak in the
     clear.
     """
-    settings = settings or TransportSettings()
+    settings = settings or Dialling()
     check_reachable("address", address, settings)
     options, interceptors = channel_options(settings), _interceptors(tracing)
     credentials, token = channel_credentials(settings), _token(settings)
@@ -41,9 +42,9 @@ def dial(address: str, settings: TransportSettings | None = None, tracing: Traci
     return _reading(grpc.aio.secure_channel(address, credentials, options=options, interceptors=interceptors), token)
 
 
-def dial_blocking(address: str, settings: TransportSettings | None = None) -> grpc.Channel:
+def dial_blocking(address: str, settings: Transport | None = None) -> grpc.Channel:
     """Like `dial`, for code without an event loop."""
-    settings = settings or TransportSettings()
+    settings = settings or Dialling()
     check_reachable("address", address, settings)
     options, credentials, token = channel_options(settings), channel_credentials(settings), _token(settings)
     if credentials is None:
@@ -51,7 +52,7 @@ def dial_blocking(address: str, settings: TransportSettings | None = None) -> gr
     return _reading(grpc.secure_channel(address, credentials, options=options), token)
 
 
-def check_reachable(field: str, address: str, settings: TransportSettings) -> None:
+def check_reachable(field: str, address: str, settings: Transport) -> None:
     """Raise InvalidRequest naming `field` unless one may dial this address so: beyond this machine over TLS, or with `insecure`."""
     check_dialable(field, address)
     if settings.tls_ca is None and not settings.insecure and not is_loopback(split(field, address)[0]):
@@ -62,7 +63,7 @@ def check_reachable(field: str, address: str, settings: TransportSettings) -> No
         )
 
 
-def check_shown(settings: TransportSettings) -> None:
+def check_shown(settings: Transport) -> None:
     """Raise InvalidRequest if what is shown to peers, or what they are checked against, cannot be read."""
     channel_credentials(settings)
     _token(settings)
@@ -94,7 +95,7 @@ def _showing(call: Callable[..., Any], token: Reloaded[str]) -> Callable[..., An
     return called
 
 
-def _token(settings: TransportSettings) -> Reloaded[str] | None:
+def _token(settings: Transport) -> Reloaded[str] | None:
     return None if settings.token_file is None else _token_in(settings.token_file)
 
 

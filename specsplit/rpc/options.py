@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from specsplit.settings import TransportSettings
+from specsplit.settings.dialling import Transport
 
 Options = list[tuple[str, int]]
 
 
-def shared_options(settings: TransportSettings) -> Options:
+def shared_options(settings: Transport) -> Options:
     """Make the options that client and server share: message cap and keepalive."""
     keepalive_ms = round(settings.keepalive_s * 1000)
     return [
@@ -20,7 +20,7 @@ def shared_options(settings: TransportSettings) -> Options:
     ]
 
 
-def server_options(settings: TransportSettings) -> Options:
+def server_options(settings: Transport) -> Options:
     """For a server: it also bears its clients' pings, and shares its port with nobody."""
     return [
         *shared_options(settings),
@@ -29,7 +29,7 @@ def server_options(settings: TransportSettings) -> Options:
     ]
 
 
-def channel_options(settings: TransportSettings) -> Options:
+def channel_options(settings: Transport) -> Options:
     """For a client: peers come and go, so it redials soon, and never through an HTTP proxy.
 
     What gRPC calls the least backoff is also its limit for one attempt to connect.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from specsplit.errors import InvalidRequest
-from specsplit.observe import fields
+from specsplit.observe.record import fields
 
 _log = logging.getLogger(__name__)
 

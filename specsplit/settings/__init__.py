@@ -7,22 +7,11 @@ never ignored.
 
 from __future__ import annotations
 
-from specsplit.settings.base import Settings
-from specsplit.settings.coordinator import CoordinatorSettings
-from specsplit.settings.drafter import DrafterSettings
-from specsplit.settings.engine import EngineSettings
-from specsplit.settings.service import MemberSettings, ServiceSettings
-from specsplit.settings.transport import ClientSettings, TransportSettings
-from specsplit.settings.verifier import VerifierSettings
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ClientSettings",
-    "CoordinatorSettings",
-    "DrafterSettings",
-    "EngineSettings",
-    "MemberSettings",
-    "ServiceSettings",
-    "Settings",
-    "TransportSettings",
-    "VerifierSettings",
-]
+from specsplit.lazy import offering
+
+if TYPE_CHECKING:
+    from specsplit.settings.public import *  # noqa: F403
+
+__getattr__ = offering(__name__)  # an address is split, and a service asked for its health, without pydantic's settings

@@ -10,6 +10,7 @@ from pydantic_settings import SettingsConfigDict
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings.base import Settings
+from specsplit.settings.dialling import ADDRESS, ENV_PREFIX, Dialling
 from specsplit.settings.units import Seconds
 
 
@@ -26,11 +27,11 @@ class TransportSettings(Settings):
     """File with the bearer token that is shown to servers. Unset: none is shown."""
     insecure: bool = False
     """Allows listening beyond this machine without TLS, and dialling beyond it in the clear, tokens and texts included."""
-    max_message_bytes: int = Field(default=16 * 2**20, ge=64 * 2**10, le=2**31 - 1)
+    max_message_bytes: int = Field(default=Dialling.max_message_bytes, ge=64 * 2**10, le=2**31 - 1)
     """Largest message sent or accepted."""
-    keepalive_s: Seconds = Field(default=10.0, ge=1.0)
+    keepalive_s: Seconds = Field(default=Dialling.keepalive_s, ge=1.0)
     """Time between pings on a quiet connection; a peer that leaves two unanswered is taken for gone."""
-    connect_timeout_s: Seconds = Field(default=10.0, ge=0.1)
+    connect_timeout_s: Seconds = Field(default=Dialling.connect_timeout_s, ge=0.1)
     """Longest time for one attempt to connect, handshakes included; after it the peer is dialled again."""
 
     @model_validator(mode="after")
@@ -43,9 +44,9 @@ class TransportSettings(Settings):
 class ClientSettings(TransportSettings):
     """How a program reaches a coordinator: given in code, on the command line, or in the environment."""
 
-    model_config = SettingsConfigDict(env_prefix="SPECSPLIT_CLIENT_")
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX)
 
-    address: str = "127.0.0.1:50050"
+    address: str = ADDRESS
     """host:port of the coordinator that commands talk to; a program gives its client one."""
 
     @model_validator(mode="after")

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import typer.main
 
+from specsplit import __version__
+from specsplit.build import build
 from specsplit.cli import app
 from specsplit.cli.commands import PLACES
 
 COMMANDS = cast("Any", typer.main.get_command(app)).commands
-_LOADED = "import sys; from specsplit.cli import app; app({}, prog_name='specsplit', standalone_mode=False); print(*sys.modules)"
+_LOADED = """
+import sys
+from specsplit.cli import app
+try:
+    app({}, prog_name="specsplit")
+except SystemExit:
+    print(*sys.modules)
+"""
 
 
 def loaded(*arguments: str) -> set[str]:
@@ -41,3 +52,53 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
 def test_help_has_a_short_option_everywhere(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     app(list(arguments), prog_name="specsplit", standalone_mode=False)
     assert "-h, --help" in capsys.readouterr().out
+
+
+def test_a_health_check_imports_what_grpc_and_the_command_line_need_and_no_more() -> None:
+    modules = loaded("health", "127.0.0.1:1")
+    own = {".".join(name.split(".")[1:3]) for name in modules if name.startswith("specsplit.")}
+    assert own - {"values." + name for name in _names("values")} == _HEALTH
+    assert not {"aiohttp", "jinja2", "numpy", "prometheus_client", "pydantic_settings", "rich", "structlog"} & modules
+
+
+def test_the_version_imports_nothing_but_the_command_line() -> None:
+    modules = loaded("--version")
+    assert {name for name in modules if name.startswith("specsplit.")} == {f"specsplit.{name}" for name in _VERSION}
+    assert not {"grpc", "rich"} & modules
+
+
+def _names(package: str) -> list[str]:
+    return [path.stem for path in Path("specsplit", package).glob("*.py")]
+
+
+_FRAME = {"cli", "cli.app", "cli.commands", "cli.failures", "cli.say", "errors"}
+_VERSION = _FRAME | {"build"}
+_DIALLING = (
+    "callers",
+    "catalogue",
+    "certificates",
+    "channel",
+    "edge",
+    "health",
+    "hints",
+    "names",
+    "options",
+    "permissions",
+    "reloading",
+)
+_HEALTH = {
+    *_FRAME, "cli.health", "cli.options", "features", "identity", "lazy", "observe", "observe.record", "prefix", "rpc",
+    *(f"rpc.{name}" for name in _DIALLING), "settings", "settings.address", "settings.dialling", "values", "wire",
+    "wire.limits", "wire.reading", "wire.scan",
+}  # fmt: skip
+"""Every container makes a health check every ten seconds: whatever is added here costs all of them, all the time."""
+
+
+def test_the_version_says_the_build_the_interpreter_and_the_protocol(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        app(["--version"], prog_name="specsplit")
+    assert left.value.code == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"specsplit {build()}"
+    assert second == f"Python {platform.python_version()}, protocol specsplit.v1"
+    assert build().startswith(__version__)

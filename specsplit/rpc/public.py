@@ -1,0 +1,59 @@
+"""What specsplit.rpc offers; it is imported when the first of it is asked for."""
+
+from __future__ import annotations
+
+from specsplit.rpc.callers import caller
+from specsplit.rpc.catalogue import (
+    CODES,
+    code_of,
+    from_rpc_error,
+    is_from_peer,
+    is_task_cancelled,
+    number_of,
+    sentence_of,
+    to_error,
+    to_status,
+)
+from specsplit.rpc.certificates import Pems, shown_to_servers
+from specsplit.rpc.channel import check_reachable, dial, dial_blocking
+from specsplit.rpc.edge import Context, abort
+from specsplit.rpc.health import health_of_blocking, wait_until_serving, wait_until_serving_blocking
+from specsplit.rpc.member import Membership, member_id_of
+from specsplit.rpc.names import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
+from specsplit.rpc.server import Phase, Server
+from specsplit.rpc.service import Dialled, Service, registration, run_service
+
+__all__ = [
+    "CLUSTER_SERVICE",
+    "CODES",
+    "COORDINATOR_SERVICE",
+    "DRAFTER_SERVICE",
+    "VERIFIER_SERVICE",
+    "Context",
+    "Dialled",
+    "Membership",
+    "Pems",
+    "Phase",
+    "Server",
+    "Service",
+    "abort",
+    "caller",
+    "check_reachable",
+    "code_of",
+    "dial",
+    "dial_blocking",
+    "from_rpc_error",
+    "health_of_blocking",
+    "is_from_peer",
+    "is_task_cancelled",
+    "member_id_of",
+    "number_of",
+    "registration",
+    "run_service",
+    "sentence_of",
+    "shown_to_servers",
+    "to_error",
+    "to_status",
+    "wait_until_serving",
+    "wait_until_serving_blocking",
+]
