@@ -49,9 +49,8 @@ class TraceChanges:
 
     def __post_init__(self) -> None:
         require(self.modules != (), "trace_modules", f"is empty, expected some of {', '.join(SERVICES)}")
-        TraceScope(
-            **said(self) | {"modules": ()}
-        )  # services that a newer peer names are its own affair until they are traced
+        # Only its numbers: the services that a newer peer names are its own affair until they are traced.
+        TraceScope(1 if self.level is None else self.level, 1.0 if self.ratio is None else self.ratio)
 
     def over(self, default: TraceScope) -> TraceScope:
         """The default with these changes. Raises InvalidRequest for a service that is not known here."""
