@@ -39,9 +39,10 @@ class Ender(verifier_pb2_grpc.VerifierServiceServicer):
         """Refuse: nobody asks."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this is a member of a benchmark")
 
-    async def Watch(self, request: object, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802 (the name is the protocol's)
+    async def Watch(self, request: object, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802 (the name is the protocol's)
         """Refuse: nobody looks."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this is a member of a benchmark")
+        yield
 
     async def Decode(self, request: object, context: object) -> AsyncIterator[Any]:  # noqa: N802 (the name is the protocol's)
         """One session."""
