@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from specsplit.cli.say import say
+from specsplit.cli.streams import LostOutput, guard
 from specsplit.errors import (
     InvalidRequest,
     PermissionDenied,
@@ -42,6 +43,23 @@ class OneLineGroup(TyperGroup):
         **extra: Any,
     ) -> Any:
         """Run; in standalone mode leave with an exit status. Without arguments it is --help."""
+        guard()
+        try:
+            return self._run(args, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
+        except LostOutput as error:
+            if error.is_quiet:
+                sys.exit(error.status)
+            fail(str(error), error.status)
+
+    def _run(
+        self,
+        args: Sequence[str] | None,
+        prog_name: str | None,
+        complete_var: str | None,
+        standalone_mode: bool,
+        windows_expand_args: bool,
+        **extra: Any,
+    ) -> Any:
         args = (sys.argv[1:] if args is None else list(args)) or ["--help"]
         try:
             status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
@@ -51,6 +69,8 @@ class OneLineGroup(TyperGroup):
             sys.exit(130)
         except _UsageError as error:
             fail(_sentence(error), 2)
+        finally:
+            sys.stdout.flush()
         if standalone_mode:
             sys.exit(status if isinstance(status, int) else 0)
         return status

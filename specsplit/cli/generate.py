@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
@@ -13,6 +12,7 @@ from specsplit.cli.options import ADDRESS, AddressOption, with_transport
 from specsplit.cli.paint import ChoicesPainter, Painter, summary
 from specsplit.cli.resuming import tell, tokens_of
 from specsplit.cli.say import say
+from specsplit.cli.streams import checked, read_input
 from specsplit.client import ChatMessage, ChatPrompt, Client, Promptable, Result, make_request
 from specsplit.client.result import Gatherer
 from specsplit.errors import InvalidRequest, Unavailable, quoted
@@ -137,11 +137,5 @@ def _biases(given: Iterable[str]) -> dict[int, float]:
 
 
 def _prompt(given: str | None, chat: bool) -> Promptable:
-    text = _piped() if given is None else given
+    text = read_input("--prompt") if given is None else checked("--prompt", given)
     return ChatPrompt((ChatMessage("user", text),)) if chat else text
-
-
-def _piped() -> str:
-    if sys.stdin.isatty():
-        raise InvalidRequest("--prompt", "is missing; give it, or pipe the text into stdin")
-    return sys.stdin.read()

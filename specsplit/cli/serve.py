@@ -11,6 +11,8 @@ from typing import Any
 
 import typer
 
+from specsplit.cli.signals import ctrl_c_at_once
+from specsplit.cli.streams import let_output_go
 from specsplit.errors import InvalidRequest, NotFound, Unavailable
 from specsplit.settings import CoordinatorSettings, DrafterSettings, Settings, VerifierSettings
 
@@ -51,7 +53,8 @@ def run_service(service: str, settings: Settings) -> int:
     if not found:
         raise NotFound(f"no installed package offers the service {service!r} (entry point group {GROUP})")
     try:
-        main: Callable[[Settings], int] = found[0].load()
+        with ctrl_c_at_once():
+            main: Callable[[Settings], int] = found[0].load()
     except ModuleNotFoundError as error:
         hint = "install the engine with: pip install 'specsplit[engine]'"
         raise Unavailable(f"the {service} cannot start: {error}; {hint}") from error
@@ -62,6 +65,7 @@ def _command(service: str, settings_class: type[Settings]) -> Callable[..., None
     """Make a function whose keyword parameters are --config and every setting."""
 
     def serve(config: Path | None = None, **given: Any) -> None:
+        let_output_go()
         overrides = {field: value for field, value in given.items() if value is not None}
         sys.exit(run_service(service, load_settings(settings_class, config, **overrides)))
 

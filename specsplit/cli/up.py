@@ -17,6 +17,7 @@ from specsplit.cli.options import ADDRESS
 from specsplit.cli.say import say
 from specsplit.cli.serve import load_settings
 from specsplit.cli.signals import sigterm_as_ctrl_c
+from specsplit.cli.streams import let_output_go
 from specsplit.errors import InvalidRequest, printable
 from specsplit.settings import CoordinatorSettings
 from specsplit.settings.address import is_loopback, split
@@ -103,27 +104,34 @@ def _depth(wanted: int | None, *, pocket: bool) -> int:
 
 
 def watch(cluster: LocalCluster) -> None:
-    """Run the cluster until Ctrl-C or SIGTERM; exit 1 if the coordinator or the last verifier ends by itself before."""
+    """Run the cluster until Ctrl-C or SIGTERM; exit 1 if the coordinator or the last verifier ends by itself before.
+
+    The exit status is 130 if it is told to end before everyone has joined.
+    """
+    let_output_go()
+    is_up = False
     try:
-        with sigterm_as_ctrl_c():
+        with sigterm_as_ctrl_c(), cluster:
+            is_up = True
             dead = _run(cluster)
     except KeyboardInterrupt:
+        if not is_up:
+            raise typer.Abort from None
         return
     fail(f"the cluster is down; ended unexpectedly: {', '.join(map(_obituary, dead))}", 1)
 
 
 def _run(cluster: LocalCluster) -> list[Child]:
-    """Until the cluster is down: who ended by itself. Raises KeyboardInterrupt on Ctrl-C, with everyone down."""
+    """Until the cluster is down: who ended by itself. Raises KeyboardInterrupt on Ctrl-C."""
     mourned: set[str] = set()
-    with cluster:
-        _print_addresses(cluster)
-        while not cluster.down:
-            for child in cluster.dead:
-                if child.name not in mourned:
-                    mourned.add(child.name)
-                    forward("specsplit", f"{_obituary(child)} ended unexpectedly; the cluster goes on without it")
-            time.sleep(0.2)
-        return cluster.dead
+    _print_addresses(cluster)
+    while not cluster.down:
+        for child in cluster.dead:
+            if child.name not in mourned:
+                mourned.add(child.name)
+                forward("specsplit", f"{_obituary(child)} ended unexpectedly; the cluster goes on without it")
+        time.sleep(0.2)
+    return cluster.dead
 
 
 def _obituary(child: Child) -> str:

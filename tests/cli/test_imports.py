@@ -71,7 +71,7 @@ def _names(package: str) -> list[str]:
     return [path.stem for path in Path("specsplit", package).glob("*.py")]
 
 
-_FRAME = {"cli", "cli.app", "cli.commands", "cli.failures", "cli.say", "errors"}
+_FRAME = {"cli", "cli.app", "cli.commands", "cli.failures", "cli.say", "cli.streams", "errors"}
 _VERSION = _FRAME | {"build"}
 _DIALLING = (
     "callers",
