@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from specsplit.errors import InvalidRequest
@@ -84,3 +87,8 @@ def test_a_member_advertises_the_address_of_its_pod_of_either_family(given: str,
 def test_an_ipv6_address_without_a_port_is_refused(given: str) -> None:
     with pytest.raises(InvalidRequest, match="expected host:port"):
         DrafterSettings(advertise=given, kind=DrafterKind.NGRAM)
+
+
+def test_any_module_of_settings_may_be_the_first_that_is_imported() -> None:
+    for module in ("engine", "service", "coordinator", "address", "units", "public"):
+        subprocess.run([sys.executable, "-c", f"import specsplit.settings.{module}"], check=True)
