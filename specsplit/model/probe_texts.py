@@ -20,6 +20,9 @@ from specsplit.model.pages import PageTable
 _SMALL: Final = 256
 """The largest number of a config that the long text is longer than: a longer text would cost large models too much time on a CPU."""
 
+_DISTINCT: Final = 9
+"""Tokens of a text that differ: what the embedding of some other token does is not what is looked for."""
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -51,7 +54,7 @@ class Passage:
     @cached_property
     def tokens(self) -> list[int]:
         """The prefix's, then the tree's."""
-        return [(37 * index + 11 * self.seed + 5) % self.vocab_size for index in range(self.length)]
+        return [(37 * (index % _DISTINCT) + 11 * self.seed + 5) % self.vocab_size for index in range(self.length)]
 
     def prefill(self, table: PageTable) -> Row:
         """The prefix, in the pages of a table."""
@@ -82,7 +85,7 @@ def short_texts(config: PretrainedConfig, vocab_size: int) -> list[Passage]:
 
 def long_text(config: PretrainedConfig, vocab_size: int, most: int) -> Passage:
     """One of `most` tokens at most, and no more than the context takes."""
-    text = Passage(1 + max(_small_numbers(config.to_dict()), default=0), (-1, 0, 0, 2), vocab_size, seed=2)
+    text = Passage(1 + max(_small_numbers(config.to_dict()), default=0), (-1, 0, 0, 2), vocab_size)
     return text.within(min(most, config.max_position_embeddings))
 
 
