@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Kernels are interpreted where there is no GPU to run them. Before triton is loaded, which torch does by itself.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# What starts the suite in the background may have these ignored, which processes inherit; the tests send them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No deadline: a busy machine is no reason to fail.
 settings.register_profile("specsplit", deadline=None, print_blob=True)

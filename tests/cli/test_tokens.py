@@ -98,7 +98,7 @@ def test_a_name_that_is_taken_or_no_file_is_refused_and_nothing_is_known(name: s
 def test_what_a_command_is_not_told_it_finds_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECSPLIT_CLIENT_TOKEN_FILE", "alice.token")
     monkeypatch.setenv("SPECSPLIT_CLIENT_INSECURE", "true")
-    assert transport(tls_ca=None, token_file=None) == ClientSettings(token_file=Path("alice.token"), insecure=True)
+    assert transport() == ClientSettings(token_file=Path("alice.token"), insecure=True)
     assert transport(token_file=Path("bob.token")).token_file == Path("bob.token")
     monkeypatch.setenv("SPECSPLIT_CLIENT_TOKEN", "secret")
     with pytest.raises(InvalidRequest, match="names no setting"):

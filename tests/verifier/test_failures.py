@@ -229,7 +229,7 @@ async def decoding(folder: Path, **settings: object) -> AsyncIterator[tuple[Chil
 
     In the end it must have left with status 1, and its health must have said that it would.
     """
-    child = Child("hanging", "verifier", {"model": folder, "paced_step_base_ms": 1e7, **settings}, None)
+    child = Child("hanging", "verifier", {"model": folder, "paced_step_base_ms": 2e6, **settings}, None)
     try:
         address = await asyncio.to_thread(child.wait_listening, 60)
         async with dial(address) as channel:
