@@ -4,7 +4,8 @@ Two ways, chosen by what the tokenizer's decoder is. A byte-level decoder maps e
 decoder is exact. Any other decoder looks at neighbours, so the tokens of the last piece are decoded again with each new one (the
 method of Hugging Face text-generation-inference). A piece begins and ends between characters, so the window never cuts one: a
 byte-fallback decoder gives up a whole run of bytes for a character that is cut. What is no text never enters the window, and of what
-waits for text it holds a few tokens: a character has four bytes at most, and a decoder that writes nothing for a token looks at the next.
+waits for text it holds a few tokens: a character has four bytes at most, and a decoder that writes nothing for a token
+decides with the one behind it.
 """
 
 from __future__ import annotations
