@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -46,7 +44,7 @@ def expose(metrics: Metrics, listen: str) -> Generator[str]:
     registry.register(_Refreshed(metrics, asyncio.get_running_loop()))
     ProcessCollector(registry=registry)
     try:
-        server, thread = _listening(host, port, registry)
+        server, thread = start_http_server(port, address.bindable(host), registry)
     except OSError as error:
         problem = f"cannot bind {listen} ({error.strerror}); is the address this machine's, and the port free?"
         raise InvalidRequest("metrics_listen", problem) from error
@@ -60,17 +58,6 @@ def expose(metrics: Metrics, listen: str) -> Generator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _listening(host: str, port: int, registry: CollectorRegistry) -> tuple[Any, threading.Thread]:
-    """The server and its thread. Every interface of IPv6 is every one of IPv4 too, and those alone where there is no IPv6."""
-    try:
-        return start_http_server(port, host, registry)
-    except OSError as error:
-        without_ipv6 = isinstance(error, socket.gaierror) or error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-        if host != "::" or not without_ipv6:
-            raise
-        return start_http_server(port, "0.0.0.0", registry)
 
 
 def _at_its_path(metrics: WSGIApplication) -> WSGIApplication:

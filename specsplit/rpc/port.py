@@ -41,13 +41,16 @@ class Port:
 
     async def start(self) -> None:
         """Listen. Raises InvalidRequest if the address cannot be bound or a TLS file is no good."""
-        split(self._field, self._listen)
+        host, port = split(self._field, self._listen)
+        listen = (
+            f"[::]:{port}" if host == "*" else self._listen
+        )  # which gRPC takes for IPv4 alone where there is no IPv6
         credentials = server_credentials(self._settings)
         try:
             if credentials is None:
-                self._number = self.grpc.add_insecure_port(self._listen)
+                self._number = self.grpc.add_insecure_port(listen)
             else:
-                self._number = self.grpc.add_secure_port(self._listen, credentials)
+                self._number = self.grpc.add_secure_port(listen, credentials)
         except RuntimeError as error:
             raise InvalidRequest(
                 self._field, f"cannot bind {self._listen}; is the address this machine's, and the port free?"

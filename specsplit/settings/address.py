@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 
 from specsplit.errors import InvalidRequest, quoted
 
@@ -44,6 +45,13 @@ def check_dialable(field: str, address: str) -> None:
         raise InvalidRequest(
             field, f"is {quoted(address)}, which nobody can dial; expected a host and the port that it listens on"
         )
+
+
+def bindable(host: str) -> str:
+    """What to bind for `host`: every interface is [::], and 0.0.0.0 where the host has no IPv6."""
+    if host not in ("::", "*"):
+        return host
+    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
 def _is_host(host: str) -> bool:

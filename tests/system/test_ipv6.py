@@ -1,12 +1,15 @@
-"""A cluster whose processes reach one another over IPv6 alone."""
+"""A cluster whose processes reach one another over IPv6 alone, listeners of both families, and a host that has no IPv6."""
 
 from __future__ import annotations
 
+import re
 import socket
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 from urllib.request import urlopen
 
 import pytest
@@ -16,6 +19,8 @@ from specsplit.client import Client
 from tests.system.conftest import SERIAL
 
 POCKET = Path("models/pocket/target")
+METRICS, PAGE = "metrics on http://", "page on http://"
+"""What a service says of a place, in front of its address."""
 
 
 def require_ipv6() -> None:
@@ -38,7 +43,7 @@ def cluster() -> Iterator[tuple[str, list[str]]]:
             stack.callback(started.kill)
             return started
 
-        coordinator = child("coordinator", model=POCKET, metrics_listen="[::]:0", insecure=True)
+        coordinator = child("coordinator", model=POCKET, metrics_listen="[::]:0", web_listen="[::]:0", insecure=True)
         address = coordinator.wait_listening(60)
         child("verifier", model=POCKET, coordinator=address, member_id="v1")
         child("drafter", kind="ngram", coordinator=address, member_id="d1")
@@ -67,7 +72,45 @@ def test_a_request_is_served_with_drafts(cluster: tuple[str, list[str]]) -> None
 @pytest.mark.parametrize("host", ["[::1]", "127.0.0.1"])
 def test_every_interface_is_one_of_either_family(cluster: tuple[str, list[str]], host: str) -> None:
     _, lines = cluster
-    (line,) = (line for line in lines if "metrics on http://[::]:" in line)
-    port = line.partition("metrics on http://[::]:")[2].partition("/")[0]
-    with urlopen(f"http://{host}:{port}/metrics") as answer:
-        assert answer.status == 200
+    for place in (METRICS, PAGE):
+        assert status(host, place, lines) == 200
+
+
+@pytest.mark.parametrize("everywhere", ["[::]", "*"])
+def test_every_interface_is_one_of_ipv4_alone_where_the_host_has_no_ipv6(everywhere: str) -> None:
+    listens = [f"--{each}={everywhere}:0" for each in ("listen", "metrics-listen", "web-listen", "members-listen")]
+    service = ["-m", "specsplit", "serve", "coordinator", f"--model={POCKET}", "--insecure", *listens]
+    command = [sys.executable, "-m", "tests.support.without_ipv6", sys.executable, *service]
+    with Popen(command, stdout=PIPE, stderr=STDOUT, text=True) as process:
+        try:
+            lines = list(until(process, "serving"))
+            assert status("127.0.0.1", METRICS, lines) == status("127.0.0.1", PAGE, lines) == 200
+            for place in ("listening on ", "listening for members on "):
+                with Client(f"127.0.0.1:{port_in(place, lines)}") as client:
+                    assert client.cluster(timeout_s=30).members == ()
+        finally:
+            process.kill()
+
+
+def port_in(place: str, lines: Iterable[str]) -> str:
+    """The port that a service has told of behind these words."""
+    (found,) = {found[1] for line in lines if (found := re.search(rf"{re.escape(place)}[^ ]*:(\d+)", line))}
+    return found
+
+
+def status(host: str, place: str, lines: Iterable[str]) -> int:
+    path = "metrics" if place == METRICS else ""
+    with urlopen(f"http://{host}:{port_in(place, lines)}/{path}") as answer:
+        return answer.status
+
+
+def until(process: Popen[str], word: str) -> Iterator[str]:
+    """What a process writes, up to a line with this word."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        yield line
+        if word in line:
+            return
+    pytest.fail("".join(lines))

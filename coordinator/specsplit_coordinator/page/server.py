@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import re
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import cached_property
@@ -91,19 +92,17 @@ class PageServer:
         """Listen, if the settings say where. Raises InvalidRequest if that cannot be bound."""
         if not self._listen:
             return
-        host, port = address.split("web_listen", self._listen)
         self._runner = _runner(self._application())
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
         try:
-            await site.start()
+            port = await _listen(self._runner, *address.split("web_listen", self._listen))
         except OSError as error:
             await self.stop()
             problem = (
                 f"cannot bind {self._listen} ({error.strerror}); is the address this machine's, and the port free?"
             )
             raise InvalidRequest("web_listen", problem) from error
-        self.address = f"{self._listen.rpartition(':')[0]}:{site.port}"
+        self.address = f"{self._listen.rpartition(':')[0]}:{port}"
         _log.info("page on http://%s/", self.address)
 
     async def stop(self) -> None:
@@ -186,6 +185,18 @@ def _runner(application: web.Application) -> web.AppRunner:
         shutdown_timeout=STOP_S,
         handler_cancellation=True,
     )
+
+
+async def _listen(runner: web.AppRunner, host: str, port: int) -> int:
+    """Take connections; the port as bound. Every interface of IPv6 is every one of IPv4 too, which asyncio's own listeners keep apart."""
+    host = address.bindable(host)
+    if host != "::":
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        return site.port
+    listening = socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True)
+    await web.SockSite(runner, listening).start()
+    return listening.getsockname()[1]
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
