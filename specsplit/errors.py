@@ -2,6 +2,7 @@
 
     SpecsplitError
     ├── InvalidRequest       the caller's message is wrong: names the field, what was wrong, what was expected
+    │   └── ContextExceeded  it asks for more tokens than the context holds
     ├── Unsupported          the caller asked for something specsplit does not do (yet): names the field
     ├── Incompatible         two peers do not fit together: names both sides
     ├── IllegalEvent         a peer broke the grow/commit protocol: names session, state and event
@@ -65,6 +66,10 @@ class InvalidRequest(SpecsplitError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+class ContextExceeded(InvalidRequest):
+    """Prompt and output are more tokens than the context, or the KV pool of a verifier, holds: shorten the one or ask for less."""
 
 
 class Unsupported(SpecsplitError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from specsplit.errors import InvalidRequest, SpecsplitError
+from specsplit.errors import ContextExceeded, SpecsplitError
 from specsplit.requests import Delta, GenerateEvent, GenerateRequest
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
@@ -81,6 +81,10 @@ class Generator:
                     async for event in events:
                         use(len(event.tokens) if isinstance(event, Delta) else 0)
                         yield event
+
+    def model(self) -> ModelInfo:
+        """Tell what the verifiers serve, and whether its tokenizer takes conversations. Raises Unavailable if there is no verifier."""
+        return replace(self._cluster.registry.model(), takes_chat=self._tokenizer.takes_chat)
 
     def refused(self, error: SpecsplitError) -> None:
         """Note a request that could not even be read."""
@@ -169,17 +173,17 @@ class Generator:
         return replace(request.sampling, seed=0 if request.sampling.greedy else self._draws.seed())
 
     def _stopping(self, request: GenerateRequest, prompt_tokens: int, target: ModelInfo) -> Stopping:
-        """When the session ends. Raises InvalidRequest for more output than the context has room for."""
+        """When the session ends. Raises ContextExceeded for more output than the context has room for."""
         asked, context_left = request.stopping.max_tokens, target.max_context - prompt_tokens
         _check_context(asked, prompt_tokens, target.max_context)
         return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, context_left))
 
 
 def _check_context(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
-    """Raise InvalidRequest, with the numbers, for more output than the context has room for: no verifier need be asked, nor waited for."""
+    """Raise ContextExceeded, with the numbers, for more output than the context has room for: no verifier need be asked, nor waited for."""
     context_left = max_context - prompt_tokens
     if max_tokens is not None and max_tokens > context_left:
-        raise InvalidRequest(
+        raise ContextExceeded(
             "max_tokens",
             f"is {max_tokens}, which with {prompt_tokens} prompt tokens exceeds the context of {max_context}; at most {context_left} fit",
         )

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
-from specsplit.errors import InvalidRequest
+from specsplit.errors import ContextExceeded, InvalidRequest
 from specsplit.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.wire.common import check_tokens
@@ -38,7 +38,9 @@ class PromptReader:
         self._threads = ThreadPoolExecutor(READERS, "prompt")
 
     async def read(self, prompt: Prompt, max_context: int) -> tuple[int, ...]:
-        """Token ids of the prompt. Raises InvalidRequest, with the numbers, for one that is empty, too long or outside the vocabulary.
+        """Token ids of the prompt. Raises InvalidRequest for one that is empty or outside the vocabulary.
+
+        Raises ContextExceeded, with the numbers, for one that is too long.
 
         Raises Unsupported for a conversation if the model has no chat template.
         """
@@ -71,13 +73,13 @@ class PromptReader:
                 return self._tokenizer.encode_rendered(text)
 
     def _check_beginning(self, field: str, text: str, max_context: int) -> None:
-        """Raise InvalidRequest for a text whose beginning alone is too long. So a text that cannot fit costs no more than one that does."""
+        """Raise ContextExceeded for a text whose beginning alone is too long: one that cannot fit costs no more than one that does."""
         size = _USUAL_TOKEN * max_context
         while size < len(text):
             count = len(self._tokenizer.encode(text[:size]))
             if count > max_context + _CUT:
                 problem = f"has {len(text):,} characters, of which the first {size:,} are {count:,} tokens already"
-                raise InvalidRequest(field, f"{problem}; the context holds {max_context:,}")
+                raise ContextExceeded(field, f"{problem}; the context holds {max_context:,}")
             size *= 2
 
 
@@ -93,11 +95,11 @@ def field_of(prompt: Prompt) -> str:
 
 
 def _check_length(prompt: Prompt, most: int, max_context: int) -> None:
-    """Raise InvalidRequest for a text of more than `most` characters: that is too long for the context, whatever its tokens are."""
+    """Raise ContextExceeded for a text of more than `most` characters: that is too long for the context, whatever its tokens are."""
     length = _length(prompt)
     if length > most:
         problem = f"has {length:,} characters; the context holds {max_context:,} tokens, and no text of more than {most:,} characters"
-        raise InvalidRequest(field_of(prompt), problem)
+        raise ContextExceeded(field_of(prompt), problem)
 
 
 def _check_tokens(field: str, tokens: Sequence[int], vocab_size: int, max_context: int) -> None:
@@ -105,7 +107,7 @@ def _check_tokens(field: str, tokens: Sequence[int], vocab_size: int, max_contex
         raise InvalidRequest(field, "is empty, expected at least one token")
     if len(tokens) >= max_context:
         problem = f"is {len(tokens)} tokens long; the context holds {max_context}, of which one must be left for output"
-        raise InvalidRequest(field, problem)
+        raise ContextExceeded(field, problem)
     check_tokens(field, tokens, vocab_size)
 
 

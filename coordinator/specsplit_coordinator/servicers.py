@@ -94,8 +94,8 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def GetModelInfo(  # noqa: N802
         self, request: wire.ModelInfoQuestion, context: Context
     ) -> wire.ModelInfoMessage:
-        """Tell what the verifiers serve."""
-        return wire.model_info_to_wire(self._registry.model())
+        """Tell what the verifiers serve, and whether conversations are taken."""
+        return wire.model_info_to_wire(self._generator.model())
 
     async def GetCluster(  # noqa: N802
         self, request: wire.ClusterQuestion, context: Context

@@ -2,7 +2,7 @@
 
 A peer's status becomes the same error on this side (but for LoadError, which ends a service at start and would come back
 as its neighbour Incompatible, and RankLost, which comes back as Unavailable). Details beside the sentence follow google.rpc: BadRequest
-names the field of an InvalidRequest, RetryInfo carries the hint of an Exhausted.
+names the field of an InvalidRequest, ErrorInfo the reason of a ContextExceeded, RetryInfo carries the hint of an Exhausted.
 
 A status travels as metadata, of which a peer takes 8 KiB: the sentence once in a header, where what is not ASCII takes three times its
 bytes, and twice in the details, in base 64. A longer one would turn the status into the transport's own complaint, so it is cut.
@@ -23,6 +23,7 @@ from grpc_status import rpc_status
 
 from specsplit.errors import (
     Cancelled,
+    ContextExceeded,
     DeadlineExceeded,
     Exhausted,
     IllegalEvent,
@@ -43,6 +44,7 @@ from specsplit.rpc.hints import advised
 CODES: Mapping[type[SpecsplitError], grpc.StatusCode] = MappingProxyType(
     {
         InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+        ContextExceeded: grpc.StatusCode.INVALID_ARGUMENT,
         Unsupported: grpc.StatusCode.UNIMPLEMENTED,
         Incompatible: grpc.StatusCode.FAILED_PRECONDITION,
         IllegalEvent: grpc.StatusCode.ABORTED,
@@ -64,9 +66,10 @@ _MOST_BYTES = 1_000
 """The length of a sentence in UTF-8, at most."""
 _MOST_FIELD_BYTES = 256
 _DETAILS_KEY = "grpc-status-details-bin"
+_CONTEXT = error_details_pb2.ErrorInfo(reason="CONTEXT_EXCEEDED", domain="specsplit")
 _BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType({int(code.value[0]): code for code in grpc.StatusCode})
 _ERRORS: Mapping[grpc.StatusCode, type[SpecsplitError]] = MappingProxyType(
-    {code: error for error, code in CODES.items() if error not in (LoadError, RankLost)}
+    {code: error for error, code in CODES.items() if error not in (ContextExceeded, LoadError, RankLost)}
 )
 _TRANSPORT_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 _BROKEN_OFF = frozenset(
@@ -169,7 +172,8 @@ def _details_of(error: SpecsplitError) -> list[any_pb2.Any]:
     if isinstance(error, InvalidRequest):
         field, problem = shortened(error.field, _MOST_FIELD_BYTES), shortened(error.problem, _MOST_BYTES)
         violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=problem)
-        return [_packed(error_details_pb2.BadRequest(field_violations=[violation]))]
+        bad = _packed(error_details_pb2.BadRequest(field_violations=[violation]))
+        return [bad, _packed(_CONTEXT)] if isinstance(error, ContextExceeded) else [bad]
     if isinstance(error, Exhausted) and error.retry_after_s is not None:
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(round(error.retry_after_s * 1e9))
@@ -196,9 +200,11 @@ def _sent_status(failure: _Failure) -> status_pb2.Status | None:
 
 
 def _enriched(error: SpecsplitError, detail: any_pb2.Any) -> SpecsplitError:
-    retry, bad = error_details_pb2.RetryInfo(), error_details_pb2.BadRequest()
+    retry, bad, info = error_details_pb2.RetryInfo(), error_details_pb2.BadRequest(), error_details_pb2.ErrorInfo()
     if isinstance(error, Exhausted) and detail.Unpack(retry):
         return Exhausted(str(error), retry.retry_delay.ToNanoseconds() / 1e9)
     if isinstance(error, InvalidRequest) and detail.Unpack(bad) and bad.field_violations:
         return InvalidRequest(bad.field_violations[0].field, bad.field_violations[0].description)
+    if isinstance(error, InvalidRequest) and detail.Unpack(info) and info.reason == _CONTEXT.reason:
+        return ContextExceeded(error.field, error.problem)
     return error

@@ -40,6 +40,11 @@ class Tokenizer:
         No text of more than n times as many characters fits into n tokens, as far as the tokenizer leaves no characters out.
         """
 
+    @property
+    def takes_chat(self) -> bool:
+        """True if the model has a chat template."""
+        return self._template is not None
+
     @classmethod
     def load(cls, folder: Path, now: Callable[[], datetime] = datetime.now) -> Tokenizer:
         """Read tokenizer.json, config.json and the chat template, if there is one. Raises LoadError, naming the file."""

@@ -91,6 +91,8 @@ class ModelInfo:
     max_context: int
     """Prompt and output together, in tokens."""
     eos_token_ids: tuple[int, ...] = ()
+    takes_chat: bool | None = None
+    """Whether conversations may be sent, which a coordinator knows. None: a verifier tells, or a coordinator of an older build."""
 
 
 @dataclass(frozen=True)

@@ -239,12 +239,7 @@ def reason_from_wire(value: int) -> FinishReason:
 
 
 def model_to_wire(info: ModelInfo) -> pb.ModelInfo:
-    return pb.ModelInfo(
-        model=info.model,
-        vocabulary=vocabulary_to_wire(info.vocabulary),
-        max_context=info.max_context,
-        eos_token_ids=info.eos_token_ids,
-    )
+    return pb.ModelInfo(**fields_of(info, vocabulary=vocabulary_to_wire(info.vocabulary)))
 
 
 def model_from_wire(message: pb.ModelInfo) -> ModelInfo:
@@ -252,7 +247,11 @@ def model_from_wire(message: pb.ModelInfo) -> ModelInfo:
     if message.max_context == 0:
         raise InvalidRequest("max_context", "is 0, expected the context length in tokens")
     return ModelInfo(
-        message.model, vocabulary_from_wire(message.vocabulary), message.max_context, tuple(message.eos_token_ids)
+        message.model,
+        vocabulary_from_wire(message.vocabulary),
+        message.max_context,
+        tuple(message.eos_token_ids),
+        message.takes_chat if message.HasField("takes_chat") else None,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from specsplit.client import ChatMessage, ChatPrompt
 from specsplit.errors import (
+    ContextExceeded,
     DeadlineExceeded,
     Exhausted,
     InvalidRequest,
@@ -309,13 +310,14 @@ async def test_the_model_is_what_the_verifier_says(cluster: Cluster, say: Say) -
     await cluster.add_verifier(say((5,)))
     info = await cluster.client.model_info()
     assert (info.model, info.max_context, info.vocabulary) == ("toy", 512, cluster.tokenizer.vocabulary)
+    assert info.takes_chat is cluster.tokenizer.takes_chat is True
 
 
 async def test_a_text_too_long_to_tokenize_on_the_event_loop_is_refused_all_the_same(
     cluster: Cluster, say: Say
 ) -> None:
     await cluster.add_verifier(say((5,)))
-    with pytest.raises(InvalidRequest, match="context holds 512"):
+    with pytest.raises(ContextExceeded, match="context holds 512"):
         await cluster.client.generate("x = 1\n" * 20_000)
 
 
@@ -349,7 +351,7 @@ async def test_more_output_than_the_context_holds_is_refused_without_waiting_for
     await cluster.add_verifier(say((5,), then_wait=True), max_sessions=1)
     running = asyncio.create_task(cluster.client.generate("x"))
     await eventually(lambda: cluster.coordinator.admission.running == 1)
-    with pytest.raises(InvalidRequest, match="is 4000000000, which with 1 prompt tokens exceeds the context of 512"):
+    with pytest.raises(ContextExceeded, match="is 4000000000, which with 1 prompt tokens exceeds the context of 512"):
         await cluster.client.generate("x", max_tokens=4_000_000_000)
     running.cancel()
     await asyncio.wait({running})

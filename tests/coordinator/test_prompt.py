@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specsplit.errors import InvalidRequest
+from specsplit.errors import ContextExceeded, InvalidRequest
 from specsplit.requests import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
 from specsplit.text.tokenizer import Tokenizer
 from specsplit_coordinator.prompt import SHORT_TEXT, PromptReader
@@ -52,7 +52,7 @@ async def test_a_text_longer_than_any_that_fits_is_refused_before_it_is_tokenize
     reader: PromptReader, tokenizer: Watched
 ) -> None:
     most = CONTEXT * tokenizer.longest_token
-    with pytest.raises(InvalidRequest, match=rf"text: has {most + 1:,} characters; the context holds 512 tokens"):
+    with pytest.raises(ContextExceeded, match=rf"text: has {most + 1:,} characters; the context holds 512 tokens"):
         await reader.read(TextPrompt("x" * (most + 1)), CONTEXT)
     halves = ChatPrompt((ChatMessage("user", "x" * most), ChatMessage("user", "x")))
     with pytest.raises(InvalidRequest, match=r"chat.messages: has .* characters"):

@@ -39,6 +39,12 @@ async def test_an_error_of_a_servicer_arrives_as_the_same_error(call: Callable[[
     assert (arrived.field, arrived.problem) == ("sampling.top_p", "is 2: too much")
 
 
+async def test_what_exceeds_the_context_arrives_as_that_and_not_as_any_wrong_value() -> None:
+    arrived = await failure_of(errors.ContextExceeded("chat.messages", "is 600 tokens long"), generate)
+    assert type(arrived) is errors.ContextExceeded
+    assert (arrived.field, arrived.problem) == ("chat.messages", "is 600 tokens long")
+
+
 async def test_a_refusal_for_want_of_room_carries_its_hint() -> None:
     arrived = await failure_of(errors.Exhausted("the queue is full", retry_after_s=1.5), get_model_info)
     assert isinstance(arrived, errors.Exhausted)

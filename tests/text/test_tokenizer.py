@@ -274,8 +274,10 @@ def test_a_template_that_fails_in_its_own_way_refuses_the_messages(template: str
 def test_chat_without_a_template_is_unsupported_and_a_broken_template_is_a_load_error(tmp_path: Path) -> None:
     inner = json.loads((POCKET / "tokenizer.json").read_text())
     folder = write_folder(tmp_path, inner, 2048)
+    tokenizer = Tokenizer.load(folder)
+    assert not tokenizer.takes_chat
     with pytest.raises(Unsupported, match="no chat template"):
-        Tokenizer.load(folder).encode_chat([("user", "hi")])
+        tokenizer.encode_chat([("user", "hi")])
     (folder / "chat_template.jinja").write_text("{% for %}")
     with pytest.raises(LoadError, match="chat template"):
         Tokenizer.load(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specsplit.errors import Exhausted, InvalidRequest
+from specsplit.errors import ContextExceeded, Exhausted, InvalidRequest
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.values import Adaptive, Control, FinishReason, PlanChanges, Sampling, Stopping
 from specsplit_verifier.events import Output, ToDrafter
@@ -90,10 +90,10 @@ async def test_without_a_limit_a_small_kv_pool_is_the_limit(alphabet: Path) -> N
 async def test_what_exceeds_the_context_is_refused_with_the_numbers(alphabet: Path) -> None:
     async with verifier_over(alphabet) as verifier:
         with pytest.raises(
-            InvalidRequest, match="is 20, which with 500 prompt tokens exceeds the context of 512; at most 12 fit"
+            ContextExceeded, match="is 20, which with 500 prompt tokens exceeds the context of 512; at most 12 fit"
         ):
             await decode(verifier, DecodeRequest("r", ids("a" * 500), stopping=Stopping(20)))
-        with pytest.raises(InvalidRequest, match="has 512 tokens, which leaves no room in the context of 512"):
+        with pytest.raises(ContextExceeded, match="has 512 tokens, which leaves no room in the context of 512"):
             await decode(verifier, DecodeRequest("r", ids("a" * 512)))
 
 

@@ -49,7 +49,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 TOKENS = st.lists(U32, max_size=8).map(tuple)
 
 vocabularies = st.builds(Vocabulary, size=st.integers(1, 2**32 - 1), digest=TEXT)
-models = st.builds(ModelInfo, NAME, vocabularies, st.integers(1, 2**32 - 1), TOKENS)
+models = st.builds(ModelInfo, NAME, vocabularies, st.integers(1, 2**32 - 1), TOKENS, st.none() | st.booleans())
 drafters = st.builds(DrafterInfo, st.sampled_from(DrafterKind), TEXT, st.none() | vocabularies, U32, needs)
 roles = models | drafters
 loads = st.builds(Load, U32, U32, U32, U32, U64, st.floats(0, 1e9))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from specsplit.errors import Exhausted, InvalidRequest
+from specsplit.errors import ContextExceeded, Exhausted
 from specsplit.model.page_tables import RowPages
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo
@@ -28,16 +28,16 @@ class Scheduler:
     def max_tokens_of(self, prompt_tokens: int, max_tokens: int | None, num_draft_tokens: int) -> int:
         """Tokens a session may generate; without `max_tokens` as many as context and KV pool hold.
 
-        Raises InvalidRequest, with the numbers, if prompt and output exceed the context.
+        Raises ContextExceeded, with the numbers, if prompt and output exceed the context.
         """
         left = self._info.max_context - prompt_tokens
         if left < 1:
-            raise InvalidRequest(
+            raise ContextExceeded(
                 "token_ids",
                 f"has {prompt_tokens} tokens, which leaves no room in the context of {self._info.max_context}",
             )
         if max_tokens is not None and max_tokens > left:
-            raise InvalidRequest(
+            raise ContextExceeded(
                 "max_tokens",
                 f"is {max_tokens}, which with {prompt_tokens} prompt tokens exceeds the context of "
                 f"{self._info.max_context}; at most {left} fit",
@@ -47,11 +47,11 @@ class Scheduler:
         return max(1, min(left, self.kv.pool.num_slots - prompt_tokens - num_draft_tokens))
 
     def submit(self, session: Session) -> None:
-        """Queue a session. Raises, with the numbers, InvalidRequest if it can never fit and Exhausted if too many wait already."""
+        """Queue a session. Raises, with the numbers, ContextExceeded if it can never fit and Exhausted if too many wait already."""
         pool, num_draft_tokens = self.kv.pool, session.plan.num_draft_tokens
         pages = pool.pages_for(session.prompt_length + session.stops.max_tokens + num_draft_tokens)
         if pages > pool.total_pages:
-            raise InvalidRequest(
+            raise ContextExceeded(
                 "token_ids" if session.request.stopping.max_tokens is None else "max_tokens",
                 f"asks for too much: the session needs {pages} KV pages of {pool.page_size} tokens "
                 f"({session.prompt_length} prompt, {session.stops.max_tokens} to generate, {num_draft_tokens} drafted); "
