@@ -77,7 +77,7 @@ gpu: ## with CUDA: tests and benchmarks in 9 minutes, by PYTHON as it stands and
 gpu-wheels: $(STAMP) ## the packages that a machine with a GPU may lack, for make gpu, into build/wheels
 	@$(BIN)/python -m scripts.gpu_wheels
 
-chat: $(STAMP) ## a small chat model (fetched once, 92 MB) on this machine; ask it with: specsplit generate --chat -p "..."
+chat: $(STAMP) ## a small chat model (fetched once, 92 MB) on this machine; talk with it: specsplit chat
 	@$(BIN)/python -m scripts.chat_model
 	@$(BIN)/specsplit up --model build/chat/target
 

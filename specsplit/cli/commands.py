@@ -33,6 +33,9 @@ PLACES: Mapping[str, Place] = MappingProxyType(
         "up": Place("up", "up", "Run a coordinator, verifiers and drafters on this machine until Ctrl-C."),
         "serve": Place("serve", "serve_app", "Run one service in this process until SIGTERM or Ctrl-C."),
         "generate": Place("generate", "generate", "Continue a text."),
+        "chat": Place(
+            "chat", "chat", "Talk with the model of a running cluster: what was said is sent with every question."
+        ),
         "status": Place("status", "status", "Show the cluster: members, load, requests."),
         "plan": Place(
             "plan",

@@ -68,7 +68,7 @@ class OneLineGroup(TyperGroup):
         except typer.Abort:
             sys.exit(130)
         except _UsageError as error:
-            fail(_sentence(error), 2)
+            fail(_usage(error), 2)
         finally:
             sys.stdout.flush()
         if standalone_mode:
@@ -78,21 +78,31 @@ class OneLineGroup(TyperGroup):
 
 def leave(error: SpecsplitError) -> NoReturn:
     """Say what went wrong and exit: 2 for a wrong or unsupported value, else 1."""
-    sentence = str(error)
-    if isinstance(error, Unavailable) and "connection refused" in sentence.lower():
-        sentence += f"; {_NOBODY_THERE}"
+    fail(sentence(error), 2 if isinstance(error, InvalidRequest | Unsupported) else 1)
+
+
+def sentence(error: SpecsplitError) -> str:
+    """Say what went wrong, and what to do about it where a user of the command line can."""
+    said = str(error)
+    if isinstance(error, Unavailable) and "connection refused" in said.lower():
+        return f"{said}; {_NOBODY_THERE}"
     if isinstance(error, Unauthenticated | PermissionDenied):
-        sentence += f"; {_NOT_ALLOWED}"
-    fail(sentence, 2 if isinstance(error, InvalidRequest | Unsupported) else 1)
+        return f"{said}; {_NOT_ALLOWED}"
+    return said
 
 
-def fail(sentence: str, status: int) -> NoReturn:
+def fail(problem: str, status: int) -> NoReturn:
     """Print one line on stderr, then exit."""
-    say(f"specsplit: {' '.join(sentence.split())}", err=True)
+    complain(problem)
     sys.exit(status)
 
 
-def _sentence(error: Exception) -> str:
+def complain(problem: str) -> None:
+    """Print one line on stderr."""
+    say(f"specsplit: {' '.join(problem.split())}", err=True)
+
+
+def _usage(error: Exception) -> str:
     """Make a sentence of what click says, with the command that would help."""
     context: Any = vars(error).get("ctx")
     message = str(error) if not hasattr(error, "format_message") else error.format_message()  # pyright: ignore[reportAttributeAccessIssue]

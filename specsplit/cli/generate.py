@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 from specsplit.cli import request_options as options
 from specsplit.cli.logprobs import as_objects, show
@@ -13,61 +13,30 @@ from specsplit.cli.paint import ChoicesPainter, Painter, summary
 from specsplit.cli.resuming import tell, tokens_of
 from specsplit.cli.say import say
 from specsplit.cli.streams import checked, read_input
-from specsplit.client import ChatMessage, ChatPrompt, Client, Promptable, Result, make_request
+from specsplit.client import Client, Conversation, Result, TextPrompt
 from specsplit.client.result import Gatherer
-from specsplit.errors import InvalidRequest, Unavailable, quoted
-from specsplit.requests import GenerateRequest
+from specsplit.errors import Unavailable
+from specsplit.requests import GenerateRequest, Prompt
 from specsplit.settings import TransportSettings
 
 
 @with_transport
+@options.with_request
 def generate(
     *,
     prompt: options.PromptOption = None,
     chat: options.ChatOption = False,
-    max_tokens: options.MaxTokensOption = None,
-    temperature: options.TemperatureOption = 0.0,
-    top_k: options.TopKOption = 0,
-    top_p: options.TopPOption = 1.0,
-    min_p: options.MinPOption = 0.0,
-    seed: options.SeedOption = None,
-    logit_bias: options.LogitBiasOption = None,
-    repetition_penalty: options.RepetitionPenaltyOption = 1.0,
-    frequency_penalty: options.FrequencyPenaltyOption = 0.0,
-    presence_penalty: options.PresencePenaltyOption = 0.0,
-    stop: options.StopOption = None,
-    ignore_eos: options.IgnoreEosOption = False,
+    request: GenerateRequest,
     resume_from: options.ResumeOption = None,
     timeout_s: options.TimeoutOption = None,
-    drafter: options.DrafterOption = None,
     n: options.ChoicesOption = 1,
-    priority: options.PriorityOption = 0,
     logprobs: options.LogprobsOption = None,
     as_json: options.JsonOption = False,
     address: AddressOption = ADDRESS,
     transport: TransportSettings,
 ) -> None:
     """Continue a text. Accepted drafts and the target's own tokens are coloured apart."""
-    request = make_request(
-        _prompt(prompt, chat),
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        logit_bias=_biases(logit_bias or ()),
-        repetition_penalty=repetition_penalty,
-        frequency_penalty=frequency_penalty,
-        presence_penalty=presence_penalty,
-        stop=stop or (),
-        drafter=drafter,
-        ignore_eos=ignore_eos,
-        logprobs=logprobs,
-        n=n,
-        priority=priority,
-        resume_from=tokens_of(resume_from),
-    )
+    request = replace(request, prompt=_prompt(prompt, chat), n=n, logprobs=logprobs, resume_from=tokens_of(resume_from))
     with Client(address, transport) as client:
         result = run(client, request, None if as_json else Painter(), timeout_s)
     if as_json:
@@ -125,17 +94,6 @@ def _choice_object(result: Result) -> dict[str, object]:
     return made | {"logprobs": as_objects(result.logprobs)} if result.logprobs else made
 
 
-def _biases(given: Iterable[str]) -> dict[int, float]:
-    biases: dict[int, float] = {}
-    for each in given:
-        token, _, bias = each.partition("=")
-        try:
-            biases[int(token)] = float(bias)
-        except ValueError as error:
-            raise InvalidRequest("--logit-bias", f"is {quoted(each)}, expected TOKEN=BIAS, as 13=-100") from error
-    return biases
-
-
-def _prompt(given: str | None, chat: bool) -> Promptable:
+def _prompt(given: str | None, chat: bool) -> Prompt:
     text = read_input("--prompt") if given is None else checked("--prompt", given)
-    return ChatPrompt((ChatMessage("user", text),)) if chat else text
+    return Conversation().asking(text) if chat else TextPrompt(text)

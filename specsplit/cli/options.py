@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,22 +52,41 @@ def with_transport(command: Callable[..., None], *, shows_token: bool = True) ->
 
     What is not given comes from the environment: SPECSPLIT_CLIENT_TLS_CA and so on. Without `shows_token` the command shows nobody a token.
     """
-    options = {name: option for name, option in _TRANSPORT.items() if shows_token or name != "token_file"}
+    options = {name: (option, None) for name, option in _TRANSPORT.items() if shows_token or name != "token_file"}
+
+    def made(**given: Any) -> object:
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return transport(**chosen) if shows_token else anonymous(chosen)
+
+    return with_options(command, "transport", options, made)
+
+
+def with_options(
+    command: Callable[..., None], parameter: str, options: Mapping[str, tuple[Any, Any]], make: Callable[..., object]
+) -> Callable[..., None]:
+    """Give a command several options in the place of one parameter, which gets what `make` makes of them.
+
+    `options` has for each its annotation and its default.
+    """
 
     @wraps(command)
     def told(**given: Any) -> None:
-        chosen = {name: value for name in options if (value := given.pop(name)) is not None}
-        command(**given, transport=transport(**chosen) if shows_token else anonymous(chosen))
+        chosen = {name: given.pop(name) for name in options}
+        command(**given, **{parameter: make(**chosen)})
 
-    own = [each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name != "transport"]
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in options.items()
-    ]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + added
+    parameters: list[inspect.Parameter] = []
+    for each in inspect.signature(command, eval_str=True).parameters.values():
+        if each.name == parameter:
+            parameters += [_keyword(name, *option) for name, option in options.items()]
+        else:
+            parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     told.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
     told.__annotations__ = {each.name: each.annotation for each in parameters}
     return told
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def transport(**given: object) -> TransportSettings:

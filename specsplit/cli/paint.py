@@ -19,8 +19,10 @@ BONUS_STYLE = "bold yellow"
 class Painter:
     """Writes deltas to the terminal; to a pipe or file the bare text."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, coloured: bool = True) -> None:
+        """Onto `console`, or else stdout; on a terminal accepted drafts and the target's own tokens are `coloured` apart."""
         self._console = console or Screen()
+        self._styles = (BONUS_STYLE, DRAFT_STYLE) if coloured else ("", "")
         self._ends_line = True
 
     def paint(self, delta: Delta) -> None:
@@ -29,7 +31,7 @@ class Painter:
             return
         self._ends_line = delta.text.endswith("\n")
         if self._console.is_terminal:
-            style = DRAFT_STYLE if delta.num_correct_drafts else BONUS_STYLE
+            style = self._styles[delta.num_correct_drafts > 0]
             self._console.print(text(delta.text, style), end="", soft_wrap=True)
         else:
             self._console.file.write(delta.text)
@@ -37,7 +39,14 @@ class Painter:
 
     def head(self, line: str) -> None:
         """Write a line of its own."""
-        self._console.file.write(f"{'' if self._ends_line else chr(10)}{line}\n")
+        self.end_line()
+        self._console.file.write(f"{line}\n")
+
+    def end_line(self) -> None:
+        """End the line that is under way, if one is."""
+        if not self._ends_line:
+            self._console.file.write("\n")
+            self._console.file.flush()
         self._ends_line = True
 
     def end(self) -> None:

@@ -1,28 +1,38 @@
-"""The options of `specsplit generate` that say what is asked for; the names are those of `make_request`."""
+"""The options that say what is asked for; the names are those of `make_request`. `with_request` gives a command those that several have."""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from specsplit.cli.drafters import CHOICES
-from specsplit.values.bounds import MOST_SECONDS
+from specsplit.cli.options import with_options
+from specsplit.client import make_request
+from specsplit.errors import InvalidRequest, quoted
+from specsplit.requests import GenerateRequest
+from specsplit.values.bounds import MOST_SECONDS, UINT32_MAX
 
 
-def _option(flag: str, text: str, metavar: str | None = None) -> object:
-    return typer.Option(flag, help=text, metavar=metavar)
+def _option(flag: str, text: str, metavar: str | None = None, most: int | None = None) -> object:
+    return typer.Option(flag, help=text, metavar=metavar, max=most)
 
 
 PromptOption: TypeAlias = Annotated[
     str | None, typer.Option("--prompt", "-p", metavar="TEXT", help="What to continue; from stdin if left out.")
 ]
 ChatOption: TypeAlias = Annotated[bool, _option("--chat", "Send the prompt as a user's chat message.")]
+SystemOption: TypeAlias = Annotated[str, _option("--system", "What the model is told before everything else.", "TEXT")]
 MaxTokensOption: TypeAlias = Annotated[
-    int | None, _option("--max-tokens", "Generated tokens at most; left out: as the coordinator has it.")
+    int | None,
+    _option("--max-tokens", "Generated tokens at most; left out: as the coordinator has it.", most=UINT32_MAX),
 ]
 TemperatureOption: TypeAlias = Annotated[float, _option("--temperature", "0 picks the likeliest token.")]
-TopKOption: TypeAlias = Annotated[int, _option("--top-k", "Keep this many of the likeliest tokens; 0 keeps all.")]
+TopKOption: TypeAlias = Annotated[
+    int, _option("--top-k", "Keep this many of the likeliest tokens; 0 keeps all.", most=UINT32_MAX)
+]
 TopPOption: TypeAlias = Annotated[float, _option("--top-p", "Keep the likeliest tokens up to this probability.")]
 MinPOption: TypeAlias = Annotated[float, _option("--min-p", "Drop tokens below this share of the likeliest.")]
 SeedOption: TypeAlias = Annotated[int | None, _option("--seed", "The same seed gives the same text.")]
@@ -71,3 +81,43 @@ LogprobsOption: TypeAlias = Annotated[
     _option("--logprobs", "Print the log-probability of every token, and of so many likeliest ones, at most 20."),
 ]
 JsonOption: TypeAlias = Annotated[bool, _option("--json", "Print one JSON object at the end, and nothing else.")]
+
+_REQUEST: Mapping[str, tuple[Any, Any]] = MappingProxyType(
+    {
+        "max_tokens": (MaxTokensOption, None),
+        "temperature": (TemperatureOption, 0.0),
+        "top_k": (TopKOption, 0),
+        "top_p": (TopPOption, 1.0),
+        "min_p": (MinPOption, 0.0),
+        "seed": (SeedOption, None),
+        "logit_bias": (LogitBiasOption, None),
+        "repetition_penalty": (RepetitionPenaltyOption, 1.0),
+        "frequency_penalty": (FrequencyPenaltyOption, 0.0),
+        "presence_penalty": (PresencePenaltyOption, 0.0),
+        "stop": (StopOption, None),
+        "ignore_eos": (IgnoreEosOption, False),
+        "drafter": (DrafterOption, None),
+        "priority": (PriorityOption, 0),
+    }
+)
+"""The annotation and the default of each."""
+
+
+def with_request(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, in the place of its parameter `request`, the options of a request but for its prompt, which is empty in it."""
+    return with_options(command, "request", _REQUEST, _request)
+
+
+def _request(*, logit_bias: list[str] | None, stop: list[str] | None, **others: Any) -> GenerateRequest:
+    return make_request("", logit_bias=_biases(logit_bias or ()), stop=stop or (), **others)
+
+
+def _biases(given: Iterable[str]) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for each in given:
+        token, _, bias = each.partition("=")
+        try:
+            biases[int(token)] = float(bias)
+        except ValueError as error:
+            raise InvalidRequest("--logit-bias", f"is {quoted(each)}, expected TOKEN=BIAS, as 13=-100") from error
+    return biases

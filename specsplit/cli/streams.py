@@ -10,6 +10,7 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 from specsplit.errors import InvalidRequest
@@ -78,6 +79,22 @@ def read_input(option: str) -> str:
         raise InvalidRequest(option, f"is missing, and stdin cannot be read: {error.strerror}") from error
 
 
+def piped_lines(what: str) -> Iterator[str]:
+    """Every line of stdin as soon as it is there. Raises InvalidRequest, naming `what` it is, if stdin cannot be read."""
+    let_bytes_pass()
+    try:
+        for line in sys.stdin or ():
+            yield line.removesuffix("\n")
+    except OSError as error:
+        raise InvalidRequest(what, f"is missing, since stdin cannot be read: {error.strerror}") from error
+
+
+def let_bytes_pass() -> None:
+    """From now on what is no text comes from stdin as it does in arguments, so that `checked` finds it in the line that has it."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+
+
 def _fill() -> None:
     """Open the numbers 0 to 2 where they are not, so that no socket gets them and is written to as if it were an output.
 
@@ -100,7 +117,7 @@ def _guarded(number: int, stream: TextIO | None, *, may_fail: bool) -> TextIO:
 
 
 def checked(option: str, text: str) -> str:
-    """The text of an option. Raises InvalidRequest if it is none: what is not in the terminal's encoding comes as lone surrogates."""
+    """The text of an option, or of a line. Raises InvalidRequest if it is none: bytes in no encoding of text come as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

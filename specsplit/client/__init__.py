@@ -11,6 +11,7 @@ Failures are the exceptions of `specsplit.errors`. A request that is sent while 
 from __future__ import annotations
 
 from specsplit.client.asynchronous import AsyncClient
+from specsplit.client.conversation import Conversation, Turn
 from specsplit.client.options import Options, Promptable, make_request
 from specsplit.client.result import Result
 from specsplit.client.synchronous import Client
@@ -21,6 +22,7 @@ __all__ = [
     "ChatMessage",
     "ChatPrompt",
     "Client",
+    "Conversation",
     "Delta",
     "Done",
     "Options",
@@ -28,5 +30,6 @@ __all__ = [
     "Result",
     "TextPrompt",
     "TokenPrompt",
+    "Turn",
     "make_request",
 ]

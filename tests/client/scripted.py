@@ -72,6 +72,7 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
     """Answers, and keeps what it was asked."""
 
     script: Script = usual
+    model: ModelInfo = MODEL
     address: str = ""
     asked: list[GenerateRequest] = field(default_factory=list[GenerateRequest])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
@@ -98,7 +99,7 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
             context.abort_with_status(to_status(error))
 
     def GetModelInfo(self, request: wire.ModelInfoQuestion, context: Any) -> wire.ModelInfoMessage:  # noqa: N802
-        return wire.model_info_to_wire(MODEL)
+        return wire.model_info_to_wire(self.model)
 
     def GetCluster(self, request: wire.ClusterQuestion, context: Any) -> wire.ClusterMessage:  # noqa: N802
         return wire.cluster_to_wire(Cluster(self.members, queued=3, running=2, failovers=5, preemptions=7))
