@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from specsplit.cli import app
 from specsplit.cli.drafters import CHOICES
 from specsplit.cli.folders import inflation
 from specsplit.cli.local import LocalCluster
@@ -29,23 +28,11 @@ from specsplit.values import (
     Sampling,
     TokenLogprob,
 )
-from tests.client.scripted import DONE, EVENTS, Scripted, breaking, serving, usual
+from tests.client.scripted import DONE, EVENTS, Scripted, breaking, usual
+from tests.support.command import run
 
 POCKET = "models/pocket/target"
 HEAD = Member("d2", "h:3", DrafterInfo(DrafterKind.EAGLE3, "head", None, 512, FeatureNeed((2, 3, LAST), 256)), 2)
-
-
-@pytest.fixture
-def coordinator() -> Iterator[Scripted]:
-    with serving() as scripted:
-        yield scripted
-
-
-def run(*arguments: str) -> int:
-    """The exit status of `specsplit` with these arguments."""
-    with pytest.raises(SystemExit) as left:
-        app(list(arguments), prog_name="specsplit")
-    return left.value.code if isinstance(left.value.code, int) else 0
 
 
 @pytest.mark.parametrize(

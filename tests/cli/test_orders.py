@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from rich.console import RenderableType
 
-from specsplit.cli import app
 from specsplit.cli.plan_view import InForce
 from specsplit.cli.screen import Screen
 from specsplit.membership import PlanTold, TracingTold
 from specsplit.values import SERVICES, Adaptive, Control, Plan, PlanChanges, SpeculationReport, TraceChanges
-from tests.client.scripted import MEMBERS, Scripted, serving
-
-
-@pytest.fixture
-def coordinator() -> Iterator[Scripted]:
-    with serving() as scripted:
-        yield scripted
-
-
-def run(*arguments: str) -> int:
-    """The exit status of `specsplit` with these arguments."""
-    with pytest.raises(SystemExit) as left:
-        app(list(arguments), prog_name="specsplit")
-    return left.value.code if isinstance(left.value.code, int) else 0
+from tests.client.scripted import MEMBERS, Scripted
+from tests.support.command import run
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit.cli import app
 from specsplit.cli.cluster_view import DRAFTERS, MEMBERS, SPECULATION, view
 from specsplit.cli.columns import Column, fitting
 from specsplit.cli.screen import Screen
@@ -34,26 +33,14 @@ from specsplit.values import (
     SpeculationReport,
 )
 from tests.client.scripted import MEMBERS as KNOWN
-from tests.client.scripted import Scripted, serving
+from tests.client.scripted import Scripted
+from tests.support.command import run
 
 D1, V1 = KNOWN
 WIDTHS = (60, 80, 120, 200)
 HEAD = Member("d2", "h:3", DrafterInfo(DrafterKind.EAGLE3, "head", None, 512, FeatureNeed((2, 3, -1), 64)), 2)
 ESTIMATE = Estimate(2.4, 0.021, 4e-5, 812.0, 655.0)
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
-
-
-@pytest.fixture
-def coordinator() -> Iterator[Scripted]:
-    with serving() as scripted:
-        yield scripted
-
-
-def run(*arguments: str) -> int:
-    """The exit status of `specsplit` with these arguments."""
-    with pytest.raises(SystemExit) as left:
-        app(list(arguments), prog_name="specsplit")
-    return left.value.code if isinstance(left.value.code, int) else 0
 
 
 def shown(cluster: Cluster, width: int, most_rows: int | None = None) -> str:

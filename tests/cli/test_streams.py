@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from specsplit.requests import Delta, GenerateEvent, GenerateRequest
-from tests.client.scripted import DONE, Scripted, serving
+from tests.client.scripted import DONE, Scripted
 from tests.support.ranks import free_port
 
 POCKET = "models/pocket/target"
@@ -29,12 +29,6 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[bytes
         check=False,
         timeout=60,
     )
-
-
-@pytest.fixture
-def coordinator() -> Iterator[Scripted]:
-    with serving() as scripted:
-        yield scripted
 
 
 @pytest.mark.parametrize(("where", "why"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")])

@@ -9,20 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from specsplit.cli import app
 from specsplit.cli.options import transport
 from specsplit.errors import InvalidRequest
 from specsplit.identity import CallerRole, Identity, digest, token_of, tokens_of
 from specsplit.settings import ClientSettings
+from tests.support.command import run
 
 SECURITY = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
-
-
-def run(*arguments: str) -> int:
-    """The exit status of `specsplit` with these arguments."""
-    with pytest.raises(SystemExit) as left:
-        app(list(arguments), prog_name="specsplit")
-    return left.value.code if isinstance(left.value.code, int) else 0
 
 
 def test_every_party_gets_a_token_that_the_servers_file_knows_and_nobody_else_reads(tmp_path: Path) -> None:
