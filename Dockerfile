@@ -4,6 +4,8 @@
 #     docker build --target verifier --tag specsplit-verifier .
 #     docker build --target drafter --tag specsplit-drafter --build-arg VARIANT=gpu .
 #
+# With --build-arg COMMIT="$(git rev-parse --short=12 HEAD)" `specsplit --version`, `status` and the page name the commit: an image has no .git.
+#
 # Models are not in the images; mount them. docker-compose.yml puts it all together.
 
 ARG PYTHON=3.11
@@ -45,6 +47,8 @@ RUN pip --python /opt/specsplit/bin/python install -c constraints.txt -r base.tx
 
 FROM rails AS coordinator
 COPY --from=package /opt/specsplit /opt/specsplit
+ARG COMMIT=
+ENV SPECSPLIT_COMMIT=$COMMIT
 ENV SPECSPLIT_COORDINATOR_LISTEN=[::]:50050
 EXPOSE 50050
 USER 10001:10001
@@ -78,6 +82,8 @@ RUN pip --python /opt/specsplit/bin/python install --no-compile -c constraints.t
 # A member says where the others reach it: unless told, at the name that its container has in the network.
 FROM engine AS verifier
 COPY --from=package /opt/specsplit /opt/specsplit
+ARG COMMIT=
+ENV SPECSPLIT_COMMIT=$COMMIT
 ENV SPECSPLIT_VERIFIER_LISTEN=[::]:50051
 EXPOSE 50051
 USER 10001:10001
@@ -86,6 +92,8 @@ ENTRYPOINT ["/bin/sh", "-c", "export SPECSPLIT_VERIFIER_ADVERTISE=${SPECSPLIT_VE
 
 FROM engine AS drafter
 COPY --from=package /opt/specsplit /opt/specsplit
+ARG COMMIT=
+ENV SPECSPLIT_COMMIT=$COMMIT
 ENV SPECSPLIT_DRAFTER_LISTEN=[::]:50052
 EXPOSE 50052
 USER 10001:10001

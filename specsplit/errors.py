@@ -36,6 +36,11 @@ def printable(text: str, keep: str = "") -> str:
     return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 
 
+def printable_json(line: str) -> str:
+    """JSON as a terminal may show it: what `printable` spells has JSON's own escapes (\\u001b), so that a reader gets it back."""
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
 def quoted(text: str) -> str:
     """Somebody else's text, in quotation marks, to be put into a sentence: of a long one the beginning and its length."""
     if len(text) <= _QUOTED:

@@ -61,6 +61,8 @@ class Register:
     """Names of the controllers that it can be told to use (verifiers only)."""
     group: GroupRank | None = None
     """Which rank of a group it is; None: it is alone."""
+    build: str = ""
+    """Its version and commit, as `specsplit.build` tells them; empty: not told."""
 
     def __post_init__(self) -> None:
         if not self.member_id:
@@ -217,6 +219,8 @@ class Member:
     """Which rank of a group it is; None: it is alone."""
     wave: WaveReport | None = None
     """Where that rank stands, as it said last; None: it is alone, or has not said."""
+    build: str = ""
+    """Its version and commit; empty: it is of a build that does not tell."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +234,8 @@ class Cluster:
     """How often a session went on with another verifier, or with the same one come back."""
     preemptions: int = 0
     """How often a verifier took the KV pages of a session back."""
+    build: str = ""
+    """The coordinator's version and commit; empty: it is of a build that does not tell."""
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,7 @@ class Seat:
             speculation=self.speculation,
             group=self.who.group,
             wave=self.wave,
+            build=self.who.build,
         )
 
 

@@ -8,6 +8,7 @@ import uuid
 from contextlib import AsyncExitStack
 from functools import partial
 
+from specsplit.build import build
 from specsplit.clock import SystemClock
 from specsplit.interpreter import freeze_heap
 from specsplit.membership import Cluster
@@ -137,7 +138,12 @@ class Coordinator:
     def _cluster(self) -> Cluster:
         totals = self.requests.totals
         return Cluster(
-            self.registry.members, self.admission.queued, self.admission.running, totals.failovers, totals.preemptions
+            members=self.registry.members,
+            queued=self.admission.queued,
+            running=self.admission.running,
+            failovers=totals.failovers,
+            preemptions=totals.preemptions,
+            build=build(),
         )
 
     def _gone(self, seat: Seat) -> None:

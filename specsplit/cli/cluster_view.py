@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rich.console import Group, RenderableType
 
@@ -21,9 +22,10 @@ def view(cluster: Cluster, address: str, most_rows: int | None = None) -> Render
     members = ordered(cluster)
     speculating = [member for member in members if member.speculation is not None]
     drawn: list[RenderableType] = [Fitted(_title(cluster, address), MEMBERS, members, _counted(members), most_rows)]
+    drawn += _said(members, partial(_other_build, cluster.build))
     if speculating:
         drawn.append(Fitted("speculation, lately", SPECULATION, speculating, most_rows=most_rows))
-        drawn += _without_drafts(speculating)
+        drawn += _said(speculating, _without_drafts)
     if pairs := [(member, each) for member in speculating for each in _report(member).whole_drafters]:
         drawn.append(Fitted("drafters, as verifiers see them lately", DRAFTERS, pairs, most_rows=most_rows))
     return Group(*drawn)
@@ -41,7 +43,8 @@ def kind(member: Member) -> str:
 
 def _title(cluster: Cluster, address: str) -> str:
     happened = f"{cluster.failovers} failovers, {cluster.preemptions} preemptions so far"
-    return f"{address}: {cluster.running} running, {cluster.queued} queued; {happened}"
+    build = f" ({cluster.build})" if cluster.build else ""
+    return f"{address}{build}: {cluster.running} running, {cluster.queued} queued; {happened}"
 
 
 def _counted(members: Sequence[Member]) -> str:
@@ -55,13 +58,27 @@ def _counted(members: Sequence[Member]) -> str:
     return f"{len(members)} members: {kinds}; {draining} draining; verifiers have {taken} sessions of {places}"
 
 
-def _without_drafts(members: Sequence[Member]) -> list[str]:
-    """Say why verifiers draft nothing, each reason once."""
+def _said(members: Sequence[Member], sentence_of: Callable[[Member], str]) -> list[str]:
+    """Say something of members, each sentence once for all of whom it holds; an empty one says nothing."""
     names: dict[str, list[str]] = {}
     for member in members:
-        if (why := _report(member).no_drafts) is not None:
-            names.setdefault(why.sentence, []).append(member.member_id)
+        if sentence := sentence_of(member):
+            names.setdefault(sentence, []).append(member.member_id)
     return [f"{named(those)}: {sentence}" for sentence, those in names.items()]
+
+
+def _other_build(coordinators: str, member: Member) -> str:
+    """Say so where a member is of another build than the coordinator; a coordinator that does not tell its own has nothing to compare."""
+    if not coordinators or member.build == coordinators:
+        return ""
+    own = f"build {member.build}" if member.build else "a build that does not say which it is, and so an older one"
+    return f"{own}, the coordinator is {coordinators}"
+
+
+def _without_drafts(member: Member) -> str:
+    """Say why a verifier drafts nothing; empty if it does."""
+    why = _report(member).no_drafts
+    return "" if why is None else why.sentence
 
 
 def _report(member: Member) -> SpeculationReport:
@@ -95,8 +112,8 @@ def _reads(member: Member) -> str:
 MEMBERS: Sequence[Column[Member]] = (
     Column("member", "its id", 0, lambda member: member.member_id, right=False),
     Column("kind", "verifier, or the kind of drafter", 3, kind, right=False),
-    Column("model", "its model or head", 11, lambda member: member.role.model or NOTHING, right=False),
-    Column("reads", "hidden states of the target that a head reads", 12, _reads, right=False),
+    Column("model", "its model or head", 12, lambda member: member.role.model or NOTHING, right=False),
+    Column("reads", "hidden states of the target that a head reads", 13, _reads, right=False),
     Column("address", "where others reach it", 6, lambda member: member.address, right=False),
     Column(
         "sessions", "open, of as many as it takes", 2, lambda member: f"{member.load.sessions}/{member.max_sessions}"
@@ -104,11 +121,12 @@ MEMBERS: Sequence[Column[Member]] = (
     Column("waiting", "sessions among these that do not fit yet", 4, lambda member: str(member.load.waiting)),
     Column("free pages", "of its KV, of all", 8, _pages),
     Column(
-        "steps", "of a verifier, or expansions of a drafter, since its start", 10, lambda member: str(member.load.steps)
+        "steps", "of a verifier, or expansions of a drafter, since its start", 11, lambda member: str(member.load.steps)
     ),
     Column("step ms", "how long one takes, the mean lately", 5, lambda member: f"{member.load.step_ms:.1f}"),
-    Column("silent ms", "since its last heartbeat", 9, lambda member: str(member.silent_ms)),
+    Column("silent ms", "since its last heartbeat", 10, lambda member: str(member.silent_ms)),
     Column("state", "ready, or draining: it takes no new sessions", 1, _state, right=False),
+    Column("build", "its version and commit", 9, lambda member: member.build or NOTHING, right=False),
     Column("rank", "its number in its group of ranks, from 0", 7, _rank, right=False),
     Column("wave", "what the rank does, in or after which wave of its group", 7, _wave, right=False),
 )

@@ -6,6 +6,7 @@ service, logger, sentence, then key=value). A record that is written while a spa
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -15,7 +16,8 @@ from typing import Any, Literal, TypeAlias
 import structlog
 from structlog.stdlib import ProcessorFormatter
 
-from specsplit.errors import printable, shortened
+from specsplit.build import build
+from specsplit.errors import printable, printable_json, shortened
 from specsplit.observe.record import FIELDS, fields
 from specsplit.observe.tracing import current_span
 from specsplit.settings import Settings
@@ -40,8 +42,8 @@ def set_up(service: str, level: str = "info", log_format: LogFormat = "auto") ->
 
 
 def announce(service: str, settings: Settings) -> None:
-    """Log the resolved settings; called once, at start."""
-    logging.getLogger("specsplit").info("%s starts", service, extra=fields(**settings.resolved()))
+    """Log the build and the resolved settings; called once, at start."""
+    logging.getLogger("specsplit").info("%s starts", service, extra=fields(build=build(), **settings.resolved()))
 
 
 class _Formatter(ProcessorFormatter):
@@ -49,7 +51,7 @@ class _Formatter(ProcessorFormatter):
 
     def __init__(self, service: str, as_text: bool) -> None:
         self._service = service
-        render = _as_text if as_text else structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
+        render = _as_text if as_text else _as_json
         super().__init__(processors=[self._line, structlog.processors.format_exc_info, render])
 
     def _line(self, _logger: object, _method: str, event: _Line) -> _Line:
@@ -73,6 +75,11 @@ class _Formatter(ProcessorFormatter):
 
 def _short(value: object) -> object:
     return shortened(value, _LONGEST) if isinstance(value, str) else value
+
+
+def _as_json(_logger: object, _method: str, line: _Line) -> str:
+    """Render one line of JSON, in which nothing is raw that a terminal would obey."""
+    return printable_json(json.dumps(line, default=str, ensure_ascii=False))
 
 
 def _as_text(_logger: object, _method: str, line: _Line) -> str:

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 import grpc
 
+from specsplit.build import build
 from specsplit.membership import Register, Role
 from specsplit.observe import announce, set_up
 from specsplit.observe.exposition import expose
@@ -167,7 +168,8 @@ def registration(settings: MemberSettings, service: str, server: Server, role: R
     """What a member of a cluster says of itself when it joins; `service` is "verifier" or "drafter"."""
     address = server.address
     controllers = tuple(Adaptive) if isinstance(role, ModelInfo) else ()
-    return Register(member_id_of(settings, service, address), address, role, settings.max_sessions, controllers)
+    member_id = member_id_of(settings, service, address)
+    return Register(member_id, address, role, settings.max_sessions, controllers, build=build())
 
 
 def run_service(service: str, settings: S, make: Callable[[S], Service[B]]) -> int:

@@ -122,21 +122,23 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetClusterResponse(_message.Message):
-    __slots__ = ("members", "queued", "running", "failovers", "preemptions")
+    __slots__ = ("members", "queued", "running", "failovers", "preemptions", "build")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     FAILOVERS_FIELD_NUMBER: _ClassVar[int]
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    BUILD_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[Member]
     queued: int
     running: int
     failovers: int
     preemptions: int
-    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., queued: _Optional[int] = ..., running: _Optional[int] = ..., failovers: _Optional[int] = ..., preemptions: _Optional[int] = ...) -> None: ...
+    build: str
+    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., queued: _Optional[int] = ..., running: _Optional[int] = ..., failovers: _Optional[int] = ..., preemptions: _Optional[int] = ..., build: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("member_id", "address", "verifier", "drafter", "load", "draining", "silent_ms", "max_sessions", "plan", "speculation", "group", "wave")
+    __slots__ = ("member_id", "address", "verifier", "drafter", "load", "draining", "silent_ms", "max_sessions", "plan", "speculation", "group", "wave", "build")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +151,7 @@ class Member(_message.Message):
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     WAVE_FIELD_NUMBER: _ClassVar[int]
+    BUILD_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     address: str
     verifier: _common_pb2.ModelInfo
@@ -161,7 +164,8 @@ class Member(_message.Message):
     speculation: _common_pb2.SpeculationReport
     group: _common_pb2.GroupRank
     wave: _common_pb2.WaveReport
-    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., draining: bool = ..., silent_ms: _Optional[int] = ..., max_sessions: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ..., group: _Optional[_Union[_common_pb2.GroupRank, _Mapping]] = ..., wave: _Optional[_Union[_common_pb2.WaveReport, _Mapping]] = ...) -> None: ...
+    build: str
+    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., draining: bool = ..., silent_ms: _Optional[int] = ..., max_sessions: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ..., group: _Optional[_Union[_common_pb2.GroupRank, _Mapping]] = ..., wave: _Optional[_Union[_common_pb2.WaveReport, _Mapping]] = ..., build: _Optional[str] = ...) -> None: ...
 
 class GetPlanRequest(_message.Message):
     __slots__ = ()

@@ -133,6 +133,7 @@ def _register_to_wire(report: Register) -> pb.RegisterReport:
         max_sessions=report.max_sessions,
         controllers=report.controllers,
         group=groups.rank_to_wire(report.group),
+        build=report.build,
     )
     if isinstance(report.role, ModelInfo):
         message.verifier.CopyFrom(common.model_to_wire(report.role))
@@ -144,7 +145,7 @@ def _register_to_wire(report: Register) -> pb.RegisterReport:
 def _register_from_wire(message: pb.RegisterReport) -> Register:
     role, controllers = common.role_from_wire(message, "register"), tuple(message.controllers)
     group = groups.rank_from_wire(message.group) if message.HasField("group") else None
-    return Register(message.member_id, message.address, role, message.max_sessions, controllers, group)
+    return Register(message.member_id, message.address, role, message.max_sessions, controllers, group, message.build)
 
 
 def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:

@@ -208,7 +208,7 @@ def cluster_from_wire(message: pb.GetClusterResponse) -> Cluster:
     """Raises InvalidRequest for a member without a role, or what is too long, Incompatible for what is no answer at all."""
     check(message)
     members = tuple(_member_from_wire(member) for member in message.members)
-    return Cluster(members, message.queued, message.running, message.failovers, message.preemptions)
+    return Cluster(members, message.queued, message.running, message.failovers, message.preemptions, message.build)
 
 
 def plan_request() -> pb.GetPlanRequest:
@@ -297,6 +297,7 @@ def _member_to_wire(member: Member) -> pb.Member:
         speculation=None if member.speculation is None else speculation.report_to_wire(member.speculation),
         group=groups.rank_to_wire(member.group),
         wave=groups.wave_to_wire(member.wave),
+        build=member.build,
     )
 
 
@@ -313,4 +314,5 @@ def _member_from_wire(message: pb.Member) -> Member:
         speculation=speculation.report_from_wire(message.speculation) if message.HasField("speculation") else None,
         group=groups.rank_from_wire(message.group) if message.HasField("group") else None,
         wave=groups.wave_from_wire(message.wave) if message.HasField("wave") else None,
+        build=message.build,
     )

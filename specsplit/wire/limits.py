@@ -17,7 +17,7 @@ from specsplit.values import MAX_BIASES, MAX_LOGPROBS
 MAX_NODES = 65_536
 """Nodes of one session, and with that of one grow."""
 MAX_NAME = 256
-"""Characters of a request id, a member id, an address or the name of a model."""
+"""Characters of a request id, a member id, an address, a build or the name of a model."""
 MAX_TEXT = 2**24
 """Characters of a prompt, of one message of a conversation, or of one piece of output."""
 MAX_TOKENS = 2**20
@@ -113,6 +113,8 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "GetClusterResponse.members": Limit(entries=MAX_MEMBERS),
         "Member.member_id": _NAME,
         "Member.address": _NAME,
+        "Member.build": _NAME,
+        "GetClusterResponse.build": _NAME,
         # drafter.proto
         "DraftRequest.events": Limit(entries=MAX_EVENTS),
         "OpenEvent.token_ids": _TOKENS,
@@ -144,6 +146,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         # cluster.proto
         "RegisterReport.member_id": _NAME,
         "RegisterReport.address": _NAME,
+        "RegisterReport.build": _NAME,
         "RegisterReport.controllers": Limit(MAX_CONTROLLERS, MAX_CONTROLLER),
         "HeartbeatReport.lost_drafters": Limit(MAX_MEMBERS, MAX_NAME),
         "HeartbeatReport.prefixes": Limit(entries=REPORTED),

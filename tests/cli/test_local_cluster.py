@@ -18,6 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from specsplit.build import build
 from specsplit.cli.local import LocalCluster, is_down
 from specsplit.errors import Unavailable
 from specsplit.values import DrafterKind
@@ -54,8 +55,10 @@ def test_inside_it_everyone_has_joined_and_outside_everyone_is_gone(lines: list[
         POCKET, verifiers=0, drafters=["ngram"], listener=lambda name, line: lines.append((name, line))
     ) as cluster:
         with cluster.client() as client:
-            (member,) = client.cluster().members
+            told = client.cluster()
+        (member,) = told.members
         assert (member.member_id, member.address) == ("ngram-0", cluster.drafters[0].address)
+        assert member.build == told.build == build(), "as --version says"
         children = cluster.children
         assert all(child.alive for child in children)
     assert [child.process.returncode for child in children] == [0, 0]

@@ -58,7 +58,7 @@ def reporting(number: int) -> Member:
     drafters = (DrafterReport("drafter-10.0.0.1:50052", 2, 600.0, 1.8, 0.004, 0.0224),)
     report = SpeculationReport("goodput", 32, Plan(), 2.31, 0.71, 0.0212, 4.1e-5, ESTIMATE, drafters)
     name, address = f"verifier-10.0.0.{number}:50051", f"10.0.0.{number}:50051"
-    return replace(V1, member_id=name, address=address, plan=Plan(), speculation=report)
+    return replace(V1, member_id=name, address=address, plan=Plan(), speculation=report, build="0.1.0+0123456789ab")
 
 
 def cluster_of(number: int) -> Cluster:
@@ -67,7 +67,7 @@ def cluster_of(number: int) -> Cluster:
         replace(D1, member_id=f"drafter-10.0.0.{each}:50052", address=f"10.0.0.{each}:50052")
         for each in range(number // 2)
     ]
-    return Cluster((*map(reporting, range((number + 1) // 2)), *drafters), 3, 2)
+    return Cluster((*map(reporting, range((number + 1) // 2)), *drafters), 3, 2, build="0.1.0+0123456789ab")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -150,6 +150,22 @@ def test_why_verifiers_draft_nothing_is_said_once_for_all_of_whom_it_holds() -> 
     members = [replace(V1, member_id=f"v{number}", plan=Plan(), speculation=report) for number in range(5)]
     assert f"v0, v1, v2 and 2 more: {why.sentence}" in shown(Cluster(tuple(members)), 120)
     assert f"v0: {why.sentence}" in shown(Cluster((members[0],)), 120)
+
+
+def test_members_of_another_build_than_the_coordinator_are_named_and_nobody_else_is() -> None:
+    same, other, old = (
+        replace(V1, member_id=name, build=build) for name, build in (("s", "1+a"), ("o", "1+b"), ("x", ""))
+    )
+    out = shown(Cluster((same, other, old), build="1+a"), 200)
+    assert "here:1 (1+a): 0 running" in out
+    assert [row[-1] for row in rows_of(out)] == ["1+b", "1+a", "-"]
+    assert "\no: build 1+b, the coordinator is 1+a\n" in out
+    assert "\nx: a build that does not say which it is, and so an older one, the coordinator is 1+a\n" in out
+    assert "\ns: " not in out
+    assert "the coordinator is" not in shown(Cluster((same, other, old)), 200), (
+        "an older coordinator, which does not tell its own"
+    )
+    assert "the coordinator is" not in shown(Cluster((same, same), build="1+a"), 200)
 
 
 def test_once_shows_every_member_as_wide_as_columns_says(

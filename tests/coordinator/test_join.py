@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
+from specsplit.build import build
 from specsplit.client import Done
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.features import LAST, FeatureFormat, FeatureNeed
@@ -111,6 +113,17 @@ async def test_a_roster_and_get_cluster_say_what_a_head_needs_of_the_target(clus
     assert await member.hear() == Roster((Endpoint("e1", "127.0.0.1:7", need), Endpoint("n1", "127.0.0.1:8")))
     roles = {seen.member_id: seen.role for seen in (await cluster.client.cluster()).members}
     assert (roles["e1"], roles["n1"]) == (head, NGRAM)
+
+
+async def test_get_cluster_says_which_build_each_is_and_nothing_for_one_that_does_not_tell(
+    cluster: Cluster, member: Member
+) -> None:
+    member.say(replace(verifier(cluster), build="0.1.0+abc"))
+    await cluster.join("n1", "127.0.0.1:8", NGRAM)
+    await member.hear()
+    told = await cluster.client.cluster()
+    assert {each.member_id: each.build for each in told.members} == {"v1": "0.1.0+abc", "n1": ""}
+    assert told.build == build()
 
 
 async def test_load_and_drain_are_seen_by_get_cluster(cluster: Cluster, member: Member) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from specsplit.build import build
 from specsplit.errors import InvalidRequest
 from specsplit.membership import GroupRank, Register, WaveReport
 from specsplit.settings import CoordinatorSettings
@@ -101,6 +102,7 @@ async def test_the_cluster_is_told_as_it_is(cluster: Cluster, say: Say) -> None:
     assert (request["verifier"], request["drafter"], request["accept_length"]) == ("v1", "d1", 1.5)
     assert now["totals"] == {"requests": 1, "tokens": 3, "steps": 2, "accepted": 1, "failovers": 0, "preemptions": 0}
     assert verifier["group"] is None
+    assert (now["build"], verifier["build"], drafter["build"]) == (build(), "", ""), "members that do not tell theirs"
     assert now["plan_changes"] == {"num_steps": 2, "adaptive": "goodput"}
     told = {"adaptive": "goodput", "max_draft_tokens": 32, "accept_length": 2.4, "hit_rate": 0.0}
     assert verifier["speculation"] == told | {

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from specsplit.build import COMMIT_VARIABLE
 from specsplit.cli.serve import SETTINGS
 from specsplit.settings import Settings
 
@@ -159,6 +160,13 @@ def test_the_services_are_targets_of_the_dockerfile_and_their_ports_those_of_the
         assert service in targets
         assert f'CMD ["specsplit", "health", "127.0.0.1:{port}"]' in stage
         assert "\nUSER 10001:10001\n" in stage
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_every_image_carries_the_commit_that_it_was_built_from(service: str) -> None:
+    assert load(COMPOSE)["services"][service]["build"]["args"]["COMMIT"] == f"${{{COMMIT_VARIABLE}:-}}"
+    stage = DOCKERFILE.partition(f" AS {service}\n")[2].partition("\nFROM ")[0]
+    assert f"ARG COMMIT=\nENV {COMMIT_VARIABLE}=$COMMIT\n" in stage
 
 
 def test_what_the_dockerfile_copies_is_in_the_context_and_the_context_holds_nothing_else() -> None:

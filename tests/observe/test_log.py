@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry import trace
 
+from specsplit.build import build
+from specsplit.errors import printable, printable_json
 from specsplit.observe import announce, fields, set_up
 from specsplit.settings import DrafterSettings
 
@@ -100,11 +104,12 @@ def test_a_traceback_goes_with_its_line(log_format: Any, capsys: pytest.CaptureF
     assert text.rstrip().endswith("ValueError: why")
 
 
-def test_the_resolved_settings_are_announced(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_build_and_the_resolved_settings_are_announced(capsys: pytest.CaptureFixture[str]) -> None:
     set_up("drafter")
     announce("drafter", DrafterSettings(model=Path("models/draft")))
     (line,) = written(capsys)
     assert (line["message"], line["model"], line["kv_tokens"]) == ("drafter starts", "models/draft", 65536)
+    assert line["build"] == build()
 
 
 def test_a_line_to_read_spells_what_would_give_a_terminal_orders(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,3 +121,29 @@ def test_a_line_to_read_spells_what_would_give_a_terminal_orders(capsys: pytest.
     err = capsys.readouterr().err
     assert "\x1b" not in err and "\x07" not in err
     assert r"from \x1b[2J member_id=v\x07" in err and "\nValueError: \\x1b[2Jgone\n" in err
+
+
+RAW = "\x07\x1b\x7f\x9b\u2028\u202e\u2066"
+"""C0, DEL, C1, a line separator, and orders to write the other way round."""
+
+
+def test_a_line_of_json_has_nothing_raw_that_a_terminal_obeys_and_gives_all_of_it_back(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    set_up("verifier", log_format="json")
+    try:
+        raise ValueError(f"{RAW}gone")
+    except ValueError:
+        logging.getLogger("specsplit.test").exception("from %s über", RAW, extra=fields(member_id=RAW, other=[RAW]))
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and not set(RAW) & set(err)
+    assert "über" in err and r"\u009b" in err and r"\u202e" in err
+    line = json.loads(err)
+    assert (line["message"], line["member_id"], line["other"]) == (f"from {RAW} über", RAW, [RAW])
+    assert line["exception"].endswith(f"ValueError: {RAW}gone")
+
+
+@given(st.text())
+def test_json_for_a_terminal_is_the_same_json(text: str) -> None:
+    line = printable_json(json.dumps({text: text}, ensure_ascii=False))
+    assert printable(line) == line and json.loads(line) == {text: text}

@@ -59,7 +59,7 @@ controllers = st.lists(NAME, max_size=3).map(tuple)
 registers = st.builds(membership.Register, NAME, ADDRESS, roles, st.integers(1, 2**32 - 1), controllers)
 group_ranks = st.builds(membership.GroupRank, NAME, st.integers(0, 7), st.integers(8, 2048))
 ranks = st.builds(
-    membership.Register, NAME, ADDRESS, models, st.integers(1, 2**32 - 1), controllers, st.none() | group_ranks
+    membership.Register, NAME, ADDRESS, models, st.integers(1, 2**32 - 1), controllers, st.none() | group_ranks, TEXT
 )
 WAVE = st.integers(0, membership.MAX_WAVES - 1)
 waves = st.builds(membership.WaveReport, WAVE, st.booleans(), st.booleans())
@@ -132,8 +132,9 @@ members = st.builds(
     st.none() | speculation_reports,
     st.none() | group_ranks,
     st.none() | waves,
+    TEXT,
 )
-clusters = st.builds(membership.Cluster, st.lists(members, max_size=3).map(tuple), U32, U32)
+clusters = st.builds(membership.Cluster, st.lists(members, max_size=3).map(tuple), U32, U32, U64, U64, TEXT)
 
 chats = st.builds(requests.ChatPrompt, st.lists(st.builds(requests.ChatMessage, TEXT, TEXT), max_size=3).map(tuple))
 prompts = st.builds(requests.TextPrompt, TEXT) | chats | st.builds(requests.TokenPrompt, TOKENS)

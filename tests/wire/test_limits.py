@@ -197,7 +197,7 @@ LONG = "x" * MAX_NAME
 def test_the_largest_messages_of_our_own_are_not_taken_for_an_attack() -> None:
     plan, load = Plan(), Load(1, 1, 1, 1, 1, 1.0)
     model = ModelInfo(LONG, Vocabulary(9, LONG), 9, (1,))
-    members = (Member(LONG, LONG, model, 9, load, True, 9, plan),) * MAX_MEMBERS
+    members = (Member(LONG, LONG, model, 9, load, True, 9, plan, build=LONG),) * MAX_MEMBERS
     sampling = Sampling(1, 1, 0.5, 0.5, 1, (), 1.5, 0.5, 0.5)
     opened = Open((1,), sampling, plan, Vocabulary(9, LONG), 9, LONG, FeatureLayout(8), 1)
     endpoint = Endpoint("d", "host:1", FeatureNeed((1,), 9, FeatureFormat.TARGET, LONG, 9))

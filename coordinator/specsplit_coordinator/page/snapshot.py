@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from specsplit.build import build
 from specsplit.clock import Clock
 from specsplit.membership import GroupRank
 from specsplit.values import DrafterInfo, ModelInfo, Plan, SpeculationReport
@@ -46,6 +47,7 @@ class ClusterSnapshot:
         return {
             "now": now,
             "model": self._model,
+            "build": build(),
             "queued": self._admission.queued,
             "running": self._admission.running,
             "verifiers": [_verifier(seat, now) for seat in verifiers],
@@ -95,6 +97,7 @@ def _member(seat: Seat, now: float) -> dict[str, Any]:
     return {
         "name": seat.member_id,
         "address": seat.who.address,
+        "build": seat.who.build,
         "state": _state(seat),
         "why": seat.lost_because or "",
         "silent_s": round(now - seat.heard_at, 2),
