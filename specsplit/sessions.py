@@ -71,6 +71,8 @@ class Tokens:
     """One for each of the tokens, if the session asked for them."""
     cached_prompt_tokens: int = 0
     """Prompt tokens that were cached, as in Usage, for whoever does not wait for the end."""
+    no_drafts: NoDrafts | None = None
+    """Why the steps so far had no drafts, or hardly any, for whoever does not wait for the end; None: it is not told with this step."""
 
 
 @dataclass(frozen=True)

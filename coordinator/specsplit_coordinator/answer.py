@@ -38,8 +38,8 @@ class Answer:
         """Sums over all verifiers that it had."""
         self._parts = SpeculationStatistics()
         """Sums of the verifiers that it had before."""
-        self.no_drafts: NoDrafts | None = None
-        """Why its steps had no drafts, as its last verifier has said; None: it has not, or they had some."""
+        self._no_drafts: tuple[NoDrafts | None, int] = (None, 0)
+        """Why its steps had no drafts, as its verifier has said last, and how many drafts they had had by then."""
         self._cached: int | None = None
         self.tokens: list[int] = []
         """Received, those that the caller came with included."""
@@ -67,6 +67,12 @@ class Answer:
         return self._cached or 0
 
     @property
+    def no_drafts(self) -> NoDrafts | None:
+        """Why its steps had no drafts; None: they had some, here or on a verifier before, or it was not told."""
+        why, drafted = self._no_drafts
+        return None if self._parts.drafted or self.speculation.drafted > drafted else why
+
+    @property
     def full(self) -> bool:
         """True if it cannot have one more token."""
         return len(self.tokens) >= self._most
@@ -79,10 +85,11 @@ class Answer:
         """Take in a summed event: what to stream."""
         self.speculation = event.speculation
         if isinstance(event, Tokens):
+            if event.no_drafts is not None:
+                self._no_drafts = (event.no_drafts, event.speculation.drafted)
             self._cached = event.cached_prompt_tokens if self._cached is None else self._cached
             return self._take(event)
-        if not self._parts.drafted:
-            self.no_drafts = event.no_drafts
+        self._no_drafts = (event.no_drafts, event.speculation.drafted)
         self._cached = event.usage.cached_prompt_tokens if self._cached is None else self._cached
         return self.finish(event.reason, event.stop_token)
 

@@ -97,18 +97,20 @@ class DecodeResponse(_message.Message):
     def __init__(self, tokens: _Optional[_Union[TokensEvent, _Mapping]] = ..., finished: _Optional[_Union[FinishedEvent, _Mapping]] = ..., preempted: _Optional[_Union[PreemptedEvent, _Mapping]] = ...) -> None: ...
 
 class TokensEvent(_message.Message):
-    __slots__ = ("token_ids", "num_correct_drafts", "speculation", "logprobs", "cached_prompt_tokens")
+    __slots__ = ("token_ids", "num_correct_drafts", "speculation", "logprobs", "cached_prompt_tokens", "no_drafts")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_CORRECT_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NO_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     num_correct_drafts: int
     speculation: _common_pb2.SpeculationStatistics
     logprobs: _common_pb2.Logprobs
     cached_prompt_tokens: int
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., num_correct_drafts: _Optional[int] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ..., logprobs: _Optional[_Union[_common_pb2.Logprobs, _Mapping]] = ..., cached_prompt_tokens: _Optional[int] = ...) -> None: ...
+    no_drafts: _common_pb2.NoDrafts
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., num_correct_drafts: _Optional[int] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ..., logprobs: _Optional[_Union[_common_pb2.Logprobs, _Mapping]] = ..., cached_prompt_tokens: _Optional[int] = ..., no_drafts: _Optional[_Union[_common_pb2.NoDrafts, _Mapping]] = ...) -> None: ...
 
 class PreemptedEvent(_message.Message):
     __slots__ = ()

@@ -31,17 +31,18 @@ class NoDraftsCause(StrEnum):
     """The step had no room for a node: the answer was about to end, or the KV pool was full."""
 
 
-_SENTENCES = {
-    NoDraftsCause.REQUEST: "none are asked for",
+_CLAUSES = {
+    NoDraftsCause.REQUEST: "the request asks for none",
     NoDraftsCause.PLAN: "the plan in force has none",
-    NoDraftsCause.NO_DRAFTER: "there is no drafter that fits, or it was lost a moment ago",
-    NoDraftsCause.REFUSED: "the drafter has refused the session or was given up for it, the verifier's log says why",
-    NoDraftsCause.RESTING: "the drafter rests, since nothing of what it had was verified for many steps",
+    NoDraftsCause.NO_DRAFTER: "no drafter that fits is in the cluster, or the session's own was just lost",
+    NoDraftsCause.REFUSED: "the drafter refused the session or failed on it; the verifier's log says why",
+    NoDraftsCause.RESTING: "the drafter was told to rest, since none of what it had was worth verifying",
     NoDraftsCause.EMPTY: "the drafter has nothing to propose",
-    NoDraftsCause.LATE: "the drafter answers later than it pays to wait for",
+    NoDraftsCause.LATE: "the drafter answers later than is worth waiting for",
     NoDraftsCause.PRICE: "none is worth the time that it adds to a step",
-    NoDraftsCause.ROOM: "there was no room for them in the answer or in the KV pool",
+    NoDraftsCause.ROOM: "there is no room for them, since the answer is about to end or the KV pool is full",
 }
+"""Each stands behind "no drafts:", or behind "hardly any drafts: in most steps"."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class NoDrafts:
         """The reason in words, without a full stop."""
         what = "hardly any drafts" if self.rarely else "no drafts"
         if not self.nodes:
-            return f"{what}: {_SENTENCES[self.cause]}"
+            return f"{what}: {'in most steps ' if self.rarely else ''}{_CLAUSES[self.cause]}"
         nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
         return (
             f"{what}: a step with {nodes} costs {self.cost_ratio:.1f} times one without, "

@@ -77,6 +77,7 @@ def decode_response(event: DecodeEvent) -> pb.DecodeResponse:
                 speculation=common.speculation_to_wire(event.speculation),
                 logprobs=common.logprobs_to_wire(event.logprobs),
                 cached_prompt_tokens=event.cached_prompt_tokens,
+                no_drafts=no_drafts_to_wire(event.no_drafts),
             )
         )
     if isinstance(event, Preempted):
@@ -108,6 +109,7 @@ def decode_event(message: pb.DecodeResponse) -> DecodeEvent:
                 common.speculation_from_wire(tokens.speculation),
                 common.logprobs_from_wire("tokens.logprobs", tokens.logprobs, tokens.token_ids),
                 tokens.cached_prompt_tokens,
+                no_drafts_from_wire("tokens.no_drafts", tokens.no_drafts) if tokens.HasField("no_drafts") else None,
             )
         case "finished":
             finished = message.finished

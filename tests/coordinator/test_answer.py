@@ -73,6 +73,17 @@ def test_why_there_were_no_drafts_is_told_unless_a_verifier_before_had_some() ->
         assert of.no_drafts == told
 
 
+def test_an_answer_that_ends_by_a_stop_string_has_the_reason_told_last_unless_it_had_drafts_since() -> None:
+    late, price = NoDrafts(NoDraftsCause.LATE), NoDrafts(NoDraftsCause.PRICE, 4, 1.9, 1.4)
+    for drafted, told in ((0, price), (3, None)):
+        of = answer(("c",))
+        for steps, why in ((1, late), (2, price), (3, None)):
+            of.feed(of.summed(Tokens((97,), 0, SpeculationStatistics(steps), no_drafts=why)))
+        of.feed(of.summed(Tokens((99,), 0, SpeculationStatistics(4, drafted))))
+        assert of.end is not None and of.end.matched == "c"
+        assert of.no_drafts == told
+
+
 def test_more_than_the_answer_can_have_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="resume_from: has 4 tokens, but the answer ends after 3 at most"):
         answer((), [97] * 4, most=3)

@@ -215,11 +215,11 @@ def test_the_tree_takes_no_room_when_nothing_is_drafted_and_the_page_says_why(ta
         tab.until("snapshots.length >= CALM_STEPS")
         assert tab.evaluate(height) == idle
         tab.until(
-            "document.querySelector('#no-drafts').innerText", lambda said: said == "no drafts: none are asked for"
+            "document.querySelector('#no-drafts').innerText", lambda said: said == "no drafts: the request asks for none"
         )
         tab.until(
             "document.querySelector('[data-member=verifier-0]').innerText",
-            lambda said: "drafts: none are asked for" in said,
+            lambda said: "drafts: the request asks for none" in said,
         )
     with shown.request("drafted"):
         tab.until("document.querySelector('#tree').clientHeight > 200")

@@ -237,12 +237,12 @@ class EngineCore:
             tree.draft, accepted, now, watched=watched, shown=shown, heard=tree.heard, undrafted=tree.undrafted
         )
         self._undrafted.step(tree.undrafted)
-        if watched or result.finished is not None:
-            result = replace(result, no_drafts=self._planner.no_drafts(session.tally.undrafted))
+        if watched or result.finished is not None or session.tally.explains:
+            result = result.explained(self._planner.no_drafts(session.tally.undrafted))
         if result.output is not None:
             self._outputs.append((session.id, result.output))
         if result.finished is not None:
-            self._outputs.append((session.id, replace(result.finished, no_drafts=result.no_drafts)))
+            self._outputs.append((session.id, result.finished))
             self._end(session)
         elif (made := result.reroot.commit) is not None and isinstance(drafter, DraftSession):
             told = Commit(made.number, made.deepest, made.tokens, self._drafters.step_us, drafter.mirror.seen)

@@ -35,6 +35,11 @@ class Tally:
         """Drafts accepted in a step, the mean; infinite before the first."""
         return self.accepted / self.steps if self.steps else math.inf
 
+    @property
+    def explains(self) -> bool:
+        """True if it is to be told now why there were no drafts: with steps 1, 2, 4, 8 and so on, which costs next to nothing."""
+        return not self.steps & (self.steps - 1)
+
     def step(self, draft: Draft, path: Sequence[int], undrafted: NoDraftsCause | None = None) -> None:
         """A step accepted `path` of a draft, root included. `undrafted`: why the draft was its root alone."""
         self.undrafted.step(undrafted)

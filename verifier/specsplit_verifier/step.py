@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
@@ -199,7 +199,13 @@ class SessionResult:
     heard: bool = True
     """True if the drafter had said what it has for the step, be it nothing; one that was late says nothing of its worth."""
     no_drafts: NoDrafts | None = None
-    """Why the steps of the session so far had no drafts, if it is over or somebody watches; None too: they had some."""
+    """Why the steps of the session so far had no drafts, if that is told with this step; None too: they had some."""
+
+    def explained(self, why: NoDrafts | None) -> SessionResult:
+        """The same, which says why the steps so far had no drafts, to the caller too."""
+        output = None if self.output is None else replace(self.output, no_drafts=why)
+        finished = None if self.finished is None else replace(self.finished, no_drafts=why)
+        return replace(self, output=output, finished=finished, no_drafts=why)
 
     @property
     def told(self) -> Plan:
