@@ -38,6 +38,7 @@ from tests.support.command import run
 
 D1, V1 = KNOWN
 WIDTHS = (60, 80, 120, 200)
+BUILD = "0.1.0+0123456789ab"
 HEAD = Member("d2", "h:3", DrafterInfo(DrafterKind.EAGLE3, "head", None, 512, FeatureNeed((2, 3, -1), 64)), 2)
 ESTIMATE = Estimate(2.4, 0.021, 4e-5, 812.0, 655.0)
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -58,16 +59,16 @@ def reporting(number: int) -> Member:
     drafters = (DrafterReport("drafter-10.0.0.1:50052", 2, 600.0, 1.8, 0.004, 0.0224),)
     report = SpeculationReport("goodput", 32, Plan(), 2.31, 0.71, 0.0212, 4.1e-5, ESTIMATE, drafters)
     name, address = f"verifier-10.0.0.{number}:50051", f"10.0.0.{number}:50051"
-    return replace(V1, member_id=name, address=address, plan=Plan(), speculation=report, build="0.1.0+0123456789ab")
+    return replace(V1, member_id=name, address=address, plan=Plan(), speculation=report, build=BUILD)
 
 
 def cluster_of(number: int) -> Cluster:
     """Half of them are verifiers; of one it is that."""
     drafters = [
-        replace(D1, member_id=f"drafter-10.0.0.{each}:50052", address=f"10.0.0.{each}:50052")
+        replace(D1, member_id=f"drafter-10.0.0.{each}:50052", address=f"10.0.0.{each}:50052", build=BUILD)
         for each in range(number // 2)
     ]
-    return Cluster((*map(reporting, range((number + 1) // 2)), *drafters), 3, 2, build="0.1.0+0123456789ab")
+    return Cluster((*map(reporting, range((number + 1) // 2)), *drafters), 3, 2, build=BUILD)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

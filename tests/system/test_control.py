@@ -60,7 +60,9 @@ def test_status_and_results_say_why_nothing_is_drafted(cluster: LocalCluster) ->
         told = client.generate("abc", max_tokens=8, ignore_eos=True, drafter="none").no_drafts
         assert told is not None and told.sentence == "no drafts: the request asks for none"
         stopped = client.generate("abc", max_tokens=300, stop=["p"], drafter="none")
-        assert stopped.text == letters("c", 12) and stopped.no_drafts == told, "the verifier was left before it could say"
+        assert stopped.text == letters("c", 12) and stopped.no_drafts == told, (
+            "the verifier was left before it could say"
+        )
         client.set_plan(PlanChanges(num_steps=0))
         why = NoDrafts(NoDraftsCause.PLAN)
 

@@ -157,5 +157,6 @@ def test_a_planner_tells_of_the_plan_in_force_where_that_has_no_drafts(tmp_path:
 @pytest.mark.parametrize("cause", NoDraftsCause)
 def test_every_cause_has_a_sentence_of_one_line(cause: NoDraftsCause) -> None:
     assert NoDrafts(cause).sentence.startswith("no drafts: ")
+    assert NoDrafts(cause, rarely=True).sentence.startswith("hardly any drafts: in most steps ")
     rarely = NoDrafts(cause, 1, 1.25, 1.04, rarely=True).sentence
     assert rarely == "hardly any drafts: a step with 1 node costs 1.2 times one without, and 1.0 tokens are expected"

@@ -215,7 +215,8 @@ def test_the_tree_takes_no_room_when_nothing_is_drafted_and_the_page_says_why(ta
         tab.until("snapshots.length >= CALM_STEPS")
         assert tab.evaluate(height) == idle
         tab.until(
-            "document.querySelector('#no-drafts').innerText", lambda said: said == "no drafts: the request asks for none"
+            "document.querySelector('#no-drafts').innerText",
+            lambda said: said == "no drafts: the request asks for none",
         )
         tab.until(
             "document.querySelector('[data-member=verifier-0]').innerText",
@@ -245,6 +246,25 @@ def test_nothing_jumps_while_a_request_comes_runs_and_ends(tab: Tab, shown: Show
     tab.until("watched.endedAt > 0")
     assert tab.evaluate(places)[: len(before)] == before
     assert tab.evaluate("shifts") < 0.01, "less than a hundredth of the window moved"
+
+
+@pytest.mark.parametrize("width", [320, 800, 1280, 1920])
+def test_nothing_moves_when_members_join_and_leave(tab: Tab, shown: Shown, width: int) -> None:
+    places = """[...document.querySelectorAll('.panel, .plot, #requests tr, #refused tr')].map(each => {
+      const { x, y, width, height } = each.getBoundingClientRect();
+      return [each.id || each.className, x, y, width, height];
+    })"""
+    tab.resize(width)
+    tab.until("document.querySelectorAll('[data-member]').length >= 4")
+    before = tab.evaluate(places)
+    with joined(shown, 0, WaveReport()), joined(shown, 1, WaveReport()), joined(shown, 2, WaveReport()):
+        tab.until("document.querySelectorAll('[data-group=g] .rank').length === 3")
+        assert tab.evaluate(places) == before
+        assert tab.evaluate("document.querySelector('#cluster .scroll').scrollHeight") > 400, (
+            "all are there to scroll to"
+        )
+    tab.until("document.querySelector('[data-group=g] header')?.innerText.includes('no rank is here')")
+    assert tab.evaluate(places) == before
 
 
 def test_refused_requests_stand_beside_those_that_ran_and_push_none_out(tab: Tab, shown: Shown) -> None:

@@ -154,6 +154,7 @@ def test_decode_responses_round_trip(
     for event in (
         Tokens(ids, len(ids) - 1, sums, cached_prompt_tokens=n),
         Tokens(ids, 0, sums, logprobs),
+        Tokens(ids, 0, sums, no_drafts=NoDrafts(NoDraftsCause.LATE, rarely=True)),
         Preempted(),
         Finished(reason, stop, Usage(n, n // 2, n // 3), sums),
         Finished(
