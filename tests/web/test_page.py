@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from specsplit.build import build
 from specsplit.cli.local import LocalCluster
 from specsplit.errors import SpecsplitError
 from specsplit.membership import Draining, GroupRank, Heartbeat, Register, WaveReport
@@ -104,6 +105,8 @@ def test_members_and_the_plan_in_force_are_shown(tab: Tab) -> None:
     text = tab.evaluate("document.querySelector('#cluster').innerText")
     assert "drafter · standalone" in text and "drafter · ngram" in text and "verifier · alphabet" in text
     assert "sessions" in text and "KV" in text and "steps/s" in text
+    assert build() in tab.evaluate("document.querySelector('#summary').innerText")
+    assert "build" not in text, "told where it is another than the coordinator's"
     plan = tab.until("document.querySelector('#plan').innerText", lambda text: "depth 5" in text)
     assert "tokens a step 16" in plan and "controller static" in plan
 
@@ -146,6 +149,7 @@ def test_the_ranks_of_a_group_stand_in_one_frame_which_says_what_the_group_and_e
         with joined(shown, 2, WaveReport(2)):
             said = tab.until(frame, lambda said: "in wave 3" in said and "plan" in said)
             assert "group of 3 ranks" in said and "plan: 4 deep, 8 tokens a step" in said
+            assert "build –" in tab.evaluate("document.querySelector('[data-member=rank-0]').innerText")
             texts = tab.evaluate(f"{ranks}.map(each => each.innerText)")
             assert texts == ["rank 0 · busy", "rank 1 · idle", "rank 2 · parked"]
             marks = tab.evaluate(f"{ranks}.map(each => getComputedStyle(each, '::before').content)")

@@ -82,7 +82,7 @@ function showMembers(now) {
   fill($("coordinator"), make("article", { class: "member", "data-member": "coordinator" },
     make("h3", {}, "coordinator"), make("div", { class: "tag" }, `${now.running} running`), make("div", { class: "tag" }, `${now.queued} waiting`)));
   const none = who => make("p", { class: "soft" }, `no ${who} has joined`);
-  const verifiers = cards(now.verifiers, "verifier", each => each.model), drafters = cards(now.drafters, "drafter", each => each.kind);
+  const verifiers = cards(now, now.verifiers, "verifier", each => each.model), drafters = cards(now, now.drafters, "drafter", each => each.kind);
   fill($("verifiers"), ...(verifiers.length ? verifiers : [none("verifier")]));
   fill($("drafters"), ...(drafters.length ? drafters : [none("drafter")]));
   drawLinks(now);
@@ -93,14 +93,14 @@ function byName(members) {
 }
 
 /** A card for each member; the ranks of a group stand in one frame. */
-function cards(members, role, detail) {
+function cards(now, members, role, detail) {
   const groups = new Map();
   for (const each of byName(members)) {
     const key = each.group ? `group ${each.group.group_id}` : `alone ${each.name}`;
     groups.set(key, [...(groups.get(key) ?? []), each]);
   }
   return [...groups.values()].map(some => {
-    const made = some.map(each => card(each, role, detail(each)));
+    const made = some.map(each => card(each, role, detail(each), now.build));
     return some[0].group ? frame(some, made) : made[0];
   });
 }
@@ -129,13 +129,14 @@ function groupPlan(ranks) {
   return num_draft_tokens > 1 ? `plan: ${num_steps} deep, ${num_draft_tokens} tokens a step` : "plan: no drafts";
 }
 
-/** Every line is there from the start, so that no card grows while its member works. */
-function card(member, role, detail) {
+/** Every line is there from the start, so that no card grows while its member works. A build is told where it is not the coordinator's. */
+function card(member, role, detail, build) {
   const tag = text => make("div", { class: "tag", title: text }, text);
-  const made = make("article", { class: `member ${member.state}`, "data-member": member.name, "data-state": member.state, title: `${member.address} ${member.why}` },
-    make("h3", { title: member.name }, member.name), tag([role, detail, member.build].filter(Boolean).join(" · ")));
+  const made = make("article", { class: `member ${member.state}`, "data-member": member.name, "data-state": member.state, title: [member.address, member.build, member.why].filter(Boolean).join(" · ") },
+    make("h3", { title: member.name }, member.name), tag([role, detail].filter(Boolean).join(" · ")));
   if (member.state !== "serving") made.append(make("div", { class: "state" }, member.state + (member.why ? `: ${member.why}` : "")));
   if (!isHere(member)) return made;
+  if (member.build !== build) made.append(make("div", { class: "tag other", title: `the coordinator is ${build}` }, `build ${member.build || "–"}`));
   if (member.group) made.append(make("div", { class: `rank ${member.group.state}` }, [`rank ${member.group.rank}`, member.group.state].filter(Boolean).join(" · ")));
   made.append(meter("sessions", member.sessions, member.max_sessions, `${member.sessions}/${member.max_sessions}`));
   if (member.total_pages) {
@@ -217,7 +218,7 @@ function requestRow(each) {
 }
 
 function refusedRow(each) {
-  return make("tr", {}, make("td", { class: "id", title: each.id }, each.id), stateCell(each), make("td", { class: "right" }, each.seconds.toFixed(1)));
+  return make("tr", {}, make("td", { class: "id", title: each.id }, each.id || "–"), stateCell(each), make("td", { class: "right" }, each.seconds.toFixed(1)));
 }
 
 function stateCell({ state }) {
