@@ -224,7 +224,7 @@ def test_the_tree_takes_no_room_when_nothing_is_drafted_and_the_page_says_why(ta
         )
         tab.until(
             "document.querySelector('[data-member=verifier-0]').innerText",
-            lambda said: "drafts: the request asks for none" in said,
+            lambda said: "the request asks for none" in said,
         )
     with shown.request("drafted"):
         tab.until("document.querySelector('#tree').clientHeight > 200")
