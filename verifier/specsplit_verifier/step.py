@@ -202,7 +202,7 @@ class SessionResult:
     """Why the steps of the session so far had no drafts, if that is told with this step; None too: they had some."""
 
     def explained(self, why: NoDrafts | None) -> SessionResult:
-        """The same, which says why the steps so far had no drafts, to the caller too."""
+        """This result with why the steps so far had no drafts, in what the caller gets too."""
         output = None if self.output is None else replace(self.output, no_drafts=why)
         finished = None if self.finished is None else replace(self.finished, no_drafts=why)
         return replace(self, output=output, finished=finished, no_drafts=why)
