@@ -279,11 +279,11 @@ class LocalCluster:
                 time.sleep(0.05)
 
     def stop(self) -> None:
-        """SIGTERM to the coordinator, then to the members; SIGKILL to who is still there after `stop_timeout_s`."""
+        """SIGTERM to the members, which leave in order, then to the coordinator; SIGKILL to who is still there after `stop_timeout_s`."""
         try:
+            self._end([*self.verifiers, *self.drafters])
             if self._coordinator is not None:
                 self._end([self._coordinator])
-            self._end([*self.verifiers, *self.drafters])
         except BaseException:  # Ctrl-C once more: nobody is left behind
             self.kill()
             raise

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from specsplit.cli.grouped import GroupedCommand
 from specsplit.cli.signals import ctrl_c_at_once
 from specsplit.cli.streams import let_output_go
 from specsplit.errors import InvalidRequest, NotFound, Unavailable
-from specsplit.settings import CoordinatorSettings, DrafterSettings, Settings, VerifierSettings
+from specsplit.settings import CoordinatorSettings, DrafterSettings, ServiceSettings, Settings, VerifierSettings
+from specsplit.settings.groups import GROUPS
 
-SETTINGS: dict[str, type[Settings]] = {
+SETTINGS: dict[str, type[ServiceSettings]] = {
     "coordinator": CoordinatorSettings,
     "verifier": VerifierSettings,
     "drafter": DrafterSettings,
@@ -70,9 +72,7 @@ def _command(service: str, settings_class: type[Settings]) -> Callable[..., None
         sys.exit(run_service(service, load_settings(settings_class, config, **overrides)))
 
     serve.__doc__ = _HELP[service]
-    serve.__signature__ = inspect.Signature(
-        [_config_parameter(), *map(_parameter, settings_class.model_fields.items())]
-    )  # pyright: ignore[reportFunctionMemberAccess]
+    serve.__signature__ = inspect.Signature([_config_parameter(), *_parameters(settings_class)])  # pyright: ignore[reportFunctionMemberAccess]
     serve.__annotations__ = {name: each.annotation for name, each in serve.__signature__.parameters.items()}  # pyright: ignore[reportFunctionMemberAccess]
     return serve
 
@@ -82,19 +82,26 @@ def _config_parameter() -> inspect.Parameter:
     return inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=option, annotation=Path | None)
 
 
-def _parameter(entry: tuple[str, Any]) -> inspect.Parameter:
+def _parameters(settings_class: type[Settings]) -> Iterator[inspect.Parameter]:
+    """Make an option of every setting, group by group."""
+    fields = settings_class.model_fields
+    for group, names in GROUPS.items():
+        yield from (_parameter(name, fields[name], group) for name in names if name in fields)
+
+
+def _parameter(name: str, field: Any, group: str) -> inspect.Parameter:
     """Make one option. Its text goes unchanged to the settings class, which checks it."""
-    name, field = entry
     is_flag = field.annotation is bool
     declaration = f"{option_of(name)}/{option_of('no_' + name)}" if is_flag else option_of(name)
     text = " ".join((field.description or "").split())
     if not field.is_required() and field.default not in (None, ""):
         default = field.default.value if hasattr(field.default, "value") else field.default
         text = f"{text} [default: {default}]"
-    option = typer.Option(None, declaration, help=text, metavar=None if is_flag else "VALUE", show_default=False)
+    metavar = None if is_flag else "VALUE"
+    option = typer.Option(None, declaration, help=text, metavar=metavar, show_default=False, rich_help_panel=group)
     annotation = bool | None if is_flag else str | None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
 
 
 for _service, _settings_class in SETTINGS.items():
-    serve_app.command(_service)(_command(_service, _settings_class))
+    serve_app.command(_service, cls=GroupedCommand)(_command(_service, _settings_class))

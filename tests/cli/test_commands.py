@@ -22,6 +22,7 @@ from specsplit.errors import Exhausted
 from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import Member
 from specsplit.requests import GenerateEvent, GenerateRequest, TextPrompt
+from specsplit.settings.groups import GROUPS
 from specsplit.values import (
     DrafterInfo,
     DrafterKind,
@@ -126,6 +127,33 @@ def test_every_setting_is_an_option_with_its_help(service: str, capsys: pytest.C
     for field, facts in SETTINGS[service].model_fields.items():
         assert f"{option_of(field)} " in out
         assert facts.description
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_the_help_of_a_service_has_every_option_below_the_name_of_its_group_in_80_columns(
+    service: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("serve", service, "--help") == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    headed, heading = dict[str, str](), ""
+    for line in out.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            heading = line.removesuffix(":")
+        elif line.startswith("  -"):
+            headed[line.split()[0].partition("/")[0].rstrip(",")] = heading
+    groups = {option_of(name): group for group, names in GROUPS.items() for name in names}
+    assert headed == {option_of(name): groups[option_of(name)] for name in SETTINGS[service].model_fields} | {
+        "--config": "Options",
+        "-h": "Options",
+    }
+
+
+def test_every_setting_has_one_group_and_no_group_has_anything_else() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert len(grouped) == len(set(grouped))
+    assert set(grouped) == {name for settings in SETTINGS.values() for name in settings.model_fields}
 
 
 @pytest.mark.parametrize("command", ["up", "generate"])
