@@ -30,6 +30,9 @@ A setting comes from, weakest first: its default, a TOML file (`specsplit serve 
 `SPECSPLIT_VERIFIER_MAX_SESSIONS`, its option `--max-sessions`. `--no-` before the name of a flag switches it off. A name that no
 setting has is an error in all three places. The settings that result are logged once at start.
 
+`specsplit up` hands settings to the services that it starts: `--set verifier.max_sessions=16`, or `--config FILE` with a table for each
+service ([operations.md](operations.md#up-with-settings-of-your-own)).
+
 `num_steps`, `topk`, `num_draft_tokens` and `wait_budget_us` have the bounds of `Plan` in `specsplit/values/plan.py`.
 Every number is finite and has the bound of what carries it, so that a service which starts can also work: for a time without end give a
 long one, such as `1e6` seconds.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from specsplit.cli import cluster_options as options
 from specsplit.cli.drafters import NONE
 from specsplit.cli.failures import fail
-from specsplit.cli.folders import DRAFTS, POCKET_LAYERS, TARGET, drafts_beside, inflation, is_model, pocket
+from specsplit.cli.folders import POCKET_LAYERS, TARGET, drafts_beside, inflation, is_model, pocket
 from specsplit.cli.generate import run
 from specsplit.cli.local import LocalCluster
 from specsplit.cli.paint import Painter, legend
@@ -26,8 +26,6 @@ from specsplit.cli.signals import sigterm_as_ctrl_c
 from specsplit.client import Client, Result, make_request
 from specsplit.errors import InvalidRequest
 from specsplit.values import DrafterKind
-from specsplit.values.bounds import INT32_MAX, UINT32_MAX, UINT64_MAX
-from specsplit.values.sampling import MAX_TEMPERATURE
 
 PROMPT = '''\
 class Stack:
@@ -46,7 +44,6 @@ class Stack:
 _PAGE = re.compile(r"page on (http://[^/\s]+/)")
 _PAUSE_S = 1.0
 """Between two generations for those who watch the page."""
-_DRAFTS = ", ".join(f"{name}/" for name in DRAFTS.values())
 
 
 @dataclass(frozen=True)
@@ -63,40 +60,14 @@ class _Run:
 
 
 def demo(
-    models: Annotated[
-        Path | None,
-        typer.Option(
-            "--models",
-            metavar="FOLDER",
-            help=f"Holds {TARGET}/ and one of {_DRAFTS}, of which the first is used; models/pocket if left out.",
-        ),
-    ] = None,
-    prompt: Annotated[str, typer.Option("--prompt", "-p", metavar="TEXT", help="Python source to continue.")] = PROMPT,
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", min=1, max=UINT32_MAX, help="Generated tokens at most.")
-    ] = 160,
-    temperature: Annotated[
-        float, typer.Option("--temperature", min=0, max=MAX_TEMPERATURE, help="0 picks the likeliest token.")
-    ] = 0.6,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, max=UINT64_MAX, help="Selects the noise at temperatures above 0.")
-    ] = 3,
-    inflate_layers: Annotated[
-        int,
-        typer.Option(
-            "--inflate-layers",
-            min=0,
-            max=INT32_MAX,
-            help="Make the target this deep with layers that change nothing; 0: as it is.",
-        ),
-    ] = POCKET_LAYERS,
-    page: Annotated[
-        bool,
-        typer.Option(
-            "--page",
-            help="Serve the coordinator's page on this machine, print its address, and go on generating until Ctrl-C.",
-        ),
-    ] = False,
+    *,
+    models: options.ModelsOption = None,
+    prompt: options.PromptOption = PROMPT,
+    max_tokens: options.MaxTokensOption = 160,
+    temperature: options.TemperatureOption = 0.6,
+    seed: options.SeedOption = 3,
+    inflate_layers: options.DepthOption = POCKET_LAYERS,
+    page: options.PageOption = False,
 ) -> None:
     """Start three services on this machine, generate with a drafter and without, and compare."""
     folder = models or pocket("--models")
@@ -107,43 +78,53 @@ def demo(
     )
     if inflate_layers:
         console.print(inflation(inflate_layers))
-    places = _Page()
+    told = _Page() if page else None
     cluster = LocalCluster(
         folder / TARGET,
         {kind: draft},
         drafters=[kind],
-        coordinator={"web_listen": "127.0.0.1:0"} if page else {},
+        coordinator={} if told is None else {"web_listen": "127.0.0.1:0"},
         verifier={"inflate_layers": inflate_layers} if inflate_layers else {},
-        listener=places.hear,
+        listener=None if told is None else told.hear,
     )
-    wait = console.status("loading models") if console.is_terminal else nullcontext()
+    wanted = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     try:
-        with sigterm_as_ctrl_c(), ExitStack() as ending:
-            ending.callback(cluster.stop)
-            with wait:
-                cluster.start()
-            if page:
-                console.print(f"The page is at {places.url}")
-            with cluster.client() as client:
-                options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-                _compare(client, console, kind, prompt, options)
-                if page:
-                    console.print(
-                        f"The same prompt is now continued again and again, for {places.url}; Ctrl-C ends it."
-                    )
-                    _go_on(client, kind, prompt, options)
+        with sigterm_as_ctrl_c(), _running(cluster, console), cluster.client() as client:
+            _show(client, console, kind, prompt, wanted, told)
     except KeyboardInterrupt:
         raise typer.Abort from None
 
 
-def _compare(client: Client, console: Console, kind: DrafterKind, prompt: str, options: dict[str, float]) -> None:
-    _generate(client, None, kind, prompt[:80], {**options, "max_tokens": 8})  # the first steps of a process are slow
+@contextmanager
+def _running(cluster: LocalCluster, console: Console) -> Iterator[None]:
+    """Inside, everyone has joined; a terminal sees that they are waited for."""
+    with ExitStack() as ending:
+        ending.callback(cluster.stop)
+        with console.status("loading models") if console.is_terminal else nullcontext():
+            cluster.start()
+        yield
+
+
+def _show(
+    client: Client, console: Console, kind: DrafterKind, prompt: str, wanted: dict[str, float], page: _Page | None
+) -> None:
+    """Generate and compare, and with a page go on until Ctrl-C."""
+    if page is not None:
+        console.print(f"The page is at {page.url}")
+    _compare(client, console, kind, prompt, wanted)
+    if page is not None:
+        console.print(f"The same prompt is now continued again and again, for {page.url}; Ctrl-C ends it.")
+        _go_on(client, kind, prompt, wanted)
+
+
+def _compare(client: Client, console: Console, kind: DrafterKind, prompt: str, wanted: dict[str, float]) -> None:
+    _generate(client, None, kind, prompt[:80], {**wanted, "max_tokens": 8})  # the first steps of a process are slow
     console.print(legend())
     console.print()
     console.print(text(prompt, "dim"), end="", soft_wrap=True)
-    drafted = _generate(client, Painter(console), kind, prompt, options)
+    drafted = _generate(client, Painter(console), kind, prompt, wanted)
     console.print()
-    plain = _generate(client, None, NONE, prompt, options)
+    plain = _generate(client, None, NONE, prompt, wanted)
     console.print(_table(kind, drafted, plain))
     if drafted.result.tokens != plain.result.tokens:
         fail("the two texts differ, which must not be; please report it with the command line", 1)
@@ -164,21 +145,21 @@ class _Page:
             self.url = found[1]
 
 
-def _go_on(client: Client, kind: DrafterKind, prompt: str, options: dict[str, float]) -> None:
+def _go_on(client: Client, kind: DrafterKind, prompt: str, wanted: dict[str, float]) -> None:
     """Generate with one seed after the other, a moment apart, until Ctrl-C, which ends this without a complaint."""
     with suppress(KeyboardInterrupt):
-        for seed in count(int(options["seed"]) + 1):
-            _generate(client, None, kind, prompt, {**options, "seed": seed})
+        for seed in count(int(wanted["seed"]) + 1):
+            _generate(client, None, kind, prompt, {**wanted, "seed": seed})
             time.sleep(_PAUSE_S)
 
 
-def _generate(client: Client, painter: Painter | None, drafter: str, prompt: str, options: dict[str, float]) -> _Run:
+def _generate(client: Client, painter: Painter | None, drafter: str, prompt: str, wanted: dict[str, float]) -> _Run:
     request = make_request(
         prompt,
         drafter=drafter,
-        max_tokens=int(options["max_tokens"]),
-        temperature=options["temperature"],
-        seed=int(options["seed"]),
+        max_tokens=int(wanted["max_tokens"]),
+        temperature=wanted["temperature"],
+        seed=int(wanted["seed"]),
     )
     started = time.monotonic()
     result = run(client, request, painter)
@@ -212,5 +193,7 @@ def _best_draft(folder: Path) -> tuple[DrafterKind, Path]:
     """The best kind of drafter that `folder` holds a model for. Raises InvalidRequest if there is none, or no target."""
     found = drafts_beside(folder / TARGET)
     if not found or not is_model(folder / TARGET):
-        raise InvalidRequest("--models", f"there are no {TARGET}/ and one of {_DRAFTS} with models in {folder}")
+        raise InvalidRequest(
+            "--models", f"there are no {TARGET}/ and one of {options.DRAFT_FOLDERS} with models in {folder}"
+        )
     return next(iter(found.items()))

@@ -16,10 +16,13 @@ from types import TracebackType
 from typing import Self
 
 from specsplit.client import AsyncClient, Client
-from specsplit.errors import DeadlineExceeded, SpecsplitError, Unavailable
+from specsplit.errors import DeadlineExceeded, PermissionDenied, SpecsplitError, Unauthenticated, Unavailable
+from specsplit.settings import TransportSettings
+from specsplit.settings.address import from_here
 from specsplit.values import DrafterKind
 
-_LISTENING = re.compile(r"specsplit (\w+) listening on (\S+)")
+_LISTENING = re.compile(r"specsplit \w+ listening on (\S+)")
+_FOR_MEMBERS = re.compile(r"specsplit \w+ listening for members on (\S+)")
 _TAIL = 40
 """Lines of a child's output that are kept for the message when it dies."""
 
@@ -38,7 +41,9 @@ class Child:
         self._listener = listener
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self.address = ""
-        """host:port; empty until it listens."""
+        """host:port at which this machine reaches it; empty until it listens."""
+        self.members_address = ""
+        """The same for members, of a coordinator that has a port for them."""
         self._listening = threading.Event()
         self.dismissed = False
         """True if it was told to end."""
@@ -57,7 +62,8 @@ class Child:
 
     def again(self) -> Child:
         """Start another process as this one was started, which is over; a coordinator at the address that it had."""
-        here = {"listen": self.address} if self.service == "coordinator" and self.address else {}
+        host, port = str(self._options.get("listen")).rpartition(":")[0], self.address.rpartition(":")[2]
+        here = {"listen": f"{host}:{port}"} if self.service == "coordinator" and self.address else {}
         return Child(self.name, self.service, {**self._options, **here}, self._listener)
 
     @property
@@ -136,9 +142,11 @@ class Child:
 
     def _take(self, line: str) -> None:
         self._tail.append(line)
-        match = _LISTENING.fullmatch(line)
-        if match is not None and not self.address:
-            self.address = match[2]
+        if (match := _FOR_MEMBERS.fullmatch(line)) is not None:
+            self.members_address = from_here(match[1])
+        if (match := _LISTENING.fullmatch(line)) is not None and not self.address:
+            self.address = from_here(match[1])
+            self.members_address = self.members_address or self.address
             self._listening.set()
         if self._listener is not None:
             self._listener(self.name, line)
@@ -158,14 +166,17 @@ class LocalCluster:
         coordinator: Mapping[str, object] | None = None,
         verifier: Mapping[str, object] | None = None,
         drafter: Mapping[str, object] | None = None,
+        transport: TransportSettings | None = None,
         listener: Listener | None = None,
         start_timeout_s: float = 120.0,
         stop_timeout_s: float = 10.0,
     ) -> None:
         """`draft_models` holds the folder of each kind that needs one; one folder alone is the standalone kind's.
 
-        `drafters` names the kind of each; the last mappings override settings of every child of that service.
+        `drafters` names the kind of each; the mappings override settings of every child of that service. `transport` is how clients of
+        this cluster speak to its coordinator.
         """
+        self.transport = transport
         self._model = model
         self._draft_models = _by_kind(draft_models)
         self._num_verifiers = verifiers
@@ -216,11 +227,11 @@ class LocalCluster:
 
     def client(self) -> Client:
         """Make a client of the coordinator, which the caller closes."""
-        return Client(self.address)
+        return Client(self.address, self.transport)
 
     def async_client(self) -> AsyncClient:
         """Make a client of the coordinator, which the caller closes."""
-        return AsyncClient(self.address)
+        return AsyncClient(self.address, self.transport)
 
     def start(self) -> None:
         """Start everyone and wait until the coordinator sees them.
@@ -272,10 +283,12 @@ class LocalCluster:
         with self.client() as client:
             while missing := self._missing(client):
                 for child in self.children:
-                    if child.name in missing or child is self.coordinator:
+                    if child in missing or child is self.coordinator:
                         child.require_alive()
                 if time.monotonic() > deadline:
-                    raise DeadlineExceeded(f"{', '.join(missing)} did not join within {self._start_timeout_s:g} s")
+                    said = "; ".join(f"the last line of {each.name}: {each.last_line}" for each in missing)
+                    names = ", ".join(each.name for each in missing)
+                    raise DeadlineExceeded(f"{names} did not join within {self._start_timeout_s:g} s; {said}")
                 time.sleep(0.05)
 
     def stop(self) -> None:
@@ -317,16 +330,19 @@ class LocalCluster:
         return {"kind": kind.value, "model": self._draft_models.get(kind), "target": target}
 
     def _spawn(self, name: str, service: str, options: Mapping[str, object]) -> Child:
-        options = {"coordinator": self.address, "member_id": name, **options}
+        options = {"coordinator": self.coordinator.members_address, "member_id": name, **options}
         return Child(name, service, options, self._listener)
 
-    def _missing(self, client: Client) -> list[str]:
-        expected = [child.name for child in self.children[1:] if not child.dismissed]
+    def _missing(self, client: Client) -> list[Child]:
+        """Who has not joined. Raises Unauthenticated or PermissionDenied if the coordinator tells this client nothing."""
+        expected = [child for child in self.children[1:] if not child.dismissed]
         try:
             there = {member.member_id for member in client.cluster(timeout_s=5).members}
+        except (Unauthenticated, PermissionDenied):
+            raise
         except SpecsplitError:
             there = set[str]()
-        return [name for name in expected if name not in there]
+        return [child for child in expected if child.name not in there]
 
     def _end(self, children: Sequence[Child]) -> None:
         for child in children:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specsplit.settings.address import is_loopback, split
 from specsplit.settings.dialling import ADDRESS as _ADDRESS
 from specsplit.settings.dialling import anonymous
 
@@ -87,6 +88,16 @@ def with_options(
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def as_options(address: str, settings: TransportSettings | None) -> list[str]:
+    """The words on the command line that reach a coordinator at `address` as these settings do."""
+    if settings is None:
+        return []
+    files = {name: value for name in _TRANSPORT if isinstance(value := getattr(settings, name), Path)}
+    words = [word for name, file in files.items() for word in (f"--{name.replace('_', '-')}", str(file))]
+    in_clear = settings.tls_ca is None and not is_loopback(split("address", address)[0])
+    return [*words, "--insecure"] if in_clear else words
 
 
 def transport(**given: object) -> TransportSettings:

@@ -97,7 +97,7 @@ def _read(authority: Path | None, field: str, chain: Path | None, key: Path | No
     if pems.authority is not None:
         try:
             context.load_verify_locations(cadata=pems.authority.decode())
-        except (ssl.SSLError, ValueError) as error:
+        except (ssl.SSLError, ValueError, TypeError) as error:  # the last for what is not ASCII
             raise InvalidRequest(field, f"{authority} holds no certificate in PEM: {error}") from error
     if chain is not None:
         try:

@@ -32,6 +32,12 @@ def split(field: str, address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def from_here(address: str) -> str:
+    """Where a program on this machine reaches what listens at `address`: at the loopback, if that is every interface."""
+    host, port = split("address", address)
+    return f"127.0.0.1:{port}" if is_wildcard(host) else address
+
+
 def bracketed(address: str) -> str:
     """`address` with brackets around an IPv6 host that has none; what stands behind the last colon is the port."""
     host, _, port = address.rpartition(":")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,7 @@ from specsplit.errors import InvalidRequest
 
 def read_toml(file: Path) -> dict[str, Any]:
     """The settings in a file, which may be a pipe. Raises InvalidRequest if it cannot be read, is not TOML, or has tables."""
-    try:
-        with file.open("rb") as opened:
-            values = tomllib.load(opened)
-    except FileNotFoundError as error:
-        raise InvalidRequest("config", f"there is no file {file}") from error
-    except OSError as error:
-        raise InvalidRequest("config", f"{file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest("config", f"{file} is not valid TOML: {error}") from error
+    values = _parsed(file)
     tables = [name for name, value in values.items() if isinstance(value, dict)]
     if tables:
         raise InvalidRequest(
@@ -30,6 +22,32 @@ def read_toml(file: Path) -> dict[str, Any]:
             "write its settings as lines of their own, without a heading",
         )
     return values
+
+
+def read_tables(file: Path, services: Collection[str]) -> dict[str, dict[str, Any]]:
+    """The settings in a file with a table for each of several services. Raises InvalidRequest for a file or table that is no such thing."""
+    values = _parsed(file)
+    expected = " or ".join(f"[{service}]" for service in services)
+    for name, value in values.items():
+        if not isinstance(value, dict):
+            raise InvalidRequest("config", f"{file} has {name} outside of a table; expected it below {expected}")
+        if name not in services:
+            raise InvalidRequest(
+                "config", f"{file} has the table [{name}], and there is no such service; expected {expected}"
+            )
+    return values
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as opened:
+            return tomllib.load(opened)
+    except FileNotFoundError as error:
+        raise InvalidRequest("config", f"there is no file {file}") from error
+    except OSError as error:
+        raise InvalidRequest("config", f"{file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest("config", f"{file} is not valid TOML: {error}") from error
 
 
 def read_environment(prefix: str, names: Iterable[str]) -> tuple[dict[str, str], list[str]]:

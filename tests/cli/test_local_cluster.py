@@ -22,6 +22,7 @@ from specsplit.build import build
 from specsplit.cli.local import LocalCluster, is_down
 from specsplit.errors import Unavailable
 from specsplit.values import DrafterKind
+from tests.support.processes import all_gone, children_of, runs
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 
@@ -151,7 +152,7 @@ def running_up() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
             assert process.stdout is not None
             printed = [process.stdout.readline().split(" ")[0] for _ in range(4)]
             assert printed == ["coordinator", "ngram-0", "ngram-1", "ready:"]
-            children = _children_of(process.pid)
+            children = children_of(process.pid)
             assert len(children) == 3
             yield process, children
         finally:
@@ -163,28 +164,11 @@ def _said(process: subprocess.Popen[str]) -> str:
     return process.stderr.read()
 
 
-def _all_gone(pids: list[int], within_s: float = 20.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while any(_runs(pid) for pid in pids):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def _runs(pid: int) -> bool:
-    """False for a process that is over, be it that nobody has waited for it yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def test_up_ends_with_its_children_on_a_signal() -> None:
     with running_up() as (process, children):
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-        assert _all_gone(children, 0)
+        assert all_gone(children, 0)
 
 
 def test_up_goes_on_without_a_drafter_that_dies_and_ends_if_the_coordinator_does() -> None:
@@ -194,18 +178,18 @@ def test_up_goes_on_without_a_drafter_that_dies_and_ends_if_the_coordinator_does
         line = next(line for line in process.stderr if line.startswith("specsplit"))
         assert line == "specsplit | ngram-0 (status -9) ended unexpectedly; the cluster goes on without it\n"
         assert process.poll() is None
-        assert _runs(children[0])
+        assert runs(children[0])
         os.kill(children[0], signal.SIGKILL)
         assert process.wait(30) == 1
         assert "the cluster is down; ended unexpectedly: coordinator (status -9), ngram-0 (status -9)" in _said(process)
-        assert _all_gone(children, 0)
+        assert all_gone(children, 0)
 
 
 def test_nobody_is_left_behind_when_the_parent_is_killed() -> None:
     with running_up() as (process, children):
         process.kill()
         process.wait(10)
-        assert _all_gone(children)
+        assert all_gone(children)
 
 
 def test_demo_takes_its_children_down_on_sigterm() -> None:
@@ -216,11 +200,11 @@ def test_demo_takes_its_children_down_on_sigterm() -> None:
             deadline = time.monotonic() + 60
             while not children and time.monotonic() < deadline:
                 time.sleep(0.05)
-                children = _children_of(process.pid)
+                children = children_of(process.pid)
             assert children
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 130
-            assert _all_gone(children)  # one that was just being started leaves when its pipe ends, a moment later
+            assert all_gone(children)  # one that was just being started leaves when its pipe ends, a moment later
             assert "Traceback" not in _said(process)
         finally:
             process.kill()
@@ -239,10 +223,10 @@ def test_demo_with_its_page_goes_on_until_ctrl_c_and_then_ends_without_a_complai
             (url,) = (found[1] for line in lines if (found := re.search(r"The page is at (http://\S+/)", line)))
             with urlopen(f"{url}cluster.json", timeout=10) as answer:
                 assert json.load(answer)["totals"]["requests"] >= 3
-            children = _children_of(process.pid)
+            children = children_of(process.pid)
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
-            assert _all_gone(children, 0)
+            assert all_gone(children, 0)
             assert "Traceback" not in process.stdout.read()
         finally:
             process.kill()
@@ -262,8 +246,3 @@ def test_a_cluster_is_down_without_its_coordinator_or_its_last_verifier(
     coordinator: bool, verifiers: list[bool], down: bool
 ) -> None:
     assert is_down(coordinator, verifiers) is down
-
-
-def _children_of(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return sorted(int(each) for each in text.split())
