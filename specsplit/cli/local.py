@@ -43,7 +43,7 @@ class Child:
         self.address = ""
         """host:port at which this machine reaches it; empty until it listens."""
         self.members_address = ""
-        """The same for members, of a coordinator that has a port for them."""
+        """host:port at which members reach it, if it is a coordinator; empty until it listens."""
         self._listening = threading.Event()
         self.dismissed = False
         """True if it was told to end."""

@@ -59,7 +59,9 @@ def up(
         verifiers=verifiers,
         drafters=kinds,
         listen=listen,
-        **children.options,
+        coordinator=children.options["coordinator"],
+        verifier=children.options["verifier"],
+        drafter=children.options["drafter"],
         transport=children.transport,
         listener=forward,
     )

@@ -82,11 +82,11 @@ HEAD = Member("d2", "h:3", DrafterInfo(DrafterKind.EAGLE3, "head", None, 512, Fe
         (["up", "--model", POCKET, "--listen", "nonsense"], "--listen: is 'nonsense', expected host:port"),
         (
             ["up", "--model", POCKET, "--listen", "0.0.0.0:0"],
-            "--listen: 0.0.0.0:0 can be reached from other machines, and up",
+            "--listen: 0.0.0.0:0 can be reached from other machines and there is no TLS",
         ),
         (
             ["up", "--model", POCKET, "--web-listen", "[::]:0"],
-            "--web-listen: [::]:0 can be reached from other machines, and up",
+            "--web-listen: [::]:0 can be reached from other machines, and the page is served without TLS",
         ),
         (["generate", "-p", "x", "--timeout-s=-1"], "--timeout-s"),
         (["demo", "--models", "nowhere"], "--models: there are no target/ and one of eagle3/, multi_layer_eagle/"),

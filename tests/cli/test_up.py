@@ -37,7 +37,7 @@ def secured(folder: Path) -> Path:
     """A file of settings with TLS and tokens for all services, and the folders of tokens beside it."""
     authority = Authority(folder)
     certificate = authority.certify("localhost")
-    write(folder, {"alice": CallerRole.CLIENT})
+    write(folder, {"alice": CallerRole.CLIENT, "member": CallerRole.MEMBER})
     common = (
         f'tls_cert = "{certificate.chain}"\ntls_key = "{certificate.key}"\ntls_ca = "{authority.pem}"\n'
         f'tokens_file = "{folder}/members/tokens.toml"\ntoken_file = "{folder}/members/member.token"\n'
@@ -54,7 +54,8 @@ def test_up_over_tls_with_tokens_prints_a_line_that_generates_and_ends_on_ctrl_c
     token = str(tmp_path / "clients/alice.token")
     with running(["up", *options, "--set", "coordinator.members_listen=localhost:0", "--token-file", token]) as process:
         assert process.stdout is not None and process.stderr is not None
-        ready = next(line for line in process.stdout if line.startswith("ready: "))
+        ready = next((line for line in process.stdout if line.startswith("ready: ")), None)
+        assert ready is not None, process.stderr.read()
         line = ready.removeprefix("ready: specsplit ").partition(";")[0].replace("'...'", "'a b a b a'")
         generated = subprocess.run(
             ["bash", "-c", f"{sys.executable} -m specsplit {line} --max-tokens 4 --json"],
@@ -117,6 +118,7 @@ def test_demo_whose_streams_are_closed_says_what_it_can_and_leaves_nobody_behind
             time.sleep(0.05)
         out, err = process.communicate(timeout=60)
         assert process.returncode == status
-        assert len(children) >= 3 and all_gone(sorted(children), 0)
+        assert (len(children) >= 3) == (status == 0), "none is started for an answer that nobody can be given"
+        assert all_gone(sorted(children), 0)
     assert ("The text is identical" in out) == (status == 0)
     assert err == ("" if status == 0 else "specsplit: the output could not be written: Bad file descriptor\n")

@@ -175,7 +175,7 @@ def test_children_that_would_not_be_let_in_by_one_another_are_not_started(
 ) -> None:
     authority = Authority(tmp_path)
     shown = authority.certify("localhost").shown
-    write(tmp_path, {"alice": CallerRole.CLIENT})
+    write(tmp_path, {"alice": CallerRole.CLIENT, "member": CallerRole.MEMBER})
     listening = [f"tls_cert={shown['tls_cert']}", f"tls_key={shown['tls_key']}"]
     given: list[str] = []
 
