@@ -7,11 +7,13 @@ import time
 from contextlib import aclosing
 from typing import Final
 
+from benchmarks.fire.answer import Answer
+from benchmarks.fire.ends import ends, stops
 from benchmarks.fire.mix import Asked, Manner
 from benchmarks.fire.outcomes import Outcome
 from benchmarks.fire.stillness import Stillness
 from benchmarks.known import Known
-from specsplit.client import AsyncClient, Delta, Done, TokenPrompt, make_request
+from specsplit.client import AsyncClient, Delta, TokenPrompt, make_request
 from specsplit.errors import DeadlineExceeded, Exhausted, SpecsplitError, Unavailable
 from specsplit.requests import GenerateEvent, GenerateRequest
 
@@ -31,8 +33,8 @@ class Asking:
         self.asked = asked
         self.sent = 0
         """How many times the request was sent."""
-        self.tokens: list[list[int]] = []
-        """Tokens of every choice, so far."""
+        self.answers: list[Answer] = []
+        """What came of every choice, so far."""
         self.moved_at = 0.0
         """When something came last, by time.monotonic(); 0: nothing has."""
         self.drafted_at = 0.0
@@ -45,14 +47,14 @@ class Asking:
     @property
     def received(self) -> int:
         """Tokens of all choices, so far."""
-        return sum(map(len, self.tokens))
+        return sum(len(each.tokens) for each in self.answers)
 
     async def outcome(self, client: AsyncClient) -> tuple[Outcome, str]:
         """How it ended, and what was wrong."""
         while True:
             outcome, why = await self._sent(client)
-            if any(self._strays(index) for index in range(len(self.tokens))):
-                outcome, why = Outcome.DIFFERENT, f"{self.tokens} in the place of {self._expected}"
+            if strays := "; ".join(filter(None, (each.strays for each in self.answers))):
+                outcome, why = Outcome.DIFFERENT, strays
             if outcome is not Outcome.UNAVAILABLE or not self.asked.resumes or self._age_s > GIVE_UP_S:
                 self.over = True
                 return outcome, f"{self.asked}, after {self._age_s:.1f} s and {self.received} tokens: {why}"
@@ -72,10 +74,9 @@ class Asking:
         patience = asyncio.timeout(self.asked.patience_s if self.asked.manner is Manner.CANCEL else None)
         try:
             async with patience, aclosing(client.send(self._request(), self._deadline_s)) as events:
-                slept_s, done = 0.0, 0
+                slept_s = 0.0
                 async for event in events:
                     self._take(event)
-                    done += isinstance(event, Done)
                     if self.asked.manner is Manner.SLOW and slept_s < _SLOW_S:
                         slept_s += self.asked.patience_s
                         await asyncio.sleep(self.asked.patience_s)
@@ -83,19 +84,20 @@ class Asking:
             if not patience.expired():
                 raise
             return Outcome.CANCELLED, ""
-        if done != self.asked.n or [tuple(each) for each in self.tokens] != self._expected:
-            return Outcome.DIFFERENT, f"{self.tokens} in the place of {self._expected}, and {done} ends"
-        return Outcome.SAME, ""
+        wrong = "; ".join(filter(None, (each.wrong for each in self.answers)))
+        return (Outcome.DIFFERENT, wrong) if wrong else (Outcome.SAME, "")
 
     def _request(self) -> GenerateRequest:
         """The request, for the rest if there is something already; of several choices for all, anew."""
-        if self.asked.n > 1 or not self.tokens:
-            self.tokens = [[] for _ in range(self.asked.n)]
         asked, known = self.asked, self._known
+        if asked.n > 1 or not self.received:
+            self.answers = [Answer(each, asked.logprobs) for each in ends(known, asked)]
+        else:
+            self.answers[0].again()
         return make_request(
-            TokenPrompt(known.prompt), max_tokens=asked.new, temperature=known.temperature, seed=known.seed, n=asked.n,
-            ignore_eos=True, drafter=asked.drafter, plan=asked.plan,
-            resume_from=tuple(self.tokens[0]) if asked.n == 1 else (),
+            TokenPrompt(known.prompt), **known.options, max_tokens=asked.new, n=asked.n, ignore_eos=True, stop=stops(known, asked),
+            logprobs=asked.logprobs, drafter=asked.drafter, plan=asked.plan,
+            resume_from=tuple(self.answers[0].tokens) if asked.n == 1 else (),
         )  # fmt: skip
 
     @property
@@ -106,22 +108,15 @@ class Asking:
     def _age_s(self) -> float:
         return time.monotonic() - self._began
 
-    @property
-    def _expected(self) -> list[tuple[int, ...]]:
-        return [self._known.choice(index)[: self.asked.new] for index in range(self.asked.n)]
-
-    def _strays(self, index: int) -> bool:
-        """True if what came is not the beginning of the text."""
-        came = self.tokens[index]
-        return tuple(came) != self._expected[index][: len(came)]
-
     def _take(self, event: GenerateEvent) -> None:
         self.moved_at = time.monotonic()
         self._stillness.mark()
         if isinstance(event, Delta):
-            self.tokens[event.index] += event.tokens
+            self.answers[event.index].take(event)
             if event.num_correct_drafts:
                 self.drafted_at = self.moved_at
+        else:
+            self.answers[event.index].done.append(event)
 
     def _ended(self, error: SpecsplitError) -> Outcome:
         """Which outcome a status is: one that the protocol allows for, or a failure."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks.context import Context
 from benchmarks.fire.ending import Ending
 from benchmarks.fire.logs import Logs
+from benchmarks.fire.mix import PICKS
 from benchmarks.known import Known, known_texts
 from benchmarks.ports import free_ports
 from specsplit.cli.local import LocalCluster
@@ -50,9 +51,9 @@ class Fire:
 
     @cached_property
     def known(self) -> Sequence[Known]:
-        """The target's own texts, computed without drafter: greedy ones by transformers, seeded ones by a verifier alone."""
+        """The target's own texts, computed without drafter: greedy ones by transformers, all others by a verifier alone."""
         with self.ending.starting():
-            return asyncio.run(known_texts(self.context.target, LONGEST, choices=2))
+            return asyncio.run(known_texts(self.context.target, LONGEST, choices=2, picks=PICKS))
 
     @contextmanager
     def cluster(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from specsplit.values import Adaptive, Control, PlanChanges
+from specsplit.values import Adaptive, Control, PlanChanges, Sampling
 
 DRAFTERS: Final = (None, None, "standalone", "eagle3", "ngram", "none")
 PLANS: Final = (
@@ -19,6 +19,21 @@ PLANS: Final = (
     PlanChanges(num_steps=3, topk=1, num_draft_tokens=4),
     PlanChanges(draft_ahead=False, wait_budget_us=20_000),
 )
+PICKS: Final = (
+    Sampling(0.9, top_k=20, seed=101),
+    Sampling(1.1, top_p=0.8, min_p=0.02, seed=102),
+    Sampling(0.7, repetition_penalty=1.2, seed=103),
+    Sampling(0.0, frequency_penalty=0.4, presence_penalty=0.3),
+    Sampling(0.8, seed=104, logit_bias=((5, 2.0), (9, -100.0))),
+    Sampling(0.0, logit_bias=((7, 1.5),), repetition_penalty=1.1),
+    Sampling(
+        0.8, top_k=50, top_p=0.95, min_p=0.01, seed=105, logit_bias=((11, 1.0),), repetition_penalty=1.05,
+        frequency_penalty=0.2, presence_penalty=0.2,
+    ),
+)  # fmt: skip
+"""Filters, biases and penalties, one by one and all together; there is a known text for each."""
+STOPS: Final = ((), (), ("\n\u2603", "  \u2603"))
+"""Stop strings that no text has: they begin as lines and indents do, so text is held back, and none ends there."""
 
 
 class Manner(StrEnum):
@@ -55,6 +70,12 @@ class Asked:
     """True if the caller asks for the rest of an answer that breaks with UNAVAILABLE, or again where nothing had come."""
     pause_s: float
     """Seconds from the end of the caller's last request."""
+    stop: tuple[str, ...] = ()
+    """Stop strings that the text does not have."""
+    cut: float | None = None
+    """At this share of the text a stop string is cut out of it, before which it has to end; None: nowhere."""
+    logprobs: int | None = None
+    """As the option of that name."""
 
 
 def requests(chance: random.Random, texts: int, longest: int) -> Iterator[Asked]:
@@ -71,6 +92,9 @@ def requests(chance: random.Random, texts: int, longest: int) -> Iterator[Asked]
             patience_s=chance.uniform(*_PATIENCE_S[manner]),
             resumes=chance.random() < 0.7,
             pause_s=chance.choice((0.0, 0.0, chance.uniform(0.0, 0.5))),
+            stop=chance.choice(STOPS),
+            cut=chance.choice((None, None, None, chance.random())),
+            logprobs=chance.choice((None, None, 0, 3)),
         )
 
 

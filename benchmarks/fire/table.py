@@ -72,8 +72,8 @@ def _kept(folder: Path, parts: set[str]) -> tuple[list[Row], list[str]]:
 NOTES = [
     "Real processes on one machine, the pocket models, steps of 20 ms at least. Chaos: a coordinator, two verifiers, drafters standalone, "
     "eagle3 and ngram, six callers. Soak: the same with one verifier and four callers.",
-    "Texts are those of transformers (greedy) and of a verifier without drafter (seeded), token for token. A request that is not over 60 s "
-    "after it was sent hangs.",
+    "Texts are those of transformers (greedy) and of a verifier without drafter (seeded, or with filters, penalties and biases), token for "
+    "token. A request that is not over 60 s after it was sent hangs.",
     "Recovery is measured at faults that have no other beside them, over the requests of all callers who read as it comes, most of which "
     "a member's fault does not touch; a request that ends, however it does, counts as gone on. A killed process is noticed at once; a "
     "member that is stopped is lost after 2 s.",

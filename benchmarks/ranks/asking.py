@@ -49,7 +49,7 @@ class Asking:
         known, asked = self._known, self._asked
         try:
             async for event in client.stream(
-                known.prompt, max_tokens=asked.new, temperature=known.temperature, seed=known.seed, ignore_eos=True,
+                known.prompt, max_tokens=asked.new, **known.options, ignore_eos=True,
                 drafter=asked.drafter,
             ):  # fmt: skip
                 if isinstance(event, Delta):

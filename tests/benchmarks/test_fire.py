@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -23,26 +24,39 @@ from rich.console import Console
 
 from benchmarks.context import Context
 from benchmarks.fire import command, recovery, table
+from benchmarks.fire.answer import Answer
 from benchmarks.fire.asking import Asking
 from benchmarks.fire.chaos import expected_kinds
 from benchmarks.fire.ending import SIGNALS, Ending
+from benchmarks.fire.ends import Ends, ends, stops
 from benchmarks.fire.faults import LOST_AFTER_S, Deed, Service, faults
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
 from benchmarks.fire.leaks import BOUNDS, growths, slope
 from benchmarks.fire.logs import Logs
-from benchmarks.fire.mix import Asked, Manner, mutes, plan_changes, requests
+from benchmarks.fire.mix import PICKS, Asked, Manner, mutes, plan_changes, requests
 from benchmarks.fire.outcomes import Outcome, Tally
 from benchmarks.fire.recovery import Recoveries, first_token, next_tokens
 from benchmarks.fire.samples import DESCRIPTORS, PAGES, RSS, SESSIONS, THREADS, Life, Samples, held_by, told_by
 from benchmarks.fire.stillness import STANDSTILL_S, Stillness
 from benchmarks.fire.verdict import run_out
 from benchmarks.known import Known
-from specsplit.values import PlanChanges
+from specsplit.client import make_request
+from specsplit.requests import Delta, Done
+from specsplit.text.stop import StopScanner
+from specsplit.values import (
+    FinishReason,
+    PlanChanges,
+    Sampling,
+    SpeculationStatistics,
+    TokenLogprob,
+    Usage,
+)
 
 PLACES = (Service.COORDINATOR, Service.VERIFIER, Service.VERIFIER, Service.DRAFTER)
 MUST_NOT_BE = "found that must not be"
-KNOWN = Known((1,), 0.0, 0, (5, 6, 7), ((5, 6, 7),))
+READS = ("", "one", "one two", "one two three")
+KNOWN = Known((1,), 0.0, 0, (5, 6, 7), ((5, 6, 7),), readings=(READS, READS))
 
 
 def asked(manner: Manner = Manner.READ, n: int = 1) -> Asked:
@@ -73,6 +87,82 @@ def test_requests_are_of_every_manner_and_ask_for_no_more_than_is_known() -> Non
     some = list(islice(requests(random.Random(1), 4, 64), 300))
     assert {each.manner for each in some} == set(Manner) and {each.text for each in some} == set(range(4))
     assert max(each.new for each in some) == 64 and {each.n for each in some} == {1, 2}
+    assert {each.logprobs for each in some} == {None, 0, 3} and {bool(each.stop) for each in some} == {True, False}
+    assert 0 < sum(each.cut is not None for each in some) < 150
+
+
+def test_the_mix_has_every_option_of_sampling() -> None:
+    plain = Sampling()
+    for field in fields(Sampling):
+        assert any(getattr(pick, field.name) != getattr(plain, field.name) for pick in PICKS), field.name
+
+
+def test_a_known_text_is_asked_for_with_the_sampling_that_it_has() -> None:
+    for pick in PICKS:
+        known = Known((1,), pick.temperature, pick.seed, (5,), picks=pick)
+        assert known.sampling == pick == make_request((1,), **known.options).sampling
+
+
+def test_a_text_ends_before_the_stop_string_that_is_cut_out_of_it() -> None:
+    cut = replace(asked(n=2), cut=0.3, stop=("\n\u2603",))
+    assert stops(KNOWN, cut) == ("\n\u2603", " two")
+    assert ends(KNOWN, cut) == [Ends((5, 6), "one", " two")] * 2
+    assert ends(KNOWN, replace(cut, cut=None)) == [Ends((5, 6, 7), READS[-1], None)] * 2
+
+
+@given(
+    st.lists(st.text("ab\ufffd ", min_size=1, max_size=3), min_size=1, max_size=9), st.floats(0, 1, exclude_max=True)
+)
+def test_where_a_text_ends_is_where_the_product_ends_it(pieces: list[str], cut: float) -> None:
+    readings = tuple("".join(pieces[:count]) for count in range(len(pieces) + 1))
+    known = Known((1,), 0.0, 0, tuple(range(len(pieces))), readings=(readings,))
+    wanted = replace(asked(), new=len(pieces), cut=cut)
+    scanner, count, text = StopScanner(stops(known, wanted)), 0, ""
+    while scanner.matched is None and count < len(pieces):
+        text += scanner.feed(pieces[count])
+        count += 1
+    (end,) = ends(known, wanted)
+    assert (end.tokens, end.stop) == (known.tokens[:count], scanner.matched)
+    assert end.text == (text if scanner.matched else (text + scanner.flush()).rstrip("\ufffd"))
+
+
+def done(stop: str | None) -> Done:
+    reason = FinishReason.STOP if stop else FinishReason.LENGTH
+    return Done("r", reason, stop, Usage(1, 2, 0), SpeculationStatistics(), 0, "v")
+
+
+def answer(*deltas: Delta, stop: str | None = " two", logprobs: int | None = None) -> Answer:
+    made = Answer(Ends((5, 6), "one", " two"), logprobs)
+    for each in deltas:
+        made.take(each)
+    made.done.append(done(stop))
+    return made
+
+
+def test_an_answer_is_wrong_in_its_tokens_its_text_its_end_or_its_log_probabilities() -> None:
+    assert not answer(Delta("one", (5, 6))).wrong
+    assert "[5] in the place of" in answer(Delta("one", (5,))).wrong and not answer(Delta("one", (5,))).strays
+    assert "[5, 7] in the place of" in answer(Delta("one", (5, 7))).strays
+    assert "text 'one '" in answer(Delta("one ", (5, 6))).wrong
+    assert "ends at [None]" in answer(Delta("one", (5, 6)), stop=None).wrong
+    told = tuple(TokenLogprob(token, -1.0, (TokenLogprob(1, -0.5),)) for token in (5, 6))
+    assert not answer(Delta("one", (5, 6), logprobs=told), logprobs=1).wrong
+    for few in (told[:1], told[::-1], ()):
+        assert "log-probabilities of" in answer(Delta("one", (5, 6), logprobs=few), logprobs=1).strays
+    assert (
+        answer(Delta("one", (5, 6), logprobs=told)).strays
+        and answer(Delta("one", (5, 6), logprobs=told), logprobs=3).strays
+    )
+
+
+def test_the_rest_of_an_answer_is_the_end_of_its_text() -> None:
+    resumed = answer(Delta("o", (5,)))
+    for text, right in (("ne", True), ("one", True), ("n", False)):
+        resumed.tokens[1:] = []
+        resumed.again()
+        resumed.take(Delta(text, (6,)))
+        resumed.done.append(done(" two"))
+        assert (not resumed.wrong) is right
 
 
 @given(st.floats(-10, 10), st.floats(-100, 100), st.lists(st.integers(-100, 100), min_size=2, unique=True))

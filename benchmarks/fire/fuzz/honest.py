@@ -51,7 +51,7 @@ class Honest:
         try:
             async with asyncio.timeout(BOUND_S):
                 result = await client.generate(
-                    text.prompt, max_tokens=count, temperature=text.temperature, seed=text.seed, ignore_eos=True, drafter=drafter,
+                    text.prompt, max_tokens=count, **text.options, ignore_eos=True, drafter=drafter,
                     plan=_PLAN, request_id=request_id,
                 )  # fmt: skip
         except TimeoutError:

@@ -29,7 +29,6 @@ from specsplit.values import (
     ModelInfo,
     Plan,
     PlanChanges,
-    Sampling,
     SpeculationReport,
     Stopping,
     TraceChanges,
@@ -67,7 +66,7 @@ async def _asked(ground: Ground, address: str, known: Sequence[Known]) -> Cluste
     async with AsyncClient(address, ground.transport("honest")) as client:
         for each in known[:4]:
             await client.generate(
-                each.prompt, max_tokens=_NEW, temperature=each.temperature, seed=each.seed, logprobs=2, n=2 if each.temperature else 1,
+                each.prompt, max_tokens=_NEW, **each.options, logprobs=2, n=2 if each.temperature else 1,
                 plan=PlanChanges(num_steps=4, topk=3, num_draft_tokens=12, wait_budget_us=2000),
             )  # fmt: skip
         await client.generate(
@@ -115,9 +114,8 @@ async def _decoded(ground: Ground, address: str, drafter: Endpoint, known: Seque
 
 def decoding(known: Known, count: int, drafter: Endpoint | None, request_id: str = "fuzz") -> DecodeRequest:
     """The session that ought to bring the first `count` tokens of a known text."""
-    sampling = Sampling(temperature=known.temperature, seed=known.seed)
     plan = PlanChanges(num_steps=5, topk=4, num_draft_tokens=16, wait_budget_us=3000, draft_ahead=True)
-    return DecodeRequest(request_id, known.prompt, sampling, Stopping(count, ignore_eos=True), plan, drafter)
+    return DecodeRequest(request_id, known.prompt, known.sampling, Stopping(count, ignore_eos=True), plan, drafter)
 
 
 async def _read_all(call: grpc.aio.UnaryStreamCall[Any, Any]) -> None:
