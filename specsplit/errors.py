@@ -11,6 +11,7 @@
     ├── Unauthenticated      the caller has not shown who he is, or nobody here knows him: names what was missing
     ├── PermissionDenied     the caller is known and may not do this: names the role that may
     ├── Unavailable          a peer is gone or not ready
+    │   └── TargetFailed     a target fails on one session, and works on others
     ├── DeadlineExceeded     the caller's time is up
     ├── Cancelled            the caller went away
     ├── RankLost             a rank of one's group is gone: this rank has to exit
@@ -126,6 +127,13 @@ class Unavailable(SpecsplitError):
         """`received`: tokens of one's answer that had come when its stream broke; `resume_from` takes them."""
         super().__init__(message)
         self.received = received
+
+
+class TargetFailed(Unavailable):
+    """A verifier's target fails on one session again and again, and works on others: that says nothing of the verifier.
+
+    The session may go on elsewhere, or there when what it was short of is back.
+    """
 
 
 class DeadlineExceeded(SpecsplitError):

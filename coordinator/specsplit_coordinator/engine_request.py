@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from specsplit.requests import GenerateRequest, choice_seed
@@ -38,11 +39,11 @@ class EngineRequest:
         """Return the request as one of its choices is decoded: with the seed of that choice."""
         return replace(self, sampling=replace(self.sampling, seed=choice_seed(self.sampling.seed, index)))
 
-    def need(self, answer: Answer) -> Need:
-        """What is left of its answer wants of a verifier's KV."""
+    def need(self, answer: Answer, failed_on: Collection[str] = ()) -> Need:
+        """What is left of its answer wants of a verifier, on none of these if there is another."""
         most = self.stopping.max_tokens
         left = None if most is None else most - len(answer.tokens)
-        return Need((*self.tokens, *answer.tokens), left, self.request.plan.num_draft_tokens)
+        return Need((*self.tokens, *answer.tokens), left, self.request.plan.num_draft_tokens, failed_on)
 
     def session(self, answer: Answer, drafter: Endpoint | None) -> DecodeRequest:
         """What a verifier is asked for what is left of its answer."""

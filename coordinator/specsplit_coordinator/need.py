@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from specsplit.prefix import first_marks
 
@@ -13,11 +13,21 @@ WRITTEN = 256
 class Need:
     """The text that a session begins with, and what it may write behind it."""
 
-    def __init__(self, tokens: Sequence[int] = (), most: int | None = None, drafted: int | None = None) -> None:
-        """`most`: tokens that it may write, if that is known. `drafted`: its tokens in one step at most, if its request says so."""
+    def __init__(
+        self,
+        tokens: Sequence[int] = (),
+        most: int | None = None,
+        drafted: int | None = None,
+        failed_on: Collection[str] = (),
+    ) -> None:
+        """`most`: tokens that it may write, if that is known. `drafted`: its tokens in one step at most, if its request says so.
+
+        `failed_on`: verifiers, by member id, whose targets have failed on it.
+        """
         self._tokens = tokens
         self._most = most
         self.drafted = drafted
+        self.failed_on = failed_on
         self._marks: dict[int, tuple[int, ...]] = {}
         """Marks of the text's first pages, by page size."""
 

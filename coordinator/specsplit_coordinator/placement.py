@@ -65,6 +65,7 @@ def choose_verifier(
 
     Where one can ever hold the session, those that cannot are left out. Then one that has the pages, or lacks least, then that for
     which the fewest wait, then that which has most of the text's beginning unless it is much busier than others, then the least busy.
+    One whose target has failed on the session is a candidate only if that of all others has, too.
     `sound_s`: none that has just failed, or of whose group a rank has failed in so many seconds, since ranks are lost together; and those
     first that have not failed since they answered. Raises Unavailable if there is no other.
     Where none can ever hold it, one is chosen all the same, and says why not; unless the session is `patient`: raises Unavailable then.
@@ -79,6 +80,7 @@ def choose_verifier(
         among = [seat for seat in among if seat.breaker.admits and seat.group not in failing]
         if not among:
             raise Unavailable("every verifier that takes sessions has just failed")
+    among = [seat for seat in among if seat.member_id not in wanted.failed_on] or among
     not_full = [seat for seat in among if seat.has_free_place]
     least = min((seat.busy for seat in not_full), default=0.0)
 
@@ -97,7 +99,8 @@ def better_verifier(verifiers: Sequence[Seat], preempted_by: Seat, need: Need) -
         seat for seat in verifiers if seat is not preempted_by and not seat.closed_because and seat.breaker.admits
     ]
     told = [seat for seat in others if seat.load.page_size and not seat.load.waiting]
-    fit = [seat for seat in told if not pages_lacking(seat, need) and _holds(seat, need, preempted_by)]
+    sound = [seat for seat in told if seat.member_id not in need.failed_on]
+    fit = [seat for seat in sound if not pages_lacking(seat, need) and _holds(seat, need, preempted_by)]
     return choose_verifier(fit, need) if fit else None
 
 

@@ -7,13 +7,14 @@ place ──> decode ──> end
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
-from specsplit.errors import Exhausted, SpecsplitError, Unavailable
+from specsplit.errors import Exhausted, SpecsplitError, TargetFailed, Unavailable
 from specsplit.observe import TraceContext, fields
 from specsplit.requests import Delta, Done, GenerateEvent
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted
@@ -31,6 +32,8 @@ from specsplit_coordinator.seat import Seat, endpoint_of
 from specsplit_coordinator.stalls import Stalls
 
 _log = logging.getLogger(__name__)
+SHORTAGE_S: Final = 0.5
+"""After so long a session is tried where a target has failed on it already, if all have: it may have been short of memory."""
 
 
 class Decoder(Protocol):
@@ -77,6 +80,8 @@ class Run:
         self._stalls = Stalls(len(answer.tokens))
         self._failure: SpecsplitError | None = None
         """What its last verifier ended with, of those that failed it."""
+        self._failed_on = frozenset[str]()
+        """Verifiers, by member id, whose targets have failed on it."""
         self._reserved: Lease | None = None
         """The place to which it moves from the verifier that preempted it."""
         self._first: Place | None = None
@@ -129,6 +134,8 @@ class Run:
                     yield delta
         except (Unavailable, Exhausted) as error:
             self._let_down(lease.verifier, error)
+            if isinstance(error, TargetFailed) and self._unfinished and not self._untried:
+                await asyncio.sleep(SHORTAGE_S)
         finally:
             lease.release()
 
@@ -159,7 +166,13 @@ class Run:
 
     @property
     def _need(self) -> Need:
-        return self._prepared.need(self._answer)
+        return self._prepared.need(self._answer, self._failed_on)
+
+    @property
+    def _untried(self) -> bool:
+        """True if there is a verifier whose target has not failed on it."""
+        seats = self._cluster.registry.verifiers
+        return any(seat.member_id not in self._failed_on for seat in seats if not seat.closed_because)
 
     def _take_drafter(self, lease: Lease) -> None:
         """Choose a drafter. Who has some of the answer does without one of the wished kind; for others, raises Unavailable and gives the
@@ -206,8 +219,14 @@ class Run:
             self._goes_on(FailoverCause.PREEMPTED)
 
     def _let_down(self, verifier: Seat, error: SpecsplitError) -> None:
-        """A verifier failed it, or is gone: it cools down, and the choice goes on elsewhere. Raises the error if it ends here."""
-        verifier.breaker.failed()
+        """A verifier failed it, or is gone: it cools down, and the choice goes on elsewhere. Raises the error if it ends here.
+
+        One whose target fails on this choice alone is well for all others, and does not cool down.
+        """
+        if isinstance(error, TargetFailed):
+            self._failed_on |= {verifier.member_id}
+        else:
+            verifier.breaker.failed()
         received = len(self._answer.tokens)
         goes_on = self._answer.full or self._stalls.goes_on(received, verifier, self._cluster.registry.verifiers)
         told = fields(

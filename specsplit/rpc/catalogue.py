@@ -2,7 +2,8 @@
 
 A peer's status becomes the same error on this side (but for LoadError, which ends a service at start and would come back
 as its neighbour Incompatible, and RankLost, which comes back as Unavailable). Details beside the sentence follow google.rpc: BadRequest
-names the field of an InvalidRequest, ErrorInfo the reason of a ContextExceeded, RetryInfo carries the hint of an Exhausted.
+names the field of an InvalidRequest, ErrorInfo has the reason of a ContextExceeded and of a TargetFailed, RetryInfo carries the hint of an
+Exhausted.
 
 A status travels as metadata, of which a peer takes 8 KiB: the sentence once in a header, where what is not ASCII takes three times its
 bytes, and twice in the details, in base 64. A longer one would turn the status into the transport's own complaint, so it is cut.
@@ -34,6 +35,7 @@ from specsplit.errors import (
     PermissionDenied,
     RankLost,
     SpecsplitError,
+    TargetFailed,
     Unauthenticated,
     Unavailable,
     Unsupported,
@@ -67,6 +69,7 @@ _MOST_BYTES = 1_000
 _MOST_FIELD_BYTES = 256
 _DETAILS_KEY = "grpc-status-details-bin"
 _CONTEXT = error_details_pb2.ErrorInfo(reason="CONTEXT_EXCEEDED", domain="specsplit")
+_TARGET_FAILED = error_details_pb2.ErrorInfo(reason="TARGET_FAILED", domain="specsplit")
 _BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType({int(code.value[0]): code for code in grpc.StatusCode})
 _ERRORS: Mapping[grpc.StatusCode, type[SpecsplitError]] = MappingProxyType(
     {code: error for error, code in CODES.items() if error not in (ContextExceeded, LoadError, RankLost)}
@@ -178,7 +181,7 @@ def _details_of(error: SpecsplitError) -> list[any_pb2.Any]:
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(round(error.retry_after_s * 1e9))
         return [_packed(error_details_pb2.RetryInfo(retry_delay=delay))]
-    return []
+    return [_packed(_TARGET_FAILED)] if isinstance(error, TargetFailed) else []
 
 
 def _packed(detail: message.Message) -> any_pb2.Any:
@@ -207,4 +210,6 @@ def _enriched(error: SpecsplitError, detail: any_pb2.Any) -> SpecsplitError:
         return InvalidRequest(bad.field_violations[0].field, bad.field_violations[0].description)
     if isinstance(error, InvalidRequest) and detail.Unpack(info) and info.reason == _CONTEXT.reason:
         return ContextExceeded(error.field, error.problem)
+    if isinstance(error, Unavailable) and detail.Unpack(info) and info.reason == _TARGET_FAILED.reason:
+        return TargetFailed(str(error))
     return error

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from google.rpc import status_pb2  # pyright: ignore[reportMissingTypeStubs]
 
-from specsplit.errors import InvalidRequest, Unavailable
+from specsplit.errors import InvalidRequest, TargetFailed, Unavailable
 from specsplit.membership import GroupRank, Register
 from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, dial
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
@@ -27,6 +27,7 @@ from specsplit.values import (
     ModelInfo,
     SpeculationStatistics,
 )
+from specsplit_coordinator import run
 from tests.support.garbage import garbling
 
 if TYPE_CHECKING:
@@ -176,6 +177,42 @@ async def test_a_request_that_brings_verifiers_down_does_not_meet_all_of_them(cl
     with pytest.raises(Unavailable, match="that was too much"):
         await cluster.client.generate("x")
     assert sum(len(verifier.asked) for verifier in verifiers) == 4, "the first brought a token, the next three nothing"
+
+
+async def test_a_request_on_which_targets_fail_cools_no_verifier_and_is_tried_on_another_before_the_same(
+    cluster: Cluster,
+) -> None:
+    async def fails(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        raise TargetFailed("the target failed on this session, twice in a row")
+        yield
+
+    verifiers = [await cluster.add_verifier(fails, f"v{i}", max_sessions=64) for i in range(4)]
+    for each in range(4):
+        with pytest.raises(TargetFailed, match="twice in a row"):
+            await cluster.client.generate("x", request_id=f"r{each}")
+    assert sum(len(verifier.asked) for verifier in verifiers) == 4 * 3
+    for verifier in verifiers:
+        ids = [request.request_id for request in verifier.asked]
+        assert len(set(ids)) == len(ids), "no request met a verifier twice"
+    seats = cluster.coordinator.registry.verifiers
+    assert all(seat.breaker.failures == 0 and seat.breaker.admits for seat in seats)
+
+
+async def test_a_request_on_which_the_only_target_fails_is_tried_there_once_more_after_a_while(
+    cluster: Cluster, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "SHORTAGE_S", 0.01)
+    left = [2]
+
+    async def short_of_memory(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        if left[0]:
+            left[0] -= 1
+            raise TargetFailed("none left, just now")
+        async for event in say((5,))(request):
+            yield event
+
+    await cluster.add_verifier(short_of_memory, "only")
+    assert (await cluster.client.generate("x")).tokens == (5,)
 
 
 async def test_a_session_that_loses_its_verifier_waits_for_one_only_so_long(

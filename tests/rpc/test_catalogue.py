@@ -43,6 +43,20 @@ def test_an_error_survives_the_way_through_a_code_and_a_sentence(error: errors.S
         assert (type(back), str(back), vars(back)) == (type(error), str(error), vars(error))
 
 
+async def test_a_target_that_failed_on_one_session_is_told_from_a_verifier_that_is_gone() -> None:
+    for error in (errors.TargetFailed("twice in a row"), errors.Unavailable("gone")):
+
+        def then(error: errors.SpecsplitError = error) -> None:
+            raise error
+
+        async with serving(then) as (_, channel):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await get_model_info(channel)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        arrived = from_rpc_error(caught.value, "verifier v")
+        assert (type(arrived), str(arrived)) == (type(error), str(error))
+
+
 def test_a_subclass_takes_the_code_of_its_nearest_ancestor() -> None:
     class Late(errors.DeadlineExceeded):
         pass

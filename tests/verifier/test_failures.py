@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specsplit.cli.local import Child
 from specsplit.clock import ManualClock, SystemClock
-from specsplit.errors import LoadError, Unavailable
+from specsplit.errors import LoadError, TargetFailed, Unavailable
 from specsplit.rpc import dial, wait_until_serving
 from specsplit.rpc.health import NOT_SERVING, SERVING
 from specsplit.sessions import DecodeRequest
@@ -87,7 +87,7 @@ async def test_a_session_that_the_target_fails_on_ends_alone(alphabet: Path, poi
         *fine, failed = await asyncio.gather(*innocent, failing, return_exceptions=True)
         after, _ = await decode(verifier, request("a"))
         load = verifier.load()
-    assert isinstance(failed, Unavailable), "a status with which it is placed again"
+    assert isinstance(failed, TargetFailed), "a status with which it is placed again"
     assert str(failed) == "the target failed on this session, twice in a row: OutOfMemoryError: none left for this one"
     for start, written in zip("abc", fine, strict=True):
         assert not isinstance(written, BaseException)

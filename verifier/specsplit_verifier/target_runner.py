@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from specsplit.clock import Clock
-from specsplit.errors import RankLost, Unavailable
+from specsplit.errors import RankLost, TargetFailed
 from specsplit.first_runs import FirstRuns
 from specsplit.model.causal_lm import CausalLM
 from specsplit.model.paced import Paced
@@ -106,7 +106,7 @@ class TargetRunner:
         except Exception as error:  # noqa: BLE001 (whatever it is: logged, and told to the caller)
             _log.exception("session %d: the target failed on it twice in a row, and it is handed back", session)
             why = f"the target failed on this session, twice in a row: {type(error).__name__}: {error}"
-            return StepOutput(failed={session: Unavailable(why)}, started=started)
+            return StepOutput(failed={session: TargetFailed(why)}, started=started)
 
     def _run(self, step: StepInput) -> StepOutput:
         accept = self._acceptor.prepare(step)
