@@ -55,6 +55,7 @@ CODES: Mapping[type[SpecsplitError], grpc.StatusCode] = MappingProxyType(
         Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
         PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
         Unavailable: grpc.StatusCode.UNAVAILABLE,
+        TargetFailed: grpc.StatusCode.UNAVAILABLE,
         DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
         Cancelled: grpc.StatusCode.CANCELLED,
         LoadError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -72,7 +73,7 @@ _CONTEXT = error_details_pb2.ErrorInfo(reason="CONTEXT_EXCEEDED", domain="specsp
 _TARGET_FAILED = error_details_pb2.ErrorInfo(reason="TARGET_FAILED", domain="specsplit")
 _BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType({int(code.value[0]): code for code in grpc.StatusCode})
 _ERRORS: Mapping[grpc.StatusCode, type[SpecsplitError]] = MappingProxyType(
-    {code: error for error, code in CODES.items() if error not in (ContextExceeded, LoadError, RankLost)}
+    {code: error for error, code in CODES.items() if error not in (ContextExceeded, LoadError, RankLost, TargetFailed)}
 )
 _TRANSPORT_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 _BROKEN_OFF = frozenset(
