@@ -7,6 +7,7 @@ what a model does only from some position or length on.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -17,12 +18,14 @@ from transformers import PreTrainedModel
 from specsplit.errors import LoadError
 from specsplit.model.attention import NAME
 from specsplit.model.pages import OutOfPages, PageTable
-from specsplit.model.probe_texts import Passage, cache_behind, long_text, short_texts
+from specsplit.model.probe_texts import LONGEST, Passage, cache_behind, long_text, short_texts, untried
 from specsplit.model.support import refusing
 
 if TYPE_CHECKING:
     from specsplit.model.causal_lm import CausalLM
     from specsplit.model.runner import ModelRunner
+
+_log = logging.getLogger(__name__)
 
 _TOLERANCE: Final = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 0.15}
 """Largest difference, as a share of the largest logit. A wrong mask or position is off by a multiple of it."""
@@ -37,6 +40,14 @@ def probe(lm: CausalLM) -> None:
         packed = _packed_logits(lm, texts)
         for text, ours in zip(texts, packed, strict=True):
             _compare(lm.model, text, ours)
+    if beyond := untried(lm.model.config):
+        numbers = ", ".join(f"{name} = {length}" for name, length in beyond.items())
+        _log.info(
+            "the checks at load read no text longer than %d tokens, and its config names %s: what it computes otherwise from such a length "
+            "on, they have not seen",
+            LONGEST,
+            numbers,
+        )
 
 
 def probe_replaced(lm: CausalLM, before: Tensor) -> None:

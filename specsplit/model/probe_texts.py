@@ -1,11 +1,12 @@
 """The texts on which a model is tried at load: a prefix, and a small token tree behind it.
 
-Short ones stand where a text begins, and where the context ends. A long one is longer than every small number in the model's config,
-since such a number may be a position or a length from which on the model computes something else.
+Short ones stand where a text begins, and where the context ends. A long one is longer than the numbers in the model's config, since
+such a number may be a length from which on the model computes something else.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +19,15 @@ from specsplit.model.batch import Row
 from specsplit.model.pages import PageTable
 
 _SMALL: Final = 256
-"""The largest number of a config that the long text is longer than: a longer text would cost large models too much time on a CPU."""
+"""Numbers of a config up to this one are all taken for lengths."""
+
+LONGEST: Final = 1024
+"""The largest length that the long text is longer than: the scores of the model's own attention grow with its square."""
+
+_NO_LENGTH: Final = re.compile(
+    "base|dims?|embd|experts|ffn|heads|hidden|ids?|inner|intermediate|layers|model|rank|theta|vocab"
+)
+"""A word in names of larger numbers that are no lengths, but widths, counts, tokens, and bases of rotations."""
 
 _DISTINCT: Final = 9
 """Tokens of a text that differ: what the embedding of some other token does is not what is looked for."""
@@ -84,9 +93,15 @@ def short_texts(config: PretrainedConfig, vocab_size: int) -> list[Passage]:
 
 
 def long_text(config: PretrainedConfig, vocab_size: int, most: int) -> Passage:
-    """One of `most` tokens at most, and no more than the context takes."""
-    text = Passage(1 + max(_small_numbers(config.to_dict()), default=0), (-1, 0, 0, 2), vocab_size)
+    """One of `most` tokens at most, and no more than the context takes. Its tree is a chain, which the model itself reads in one go."""
+    tried = (length for _, length in _lengths(config) if length <= LONGEST)
+    text = Passage(1 + max(tried, default=0), (-1, 0, 1, 2), vocab_size)
     return text.within(min(most, config.max_position_embeddings))
+
+
+def untried(config: PretrainedConfig) -> dict[str, int]:
+    """By name, the numbers of a config that may be lengths, and that no text here is longer than."""
+    return {name: length for name, length in _lengths(config) if length > LONGEST}
 
 
 def cache_behind(position: int, config: PretrainedConfig) -> Cache:
@@ -109,15 +124,27 @@ class _SlidOut(DynamicLayer):
         return seen - self._count, self._count
 
 
-def _small_numbers(value: object) -> Iterator[int]:
-    """Every number of at most _SMALL in a config, however deep."""
+def _lengths(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
+    """Name and value of every number in a config that may be a length within the context."""
+    for name, number in _numbers("", config.to_dict()):
+        if 0 < number < config.max_position_embeddings and (number <= _SMALL or _may_be_length(name)):
+            yield name, int(number)
+
+
+def _numbers(name: str, value: object) -> Iterator[tuple[str, int | float]]:
+    """Every number in a value of a config with the name nearest to it, however deep."""
     if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
+        for key, each in value.items():
+            yield from _numbers(str(key), each)
+    elif isinstance(value, list | tuple):
         for each in value:
-            yield from _small_numbers(each)
-    elif isinstance(value, int | float) and 0 < value <= _SMALL:
-        yield int(value)
+            yield from _numbers(name, each)
+    elif isinstance(value, int | float):
+        yield name, value
+
+
+def _may_be_length(name: str) -> bool:
+    return not any(_NO_LENGTH.fullmatch(word) for word in name.split("_"))
 
 
 def _path(parents: Sequence[int], node: int) -> list[int]:

@@ -33,6 +33,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM, PageTable, Row
 from specsplit.values import MAX_TEMPERATURE, Sampling
+from tests.support.rounding import assert_as_exact
 from tests.support.sampling import pick
 
 Tiny = Callable[..., dict[str, Any]]
@@ -260,6 +261,26 @@ def test_what_sets_in_with_a_longer_text_is_refused(folders: dict[str, Path], mo
     load(folders["llama"])  # whose pool holds no text as long as that
 
 
+def test_what_sets_in_with_a_length_that_the_config_names_is_refused_or_told_to_be_untried(
+    saved: Saved, tiny_config: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    true_forward = LlamaAttention.forward
+
+    def forward(self: LlamaAttention, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        out, weights = true_forward(self, hidden_states, *args, **kwargs)
+        return out * (1 if hidden_states.shape[1] <= self.config.tempered_from else 2), weights
+
+    monkeypatch.setattr(LlamaAttention, "forward", forward)
+    tiny = tiny_config(max_position_embeddings=4096)
+    refused(saved(LlamaConfig(**tiny, tempered_from=700)), "in a text of 705 tokens .off by", num_pages=200)
+    assert not caplog.messages
+    with caplog.at_level("INFO"):
+        load(saved(LlamaConfig(**tiny, tempered_from=3000)), num_pages=200)
+    assert [
+        line for line in caplog.messages if "longer than 1024 tokens" in line and "names tempered_from = 3000:" in line
+    ]
+
+
 SCALED_POSITIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "linear": ("llama", {"factor": 2.0}),
     "yarn": ("llama", {"factor": 16.0, "original_max_position_embeddings": 32}),
@@ -295,8 +316,9 @@ def test_what_follows_the_positions_it_is_given_is_served_right_to_the_end_of_th
     ours = torch.cat([lm.forward([Row.chunk(ids[end - 25 : end], table.upto(end), range(25))]) for end in ends])
     own = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     with torch.inference_mode():
-        expected = own(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
-    assert (ours - expected).abs().max() < 1e-3 * expected.abs().max()
+        theirs = own(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+        exact = own.double()(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    assert_as_exact(ours, theirs, exact)
 
 
 def test_loading_leaves_every_page_free(folders: dict[str, Path]) -> None:
