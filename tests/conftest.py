@@ -38,3 +38,13 @@ def forked() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole clusters first: they take longest, and the other process of a parallel run has the rest to do meanwhile."""
     items.sort(key=lambda item: "system" not in item.path.parts)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What services are forked from imports for seconds, on a busy machine for minutes: before the first test, whose time is limited."""
+    if session.config.option.collectonly:
+        return
+    if any("forked" in getattr(item, "fixturenames", ()) for item in session.items):
+        from tests.support.forked import ready
+
+        ready()

@@ -113,3 +113,10 @@ def forking() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "Popen", ForkedPopen)
         yield
+
+
+def ready() -> None:
+    """Start the process that services are forked from, and wait until it has imported everything."""
+    first = FORKING.Process(target=int)
+    first.start()
+    first.join()

@@ -136,7 +136,9 @@ async def test_a_drafter_that_is_not_there_is_reported_lost(alphabet: Path) -> N
         request = DecodeRequest("r", list(b"a"), stopping=Stopping(150), drafter=Endpoint("ghost", "127.0.0.1:9"))
         lost = losses(verifier)
         tokens, _ = await decode(verifier, request)
-        assert lost == ["127.0.0.1:9"]
+        assert set(lost) == {"127.0.0.1:9"}, (
+            "more than once if the text takes longer than what a drafter cools down for"
+        )
     assert tokens[:3] == list(b"bcd")
 
 
