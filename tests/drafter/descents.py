@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from specsplit_drafter.proposer import Children, Frontier, Level, Scoring
 from specsplit_drafter.standalone import StandaloneModel
 from tests.drafter.head_toys import event_of, head_of, layout_of
 from tests.drafter.toys import Handled, tiny_lm
+from tests.support.rounding import APART, assert_same_log_probabilities, spacing
 
 CHILDREN = 6
 PROMPTS = (list(range(1, 12)), [5, 9, 2, 7], list(range(3, 30)))
@@ -113,9 +115,10 @@ class Above:
         return Above(slots, scores, self.distances[rows] + 1, self.positions[rows] + 1)
 
 
-def compare(ours: Children, theirs: Children, tolerance: float) -> None:
+def compare(ours: Children, theirs: Children, tokens: int, apart: float) -> None:
     """Log-probabilities are near. Tokens are equal, but where one is as likely as its neighbour."""
-    np.testing.assert_allclose(ours.log_probabilities, theirs.log_probabilities, atol=tolerance)
+    assert_same_log_probabilities(ours.log_probabilities, theirs.log_probabilities, tokens, apart)
+    tolerance = apart * spacing(theirs.log_probabilities, math.log(tokens)).numpy()
     steps = np.diff(np.maximum(theirs.log_probabilities, -1e9), axis=1, append=-1e10, prepend=1e10)
     clear = (steps[:, 1:] < -2 * tolerance) & (steps[:, :-1] < -2 * tolerance)
     clear[:, -1] = False  # the next one, which is not there, may be as likely
@@ -123,7 +126,7 @@ def compare(ours: Children, theirs: Children, tolerance: float) -> None:
     assert ours.tokens[clear].tolist() == theirs.tokens[clear].tolist()
 
 
-def check(one: Twin, other: Twin, levels: int, width: int, tolerance: float = 1e-4) -> list[Children]:
+def check(one: Twin, other: Twin, levels: int, width: int, apart: float = APART) -> list[Children]:
     """Draw levels in one go, and by one call after the other whose frontiers are the same choice: what the first has found."""
     frontiers = one.frontiers(width)
     found = [children for children in one.proposer.expand(frontiers, levels) if isinstance(children, Children)]
@@ -141,7 +144,7 @@ def check(one: Twin, other: Twin, levels: int, width: int, tolerance: float = 1e
             scoring, ours = frontiers[number].scoring, found[number]
             assert scoring is not None
             drawn = ours.levels[depth - 1].children if depth else ours
-            compare(drawn, children, tolerance)
+            compare(drawn, children, one.proposer.info.vocabulary.size, apart)
             rows, tokens, scores = above[number].best(drawn, scoring, other.calibrations[number])
             if depth == levels - 1 or not len(rows):
                 assert len(ours.levels) == depth

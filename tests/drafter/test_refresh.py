@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from specsplit_drafter.proposer import Children, Proposer
 from specsplit_drafter.service import load_proposer
 from tests.drafter.head_toys import HEADS, head_of, layout_of
 from tests.drafter.toys import Handled
+from tests.support.rounding import APART, assert_same_log_probabilities, spacing
 from tests.support.trees import Seen
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket"
@@ -79,15 +81,13 @@ def plant(session: Fed, paths: Sequence[tuple[int, ...]]) -> None:
             ids[path] = max(Seen(session.original.tree).nodes)
 
 
-def assert_equal(ours: dict[tuple[int, ...], Children], theirs: dict[tuple[int, ...], Children]) -> None:
+def assert_equal(ours: dict[tuple[int, ...], Children], theirs: dict[tuple[int, ...], Children], tokens: int) -> None:
     assert ours.keys() == theirs.keys()
     for path, children in ours.items():
-        np.testing.assert_allclose(
-            children.log_probabilities, theirs[path].log_probabilities, atol=3e-4, rtol=1e-4, err_msg=f"behind {path}"
-        )
-        likely = (
-            children.log_probabilities > children.log_probabilities[:, -1:] + 1e-3
-        )  # of equals either may be the last
+        log_probabilities = children.log_probabilities
+        assert_same_log_probabilities(log_probabilities, theirs[path].log_probabilities, tokens)
+        least = log_probabilities[:, -1:] + 2 * APART * spacing(log_probabilities, math.log(tokens)).numpy()
+        likely = log_probabilities > least  # of equals either may be the last
         assert set(children.tokens[likely]) <= set(theirs[path].tokens[0]), path
 
 
@@ -106,7 +106,7 @@ def check(
     survivors = [ours.path(node_id) for node_id in Seen(ours.original.tree).nodes]
     plant(theirs, survivors)
     drawn = ours.draw()
-    assert_equal(drawn, theirs.draw())
+    assert_equal(drawn, theirs.draw(), proposer().info.vocabulary.size)
     for path, children in drawn.items():
         old = before.get((*committed, *path))
         assert old is None or not np.allclose(old.log_probabilities, children.log_probabilities), "true features count"

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 import torch
 
@@ -31,6 +30,7 @@ from tests.drafter.toys import (
     tiny_config,
     tiny_lm,
 )
+from tests.support.rounding import assert_same_log_probabilities
 from tests.support.sampling import expected
 from tests.support.trees import Seen
 
@@ -113,7 +113,9 @@ class Checked(ModelProposer):
         assert isinstance(theirs, Children)
         self.compared += len(ours.tokens)
         count = ours.tokens.shape[1]
-        np.testing.assert_allclose(ours.log_probabilities, theirs.log_probabilities[:, :count], atol=1e-4)
+        assert_same_log_probabilities(
+            ours.log_probabilities, theirs.log_probabilities[:, :count], self.info.vocabulary.size
+        )
         assert ours.tokens.tolist() == theirs.tokens[:, :count].tolist()
 
 

@@ -12,6 +12,7 @@ from specsplit_drafter.descent import Descent, Drawn
 from specsplit_drafter.draft_model import DraftModel
 from tests.drafter.descents import Twin, check, proposer_of
 from tests.drafter.test_descent import MIXES, RECURRENT
+from tests.support.rounding import APART, assert_same_log_probabilities
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,7 +28,7 @@ def test_levels_in_one_go_are_those_that_come_one_by_one_on_the_cpu(
     name: str, mix: str, levels: int, width: int
 ) -> None:
     one, other = (Twin(name, proposer_of(name, device=device), MIXES[mix]) for device in (GPU, "cpu"))
-    found = check(one, other, levels, width, tolerance=1e-3)
+    found = check(one, other, levels, width, apart=8 * APART)
     assert [len(children.levels) for children in found] == [levels - 1, min(levels - 1, 1), levels - 1]
 
 
@@ -67,7 +68,9 @@ def test_a_captured_descent_draws_what_an_eager_one_does(name: str, mix: str, mo
         for ours, theirs in zip(levels, eager, strict=True):
             assert torch.equal(ours.tokens, theirs.tokens)
             assert torch.equal(ours.parents, theirs.parents)
-            torch.testing.assert_close(ours.children.raw, theirs.children.raw, atol=1e-4, rtol=1e-4)
+            assert_same_log_probabilities(
+                ours.children.raw.cpu(), theirs.children.raw.cpu(), twin.proposer.info.vocabulary.size
+            )
         drawn.append(len(levels))
         return levels
 

@@ -137,7 +137,12 @@ def test_over_kv_of_8_bits_a_tree_gives_what_its_paths_give_token_by_token(folde
         alone.reserve(8 + len(path))
         text = [*range(11, 19), *(tokens[at] for at in path)]
         steps = [lm.forward([Row.tree([token], [-1], alone.upto(n))]) for n, token in enumerate(text, 1)]
-        torch.testing.assert_close(packed[node], steps[-1][0], atol=1e-3, rtol=1e-3)
+        slots = tree.slots(0, 14)[[*range(8), *(8 + at for at in path)]], alone.slots(0, len(text))
+        ours, theirs = (lm.kv.data[:, :, torch.from_numpy(each)].view(torch.uint8).int() for each in slots)
+        apart = (ours - theirs).abs()
+        assert apart.max() <= 1 and apart.sum() < 0.01 * apart.numel(), "numbers between two that 8 bits can say"
+        if not apart.any():
+            assert_same_sums(packed[node], steps[-1][0])
         alone.release()
 
 

@@ -38,6 +38,7 @@ from tests.model.sharded_work import (
     settling_on_a_second_device,
 )
 from tests.support.ranks import run_ranks
+from tests.support.rounding import assert_same_sums
 from tests.support.shared_graphs import Brought, SharedModels
 
 _WIDE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
@@ -103,7 +104,7 @@ def test_ranks_with_many_rows_few_and_none_get_the_logits_of_the_whole(
         assert held == (bytes_of_the_whole - biases) // size + (biases if rank == 0 else 0)
         for share, logits in zip(shares, made, strict=True):
             for ours, expected in zip(logits, whole.forwards(share[rank]), strict=True):
-                torch.testing.assert_close(torch.from_numpy(ours), expected, atol=1e-4, rtol=1e-4)
+                assert_same_sums(torch.from_numpy(ours), expected)
 
 
 def test_a_rank_that_fails_in_the_middle_of_a_forward_holds_nobody_up(llama_folder: Path) -> None:
@@ -111,7 +112,7 @@ def test_a_rank_that_fails_in_the_middle_of_a_forward_holds_nobody_up(llama_fold
     (first, none), (second, failures) = ranks
     assert none == [] and failures == ["none left at layer 1"]
     assert len(first) == 2 and len(second) == 1
-    torch.testing.assert_close(first[0], first[1], atol=1e-4, rtol=1e-4)
+    assert_same_sums(*map(torch.from_numpy, first))
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,12 @@ from specsplit_coordinator.seat import Seat
 from specsplit_verifier.service import load_target
 from specsplit_verifier.target_runner import TargetRunner
 from specsplit_verifier.verifier import Verifier
+from tests.support.rounding import assert_same_log_probabilities
 from tests.verifier.conftest import verifier_of
 
 POCKET = Path("models/pocket/target")
 SETTINGS = VerifierSettings(model=POCKET, adaptive=Adaptive.STATIC, prefix_cache=False)
+VOCABULARY_SIZE = 2048
 PROMPT, NEW = "def mean(values):\n", 12
 HOW: dict[str, dict[str, object]] = {
     "greedy": {},
@@ -142,8 +144,9 @@ def same(result: Result, whole: Result) -> None:
         assert replace(one.usage, cached_prompt_tokens=0) == replace(other.usage, cached_prompt_tokens=0)
         assert [each.token for each in one.logprobs] == [each.token for each in other.logprobs]
         for mine, its in zip(one.logprobs, other.logprobs, strict=True):
-            assert mine.logprob == pytest.approx(its.logprob, abs=1e-3)
             assert [top.token for top in mine.top] == [top.token for top in its.top]
+            found, expected = ([each.logprob, *(top.logprob for top in each.top)] for each in (mine, its))
+            assert_same_log_probabilities(found, expected, VOCABULARY_SIZE)
 
 
 async def stops_in(verifier: Verifier, tokenizer: Tokenizer) -> dict[str, object]:

@@ -26,6 +26,7 @@ from specsplit.v1 import drafter_pb2_grpc
 from specsplit.values import Endpoint, PlanChanges, Stopping
 from specsplit.wire import drafter as wire
 from tests.support.restless import RestlessController
+from tests.support.rounding import assert_same_log_probabilities
 from tests.support.sampling import processors
 from tests.support.scrape import Places
 from tests.system.conftest import SERIAL
@@ -239,11 +240,11 @@ def test_log_probabilities_are_those_of_transformers_with_any_drafter(
     with torch.inference_mode():
         logits = plain(torch.tensor([[*prompts[0], *result.tokens]])).logits[0, len(prompts[0]) - 1 : -1]
     for told, expected in zip(result.logprobs, torch.log_softmax(logits.float(), dim=-1), strict=True):
-        assert told.logprob == pytest.approx(expected[told.token].item(), abs=1e-4)
-        assert [top.logprob for top in told.top] == pytest.approx(expected.topk(3).values.tolist(), abs=1e-4)
-        assert [top.logprob for top in told.top] == pytest.approx(
-            [expected[t.token].item() for t in told.top], abs=1e-4
+        found = [told.logprob, *(top.logprob for top in told.top)]
+        assert_same_log_probabilities(
+            found, [expected[told.token].item(), *expected.topk(3).values.tolist()], len(expected)
         )
+        assert_same_log_probabilities(found[1:], [expected[top.token].item() for top in told.top], len(expected))
 
 
 @pytest.mark.timeout(300)

@@ -21,6 +21,7 @@ from specsplit.speculation import Commit, Grow, Original
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
 from specsplit.values import Endpoint
 from specsplit.wire import drafter as wire
+from tests.support.rounding import assert_same_sums
 from tests.support.trees import NewNode, Seen, grow_nodes
 
 
@@ -175,12 +176,12 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
             node, parent = None, fresh
         return nodes
 
-    def check(self, session: int, sequence: Sequence[int], expected: Tensor, atol: float = 1e-4) -> None:
+    def check(self, session: int, sequence: Sequence[int], expected: Tensor) -> None:
         """What was read is what the target computes for the session's `sequence`: expected [T, width]."""
         reading = self.sessions[session]
         assert reading.rows and reading.tokens == list(sequence[: len(reading.tokens)])
         rows = torch.cat(reading.rows)
-        torch.testing.assert_close(rows, expected[: len(rows)], atol=atol, rtol=1e-4)
+        assert_same_sums(rows, expected[: len(rows)])
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
 from specsplit_verifier.extraction import Extractor, Projection
 from specsplit_verifier.feed import Recipe
 from tests.model.heads.published import eagle3, write
+from tests.support.rounding import APART, spacing
 from tests.verifier.conftest import decode, losses, recorded, verifier_over
 from tests.verifier.reader import features_of, reading, three_layers
 
@@ -109,8 +110,9 @@ async def test_other_formats_are_within_their_error(
     expected = features_of(target, truth[0], need)
     rows = torch.cat(reader.sessions[1].rows)
     expected = expected[: len(rows)]
-    largest = expected.abs().amax(dim=1, keepdim=True)
-    assert bool(((rows - expected).abs() <= relative * expected.abs() + relative * largest / 64 + 1e-4).all())
+    largest, ulp = expected.abs().amax(dim=1, keepdim=True), spacing(expected)
+    bound = relative * expected.abs() + relative * largest / 64 + APART * ulp
+    assert bool(((rows - expected).abs() <= bound).all())
     assert sent.feature_bytes_sent == len(rows) * (4 * 32 * name.itemsize + (4 if name.scaled else 0))
 
 

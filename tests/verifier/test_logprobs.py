@@ -21,6 +21,7 @@ from specsplit.values import MAX_LOGPROBS, Sampling, Stopping, TokenLogprob
 from specsplit_verifier.logprobs import logprobs_of, with_logprobs
 from specsplit_verifier.step import Accepted, TreeInput
 from specsplit_verifier.verifier import Verifier
+from tests.support.rounding import APART_ONCE, assert_same_log_probabilities
 from tests.support.toys import random_target
 from tests.verifier.conftest import verifier_over
 
@@ -56,14 +57,11 @@ async def test_they_are_those_of_transformers_before_temperature_and_filters(
         tokens, logprobs = await decoded(verifier, DecodeRequest("r", PROMPT, sampling, Stopping(40), logprobs=most))
     own = expected(folder, PROMPT, tokens)
     assert [each.token for each in logprobs] == tokens and len(tokens) == 40
-    assert [each.logprob for each in logprobs] == pytest.approx(
-        [row[t].item() for row, t in zip(own, tokens, strict=True)], abs=1e-4
-    )
     for each, row in zip(logprobs, own, strict=True):
-        assert [top.logprob for top in each.top] == pytest.approx(
-            row.sort(descending=True).values[:most].tolist(), abs=1e-4
-        )
-        assert [top.logprob for top in each.top] == pytest.approx([row[top.token].item() for top in each.top], abs=1e-4)
+        found = [each.logprob, *(top.logprob for top in each.top)]
+        likeliest = row.sort(descending=True).values[:most].tolist()
+        assert_same_log_probabilities(found, [row[each.token].item(), *likeliest], len(row))
+        assert_same_log_probabilities(found[1:], [row[top.token].item() for top in each.top], len(row))
 
 
 async def test_a_session_that_asks_for_none_gets_none_beside_one_that_does(folder: Path) -> None:
@@ -135,7 +133,6 @@ def test_every_tree_gets_those_of_its_own_path_and_no_others(
             continue
         commits = made.commits(each.draft)
         assert [one.token for one in made.logprobs] == commits
-        assert [one.logprob for one in made.logprobs] == pytest.approx(
-            [r[t].item() for r, t in zip(own, commits, strict=True)], abs=1e-5
-        )
+        expected = [row[token].item() for row, token in zip(own, commits, strict=True)]
+        assert_same_log_probabilities([one.logprob for one in made.logprobs], expected, VOCAB, APART_ONCE)
         assert {len(one.top) for one in made.logprobs} == {min(each.logprobs, VOCAB)}
