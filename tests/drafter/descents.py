@@ -16,7 +16,7 @@ from specsplit_drafter.heads import HeadModel
 from specsplit_drafter.model_proposer import ModelProposer
 from specsplit_drafter.proposer import Children, Frontier, Level, Scoring
 from specsplit_drafter.standalone import StandaloneModel
-from tests.drafter.head_toys import event_of, head_of, layout_of
+from tests.drafter.head_toys import VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import Handled, tiny_lm
 from tests.support.rounding import APART, assert_same_log_probabilities, spacing
 
@@ -144,7 +144,7 @@ def check(one: Twin, other: Twin, levels: int, width: int, apart: float = APART)
             scoring, ours = frontiers[number].scoring, found[number]
             assert scoring is not None
             drawn = ours.levels[depth - 1].children if depth else ours
-            compare(drawn, children, one.proposer.info.vocabulary.size, apart)
+            compare(drawn, children, VOCABULARY.size, apart)
             rows, tokens, scores = above[number].best(drawn, scoring, other.calibrations[number])
             if depth == levels - 1 or not len(rows):
                 assert len(ours.levels) == depth

@@ -102,11 +102,14 @@ def check(
     deepest = ids[accepted % len(ids)]
     committed = [*(ours.path(deepest) if deepest else ()), bonus]
     ours.follow(deepest, *committed)
-    theirs = Fed(proposer(), layout, [*PROMPT, *committed])
+    anew = proposer()
+    vocabulary = anew.info.vocabulary
+    assert vocabulary is not None
+    theirs = Fed(anew, layout, [*PROMPT, *committed])
     survivors = [ours.path(node_id) for node_id in Seen(ours.original.tree).nodes]
     plant(theirs, survivors)
     drawn = ours.draw()
-    assert_equal(drawn, theirs.draw(), proposer().info.vocabulary.size)
+    assert_equal(drawn, theirs.draw(), vocabulary.size)
     for path, children in drawn.items():
         old = before.get((*committed, *path))
         assert old is None or not np.allclose(old.log_probabilities, children.log_probabilities), "true features count"

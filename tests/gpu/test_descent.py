@@ -11,6 +11,7 @@ import torch
 from specsplit_drafter.descent import Descent, Drawn
 from specsplit_drafter.draft_model import DraftModel
 from tests.drafter.descents import Twin, check, proposer_of
+from tests.drafter.head_toys import VOCABULARY
 from tests.drafter.test_descent import MIXES, RECURRENT
 from tests.support.rounding import APART, assert_same_log_probabilities
 
@@ -68,9 +69,7 @@ def test_a_captured_descent_draws_what_an_eager_one_does(name: str, mix: str, mo
         for ours, theirs in zip(levels, eager, strict=True):
             assert torch.equal(ours.tokens, theirs.tokens)
             assert torch.equal(ours.parents, theirs.parents)
-            assert_same_log_probabilities(
-                ours.children.raw.cpu(), theirs.children.raw.cpu(), twin.proposer.info.vocabulary.size
-            )
+            assert_same_log_probabilities(ours.children.raw.cpu(), theirs.children.raw.cpu(), VOCABULARY.size)
         drawn.append(len(levels))
         return levels
 

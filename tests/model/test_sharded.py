@@ -112,7 +112,7 @@ def test_a_rank_that_fails_in_the_middle_of_a_forward_holds_nobody_up(llama_fold
     (first, none), (second, failures) = ranks
     assert none == [] and failures == ["none left at layer 1"]
     assert len(first) == 2 and len(second) == 1
-    assert_same_sums(*map(torch.from_numpy, first))
+    assert_same_sums(torch.from_numpy(first[0]), torch.from_numpy(first[1]))
 
 
 @pytest.mark.parametrize(

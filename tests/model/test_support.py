@@ -271,11 +271,14 @@ def test_what_sets_in_with_a_length_that_the_config_names_is_refused_or_told_to_
         return out * (1 if hidden_states.shape[1] <= self.config.tempered_from else 2), weights
 
     monkeypatch.setattr(LlamaAttention, "forward", forward)
-    tiny = tiny_config(max_position_embeddings=4096)
-    refused(saved(LlamaConfig(**tiny, tempered_from=700)), "in a text of 705 tokens .off by", num_pages=200)
+    refused(
+        saved(LlamaConfig(**tiny_config(max_position_embeddings=4096, tempered_from=700))),
+        "in a text of 705 tokens .off by",
+        num_pages=200,
+    )
     assert not caplog.messages
     with caplog.at_level("INFO"):
-        load(saved(LlamaConfig(**tiny, tempered_from=3000)), num_pages=200)
+        load(saved(LlamaConfig(**tiny_config(max_position_embeddings=4096, tempered_from=3000))), num_pages=200)
     assert [
         line for line in caplog.messages if "longer than 1024 tokens" in line and "names tempered_from = 3000:" in line
     ]

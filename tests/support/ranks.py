@@ -48,18 +48,17 @@ def run_ranks(
 
     Nobody waits for one that is to die, and hangs, any longer than the others take.
     """
-    port = free_port()
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # outlives all ranks, as torchrun's does
     with tempfile.TemporaryDirectory() as folder:
         results = [Path(folder) / str(rank) for rank in range(size)]
         ranks = [
-            FORKING.Process(target=_rank, args=(rank, size, port, timeout_s, result, kind, work, args), daemon=True)
+            FORKING.Process(
+                target=_rank, args=(rank, size, store.port, timeout_s, result, kind, work, args), daemon=True
+            )
             for rank, result in enumerate(results)
         ]
         for rank in ranks:
             rank.start()
-        store = TCPStore(
-            "127.0.0.1", port, is_master=True, wait_for_workers=False
-        )  # outlives all ranks, as torchrun's does
         for number, rank in enumerate(ranks):
             if number not in dead:
                 rank.join(60)
