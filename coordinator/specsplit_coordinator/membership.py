@@ -94,7 +94,7 @@ class Membership:
         ):  # to the one that drains too: it is heard, and may go
             yield Drain()
         if isinstance(self._seat.who.role, ModelInfo):
-            yield self._rosters.of(self._seat)
+            yield self._rosters.told(self._seat)
             yield PlanOrder(self._orders.plan, self._control())
         yield TracingOrder(self._orders.tracing)
 

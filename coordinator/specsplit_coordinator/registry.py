@@ -75,8 +75,8 @@ class Registry(Watchable):
         seat.heard_at = self.clock.now()
         seat.heard(report)
         self.heartbeats += seat.is_verifier
-        seat.cooling_down = {drafter: until for drafter, until in seat.cooling_down.items() if until > seat.heard_at}
-        seat.cooling_down |= dict.fromkeys(report.lost_drafters, seat.heard_at + DRAFTER_COOL_DOWN_S)
+        if seat.cooling_down or report.lost_drafters:
+            seat.cool_down(report.lost_drafters, seat.heard_at + DRAFTER_COOL_DOWN_S)
 
     def hear_wave(self, seat: Seat, report: WaveReport) -> None:
         """Note where a rank of a group stands."""

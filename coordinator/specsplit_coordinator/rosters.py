@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -16,10 +16,11 @@ MARGIN = 0.1
 
 
 class _Drawn(NamedTuple):
-    """A roster, and what it was drawn by: an edition of what is known of drafters, and the verifier's step time."""
+    """A roster, and what it was drawn by: the drafters by name, an edition of what is known of them, and the verifier's step time."""
 
     roster: Roster
     order: tuple[str, ...]
+    seats: Mapping[str, Seat]
     edition: int
     step_ms: float
 
@@ -37,6 +38,8 @@ class Rosters:
         """Changes of the registry, and edition of the balance, that this edition knows."""
         self._usable: Mapping[str, Seat] = {}
         """The drafters that may be used, in order of kind, then of joining."""
+        self._standing = set[Seat]()
+        """The drafters that stand in any roster."""
         self._untried: dict[tuple[object, ...], Mapping[str, float]] = {}
         """The scores of this edition for verifiers that report of no drafter, by step time and kinds of text."""
         self._rosters: dict[tuple[str, ...], Roster] = {}
@@ -50,17 +53,56 @@ class Rosters:
         self._drawn.pop(gone.member_id, None)
 
     def watch(self, verifier: Seat, callback: Callable[[], None]) -> Callable[[], object]:
-        """Call `callback` whenever `draw` finds news for the verifier; what is returned ends that."""
+        """Call `callback` whenever there is news for the verifier; what is returned ends that."""
         self._watchers[verifier] = callback
         return partial(self._watchers.pop, verifier, None)
 
-    def draw(self) -> None:
-        """Draw again what may have changed, and call whoever watches a roster that has, or whose verifier is to hand a session over."""
+    def draw(self) -> Iterator[None]:
+        """Draw again what may have changed, one verifier with every step.
+
+        Whoever watches a roster that has changed is called, and whoever watches that of a verifier that is to hand a session over.
+        """
+        self.strike()
         for verifier in self._registry.verifiers:
-            before = self._drawn.get(verifier.member_id)
-            news = before is None or self.of(verifier) != before.roster or verifier.hand_overs
-            if news and (callback := self._watchers.get(verifier)) is not None:
-                callback()
+            if not verifier.absent:  # it may have gone since the first step
+                self._draw(verifier)
+            yield
+
+    def _draw(self, verifier: Seat) -> None:
+        before = self._drawn.get(verifier.member_id)
+        if before is None or self.of(verifier) != before.roster or verifier.hand_overs:
+            self._tell(verifier)
+
+    def strike(self) -> None:
+        """Take the drafters that may no longer be used out of every roster, and call whoever watches one that had them.
+
+        Nothing is scored for that: what the others are worth has not changed.
+        """
+        usable = {*self._registry.usable_drafters}
+        if self._standing <= usable:
+            return
+        self._standing &= usable
+        self._usable = {name: seat for name, seat in self._usable.items() if seat in usable}
+        self._untried.clear()
+        self._rosters.clear()
+        for verifier in self._registry.known_verifiers:
+            if (drawn := self._drawn.get(verifier.member_id)) is not None:
+                self._strike(verifier, drawn, usable)
+
+    def _strike(self, verifier: Seat, drawn: _Drawn, usable: Collection[Seat]) -> None:
+        order = tuple(name for name in drawn.order if drawn.seats[name] in usable)
+        if len(order) < len(drawn.order):
+            self._drawn[verifier.member_id] = drawn._replace(roster=self._roster(order, drawn.seats), order=order)
+            self._tell(verifier)
+
+    def _tell(self, verifier: Seat) -> None:
+        if (callback := self._watchers.get(verifier)) is not None:
+            callback()
+
+    def told(self, verifier: Seat) -> Roster:
+        """The roster that was drawn last for `verifier`; drawn now for one that has none yet."""
+        drawn = self._drawn.get(verifier.member_id)
+        return self.of(verifier) if drawn is None else drawn.roster
 
     def of(self, verifier: Seat) -> Roster:
         """The drafters that `verifier` may use now, best first; what is equal stands in order of kind, then of joining."""
@@ -68,7 +110,9 @@ class Rosters:
         drawn, step_ms = self._drawn.get(verifier.member_id), verifier.load.step_ms
         if drawn is None or (drawn.edition, drawn.step_ms) != (self._edition, step_ms):
             order = tuple(reordered(drawn.order if drawn else (), self._scores(verifier), MARGIN))
-            drawn = self._drawn[verifier.member_id] = _Drawn(self._roster(order), order, self._edition, step_ms)
+            drawn = self._drawn[verifier.member_id] = _Drawn(
+                self._roster(order, self._usable), order, self._usable, self._edition, step_ms
+            )
         return drawn.roster
 
     def _look(self) -> None:
@@ -80,14 +124,15 @@ class Rosters:
         usable = sorted(self._registry.usable_drafters, key=lambda seat: KIND_ORDER.index(kind_of(seat)))
         if seen[1] != self._seen[1] or usable != [*self._usable.values()]:
             self._usable = {seat.member_id: seat for seat in usable}
+            self._standing.update(usable)
             self._edition += 1
             self._untried.clear()
             self._rosters.clear()
         self._seen = seen
 
-    def _roster(self, order: tuple[str, ...]) -> Roster:
+    def _roster(self, order: tuple[str, ...], seats: Mapping[str, Seat]) -> Roster:
         if order not in self._rosters:
-            self._rosters[order] = Roster(tuple(endpoint_of(self._usable[name]) for name in order))
+            self._rosters[order] = Roster(tuple(endpoint_of(seats[name]) for name in order))
         return self._rosters[order]
 
     def _scores(self, verifier: Seat) -> Mapping[str, float]:

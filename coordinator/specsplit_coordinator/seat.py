@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from specsplit.membership import HandOver, Heartbeat, Member, Register, WaveReport
@@ -121,8 +121,14 @@ class Seat:
     def heard(self, report: Heartbeat) -> None:
         """Take in a report. The sessions that it does not count yet are the latest: they were placed while it was on its way."""
         self.report = report
-        counted = len(self.promised) - max(0, self.running - report.load.sessions)
-        del self.promised[: max(0, counted)]
+        if self.promised:
+            counted = len(self.promised) - max(0, self.running - report.load.sessions)
+            del self.promised[: max(0, counted)]
+
+    def cool_down(self, lost: Iterable[str], until: float) -> None:
+        """Have the drafters that the verifier has just lost cool down; those that have done so, by the latest report, do no more."""
+        self.cooling_down = {drafter: end for drafter, end in self.cooling_down.items() if end > self.heard_at}
+        self.cooling_down |= dict.fromkeys(lost, until)
 
     def knows(self, control: Control) -> bool:
         """True if this verifier has the controller that `control` needs, or `control` needs none."""

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from specsplit.errors import Exhausted, SpecsplitError, Unavailable
-from specsplit.membership import Cluster, PlanTold, Register, Registered, TracingTold
+from specsplit.membership import Cluster, Heartbeat, PlanTold, Register, Registered, Report, TracingTold
 from specsplit.observe import fields
 from specsplit.requests import GenerateRequest
 from specsplit.rpc import caller
@@ -173,7 +173,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         self, request_iterator: AsyncIterator[cluster_wire.ReportMessage], context: Context
     ) -> AsyncGenerator[cluster_wire.DirectiveMessage, None]:
         """Stream directives for as long as the member is there."""
-        reports = (cluster_wire.report_from_wire(message) async for message in request_iterator)
+        reports = _reports(request_iterator)
         seat = self._registry.register(self._admitted(await registration(reports, self._registry.lost_after_s)))
         _log.info("member joined", extra=fields(member_id=seat.member_id, address=seat.who.address))
         if seat.is_verifier and not seat.knows(self._orders.control):
@@ -205,6 +205,16 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     def _close(self, membership: Membership) -> None:
         self._memberships.discard(membership)
         membership.close("its stream ended")
+
+
+async def _reports(messages: AsyncIterator[cluster_wire.ReportMessage]) -> AsyncGenerator[Report, None]:
+    """What a member says. An idle one says the same with every heartbeat: such a message is compared with the last, and not read again."""
+    last: cluster_wire.ReportMessage | None = None
+    report: Report = Heartbeat()
+    async for message in messages:
+        if message != last:
+            last, report = message, cluster_wire.report_from_wire(message)
+        yield report
 
 
 def _cutting(call: asyncio.Task[Any] | None) -> Callable[[], None]:

@@ -39,7 +39,7 @@ from specsplit_coordinator.placement import EXPLORE_EVERY, NO_DRAFTER, DrafterPl
 from specsplit_coordinator.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
 from specsplit_coordinator.registry import Registry
 from specsplit_coordinator.rosters import MARGIN, Rosters, reordered
-from specsplit_coordinator.seat import Seat
+from specsplit_coordinator.seat import Seat, endpoint_of
 
 HERE = Vocabulary(50, "aa")
 STANDALONE, NGRAM = DrafterKind.STANDALONE, DrafterKind.NGRAM
@@ -285,13 +285,22 @@ class Crowd:
             self.rosters.of(verifier)
             self.rosters.watch(verifier, partial(self.told.update, [verifier.member_id]))
 
+    def draw(self) -> None:
+        """Draw all rosters."""
+        for _ in self.rosters.draw():
+            pass
+
+    def names(self, verifier: Seat) -> list[str]:
+        """The drafters that a verifier is told of."""
+        return [each.member_id for each in self.rosters.told(verifier).drafters]
+
     def beat(self, *reports: DrafterReport) -> int:
         """A second passes, in which every verifier reports twice; how many scores that took."""
         before, told = self.balance.asked, SpeculationReport("static", drafters=reports)
         for verifier in self.verifiers * 2:
             self.seats.clock.advance(POOL_EVERY_S / 16)
             self.seats.registry.hear(verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
-        self.rosters.draw()
+        self.draw()
         return self.balance.asked - before
 
 
@@ -318,20 +327,82 @@ def test_drafters_that_come_together_are_told_once_and_one_that_goes_too() -> No
     crowd.beat()
     before = crowd.balance.asked
     new = [crowd.seats.join(f"n{number}", NGRAM) for number in range(10)]
-    crowd.rosters.draw()
-    crowd.rosters.draw()
+    crowd.draw()
+    crowd.draw()
     assert crowd.balance.asked - before == 50 and set(crowd.told.values()) == {1}
     crowd.seats.registry.remove(new[0], "gone")
-    crowd.rosters.draw()
+    crowd.draw()
     assert set(crowd.told.values()) == {2}
     drafters = crowd.rosters.of(crowd.verifiers[3]).drafters
     assert [each.member_id for each in drafters[-9:]] == [f"n{number}" for number in range(1, 10)]
 
 
+def test_a_drafter_that_may_no_longer_be_used_is_struck_out_of_every_roster_and_nobody_is_scored_for_it() -> None:
+    crowd = Crowd()
+    crowd.beat(DrafterReport("d7", 1, 200.0, 3.0))
+    before, asked = {verifier: crowd.names(verifier) for verifier in crowd.verifiers}, crowd.balance.asked
+    crowd.told.clear()
+    crowd.seats.registry.remove(crowd.seats.drafters["d7"], "gone")
+    crowd.seats.registry.drain(crowd.seats.drafters["d9"])
+    crowd.rosters.strike()
+    crowd.rosters.strike()
+    assert set(crowd.told.values()) == {1} and len(crowd.told) == 8
+    for verifier, names in before.items():
+        assert crowd.names(verifier) == [name for name in names if name not in {"d7", "d9"}]
+    crowd.draw()
+    assert crowd.balance.asked == asked and set(crowd.told.values()) == {1}, "what is drawn then is what is left"
+
+
+def test_a_drafter_that_went_is_struck_although_others_have_come_and_one_of_them_has_its_name() -> None:
+    crowd = Crowd()
+    registry = crowd.seats.registry
+    registry.remove(crowd.seats.drafters["d7"], "gone")
+    registry.register(Register("d7", "elsewhere:1", DrafterInfo(STANDALONE, "", HERE, 512), PLACES))
+    late = registry.register(Register("late", "v:1", ModelInfo("toy", HERE, 512), 64))
+    assert Endpoint("d7", "elsewhere:1") in crowd.rosters.told(late).drafters
+    crowd.rosters.strike()
+    assert Endpoint("d7", "elsewhere:1") in crowd.rosters.told(late).drafters
+    assert all("d7" not in crowd.names(verifier) for verifier in crowd.verifiers)
+    crowd.draw()
+    assert all(Endpoint("d7", "elsewhere:1") in crowd.rosters.told(each).drafters for each in crowd.verifiers)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["join", "go", "drain", "late", "strike", "draw", "step"]), st.integers(0, 5)))
+)
+def test_after_a_strike_nobody_is_told_of_a_drafter_that_may_not_be_used(changes: list[tuple[str, int]]) -> None:
+    seats = Seats()
+    rosters, steps, usable = Rosters(seats.registry, seats.balance), iter(()), set[Endpoint]()
+    for change, number in changes:
+        drafter = next((seat for seat in seats.registry.drafters if seat.member_id == f"d{number}"), None)
+        match change:
+            case "join" if drafter is None:
+                seats.join(f"d{number}")
+            case "go" if drafter is not None:
+                seats.registry.remove(drafter, "gone")
+            case "drain" if drafter is not None:
+                seats.registry.drain(drafter)
+            case "late":
+                name = f"v{seats.registry.changes}"
+                rosters.told(seats.registry.register(Register(name, "v:1", ModelInfo("toy", HERE, 512), 64)))
+            case "draw":
+                steps = rosters.draw()
+            case "step":
+                next(steps, None)
+            case _:
+                pass
+        rosters.strike()
+        usable = {endpoint_of(seat) for seat in seats.registry.usable_drafters}
+        assert all(usable.issuperset(rosters.told(verifier).drafters) for verifier in seats.registry.verifiers)
+    for _ in rosters.draw():
+        pass
+    assert all(usable == {*rosters.told(verifier).drafters} for verifier in seats.registry.verifiers)
+
+
 def test_a_verifier_that_is_to_hand_a_session_over_is_called_and_no_other_one() -> None:
     crowd = Crowd()
     crowd.verifiers[2].hand_overs.append(HandOver("d1", Endpoint("d2", "d2:1"), 1, False, False))
-    crowd.rosters.draw()
+    crowd.draw()
     assert crowd.told == {crowd.verifiers[2].member_id: 1}
 
 

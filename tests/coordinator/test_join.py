@@ -30,7 +30,8 @@ from specsplit.rpc import Phase, dial, from_rpc_error
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, FinishReason, Load, ModelInfo, Vocabulary
-from specsplit.wire.cluster import directive_from_wire, report_to_wire
+from specsplit.wire import cluster as wire
+from specsplit.wire.cluster import directive_from_wire, report_from_wire, report_to_wire
 
 if TYPE_CHECKING:
     from .conftest import Cluster, Script, StartCluster
@@ -144,6 +145,24 @@ async def test_a_member_that_falls_silent_is_lost_and_told_so(cluster: Cluster, 
     with pytest.raises(Unavailable, match="silent for"):
         await member.hear()
     assert cluster.coordinator.registry.members == ()
+
+
+async def test_a_heartbeat_that_says_what_the_last_one_said_counts_and_is_not_read_again(
+    cluster: Cluster, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[Report]()
+
+    def counting(message: cluster_pb2.JoinRequest) -> Report:
+        read.append(report_from_wire(message))
+        return read[-1]
+
+    monkeypatch.setattr(wire, "report_from_wire", counting)
+    registry, one, other = cluster.coordinator.registry, Heartbeat(Load(sessions=1)), Heartbeat(Load(sessions=2))
+    for report in (verifier(cluster), one, one, one, other, other, one):
+        member.say(report)
+    await eventually(lambda: registry.heartbeats == 6)
+    assert read == [verifier(cluster), one, other, one]
+    assert registry.verifiers[0].load.sessions == 1
 
 
 async def test_a_member_that_reports_stays(start_cluster: StartCluster) -> None:
