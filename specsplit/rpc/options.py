@@ -21,10 +21,11 @@ def shared_options(settings: Transport) -> Options:
 
 
 def server_options(settings: Transport) -> Options:
-    """For a server: it also bears its clients' pings, and shares its port with nobody."""
+    """For a server: it also bears its clients' pings, ends who connects and says nothing, and shares its port with nobody."""
     return [
         *shared_options(settings),
         ("grpc.http2.min_ping_interval_without_data_ms", 500),
+        ("grpc.server_handshake_timeout_ms", round(settings.connect_timeout_s * 1000)),
         ("grpc.so_reuseport", 0),
     ]
 

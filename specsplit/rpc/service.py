@@ -18,6 +18,7 @@ from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import Metrics
 from specsplit.ranks.place import ALONE, Place
 from specsplit.rpc.channel import check_reachable, check_shown, dial
+from specsplit.rpc.descriptors import raise_limit
 from specsplit.rpc.member import Membership, member_id_of
 from specsplit.rpc.server import Server
 from specsplit.settings import MemberSettings, ServiceSettings
@@ -176,6 +177,7 @@ def run_service(service: str, settings: S, make: Callable[[S], Service[B]]) -> i
     """Run a service in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
     set_up(service, settings.log_level, settings.log_format)
     announce(service, settings)
+    raise_limit()
 
     async def run() -> int:
         return await make(settings).run()

@@ -32,7 +32,9 @@ class TransportSettings(Settings):
     keepalive_s: Seconds = Field(default=Dialling.keepalive_s, ge=1.0)
     """Time between pings on a quiet connection; a peer that leaves two unanswered is taken for gone."""
     connect_timeout_s: Seconds = Field(default=Dialling.connect_timeout_s, ge=0.1)
-    """Longest time for one attempt to connect, handshakes included; after it the peer is dialled again."""
+    """Longest time for one attempt to connect, handshakes included; after it the peer is dialled again. A server hangs up on a peer that
+    has not shaken hands by then.
+    """
 
     @model_validator(mode="after")
     def _check_pair(self) -> Self:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -229,6 +232,42 @@ async def test_a_port_in_use_is_one_clear_error() -> None:
     async with serving() as (server, _):
         with pytest.raises(errors.InvalidRequest, match=f"listen: cannot bind {server.bound}"):
             await make_server(listen=server.bound).start()
+
+
+@pytest.mark.parametrize("said", [b"", b"PRI * HTTP/2.0\r\n"], ids=["nothing", "half a greeting"])
+async def test_who_connects_and_does_not_go_on_is_hung_up_on(said: bytes) -> None:
+    async with serving(connect_timeout_s=0.2) as (server, channel), asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection(*server.bound.split(":"))
+        writer.write(said)
+        await reader.read()
+        writer.close()
+        assert await generate(channel) == 2, "who has shaken hands is none of them"
+
+
+def test_more_silent_connections_than_the_usual_limit_of_a_process_keep_nobody_out() -> None:
+    """A process has 1,024 descriptors as a rule, and may have more; here it has 128."""
+    command = [sys.executable, "-m", "specsplit", "serve", "coordinator", "--model", "models/pocket/target"]
+    limited = [
+        "sh",
+        "-c",
+        'ulimit -S -n 128; exec "$0" "$@"',
+        *command,
+        "--listen",
+        "127.0.0.1:0",
+        "--connect-timeout-s",
+        "600",
+    ]
+    with ExitStack() as stack:
+        process = stack.enter_context(subprocess.Popen(limited, stdout=subprocess.PIPE, text=True))
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        bound = next(line.split()[-1] for line in process.stdout if "listening on" in line)
+        host, port = bound.split(":")
+        for _ in range(200):
+            stack.enter_context(socket.create_connection((host, int(port)), source_address=("127.0.0.2", 0)))
+        with dial_blocking(bound) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            stub.Check(health_pb2.HealthCheckRequest(), timeout=60, wait_for_ready=True)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_the_services_are_named_as_in_the_protos() -> None:
