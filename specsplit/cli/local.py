@@ -23,6 +23,8 @@ from specsplit.values import DrafterKind
 
 _LISTENING = re.compile(r"specsplit \w+ listening on (\S+)")
 _FOR_MEMBERS = re.compile(r"specsplit \w+ listening for members on (\S+)")
+_LAST_S = 3.0
+"""Time that the coordinator has to leave when the members have used up theirs."""
 _TAIL = 40
 """Lines of a child's output that are kept for the message when it dies."""
 
@@ -294,9 +296,10 @@ class LocalCluster:
     def stop(self) -> None:
         """SIGTERM to the members, which leave in order, then to the coordinator; SIGKILL to who is still there after `stop_timeout_s`."""
         try:
-            self._end([*self.verifiers, *self.drafters])
-            if self._coordinator is not None:
-                self._end([self._coordinator])
+            deadline = time.monotonic() + self._stop_timeout_s
+            _end([*self.verifiers, *self.drafters], deadline)
+            # Requests for which members had no time are not waited for a second time.
+            _end(self.children[:1], max(deadline, time.monotonic() + _LAST_S))
         except BaseException:  # Ctrl-C once more: nobody is left behind
             self.kill()
             raise
@@ -344,13 +347,14 @@ class LocalCluster:
             there = set[str]()
         return [child for child in expected if child.name not in there]
 
-    def _end(self, children: Sequence[Child]) -> None:
-        for child in children:
-            child.terminate()
-        deadline = time.monotonic() + self._stop_timeout_s
-        for child in children:
-            if child.wait(max(0.0, deadline - time.monotonic())) is None:
-                child.kill()
+
+def _end(children: Sequence[Child], deadline: float) -> None:
+    """SIGTERM to all, and SIGKILL to who is still there at `deadline`."""
+    for child in children:
+        child.terminate()
+    for child in children:
+        if child.wait(max(0.0, deadline - time.monotonic())) is None:
+            child.kill()
 
 
 def is_down(coordinator: bool, verifiers: Sequence[bool]) -> bool:
