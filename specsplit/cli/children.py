@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from specsplit.cli.calls import check_calls, reaching
 from specsplit.cli.drafters import Drafters
 from specsplit.cli.handed import Handed
-from specsplit.cli.serve import SETTINGS, option_of
+from specsplit.cli.serve import SETTINGS
 from specsplit.errors import InvalidRequest
 from specsplit.rpc.callers import Callers
 from specsplit.rpc.certificates import server_credentials
@@ -20,9 +21,6 @@ from specsplit.values import DrafterKind
 
 Options = Mapping[str, object]
 """Settings of one service by name; None is left out."""
-
-_CALLS = (("verifier", "coordinator"), ("drafter", "coordinator"), ("coordinator", "verifier"), ("verifier", "drafter"))
-"""Who dials whom."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,9 @@ def children_of(wish: Wish, handed: Handed, transport: TransportSettings) -> Chi
     own |= {service: {**own[service], **members} for service in ("verifier", "drafter")}
     checked = {"coordinator": coordinator, **_members(wish, handed, own, _members_port(coordinator))}
     _check_ports(wish, handed, checked)
-    _check_calls(handed, checked)
+    check_calls(handed, checked)
     options = {service: {**own[service], **_told(service, handed, checked)} for service in SETTINGS}
-    return Children(options, _reaching(coordinator, checked["verifier"], transport))
+    return Children(options, reaching(coordinator, checked["verifier"], transport))
 
 
 def _own(wish: Wish) -> dict[str, Options]:
@@ -145,47 +143,3 @@ def _check_ports(wish: Wish, handed: Handed, checked: Mapping[str, ServiceSettin
             raise InvalidRequest(
                 place, f"is {listen}, one port, and there are {count} of this service; say port 0 for any free one each"
             )
-
-
-def _check_calls(handed: Handed, checked: Mapping[str, ServiceSettings]) -> None:
-    """Raise InvalidRequest where one service would not be let in by another."""
-    for caller, server in _CALLS:
-        if caller not in checked or server not in checked:
-            continue
-        if lack := _lack(checked[caller], checked[server]):
-            raise InvalidRequest(handed.place(caller, lack[0]), f"is required: the {server} {lack[1]}")
-        if checked[caller].tls_ca is not None and not checked[server].secured:
-            raise InvalidRequest(
-                handed.place(server, "tls_cert"), f"is required: the {caller} speaks TLS, since it was given tls_ca"
-            )
-
-
-def _lack(caller: TransportSettings, server: ServiceSettings, *, client: bool = False) -> tuple[str, str] | None:
-    """The setting that a caller lacks to be let in, and why."""
-    if server.secured and caller.tls_ca is None:
-        return "tls_ca", "speaks TLS, and its certificate has to be checked against an authority"
-    if server.tls_client_ca is not None and caller.tls_cert is None:
-        return "tls_cert", "asks callers for a certificate (tls_client_ca)"
-    shown = caller.token_file is not None or server.roles_file is not None or (client and server.anonymous_clients)
-    return None if server.tokens_file is None or shown else ("token_file", "asks callers for a token (tokens_file)")
-
-
-def _reaching(
-    coordinator: CoordinatorSettings, verifier: ServiceSettings, transport: TransportSettings
-) -> TransportSettings:
-    """How a client reaches the coordinator; the authority is that of the verifiers if no other was given."""
-    if transport.tls_ca is not None and not coordinator.secured:
-        raise InvalidRequest(
-            "--tls-ca",
-            "is given (or SPECSPLIT_CLIENT_TLS_CA), but the coordinator speaks no TLS; leave it out, or give tls_cert and tls_key of the "
-            "coordinator (--set coordinator.tls_cert=FILE)",
-        )
-    given = {"tls_ca": transport.tls_ca or verifier.tls_ca, "insecure": transport.insecure or coordinator.insecure}
-    reaching = transport.model_copy(update=given if coordinator.secured else {**given, "tls_ca": None})
-    if lack := _lack(reaching, coordinator, client=True):
-        raise InvalidRequest(option_of(lack[0]), f"is required: the coordinator {lack[1]}; give that of a client")
-    try:
-        check_shown(reaching)
-    except InvalidRequest as error:
-        raise InvalidRequest(option_of(error.field), error.problem) from error
-    return reaching

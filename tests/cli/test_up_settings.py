@@ -205,7 +205,13 @@ def test_children_that_would_not_be_let_in_by_one_another_are_not_started(
     lacks(
         [], "--token-file: is required: the coordinator asks callers for a token (tokens_file); give that of a client"
     )
-    assert up(*given, "--token-file", str(tmp_path / "clients/alice.token")) == 0
+    alice, member = tmp_path / "clients/alice.token", tmp_path / "members/member.token"
+    assert up(*given, "--token-file", str(member)) == 2
+    assert "holds the token of 'member', who is no client; give that of a client" in capsys.readouterr().err
+    assert up(*given[:-2], *sets(f"drafter.token_file={alice}"), "--token-file", str(alice)) == 2
+    assert "--set drafter.token_file: " in (err := capsys.readouterr().err)
+    assert "holds the token of 'alice', who is no member; the coordinator needs that of a member" in err
+    assert up(*given, "--token-file", str(alice)) == 0
     transport = started[-1].transport
     assert transport is not None and transport.tls_ca == authority.pem
 
