@@ -18,6 +18,7 @@ from specsplit.model.graphs import Bucket, Captured, Results
 from specsplit.model.input_batch import InputBatch
 from specsplit.model.runner import ModelRunner
 from specsplit.model.torch_attention import TorchAttention, TorchForward
+from tests.support.rounding import assert_same_sums
 
 
 class RecordingCapturer:
@@ -152,10 +153,10 @@ ALL_LAYERS = (0, 1, 3, LAST)
 LAYERS = st.sets(st.sampled_from(ALL_LAYERS))
 
 
-def is_as_eager(lm: CausalLM, rows: Sequence[Row], layers: Collection[int], share: float) -> None:
+def is_as_eager(lm: CausalLM, rows: Sequence[Row], layers: Collection[int]) -> None:
     """Run rows with the model's graphs and without, over the same random KV: logits, hidden states and KV are equal but for rounding.
 
-    `share`: of the largest. Nothing but the KV of the rows and that of the spare page is touched.
+    Nothing but the KV of the rows and that of the spare page is touched.
     """
     lm.kv.data.normal_()
     lm.kv.data[:, :, -lm.pool.page_size :] = 0  # nothing but padding is ever written there
@@ -167,20 +168,22 @@ def is_as_eager(lm: CausalLM, rows: Sequence[Row], layers: Collection[int], shar
     lm.graphs = None
     expected, states = lm.forward_capturing(rows, layers)
     lm.graphs = graphs
-    near(logits, expected, share)
+    near(logits, expected)
     assert hidden.keys() == states.keys() == set(layers)
     for layer in layers:
-        near(hidden[layer], states[layer], share)
+        near(hidden[layer], states[layer])
     written = torch.from_numpy(np.concatenate([lm.pool.tables.last_slots(r.pages, r.num_tokens) for r in rows]))
-    near(kv[:, :, written], lm.kv.data[:, :, written], share)
+    near(kv[:, :, written], lm.kv.data[:, :, written])
     kept = torch.ones(lm.kv.num_slots, dtype=torch.bool)
     kept[written] = kept[-lm.pool.page_size :] = False
     assert torch.equal(kv[:, :, kept], before[:, :, kept])
 
 
-def near(found: Tensor, expected: Tensor, share: float) -> None:
-    """Equal but for a share of the largest."""
+def near(found: Tensor, expected: Tensor) -> None:
+    """Equal but for rounding: to float32, or by some of the operations to a type of 16 bits."""
     assert found.shape == expected.shape and found.dtype == expected.dtype
     assert found.isfinite().all()
-    if expected.numel():
-        assert (found - expected).abs().max() <= share * expected.abs().max()
+    if expected.dtype is torch.float32:
+        assert_same_sums(found, expected)
+    elif expected.numel():
+        assert (found - expected).abs().max() <= 2e-2 * expected.abs().max()
