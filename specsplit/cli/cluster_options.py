@@ -65,7 +65,7 @@ ConfigOption: TypeAlias = Annotated[
         "--config",
         metavar="FILE",
         help="TOML file with settings of the services, in the tables [coordinator], [verifier] and [drafter]. "
-        "It counts before the environment.",
+        "The environment counts before it.",
     ),
 ]
 SetOption: TypeAlias = Annotated[
@@ -74,7 +74,8 @@ SetOption: TypeAlias = Annotated[
         "--set",
         metavar="SERVICE.NAME=VALUE",
         help="A setting of all children of a service: coordinator, verifier or drafter (drafters of every kind), as "
-        "verifier.kv_tokens=65536; specsplit serve SERVICE --help lists them. May be given repeatedly; counts before --config.",
+        "verifier.kv_tokens=65536; specsplit serve SERVICE --help lists them. "
+        "May be given repeatedly; counts before the environment and --config.",
     ),
 ]
 

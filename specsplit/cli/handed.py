@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,9 @@ class Handed:
 
 
 def read_handed(config: Path | None, given: Sequence[str]) -> Handed:
-    """What a file and --set say; --set counts before the file. Raises InvalidRequest with the place of what is wrong.
+    """What --set and a file say: --set counts before the environment, and that before the file, as in every service.
+
+    Raises InvalidRequest with the place of what is wrong.
 
     Whether values are good is for the settings of each service to say.
     """
@@ -97,10 +100,16 @@ def read_handed(config: Path | None, given: Sequence[str]) -> Handed:
             raise InvalidRequest(each.place, "is given twice; leave one of them out")
         named[each.service, each.name] = each
     in_file = {(each.service, each.name): each for each in _of_file(config)}
-    found = {**in_file, **named}
     for each in (*in_file.values(), *named.values()):
         each.check()
-    return Handed(tuple(found.values()))
+    counting = {key: each for key, each in in_file.items() if not _in_environment(each)}
+    return Handed(tuple({**counting, **named}.values()))
+
+
+def _in_environment(setting: Setting) -> bool:
+    """True if a variable says the same: every child reads those by itself."""
+    prefix = SETTINGS[setting.service].model_config.get("env_prefix", "")
+    return bool(os.environ.get(f"{prefix}{setting.name.upper()}"))
 
 
 def _of_options(given: Sequence[str]) -> Iterator[Setting]:

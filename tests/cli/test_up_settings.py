@@ -62,22 +62,17 @@ def test_every_setting_reaches_the_children_or_is_refused_as_one_that_up_decides
     assert {name: handed[name] for name in given} == given
 
 
-def test_set_counts_before_the_file_and_the_file_before_the_environment(
+def test_set_counts_before_the_environment_and_that_before_the_file(
     started: list[LocalCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPECSPLIT_VERIFIER_KV_TOKENS", "1600")
-    monkeypatch.setenv("SPECSPLIT_VERIFIER_TOPK", "1")
-    file = config(
-        tmp_path, "[verifier]\nkv_tokens = 3200\nprefix_cache = false\nnum_steps = 2\n[drafter]\nnode_us = 2\n"
-    )
-    assert up("--config", file, *sets("verifier.num_steps=3")) == 0
+    monkeypatch.setenv("SPECSPLIT_VERIFIER_NUM_STEPS", "4")
+    monkeypatch.setenv("SPECSPLIT_VERIFIER_TOPK", "")
+    text = "[verifier]\nkv_tokens = 3200\nprefix_cache = false\nnum_steps = 2\ntopk = 2\n[drafter]\nnode_us = 2\n"
+    assert up("--config", config(tmp_path, text), *sets("verifier.num_steps=3")) == 0
     verifier = started[0].settings("verifier")
-    assert {name: verifier[name] for name in ("kv_tokens", "prefix_cache", "num_steps")} == {
-        "kv_tokens": 3200,
-        "prefix_cache": False,
-        "num_steps": 3,
-    }
-    assert "topk" not in verifier, "what the environment alone says, the child reads there by itself"
+    assert "kv_tokens" not in verifier, "what counts of the environment, the child reads there by itself"
+    assert (verifier["prefix_cache"], verifier["num_steps"], verifier["topk"]) == (False, 3, 2)
     assert started[0].settings("drafter")["node_us"] == 2.0
 
 
