@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Delta, Done
+from specsplit.client.options import Options
 from specsplit.errors import DeadlineExceeded, InvalidRequest
 from specsplit.values import DrafterInfo, DrafterKind, FinishReason
 from tests.system.conftest import SERIAL, WAITING, empty, eventually, letters
@@ -101,12 +103,39 @@ def test_cancelling_at_any_moment_frees_everything_on_all_three_services(trio: L
         assert client.generate("a", max_tokens=3).text == "bcd"
 
 
-def test_what_is_not_supported_or_wrong_is_refused_by_name(trio: LocalCluster) -> None:
-    with trio.client() as client:
-        with pytest.raises(InvalidRequest, match="drafter"):
-            client.generate("a", drafter="eagle9")
-        with pytest.raises(InvalidRequest, match="max_tokens"):
-            client.generate("a", max_tokens=100_000)
+WRONG: tuple[tuple[str, Options], ...] = (
+    ("drafter", {"drafter": "eagle9"}),
+    ("max_tokens", {"max_tokens": 100_000}),
+    ("max_tokens", {"max_tokens": 0}),
+    ("top_p", {"top_p": 7.0}),
+    ("logprobs", {"logprobs": 50}),
+    ("n", {"n": 30}),
+    ("priority", {"priority": 3}),
+    ("stop", {"stop": [""]}),
+    ("stopping.stop_token_ids[0]", {"stop_token_ids": [99_999]}),
+    ("sampling.logit_bias[99999]", {"logit_bias": {99_999: 1.0}}),
+    ("resume_from[1]", {"resume_from": [5, 99_999], "seed": 1}),
+    ("resume_from", {"resume_from": [5, 6], "max_tokens": 1, "seed": 1}),
+)
+"""The field that a refusal names, and options that are refused: by the client, the coordinator or the verifier."""
+
+
+@pytest.mark.parametrize(("field", "options"), WRONG)
+def test_what_is_wrong_is_refused_by_a_name_that_is_told_once(trio: LocalCluster, field: str, options: Options) -> None:
+    with trio.client() as client, pytest.raises(InvalidRequest) as refused:
+        client.generate("a", **options)
+    assert (refused.value.field, str(refused.value)) == (field, f"{field}: {refused.value.problem}")
+    name = field.rpartition(".")[2].partition("[")[0]
+    assert not re.search(rf"\b{name}\b", refused.value.problem)
+
+
+def test_the_command_line_tells_a_refusals_name_once(trio: LocalCluster) -> None:
+    wrong = ["--logit-bias", "99999=1"]
+    command = [sys.executable, "-m", "specsplit", "generate", "--address", trio.address, "--prompt", "a", *wrong]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 2
+    told = "specsplit: sampling.logit_bias[99999]: is outside the vocabulary of "
+    assert run.stderr.startswith(told) and run.stderr.count("logit_bias") == run.stderr.count("\n") == 1
 
 
 def test_the_cli_prints_one_json_object(trio: LocalCluster) -> None:
