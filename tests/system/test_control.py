@@ -11,6 +11,7 @@ import pytest
 from specsplit.cli.local import LocalCluster
 from specsplit.membership import Member
 from specsplit.values import Adaptive, Control, ModelInfo, NoDrafts, NoDraftsCause, PlanChanges, SpeculationReport
+from tests.support.command import run
 
 from .conftest import PACED, WAITING, as_soon_as, eventually, letters
 
@@ -55,7 +56,10 @@ def test_the_controller_is_switched_while_sessions_run_and_they_go_on(cluster: L
     as_soon_as(lambda: controllers(cluster) == {"verifier-0": "static"})
 
 
-def test_status_and_results_say_why_nothing_is_drafted(cluster: LocalCluster) -> None:
+def test_status_and_results_say_why_nothing_is_drafted(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     with cluster.client() as client:
         told = client.generate("abc", max_tokens=8, ignore_eos=True, drafter="none").no_drafts
         assert told is not None and told.sentence == "no drafts: the request asks for none"
@@ -72,6 +76,8 @@ def test_status_and_results_say_why_nothing_is_drafted(cluster: LocalCluster) ->
             return done == why and report.no_drafts is not None and report.no_drafts.cause is why.cause
 
         as_soon_as(heard)
+        assert run("status", "--once", "--address", cluster.address) == 0
+        assert "the plan in force has none\n" in capsys.readouterr().out
         client.set_plan(PlanChanges(), reset=True)
         as_soon_as(lambda: client.generate("abc", max_tokens=300, ignore_eos=True, plan=WAITING).no_drafts is None)
 
