@@ -49,6 +49,14 @@ def quoted(text: str) -> str:
     return f"{text[:_QUOTED]!r}… ({len(text):,} characters)"
 
 
+def described(value: object) -> str:
+    """Somebody else's value, to be put into a sentence: of a long one the beginning."""
+    try:
+        return shortened(repr(value), _QUOTED)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of thousands of digits"
+
+
 def shortened(sentence: str, most_bytes: int) -> str:
     """The sentence, or the beginning of it with a mark at the end: no more than `most_bytes` in UTF-8.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +10,7 @@ from hashlib import sha256
 from typing import Any, Final, cast
 
 from specsplit.errors import InvalidRequest, quoted
+from specsplit.settings.toml import parse
 
 
 class CallerRole(StrEnum):
@@ -53,7 +53,7 @@ def roles_of(text: str) -> Mapping[str, Identity]:
     Raises InvalidRequest, naming the file's setting and the entry.
     """
     return {
-        name: Identity(name, _roles("roles_file", name, given)) for name, given in _toml("roles_file", text).items()
+        name: Identity(name, _roles("roles_file", name, given)) for name, given in parse("roles_file", text).items()
     }
 
 
@@ -63,7 +63,7 @@ def tokens_of(text: str) -> Mapping[str, Identity]:
     Raises InvalidRequest, naming the file's setting and the entry.
     """
     found: dict[str, Identity] = {}
-    for name, given in _toml("tokens_file", text).items():
+    for name, given in parse("tokens_file", text).items():
         entry = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
         shown = entry.get("sha256")
         if set(entry) != {"roles", "sha256"} or not isinstance(shown, str) or not _DIGEST.fullmatch(shown):
@@ -72,7 +72,7 @@ def tokens_of(text: str) -> Mapping[str, Identity]:
                 f"[{quoted(name)}] must have roles, and sha256 with the 64 hexadecimal digits of its token",
             )
         if shown in found:
-            raise InvalidRequest("tokens_file", f"{found[shown].name!r} and {quoted(name)} have the same token")
+            raise InvalidRequest("tokens_file", f"{quoted(found[shown].name)} and {quoted(name)} have the same token")
         found[shown] = Identity(name, _roles("tokens_file", name, entry["roles"]))
     return found
 
@@ -95,10 +95,3 @@ def _roles(field: str, name: str, given: object) -> frozenset[CallerRole]:
     if not roles or not name:
         raise InvalidRequest(field, f"{quoted(name)} has {said}, expected {_EXPECTED_ROLES}")
     return roles
-
-
-def _toml(field: str, text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidRequest(field, f"is not valid TOML: {error}") from error

@@ -18,6 +18,7 @@ from specsplit.values import (
     SpeculationReport,
     TraceChanges,
 )
+from specsplit.values.checks import check_name
 
 Role = ModelInfo | DrafterInfo
 """What a member is: a verifier rank (its target), or a drafter."""
@@ -39,6 +40,7 @@ class GroupRank:
     def __post_init__(self) -> None:
         if not self.group_id:
             raise InvalidRequest("register.group.group_id", "is empty, expected what rank 0 drew")
+        check_name("register.group.group_id", self.group_id)
         if not 0 <= self.rank < self.size:
             raise InvalidRequest("register.group.rank", f"is {self.rank}, in a group of {self.size} ranks")
 
@@ -47,7 +49,7 @@ class GroupRank:
 class Register:
     """First report of a member: who it is.
 
-    Raises InvalidRequest for an empty name, an address that nobody can dial, or no room for sessions.
+    Raises InvalidRequest for a name that is empty, too long or not printable, an address that nobody can dial, or no room for sessions.
     """
 
     member_id: str
@@ -67,6 +69,10 @@ class Register:
     def __post_init__(self) -> None:
         if not self.member_id:
             raise InvalidRequest("register.member_id", "is empty, expected a name that is unique in the cluster")
+        check_name("register.member_id", self.member_id)
+        check_name(f"register.{'verifier' if isinstance(self.role, ModelInfo) else 'drafter'}.model", self.role.model)
+        for each in self.controllers:
+            check_name("register.controllers", each)
         check_dialable("register.address", self.address)
         if self.max_sessions < 1:
             raise InvalidRequest("register.max_sessions", f"is {self.max_sessions}, expected at least 1")

@@ -18,6 +18,7 @@ from specsplit.values import (
     Usage,
     check_logprobs,
 )
+from specsplit.values.checks import check_name
 
 MAX_CHOICES: Final = 16
 """Choices of one request, at most."""
@@ -86,6 +87,8 @@ class GenerateRequest:
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
+        check_name("request_id", self.request_id)
+        check_name("drafter", self.drafter or "")
         if not 0 <= self.priority <= MAX_PRIORITY:
             raise InvalidRequest("priority", f"is {self.priority}, expected 0..{MAX_PRIORITY}")
         if not 1 <= self.n <= MAX_CHOICES:

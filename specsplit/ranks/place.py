@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self, TypeVar
 
-from specsplit.errors import InvalidRequest
+from specsplit.errors import InvalidRequest, quoted
 from specsplit.settings.engine import EngineSettings
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PORTS = ("listen", "advertise", "metrics_listen")
+_DIGITS = 9
+"""Digits of a number of torchrun's, at most."""
 S = TypeVar("S", bound=EngineSettings)
 
 
@@ -101,6 +103,8 @@ def _check(settings: EngineSettings, environ: Mapping[str, str]) -> None:
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name, "") or str(default)
-    if not text.isdecimal():
-        raise InvalidRequest(name, f"in the environment is {text!r}, expected a number")
+    if not text.isdecimal() or len(text) > _DIGITS:
+        raise InvalidRequest(
+            name, f"in the environment is {quoted(text)}, expected a number of at most {_DIGITS} digits"
+        )
     return int(text)

@@ -13,7 +13,7 @@ from specsplit.errors import Unauthenticated, quoted
 from specsplit.identity import ANONYMOUS, ANYBODY, CallerRole, Identity, digest, roles_of, tokens_of
 from specsplit.observe.record import fields
 from specsplit.rpc.permissions import check_permitted, described, needed
-from specsplit.rpc.reloading import Reloaded, read_text
+from specsplit.rpc.reloading import Reloaded, read
 
 if TYPE_CHECKING:
     from specsplit.settings import ServiceSettings
@@ -108,7 +108,7 @@ def _file(field: str, path: Path | None, parse: _Parse) -> Reloaded[Mapping[str,
 
 def _read(field: str, path: Path, parse: _Parse) -> Mapping[str, Identity]:
     """The identities of a file. One that names nobody is no error, since that is how everybody is shut out, but it is told."""
-    found = parse(read_text(field, path))
+    found = read(field, path, parse)
     if not found:
         _log.warning("%s names nobody: every caller is unknown until it names one", field, extra=fields(file=str(path)))
     return found

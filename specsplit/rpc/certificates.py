@@ -91,21 +91,38 @@ def _files(authority: Path | None, field: str, chain: Path | None, key: Path | N
 
 def _read(authority: Path | None, field: str, chain: Path | None, key: Path | None) -> Pems:
     """Raises InvalidRequest for a file that cannot be read, is no PEM, or a key that is not the certificate's."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    private = _pem("tls_key", key)
-    pems = Pems(_pem(field, authority), _pem("tls_cert", chain), private)
-    if pems.authority is not None:
-        try:
-            context.load_verify_locations(cadata=pems.authority.decode())
-        except (ssl.SSLError, ValueError, TypeError) as error:  # the last for what is not ASCII
-            raise InvalidRequest(field, f"{authority} holds no certificate in PEM: {error}") from error
-    if chain is not None:
-        try:
-            context.load_cert_chain(chain, key, password="")  # an encrypted key is refused, not asked about
-        except (ssl.SSLError, OSError) as error:
-            raise InvalidRequest("tls_cert", f"{chain} and {key} are no certificate and its key: {error}") from error
+    pems = Pems(_certificates(field, authority), _certificates("tls_cert", chain), _pem("tls_key", key))
+    if chain is not None and key is not None:
+        _check_pair(chain, key)
     return pems
 
 
+def _certificates(field: str, path: Path | None) -> bytes | None:
+    pem = _pem(field, path)
+    if pem is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("ascii", "ignore"))
+        except (ssl.SSLError, ValueError) as error:
+            raise InvalidRequest(
+                field, f"{path} holds no certificate in PEM, or one that is damaged: {error}"
+            ) from error
+    return pem
+
+
+def _check_pair(chain: Path, key: Path) -> None:
+    """Raise InvalidRequest unless that is the key of this certificate."""
+    try:
+        # an encrypted key is refused, not asked about
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(chain, key, password="")
+    except (ssl.SSLError, OSError) as error:
+        if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+            raise InvalidRequest(
+                "tls_key", f"{key} is the key of another certificate than {chain} (tls_cert)"
+            ) from error
+        raise InvalidRequest(
+            "tls_key", f"{key} holds no private key in PEM that can be read without a passphrase: {error}"
+        ) from error
+
+
 def _pem(field: str, path: Path | None) -> bytes | None:
-    return None if path is None else read_text(field, path).encode()
+    return None if path is None else read_text(field, path, twice=True).encode()

@@ -14,7 +14,7 @@ from specsplit.identity import token_of
 from specsplit.rpc.callers import HEADER, SCHEME
 from specsplit.rpc.certificates import channel_credentials
 from specsplit.rpc.options import channel_options
-from specsplit.rpc.reloading import Reloaded, read_text
+from specsplit.rpc.reloading import Reloaded, read
 from specsplit.settings.address import check_dialable, is_loopback, split
 from specsplit.settings.dialling import Dialling, Transport
 from specsplit.wire.reading import Read, response_reader
@@ -102,7 +102,7 @@ def _token(settings: Transport) -> Reloaded[str] | None:
 @lru_cache(maxsize=64)
 def _token_in(path: Path) -> Reloaded[str]:
     """The token of a file, remembered, so that a later dial has the old one where the new is none."""
-    return Reloaded([path], lambda: token_of(read_text("token_file", path)))
+    return Reloaded([path], lambda: read("token_file", path, token_of))
 
 
 def _interceptors(tracing: Tracing | None) -> list[grpc.aio.ClientInterceptor] | None:

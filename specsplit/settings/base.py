@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
-from specsplit.errors import InvalidRequest
+from specsplit.errors import InvalidRequest, described
 from specsplit.settings.sources import from_source, read_environment, read_toml
 
 
@@ -36,6 +36,14 @@ class Settings(BaseSettings):
             super().__init__(**values)
         except ValidationError as error:
             raise _first_problem(error, self.removed) from error
+
+    @field_validator("*")
+    @classmethod
+    def _check_text(cls, value: Any) -> Any:
+        """No text has control characters, and no path a NUL, which only a file can give it: no folder is found and no log readable."""
+        if (isinstance(value, str) and not value.isprintable()) or (isinstance(value, Path) and "\0" in str(value)):
+            raise ValueError("Input should be of printable characters alone")
+        return value
 
     @classmethod
     def settings_customise_sources(
@@ -96,4 +104,4 @@ def _first_problem(error: ValidationError, removed: Mapping[str, str]) -> Invali
     if problem["type"] == "missing":
         return InvalidRequest(field, "is required")
     message = problem["msg"]
-    return InvalidRequest(field, f"is {problem['input']!r}: {message[:1].lower()}{message[1:]}")
+    return InvalidRequest(field, f"is {described(problem['input'])}: {message[:1].lower()}{message[1:]}")

@@ -12,6 +12,7 @@ from specsplit.settings import address
 from specsplit.settings.transport import TransportSettings
 from specsplit.settings.units import Count, Seconds
 from specsplit.values import TraceScope
+from specsplit.values.checks import MAX_NAME
 
 
 class ServiceSettings(TransportSettings):
@@ -114,7 +115,7 @@ class MemberSettings(ServiceSettings):
 
     coordinator: str = ""
     """host:port of the coordinator to join. Empty: stand alone."""
-    member_id: str = ""
+    member_id: str = Field(default="", max_length=MAX_NAME)
     """Name in the cluster, unique there. Empty: made of the service and its address."""
     advertise: str = ""
     """host:port at which others reach this member. Empty: the bound address. An IPv6 host may stand without brackets, as a pod's address

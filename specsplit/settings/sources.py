@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from specsplit.errors import InvalidRequest
+from specsplit.settings.toml import parse
 
 
 def read_toml(file: Path) -> dict[str, Any]:
@@ -41,12 +41,14 @@ def read_tables(file: Path, services: Collection[str]) -> dict[str, dict[str, An
 def _parsed(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as opened:
-            return tomllib.load(opened)
+            return parse("config", opened.read().decode())
     except FileNotFoundError as error:
         raise InvalidRequest("config", f"there is no file {file}") from error
     except OSError as error:
         raise InvalidRequest("config", f"{file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except InvalidRequest as error:
+        raise InvalidRequest("config", f"{file} {error.problem}") from error
+    except UnicodeDecodeError as error:
         raise InvalidRequest("config", f"{file} is not valid TOML: {error}") from error
 
 

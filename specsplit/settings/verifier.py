@@ -58,7 +58,7 @@ class VerifierSettings(EngineSettings):
     """Tokens of a session whose features a drafter may have been sent without having read them yet; more wait here."""
     feature_retention: Count = Field(default=4096, ge=1)
     """Tokens of a session whose features are kept, for drafters that read slowly or join late. Older ones are computed again if need be."""
-    cuda_graph_layers: str = Field(default="auto", pattern=r"^(auto|none|-?\d+(,-?\d+)*)$")
+    cuda_graph_layers: str = Field(default="auto", pattern=r"^(auto|none|-?[0-9]{1,9}(,-?[0-9]{1,9})*)$")
     """Layers whose hidden states CUDA graphs leave for heads, with commas between: k for the output of the k-th, 0 for the embeddings, -1
     for the last behind the norm. auto: of L layers 2, L // 2, L - 3 and -1, which heads read as published. none: no graph leaves any.
     A step for a head that reads others runs eagerly, and is counted."""

@@ -13,11 +13,10 @@ from types import MappingProxyType
 from specsplit.errors import InvalidRequest
 from specsplit.prefix import REPORTED
 from specsplit.values import MAX_BIASES, MAX_LOGPROBS
+from specsplit.values.checks import MAX_NAME
 
 MAX_NODES = 65_536
 """Nodes of one session, and with that of one grow."""
-MAX_NAME = 256
-"""Characters of a request id, a member id, an address, a build or the name of a model."""
 MAX_TEXT = 2**24
 """Characters of a prompt, of one message of a conversation, or of one piece of output."""
 MAX_TOKENS = 2**20

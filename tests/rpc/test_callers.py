@@ -318,7 +318,7 @@ async def test_a_changed_certificate_counts_from_the_next_connection_and_a_bad_o
         async with dial(server.bound, TransportSettings(tls_ca=authority.pem)) as channel:
             await get_cluster(channel)
         (complaint,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
-        assert "are no certificate and its key" in complaint.getMessage()
+        assert "holds no certificate in PEM" in complaint.getMessage()
         mine.replace_by(next_authority.certify("renewed"))
         async with dial(server.bound, TransportSettings(tls_ca=next_authority.pem)) as channel:
             await get_cluster(channel)
