@@ -76,10 +76,12 @@ class SpecsplitError(Exception):
 class InvalidRequest(SpecsplitError):
     """A value in a message or an option is wrong."""
 
-    def __init__(self, field: str, problem: str) -> None:
+    def __init__(self, field: str, problem: str, *against: str) -> None:
+        """`against`: other fields that this one does not go with."""
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+        self.against = against
 
 
 class ContextExceeded(InvalidRequest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -40,7 +41,6 @@ class GroupRank:
     def __post_init__(self) -> None:
         if not self.group_id:
             raise InvalidRequest("register.group.group_id", "is empty, expected what rank 0 drew")
-        check_name("register.group.group_id", self.group_id)
         if not 0 <= self.rank < self.size:
             raise InvalidRequest("register.group.rank", f"is {self.rank}, in a group of {self.size} ranks")
 
@@ -69,13 +69,20 @@ class Register:
     def __post_init__(self) -> None:
         if not self.member_id:
             raise InvalidRequest("register.member_id", "is empty, expected a name that is unique in the cluster")
-        check_name("register.member_id", self.member_id)
-        check_name(f"register.{'verifier' if isinstance(self.role, ModelInfo) else 'drafter'}.model", self.role.model)
-        for each in self.controllers:
-            check_name("register.controllers", each)
+        for field_name, name in self._names():
+            check_name(f"register.{field_name}", name)
         check_dialable("register.address", self.address)
         if self.max_sessions < 1:
             raise InvalidRequest("register.max_sessions", f"is {self.max_sessions}, expected at least 1")
+
+    def _names(self) -> Iterator[tuple[str, str]]:
+        """Every name in it, with its field."""
+        yield "member_id", self.member_id
+        yield "build", self.build
+        yield ("verifier.model" if isinstance(self.role, ModelInfo) else "drafter.model"), self.role.model
+        yield from (("controllers", each) for each in self.controllers)
+        if self.group is not None:
+            yield "group.group_id", self.group.group_id
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def _read(path: str) -> str:
 def _from_json(text: str) -> list[int] | None:
     try:
         found: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(found, dict):
         told = cast("dict[str, Any]", found)

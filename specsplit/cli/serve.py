@@ -41,12 +41,13 @@ def option_of(field: str) -> str:
 
 
 def load_settings(settings_class: type[Settings], config: Path | None = None, **overrides: object) -> Settings:
-    """Load settings as `Settings.load` does; the InvalidRequest names the option."""
+    """Load settings as `Settings.load` does; the InvalidRequest names the option that was given, or that is missing."""
     try:
         return settings_class.load(config, **overrides)
     except InvalidRequest as error:
-        known = error.field in settings_class.model_fields or error.field == "config"
-        raise InvalidRequest(option_of(error.field) if known else error.field, error.problem) from error
+        missing = error.field in settings_class.model_fields and error.problem.startswith("is required")
+        named = missing or error.field in (*overrides, "config")
+        raise InvalidRequest(option_of(error.field) if named else error.field, error.problem) from error
 
 
 def run_service(service: str, settings: Settings) -> int:

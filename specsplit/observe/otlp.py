@@ -21,10 +21,10 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags, use_span
 
 from specsplit import __version__
-from specsplit.errors import InvalidRequest
 from specsplit.observe.tracing import Attributes, SpanEvent, TraceContext, wall_ns
 from specsplit.settings import MemberSettings, ServiceSettings
 from specsplit.settings.address import is_loopback, split
+from specsplit.settings.files import read_text
 
 _log = logging.getLogger(__name__)
 
@@ -160,10 +160,7 @@ def _exporter(settings: ServiceSettings) -> OTLPSpanExporter:
 
 def _credentials(settings: ServiceSettings) -> grpc.ChannelCredentials:
     assert settings.tls_ca is not None
-    try:
-        return grpc.ssl_channel_credentials(settings.tls_ca.read_bytes())
-    except OSError as error:
-        raise InvalidRequest("tls_ca", f"cannot read {settings.tls_ca}: {error.strerror}") from error
+    return grpc.ssl_channel_credentials(read_text("tls_ca", settings.tls_ca, twice=True).encode())
 
 
 def _resource(service: str, settings: ServiceSettings) -> dict[str, str]:

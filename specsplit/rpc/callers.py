@@ -13,7 +13,8 @@ from specsplit.errors import Unauthenticated, quoted
 from specsplit.identity import ANONYMOUS, ANYBODY, CallerRole, Identity, digest, roles_of, tokens_of
 from specsplit.observe.record import fields
 from specsplit.rpc.permissions import check_permitted, described, needed
-from specsplit.rpc.reloading import Reloaded, read
+from specsplit.rpc.reloading import Reloaded
+from specsplit.settings.files import read
 
 if TYPE_CHECKING:
     from specsplit.settings import ServiceSettings

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from specsplit.errors import InvalidRequest
-from specsplit.rpc.reloading import Reloaded, read_text
+from specsplit.rpc.reloading import Reloaded
 from specsplit.settings.dialling import Transport
+from specsplit.settings.files import read_text
 
 if TYPE_CHECKING:
     from specsplit.settings import ServiceSettings

@@ -14,9 +14,10 @@ from specsplit.identity import token_of
 from specsplit.rpc.callers import HEADER, SCHEME
 from specsplit.rpc.certificates import channel_credentials
 from specsplit.rpc.options import channel_options
-from specsplit.rpc.reloading import Reloaded, read
+from specsplit.rpc.reloading import Reloaded
 from specsplit.settings.address import check_dialable, is_loopback, split
 from specsplit.settings.dialling import Dialling, Transport
+from specsplit.settings.files import read
 from specsplit.wire.reading import Read, response_reader
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ _HINTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (
             "failed to connect.*Socket closed",
             "it hung up before a word was said, as one does that expects TLS (tls_ca, --tls-ca), or a certificate that its own "
-            "authority has signed (tls_cert and tls_key, --tls-cert and --tls-key)",
+            "authority has signed (tls_cert and tls_key, --tls-cert and --tls-key), and that is not out of date",
         ),
         (
             "Method not found|unknown service|unknown method",

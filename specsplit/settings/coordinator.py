@@ -83,6 +83,7 @@ class CoordinatorSettings(ServiceSettings):
                 "members_listen",
                 f"is required: {self.listen} can be reached from other machines, and whoever reaches it could join as a verifier "
                 "and read prompts; give members another port, or ask callers who they are (tokens_file, or tls_client_ca and roles_file)",
+                "listen",
             )
         return self
 
@@ -108,13 +109,17 @@ class CoordinatorSettings(ServiceSettings):
     def _check_max_tokens(self) -> Self:
         default, most = self.default_max_tokens, self.max_max_tokens
         if default is not None and most is not None and default > most:
-            raise InvalidRequest("default_max_tokens", f"is {default}, expected at most max_max_tokens = {most}")
+            raise InvalidRequest(
+                "default_max_tokens", f"is {default}, expected at most max_max_tokens = {most}", "max_max_tokens"
+            )
         return self
 
     @model_validator(mode="after")
     def _check_heartbeat(self) -> Self:
         if self.lost_after_ms <= self.heartbeat_ms:
             raise InvalidRequest(
-                "lost_after_ms", f"is {self.lost_after_ms}, expected more than heartbeat_ms = {self.heartbeat_ms}"
+                "lost_after_ms",
+                f"is {self.lost_after_ms}, expected more than heartbeat_ms = {self.heartbeat_ms}",
+                "heartbeat_ms",
             )
         return self

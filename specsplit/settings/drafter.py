@@ -56,19 +56,21 @@ class DrafterSettings(EngineSettings):
     def _check_model(self) -> Self:
         kind = self.kind.value
         if self.kind.needs_model and self.model is None:
-            raise InvalidRequest("model", f"is required for drafter kind {kind}: the folder of the draft model or head")
+            raise InvalidRequest(
+                "model", f"is required for drafter kind {kind}: the folder of the draft model or head", "kind"
+            )
         if not self.kind.needs_model and self.model is not None:
-            raise InvalidRequest("model", f"drafter kind {kind} takes no model; leave it out")
+            raise InvalidRequest("model", f"drafter kind {kind} takes no model; leave it out", "kind")
         if self.kind.is_head and self.target is None:
             raise InvalidRequest(
-                "target", f"is required for drafter kind {kind}: the folder of the target it was made for"
+                "target", f"is required for drafter kind {kind}: the folder of the target it was made for", "kind"
             )
         if not self.kind.is_head and self.target is not None:
-            raise InvalidRequest("target", f"drafter kind {kind} reads nothing of the target; leave it out")
+            raise InvalidRequest("target", f"drafter kind {kind} reads nothing of the target; leave it out", "kind")
         if not self.kind.is_head and self.feature_format is not FeatureFormat.TARGET:
-            raise InvalidRequest("feature_format", f"drafter kind {kind} reads no features; leave it out")
+            raise InvalidRequest("feature_format", f"drafter kind {kind} reads no features; leave it out", "kind")
         if self.feature_projection and self.kind is not DrafterKind.EAGLE3:
             raise InvalidRequest(
-                "feature_projection", f"drafter kind {kind} has no projection of features; only eagle3 has"
+                "feature_projection", f"drafter kind {kind} has no projection of features; only eagle3 has", "kind"
             )
         return self

@@ -63,5 +63,7 @@ class EngineSettings(MemberSettings):
             raise InvalidRequest(
                 "compile",
                 f"is {self.compile}, but processes that share a model ({field} = {size}) exchange rows within the layers; leave it off",
+                "dp_size",
+                "tp_size",
             )
         return self

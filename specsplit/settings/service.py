@@ -100,13 +100,15 @@ class ServiceSettings(TransportSettings):
     @model_validator(mode="after")
     def _check_callers(self) -> Self:
         if (self.tls_client_ca is None) != (self.roles_file is None):
-            raise InvalidRequest("tls_client_ca", "and roles_file go together; give both or neither")
+            raise InvalidRequest("tls_client_ca", "and roles_file go together; give both or neither", "roles_file")
         if self.tls_client_ca is not None and not self.secured:
             raise InvalidRequest(
                 "tls_client_ca", "asks callers for certificates, which takes TLS; give tls_cert and tls_key too"
             )
         if self.anonymous_clients and (self.tokens_file is None or self.roles_file is not None):
-            raise InvalidRequest("anonymous_clients", "goes with tokens_file, and without tls_client_ca")
+            raise InvalidRequest(
+                "anonymous_clients", "goes with tokens_file, and without tls_client_ca", "tls_client_ca"
+            )
         return self
 
 
@@ -137,6 +139,9 @@ class MemberSettings(ServiceSettings):
             address.check_dialable("advertise", self.advertise)
         elif self.coordinator and address.is_wildcard(host):
             raise InvalidRequest(
-                "advertise", f"is required to join a cluster when listening on {host}: others cannot dial that"
+                "advertise",
+                f"is required to join a cluster when listening on {host}: others cannot dial that",
+                "listen",
+                "coordinator",
             )
         return self

@@ -67,5 +67,10 @@ def read_environment(prefix: str, names: Iterable[str]) -> tuple[dict[str, str],
 
 
 def from_source(error: InvalidRequest, sources: Mapping[str, str]) -> InvalidRequest:
-    """The error, whose field is called as it is where its value stands: "SPECSPLIT_VERIFIER_TOPK", "topk in verifier.toml"."""
-    return InvalidRequest(sources.get(error.field, error.field), error.problem)
+    """The error, whose field is called as it is where its value stands: "SPECSPLIT_VERIFIER_TOPK", "topk in verifier.toml".
+
+    Where the field does not go with others, it is told where those stand.
+    """
+    others = [sources[name] for name in error.against if name in sources]
+    told = f" (told by {' and '.join(others)})" if others else ""
+    return InvalidRequest(sources.get(error.field, error.field), error.problem + told)

@@ -39,7 +39,7 @@ class TransportSettings(Settings):
     @model_validator(mode="after")
     def _check_pair(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise InvalidRequest("tls_cert", "and tls_key go together; give both or neither")
+            raise InvalidRequest("tls_cert", "and tls_key go together; give both or neither", "tls_key")
         return self
 
 

@@ -115,7 +115,7 @@ class VerifierSettings(EngineSettings):
             value = getattr(self, field)
             if self.tp_size > 1 and value != alone:
                 problem = f"is {self.tp_size} and {field} is {value}, which do not go together; leave one of them out"
-                raise InvalidRequest("tp_size", problem)
+                raise InvalidRequest("tp_size", problem, field)
         return self
 
     @model_validator(mode="after")
@@ -125,6 +125,9 @@ class VerifierSettings(EngineSettings):
                 "step_timeout_s",
                 f"is {self.step_timeout_s:g}, but the step of a rank whose group has lost another may last for "
                 f"rank_timeout_s = {self.rank_timeout_s:g}, and does not hang; make step_timeout_s the larger of the two",
+                "rank_timeout_s",
+                "dp_size",
+                "tp_size",
             )
         return self
 
@@ -138,15 +141,20 @@ class VerifierSettings(EngineSettings):
             raise InvalidRequest(
                 "adaptive_config",
                 f"is for adaptive = ema, and adaptive is {self.controller}; set that, or leave the file out",
+                "adaptive",
             )
         if self.max_nodes < self.num_draft_tokens - 1:
             raise InvalidRequest(
-                "max_nodes", f"is {self.max_nodes}, too few for num_draft_tokens = {self.num_draft_tokens}"
+                "max_nodes",
+                f"is {self.max_nodes}, too few for num_draft_tokens = {self.num_draft_tokens}",
+                "num_draft_tokens",
             )
         if self.feature_retention < self.step_token_budget + self.num_draft_tokens:
             raise InvalidRequest(
                 "feature_retention",
                 f"is {self.feature_retention}, too few for one step of step_token_budget = {self.step_token_budget} "
                 f"and num_draft_tokens = {self.num_draft_tokens}",
+                "step_token_budget",
+                "num_draft_tokens",
             )
         return self

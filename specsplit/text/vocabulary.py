@@ -29,7 +29,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content: object = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise LoadError(f"{path} does not exist") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LoadError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise LoadError(f"{path} does not hold a JSON object")

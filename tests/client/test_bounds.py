@@ -70,12 +70,19 @@ def test_a_token_that_the_wire_cannot_carry_is_told_with_its_field(field: str, t
         ("prompt", "a\ud800"),
         ("prompt", ChatPrompt((ChatMessage("user", "a\udc00"),))),
         ("stop", ["\ud800"]),
-        ("request_id", "\ud800"),
     ],
 )
 def test_a_text_that_utf8_cannot_carry_is_told_with_its_field(field: str, value: object) -> None:
     with pytest.raises(InvalidRequest, match=f"^{field}: has half a surrogate pair"):
         carried(**{field: value})
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "\ud800", "x" * 257])
+@pytest.mark.parametrize("field", ["request_id", "drafter"])
+def test_a_name_that_cannot_be_shown_in_one_line_is_told_with_its_field(field: str, name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        carried(**{field: name})
+    assert caught.value.field == field
 
 
 def test_a_plan_is_bounded_too() -> None:

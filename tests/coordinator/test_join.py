@@ -104,6 +104,20 @@ async def test_a_verifier_is_told_the_interval_and_the_roster_and_every_change_o
     assert await member.hear() == Roster()
 
 
+async def test_a_member_whose_name_has_control_characters_is_told_so_and_is_no_member(cluster: Cluster) -> None:
+    async with dial(cluster.address) as channel:
+        call = cluster_pb2_grpc.ClusterServiceStub(channel).Join()
+        request = report_to_wire(verifier(cluster))
+        request.register.member_id = "v1\nlost v2"
+        await call.write(request)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+    error = from_rpc_error(caught.value)
+    assert isinstance(error, InvalidRequest) and error.field == "register.member_id"
+    assert r"'v1\nlost v2'" in error.problem
+    assert (await cluster.client.cluster()).members == ()
+
+
 async def test_a_roster_and_get_cluster_say_what_a_head_needs_of_the_target(cluster: Cluster, member: Member) -> None:
     need = FeatureNeed((2, 3, LAST), 256, FeatureFormat.BFLOAT16, "ab" * 32, 64)
     head = DrafterInfo(DrafterKind.EAGLE3, "head", cluster.tokenizer.vocabulary, 512, need)

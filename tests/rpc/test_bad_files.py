@@ -1,4 +1,4 @@
-"""Files of certificates, keys, tokens and roles that are no good are told by the setting and the file, by services, clients and commands."""
+"""Files of certificates, keys, tokens and roles that are no good are told by setting and file: by services, clients, commands."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Good:
     return Good(folder, authority, authority.certify("here"), authority.certify("other"))
 
 
-def _holding(data: bytes) -> Callable[[Good, Path], None]:
-    return lambda _, path: path.write_bytes(data) and None
+def _holding(data: bytes) -> Callable[[Good, Path], Any]:
+    return lambda _, path: path.write_bytes(data)
 
 
 def _unreadable(_: Good, path: Path) -> None:

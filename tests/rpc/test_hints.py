@@ -29,6 +29,7 @@ class Files:
     here: Certificate
     elsewhere: Certificate
     stranger: Certificate
+    expired: Certificate
     roles: Path
 
 
@@ -43,6 +44,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
         authority.certify("here"),
         authority.certify("elsewhere", also="DNS:elsewhere.example"),
         other.certify("stranger"),
+        authority.certify("expired", days=-1),
         folder / "roles.toml",
     )
 
@@ -73,6 +75,7 @@ def server_side(files: Files, kind: str) -> Mapping[str, Any]:
         "clear": {},
         "TLS": files.here.shown,
         "another name": files.elsewhere.shown,
+        "expired": files.expired.shown,
         "asking": {**files.here.shown, **asking},
     }[kind]
 
@@ -84,6 +87,7 @@ def client_side(files: Files, kind: str) -> Mapping[str, Any]:
         "TLS": right,
         "another authority": {"tls_ca": files.other.pem},
         "stranger": {**right, **files.stranger.shown},
+        "expired": {**right, **files.expired.shown},
     }[kind]
 
 
@@ -96,7 +100,9 @@ def client_side(files: Files, kind: str) -> Mapping[str, Any]:
         ("asking", "TLS", "a certificate that its own authority has signed (tls_cert and tls_key"),
         ("asking", "stranger", "a certificate that its own authority has signed (tls_cert and tls_key"),
         ("TLS", "another authority", "not signed by the authority in tls_ca"),
+        ("asking", "expired", "and that is not out of date"),
         ("another name", "TLS", "its certificate is for other names"),
+        ("expired", "TLS", "or is out of date"),
     ],
 )
 async def test_whose_tls_does_not_fit_is_told_what_is_missing(

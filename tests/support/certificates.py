@@ -45,12 +45,12 @@ class Authority:
         """Its own certificate."""
         return self.own.chain
 
-    def certify(self, name: str, also: str = HERE) -> Certificate:
-        """A certificate with `name` as its common name, and alternative names."""
+    def certify(self, name: str, also: str = HERE, days: int = 2) -> Certificate:
+        """A certificate with `name` as its common name, and alternative names, valid for so many days, or, below 0, no longer."""
         made, asked, names = self._files(name), self._folder / f"{name}.csr", self._folder / f"{name}.ext"
         names.write_text(f"subjectAltName={also}\n")
         _openssl(f"req {_KEY} -subj /CN={name} -keyout {made.key} -out {asked}")
-        signed = f"x509 -req -in {asked} -CA {self.own.chain} -CAkey {self.own.key} -CAcreateserial -days 2"
+        signed = f"x509 -req -in {asked} -CA {self.own.chain} -CAkey {self.own.key} -CAcreateserial -days {days}"
         _openssl(f"{signed} -extfile {names} -out {made.chain}")
         return made
 

@@ -82,9 +82,10 @@ def test_a_missing_folder_a_missing_config_and_a_broken_one_are_load_errors(tmp_
         vocabulary_of(tmp_path / "nothing")
     with pytest.raises(LoadError, match=r"config\.json does not exist"):
         vocabulary_of(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(LoadError, match="cannot be read"):
-        vocabulary_of(tmp_path)
+    for broken in ("{", '{"a": ' * 100_000, '{"vocab_size": ' + "9" * 5_000 + "}"):
+        (tmp_path / "config.json").write_text(broken)
+        with pytest.raises(LoadError, match="cannot be read"):
+            vocabulary_of(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(LoadError, match="JSON object"):
         vocabulary_of(tmp_path)

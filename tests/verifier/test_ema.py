@@ -227,6 +227,9 @@ def test_sglangs_file_is_read(tmp_path: Path) -> None:
         ('{"1": {"candidate_steps": [1]}, "1": {"candidate_steps": [2]}}', "has the key '1' twice"),
         ("[1]", "is no object"),
         ("{", "cannot be read"),
+        ('{"a": ' * 100_000, "cannot be read"),
+        ('{"1": {"candidate_steps": [' + "9" * 5_000 + "]}}", "cannot be read"),
+        ('{"' + "9" * 5_000 + '": {"candidate_steps": [1]}}', "has no batch size"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_key(tmp_path: Path, content: str, says: str) -> None:
@@ -246,5 +249,5 @@ def test_a_plan_that_does_not_speculate_leaves_nothing_to_adapt(tmp_path: Path, 
 def test_a_file_without_ema_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="is for adaptive = ema, and adaptive is goodput"):
         VerifierSettings(model=tmp_path, adaptive_config=tmp_path / "tiers.json")
-    with pytest.raises(InvalidRequest, match="cannot be read"):
+    with pytest.raises(InvalidRequest, match="cannot read"):
         read_tiers(tmp_path / "none.json")

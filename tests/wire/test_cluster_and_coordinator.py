@@ -44,13 +44,14 @@ from tests.wire.strategies import needs
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
-NAME = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+NAME = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).filter(str.isprintable)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+NAMED = st.just("") | NAME
 TOKENS = st.lists(U32, max_size=8).map(tuple)
 
 vocabularies = st.builds(Vocabulary, size=st.integers(1, 2**32 - 1), digest=TEXT)
 models = st.builds(ModelInfo, NAME, vocabularies, st.integers(1, 2**32 - 1), TOKENS, st.none() | st.booleans())
-drafters = st.builds(DrafterInfo, st.sampled_from(DrafterKind), TEXT, st.none() | vocabularies, U32, needs)
+drafters = st.builds(DrafterInfo, st.sampled_from(DrafterKind), NAMED, st.none() | vocabularies, U32, needs)
 roles = models | drafters
 loads = st.builds(Load, U32, U32, U32, U32, U64, st.floats(0, 1e9))
 ADDRESS = st.sampled_from(["127.0.0.1:1", "[::1]:65535", "host.example:50051"])
@@ -59,7 +60,7 @@ controllers = st.lists(NAME, max_size=3).map(tuple)
 registers = st.builds(membership.Register, NAME, ADDRESS, roles, st.integers(1, 2**32 - 1), controllers)
 group_ranks = st.builds(membership.GroupRank, NAME, st.integers(0, 7), st.integers(8, 2048))
 ranks = st.builds(
-    membership.Register, NAME, ADDRESS, models, st.integers(1, 2**32 - 1), controllers, st.none() | group_ranks, TEXT
+    membership.Register, NAME, ADDRESS, models, st.integers(1, 2**32 - 1), controllers, st.none() | group_ranks, NAMED
 )
 WAVE = st.integers(0, membership.MAX_WAVES - 1)
 waves = st.builds(membership.WaveReport, WAVE, st.booleans(), st.booleans())
@@ -144,12 +145,12 @@ stops = st.lists(TEXT, max_size=3).map(tuple)
 generates = st.builds(
     requests.GenerateRequest,
     prompts,
-    TEXT,
+    NAMED,
     samplings,
     st.just(True),
     stoppings,
     stops,
-    st.none() | TEXT,
+    st.none() | NAMED,
     plan_changes,
     st.none() | st.integers(0, 20),
     st.integers(1, 16),
@@ -434,6 +435,35 @@ def test_a_report_with_a_bad_or_endless_name_address_or_need_is_refused_by_name(
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
         cluster.report_from_wire(cluster_pb2.JoinRequest(**report))
+    assert caught.value.field == field
+
+
+UNPRINTABLE = ["a\nb", "\x1b[2J", "a\x00", "\u202eb", "\u2028", "a\tb"]
+
+
+@pytest.mark.parametrize("name", UNPRINTABLE)
+@pytest.mark.parametrize("field", ["member_id", "drafter.model", "group.group_id", "controllers"])
+def test_a_name_of_a_member_is_printable(field: str, name: str) -> None:
+    report = cluster_pb2.RegisterReport(member_id="a", address="here:1", drafter=NGRAM)
+    inner, _, last = field.rpartition(".")
+    if field == "controllers":
+        report.controllers.append(name)
+    else:
+        setattr(getattr(report, inner) if inner else report, last, name)
+    if inner == "group":
+        report.group.size = 1
+    with pytest.raises(InvalidRequest, match="expected a name of printable characters alone") as caught:
+        cluster.report_from_wire(cluster_pb2.JoinRequest(register=report))
+    assert caught.value.field == f"register.{field}"
+
+
+@pytest.mark.parametrize("name", UNPRINTABLE)
+@pytest.mark.parametrize("field", ["request_id", "drafter"])
+def test_a_name_in_a_request_is_printable(field: str, name: str) -> None:
+    message = coordinator_pb2.GenerateRequest(text="x")
+    setattr(message, field, name)
+    with pytest.raises(InvalidRequest, match="expected a name of printable characters alone") as caught:
+        coordinator.generate_from_wire(message)
     assert caught.value.field == field
 
 

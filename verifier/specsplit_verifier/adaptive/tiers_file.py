@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from typing import Annotated, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from specsplit.errors import InvalidRequest
+from specsplit.errors import InvalidRequest, shortened
+from specsplit.settings.files import read_text
 from specsplit_verifier.adaptive.tiers import DEFAULT_SLOTS, EmaSettings, Slot
 
 _EMA: Final = EmaSettings()
 _SLOT: Final = Slot(())
+_SIZE: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -73,7 +76,7 @@ def read_tiers(file: Path) -> TiersConfig:
     Raises InvalidRequest, with the key, for what is unknown, missing or out of range.
     """
     values = _content(file)
-    slots = {int(key): values.pop(key) for key in list(values) if key.isdecimal() and str(int(key)) == key}
+    slots = {int(key): values.pop(key) for key in list(values) if _SIZE.fullmatch(key)}
     if not slots or "slots" in values:
         raise _wrong(
             file,
@@ -84,7 +87,7 @@ def read_tiers(file: Path) -> TiersConfig:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "slots")
-        raise _wrong(file, f"is wrong at {where}: {first['msg']}") from error
+        raise _wrong(file, f"is wrong at {shortened(where, 100)}: {first['msg']}") from error
     return TiersConfig(
         EmaSettings(read.ema_alpha, read.update_interval, read.warmup_batches),
         {size: _slot(read, read.slots[size]) for size in sorted(slots)},
@@ -98,8 +101,8 @@ def _slot(file: _File, slot: _Slot) -> Slot:
 
 def _content(file: Path) -> dict[str, object]:
     try:
-        content: object = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
-    except (OSError, ValueError) as error:
+        content: object = json.loads(read_text("adaptive_config", file), object_pairs_hook=_each_once)
+    except (ValueError, RecursionError) as error:
         raise _wrong(file, f"cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise _wrong(file, "is no object of keys and values")
