@@ -9,8 +9,8 @@ from specsplit.cli.serve import option_of
 from specsplit.errors import InvalidRequest
 from specsplit.identity import CallerRole, digest, token_of, tokens_of
 from specsplit.rpc.channel import check_shown
-from specsplit.rpc.reloading import read_text
 from specsplit.settings import CoordinatorSettings, ServiceSettings, TransportSettings
+from specsplit.settings.files import read_text
 
 _CALLS = (("verifier", "coordinator"), ("drafter", "coordinator"), ("coordinator", "verifier"), ("verifier", "drafter"))
 """Who dials whom."""
