@@ -7,12 +7,12 @@ from time import perf_counter
 
 from benchmarks.report import Row
 from benchmarks.spread import percentile
-from specsplit.model.pages import PagePool
+from specsplit.model.pages.pool import PagePool
 from specsplit.sessions import DecodeRequest
 from specsplit.values import ModelInfo, Plan, Stopping, Vocabulary
-from specsplit_verifier.kv_cache_manager import KVCacheManager
-from specsplit_verifier.scheduler import Scheduler
-from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
+from specsplit_verifier.schedule.scheduler import Scheduler
+from specsplit_verifier.sessions.session import Session, StopRule
 
 PAGE, CHUNK, NEW = 16, 512, 5
 WORLDS = ((1, 65_536), (16, 65_536), (64, 24_576))

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from specsplit.clock import SystemClock
 from specsplit.settings import DrafterSettings
 from specsplit.values import Endpoint
-from specsplit_drafter.service import load_proposer, main
+from specsplit_drafter.edge.service import load_proposer, main
 
 START_S = 60.0
 

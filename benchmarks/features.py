@@ -29,7 +29,7 @@ from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.draft_events import FeaturesRead, Open
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
-from specsplit.model.feature_codec import decode, encode
+from specsplit.model.tensors.feature_codec import decode, encode
 from specsplit.rpc.options import channel_options, server_options
 from specsplit.settings import TransportSettings
 from specsplit.v1 import drafter_pb2_grpc

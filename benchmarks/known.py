@@ -17,7 +17,7 @@ from specsplit.requests import choice_seed
 from specsplit.settings import VerifierSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import Sampling
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.verifier import Verifier
 
 WIDTHS = (1, 9, 16, 33, 64, 120)
 """Lengths of the prompts, in tokens."""

@@ -20,8 +20,8 @@ from benchmarks.report import Row
 from benchmarks.spread import percentile, spread
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.values import DrafterKind, Endpoint, Plan, PlanChanges, Sampling
-from specsplit_verifier.step import StepResult
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.records.step import StepResult
 
 MODES = ("ahead", "serial")
 DELAYS_MS = (0.0, 0.5, 2.5, 5.0)

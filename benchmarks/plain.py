@@ -11,7 +11,7 @@ from torch import nn
 from transformers import LlamaForCausalLM
 
 from benchmarks.account import Account, ForwardClock
-from specsplit.model.inflate import inflate
+from specsplit.model.layers.inflate import inflate
 
 PROMPT_LOOKUP = 10
 Generate = Callable[[list[int], int, float, int], tuple[list[int], float, Account]]

@@ -12,9 +12,9 @@ from specsplit.clock import SystemClock
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, PlanChanges, Sampling, SpeculationStatistics, Stopping
-from specsplit_verifier.service import load_target
-from specsplit_verifier.step import StepResult
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.records.step import StepResult
 
 
 @dataclass(frozen=True)

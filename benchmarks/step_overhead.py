@@ -18,8 +18,8 @@ from benchmarks.spread import percentile
 from specsplit.cli.folders import drafts_beside
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.values import Adaptive, DrafterKind, Endpoint, Sampling
-from specsplit_verifier.step import StepResult
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.records.step import StepResult
 
 PROMPT, NEW = 64, 128
 AIMS_MS = {1: 0.7, 16: 3.0}

@@ -14,10 +14,10 @@ from benchmarks.report import Row
 from benchmarks.spread import spread
 from specsplit.speculation import Grow, Mirror, Original
 from specsplit.values import Plan
-from specsplit_drafter.calibration import DistanceCalibration
-from specsplit_drafter.growth import Growth, choose
-from specsplit_drafter.proposer import Children
-from specsplit_drafter.worth import Worth
+from specsplit_drafter.drafts.calibration import DistanceCalibration
+from specsplit_drafter.drafts.proposer import Children
+from specsplit_drafter.growth.growth import Growth, choose
+from specsplit_drafter.growth.worth import Worth
 
 SIZES = (256, 1024, 8192)
 BRANCHING = 16

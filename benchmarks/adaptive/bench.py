@@ -13,7 +13,7 @@ from benchmarks.lab.arrivals import Closed
 from benchmarks.lab.cost import HEAD_8B_H100, STEP_8B_H100
 from benchmarks.lab.laboratory import Laboratory
 from benchmarks.lab.scenario import DrafterSpec, Scenario
-from specsplit_drafter.calibration import Calibrations
+from specsplit_drafter.drafts.calibration import Calibrations
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from statistics import median_low
 from benchmarks.adaptive.phases import PhasedSource
 from benchmarks.lab.ledger import Ledger
 from benchmarks.lab.scenario import Scenario
-from specsplit_verifier.step import StepResult
+from specsplit_verifier.records.step import StepResult
 
 PlanInForce = tuple[int, int]
 """num_steps and num_draft_tokens."""

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from benchmarks.gpu.job import Job
-from specsplit.model.flashinfer_attention import obstacle
+from specsplit.model.attention.flashinfer.attention import obstacle
 
 PACKAGES = ("triton", "flashinfer-python")
 WARM_UP = 3

@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu.job import Job
 from specsplit.errors import LoadError
 from specsplit.model import Geometry, KVCache
-from specsplit.model.flashinfer_attention import FlashInferAttention, obstacle
+from specsplit.model.attention.flashinfer.attention import FlashInferAttention, obstacle
 
 HEAD_DIMS = (64, 128)
 """Head dimensions of the 1B target and of the 8B one."""

@@ -24,8 +24,8 @@ from benchmarks.rank import Generated, generate, rank, recorded, request
 from benchmarks.spread import percentile
 from specsplit.cli.folders import drafts_beside
 from specsplit.values import Endpoint, Sampling
-from specsplit_verifier.step import StepResult
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.records.step import StepResult
 
 PROMPT = 64
 ALONE = "no drafter"

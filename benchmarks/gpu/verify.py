@@ -25,9 +25,9 @@ from specsplit.model import CausalLM, PageTable
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft
 from specsplit.values import Sampling
-from specsplit_verifier.service import load_target
-from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
-from specsplit_verifier.target_runner import TargetRunner
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.records.step import ChunkInput, StepInput, TreeInput
+from specsplit_verifier.target.runner import TargetRunner
 
 WARM_UP = 10
 TOPK = 2

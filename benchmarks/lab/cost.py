@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specsplit_verifier.step import StepInput
+from specsplit_verifier.records.step import StepInput
 
 
 @dataclass(frozen=True)

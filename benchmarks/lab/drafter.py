@@ -1,7 +1,7 @@
 """A drafter without a thread: the product's SessionTable, and an expansion that takes what its curve says.
 
-A turn is that of the engine (drafter/specsplit_drafter/engine.py): take what has come, tell what a commit made of what is there, expand
-once, or a few times where that is cheap, tell of what grew.
+A turn is that of the engine (drafter/specsplit_drafter/engine/engine.py): take what has come, tell what a commit made of what is
+there, expand once, or a few times where that is cheap, tell of what grew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from specsplit.rpc import number_of, sentence_of
 from specsplit.v1 import drafter_pb2
 from specsplit.wire import drafter as wire
 from specsplit.wire.packing import packed
-from specsplit_drafter.session_table import Answer, SessionEvent, SessionTable
+from specsplit_drafter.engine.session_table import Answer, SessionEvent, SessionTable
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 

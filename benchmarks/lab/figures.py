@@ -11,7 +11,7 @@ from benchmarks.lab.laboratory import Laboratory
 from benchmarks.lab.scenario import Policy, Scenario
 from benchmarks.lab.source import Source
 from benchmarks.report import Row
-from specsplit_drafter.calibration import Calibrations
+from specsplit_drafter.drafts.calibration import Calibrations
 
 COLUMNS = {
     "name": "scenario", "drafter": "drafter", "mode": "mode", "policy": "planner", "temperature": "T", "delay_ms": "delay, ms",

@@ -19,10 +19,10 @@ from benchmarks.lab.verifier import Verifier
 from specsplit.membership import Roster
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint
-from specsplit_drafter.calibration import Calibrations
-from specsplit_drafter.session_table import SessionTable, TableLimits
-from specsplit_verifier.engine import core_of
-from specsplit_verifier.events import Output, Submit
+from specsplit_drafter.drafts.calibration import Calibrations
+from specsplit_drafter.engine.session_table import SessionTable, TableLimits
+from specsplit_verifier.engine.engine import core_of
+from specsplit_verifier.records.events import Output, Submit
 
 MAX_SESSIONS = 1024
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from specsplit.errors import SpecsplitError
 from specsplit.sessions import DecodeRequest, Finished, Preempted
-from specsplit_verifier.events import Output
-from specsplit_verifier.step import StepResult
+from specsplit_verifier.records.events import Output
+from specsplit_verifier.records.step import StepResult
 
 
 @dataclass

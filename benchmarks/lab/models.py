@@ -14,19 +14,19 @@ from specsplit.cli.folders import TARGET, drafts_beside
 from specsplit.clock import Clock, SystemClock
 from specsplit.features import FeatureNeed
 from specsplit.model import CausalLM
-from specsplit.model.paced import CostCurve, Paced
-from specsplit.model.pages import PagePool
+from specsplit.model.lm.paced import CostCurve, Paced
+from specsplit.model.pages.pool import PagePool
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.values import ModelInfo, Sampling, Stopping
-from specsplit_drafter.proposer import Proposer
-from specsplit_drafter.service import load_proposer
-from specsplit_verifier.engine import core_of
-from specsplit_verifier.events import Submit
-from specsplit_verifier.feed import Recipe
-from specsplit_verifier.planner import Pause
-from specsplit_verifier.step import StepInput, StepOutput
-from specsplit_verifier.target_runner import TargetRunner
+from specsplit_drafter.drafts.proposer import Proposer
+from specsplit_drafter.edge.service import load_proposer
+from specsplit_verifier.engine.engine import core_of
+from specsplit_verifier.policy.planner import Pause
+from specsplit_verifier.records.events import Submit
+from specsplit_verifier.records.feed import Recipe
+from specsplit_verifier.records.step import StepInput, StepOutput
+from specsplit_verifier.target.runner import TargetRunner
 
 KV_TOKENS = 16_384
 PAGE = VerifierSettings.page_size

@@ -22,15 +22,15 @@ from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft
 from specsplit.tree import ROOT
 from specsplit.values import Plan, PlanChanges
-from specsplit_verifier.account import Faded
-from specsplit_verifier.adaptive.ema import EmaController
-from specsplit_verifier.adaptive.goodput import GoodputController
-from specsplit_verifier.adaptive.tiers_file import DEFAULT
-from specsplit_verifier.draft_session import DraftSession, TreeLimits
-from specsplit_verifier.planner import Batch, Pause, Planner
-from specsplit_verifier.prefill import prompt_chunks
-from specsplit_verifier.session import Session
-from specsplit_verifier.step import StepResult
+from specsplit_verifier.policy.account import Faded
+from specsplit_verifier.policy.adaptive.ema import EmaController
+from specsplit_verifier.policy.adaptive.goodput import GoodputController
+from specsplit_verifier.policy.adaptive.tiers_file import DEFAULT
+from specsplit_verifier.policy.planner import Batch, Pause, Planner
+from specsplit_verifier.policy.prefill import prompt_chunks
+from specsplit_verifier.records.step import StepResult
+from specsplit_verifier.sessions.draft_session import DraftSession, TreeLimits
+from specsplit_verifier.sessions.session import Session
 
 MOST = TreeLimits(num_draft_tokens=64, topk=16, num_steps=32)
 """What an oracle looks at of a speculation."""

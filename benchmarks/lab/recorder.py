@@ -12,12 +12,12 @@ from benchmarks.lab.clock import VirtualClock
 from benchmarks.lab.models import ModelSource
 from benchmarks.lab.scenario import DrafterSpec, Scenario
 from benchmarks.lab.trace import Header, Level, row, write
-from specsplit.model.pages import PageTable
+from specsplit.model.pages.pool import PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.tree import ROOT, Ints, TokenTree
-from specsplit_drafter.proposer import Children, Frontier, Proposer
-from specsplit_verifier.feed import Recipe, Rows
-from specsplit_verifier.step import ChunkInput, StepInput
+from specsplit_drafter.drafts.proposer import Children, Frontier, Proposer
+from specsplit_verifier.records.feed import Recipe, Rows
+from specsplit_verifier.records.step import ChunkInput, StepInput
 
 CHILDREN = 8
 HEAD_LEVELS = 8

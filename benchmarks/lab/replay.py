@@ -15,14 +15,22 @@ from benchmarks.lab.trace import Level, Trace
 from specsplit.clock import Clock
 from specsplit.errors import Incompatible
 from specsplit.features import FeatureNeed
-from specsplit.model.pages import PagePool
+from specsplit.model.pages.pool import PagePool
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.tree import TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Sampling, Stopping, Vocabulary
-from specsplit_drafter.proposer import UNBOUNDED, Advance, Children, Frontier, NoFeatures, ProposerPages, SessionKey
-from specsplit_verifier.feed import Recipe
-from specsplit_verifier.step import Accepted, StepInput, StepOutput
+from specsplit_drafter.drafts.proposer import (
+    UNBOUNDED,
+    Advance,
+    Children,
+    Frontier,
+    NoFeatures,
+    ProposerPages,
+    SessionKey,
+)
+from specsplit_verifier.records.feed import Recipe
+from specsplit_verifier.records.step import Accepted, StepInput, StepOutput
 
 CONTEXT = 1 << 16
 """Tokens from here on are wrong ones."""

@@ -8,12 +8,12 @@ from typing import Protocol
 from benchmarks.lab.scenario import DrafterSpec, Scenario
 from specsplit.clock import Clock
 from specsplit.features import FeatureNeed
-from specsplit.model.pages import PagePool
+from specsplit.model.pages.pool import PagePool
 from specsplit.sessions import DecodeRequest
 from specsplit.values import ModelInfo
-from specsplit_drafter.proposer import Proposer
-from specsplit_verifier.feed import Recipe
-from specsplit_verifier.step import StepInput, StepOutput
+from specsplit_drafter.drafts.proposer import Proposer
+from specsplit_verifier.records.feed import Recipe
+from specsplit_verifier.records.step import StepInput, StepOutput
 
 
 class Target(Protocol):

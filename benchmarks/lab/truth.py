@@ -9,7 +9,7 @@ import numpy as np
 from specsplit.features import FeatureLayout, Features
 from specsplit.tree import Ints, TokenTree
 from specsplit.values import DrafterInfo, Sampling
-from specsplit_drafter.proposer import Advance, Children, Expanded, Frontier, Proposer, ProposerPages, SessionKey
+from specsplit_drafter.drafts.proposer import Advance, Children, Expanded, Frontier, Proposer, ProposerPages, SessionKey
 
 ALL_BUT_SURE = -1e-4
 """Log-probability of a right token."""

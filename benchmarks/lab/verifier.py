@@ -1,7 +1,7 @@
 """A verifier without threads: the product's EngineCore, a target, and a step that takes what its curve says.
 
 What the engine's threads do is done here by events: while a step is in flight what drafters send is taken in when it comes, and
-everything else waits until it is over (verifier/specsplit_verifier/engine.py).
+everything else waits until it is over (verifier/specsplit_verifier/engine/engine.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from specsplit.draft_events import ToDrafter
 from specsplit.v1 import drafter_pb2
 from specsplit.wire import drafter as wire
 from specsplit.wire.packing import packed
-from specsplit_verifier.core import EngineCore
-from specsplit_verifier.events import DrafterLost, FromDrafter, Output, SessionEvent
-from specsplit_verifier.planner import Pause
-from specsplit_verifier.step import StepInput, StepOutput, StepResult
+from specsplit_verifier.engine.core import EngineCore
+from specsplit_verifier.policy.planner import Pause
+from specsplit_verifier.records.events import DrafterLost, FromDrafter, Output, SessionEvent
+from specsplit_verifier.records.step import StepInput, StepOutput, StepResult
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 LEAST_PAUSE_S = 1e-9

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from specsplit.errors import RankLost
-from specsplit.model.load import load_model
+from specsplit.model.lm.load import load_model
 from specsplit.ranks.mesh import LocalMesh, Numbers
 
 

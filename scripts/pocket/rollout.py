@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from specsplit.model.attention import tokens_first
+from specsplit.model.attention.interface import tokens_first
 from specsplit.model.heads import Head
 
 

@@ -5,12 +5,12 @@ Nothing here knows gRPC, sessions or telemetry.
 
 from __future__ import annotations
 
-from specsplit.model.batch import Row, ancestor_mask, causal_mask
-from specsplit.model.causal_lm import CausalLM
-from specsplit.model.kv import Geometry, KVCache
-from specsplit.model.paced import CostCurve, Paced
-from specsplit.model.page_tables import RowPages
-from specsplit.model.pages import OutOfPages, PagePool, PageTable
+from specsplit.model.lm.causal_lm import CausalLM
+from specsplit.model.lm.paced import CostCurve, Paced
+from specsplit.model.pages.batch import Row, ancestor_mask, causal_mask
+from specsplit.model.pages.kv import Geometry, KVCache
+from specsplit.model.pages.pool import OutOfPages, PagePool, PageTable
+from specsplit.model.pages.tables import RowPages
 
 __all__ = [
     "CausalLM",

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.model.transfer import on_device
+from specsplit.model.tensors.transfer import on_device
 from specsplit.sampling.counts import TokenCounts
 from specsplit.sampling.filters import Filters
 from specsplit.sampling.processors import LogitBias, OwnedRows, Penalties

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.model.transfer import all_on_device
+from specsplit.model.tensors.transfer import all_on_device
 
 
 class TokenCounts:

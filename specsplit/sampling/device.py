@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specsplit.model.transfer import Put, on_device
+from specsplit.model.tensors.transfer import Put, on_device
 from specsplit.sampling.batch import COLDEST, SamplingBatch, SamplingRows
 from specsplit.sampling.counts import TokenCounts
 from specsplit.sampling.kernels.filtering import bars

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import DTypeLike
 from torch import Tensor
 
-from specsplit.model.transfer import on_device
+from specsplit.model.tensors.transfer import on_device
 from specsplit.values import Sampling
 
 _FIRST_LOOK: Final = 128

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.model.transfer import on_device
+from specsplit.model.tensors.transfer import on_device
 from specsplit.splitmix import GOLDEN, MIX_1, MIX_2, draw
 
 _CPU_BLOCK: Final = 2**15

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from specsplit.model.transfer import on_device
+from specsplit.model.tensors.transfer import on_device
 from specsplit.sampling.counts import TokenCounts
 from specsplit.values import Sampling
 

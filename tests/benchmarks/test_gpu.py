@@ -33,8 +33,8 @@ from specsplit.records import StepCosts
 from specsplit.settings import DrafterSettings
 from specsplit.speculation import Draft
 from specsplit.values import DrafterKind, Plan
-from specsplit_drafter.service import load_proposer
-from specsplit_verifier.step import Reroot, SessionResult, StepResult
+from specsplit_drafter.edge.service import load_proposer
+from specsplit_verifier.records.step import Reroot, SessionResult, StepResult
 from tests.support.rounding import assert_same_sums
 
 MODELS = Path(__file__).parents[2] / "models" / "pocket"

@@ -21,7 +21,7 @@ from benchmarks.lab.trace import FORMAT, Header, Level, row, write
 from benchmarks.lab.trace import Trace as Recorded
 from benchmarks.lab.transport import Link, Wire
 from specsplit.values import PlanChanges
-from specsplit_verifier.step import SessionResult
+from specsplit_verifier.records.step import SessionResult
 
 TRACES = Path(__file__).resolve().parents[2] / "benchmarks" / "lab" / "traces"
 HEADER = Header("target", "draft", "standalone", by_depth=False)

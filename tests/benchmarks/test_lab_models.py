@@ -18,7 +18,7 @@ from benchmarks.lab.scenario import DrafterSpec, Policy, Scenario
 from benchmarks.lab.trace import Trace
 from benchmarks.lab.transport import Link
 from specsplit.values import DrafterKind, PlanChanges
-from specsplit_verifier.step import SessionResult
+from specsplit_verifier.records.step import SessionResult
 from tests.drafter.toys import Always
 
 POCKET = Path(__file__).resolve().parents[2] / "models" / "pocket"

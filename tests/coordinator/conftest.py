@@ -36,8 +36,8 @@ from specsplit.values import (
 )
 from specsplit.wire.verifier import decode_from_wire, decode_response
 from specsplit.wire.watching import Watched, watch_response
-from specsplit_coordinator.generation import Draws
-from specsplit_coordinator.service import Coordinator
+from specsplit_coordinator.edge.service import Coordinator
+from specsplit_coordinator.requests.generation import Draws
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 CONTEXT = 512

@@ -11,12 +11,12 @@ from specsplit.clock import ManualClock
 from specsplit.errors import Exhausted, InvalidRequest, Unavailable
 from specsplit.membership import GroupRank, Register
 from specsplit.values import ModelInfo, Vocabulary
-from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.fair_queue import Claim
-from specsplit_coordinator.lease import Lease
-from specsplit_coordinator.need import Need
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.seat import Seat
+from specsplit_coordinator.cluster.lease import Lease
+from specsplit_coordinator.cluster.need import Need
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.requests.admission import Admission
+from specsplit_coordinator.requests.fair_queue import Claim
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from specsplit.sessions import Finished, Tokens
 from specsplit.text.detokenizer import ByteDetokenizer
 from specsplit.text.stop import StopScanner
 from specsplit.values import FinishReason, NoDrafts, NoDraftsCause, SpeculationStatistics, Usage
-from specsplit_coordinator.answer import Answer
-from specsplit_coordinator.output import Output
+from specsplit_coordinator.requests.answer import Answer
+from specsplit_coordinator.requests.output import Output
 
 STEP = SpeculationStatistics(steps=1, drafted=2, accepted=1)
 texts = st.text(alphabet="abä€🙂", max_size=8)

@@ -23,8 +23,7 @@ from specsplit.values import (
     SpeculationReport,
     Vocabulary,
 )
-from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.balance import (
+from specsplit_coordinator.cluster.balance import (
     GUESS_STEPS,
     GUESSES,
     MOST_STEPS,
@@ -34,12 +33,13 @@ from specsplit_coordinator.balance import (
     Brought,
     score,
 )
-from specsplit_coordinator.group import Group
-from specsplit_coordinator.placement import EXPLORE_EVERY, NO_DRAFTER, DrafterPlacement
-from specsplit_coordinator.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.rosters import MARGIN, Rosters, reordered
-from specsplit_coordinator.seat import Seat, endpoint_of
+from specsplit_coordinator.cluster.placement import EXPLORE_EVERY, NO_DRAFTER, DrafterPlacement
+from specsplit_coordinator.cluster.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
+from specsplit_coordinator.cluster.rosters import MARGIN, Rosters, reordered
+from specsplit_coordinator.members.group import Group
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import Seat, endpoint_of
+from specsplit_coordinator.requests.admission import Admission
 
 HERE = Vocabulary(50, "aa")
 STANDALONE, NGRAM = DrafterKind.STANDALONE, DrafterKind.NGRAM

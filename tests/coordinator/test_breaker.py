@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specsplit.clock import ManualClock
-from specsplit_coordinator.breaker import FIRST_COOL_DOWN_S, LAST_COOL_DOWN_S, Breaker
+from specsplit_coordinator.members.breaker import FIRST_COOL_DOWN_S, LAST_COOL_DOWN_S, Breaker
 
 
 @pytest.fixture

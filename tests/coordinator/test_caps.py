@@ -15,7 +15,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.membership import PlanTold
 from specsplit.settings import CoordinatorSettings
 from specsplit.values import PlanChanges
-from specsplit_coordinator.caps import Caps, tell_small_queue
+from specsplit_coordinator.requests.caps import Caps, tell_small_queue
 
 from .conftest import CONTEXT
 

@@ -8,10 +8,10 @@ from specsplit.clock import ManualClock
 from specsplit.errors import Unavailable
 from specsplit.membership import GroupRank, Register, WaveReport
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Vocabulary
-from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.placement import choose_drafter
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.seat import Seat
+from specsplit_coordinator.cluster.placement import choose_drafter
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.requests.admission import Admission
 
 TARGET = Vocabulary(50, "aa")
 KIND = DrafterKind.MULTI_LAYER_EAGLE

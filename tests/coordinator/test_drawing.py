@@ -7,11 +7,11 @@ import asyncio
 from specsplit.clock import ManualClock
 from specsplit.membership import Register
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Vocabulary
-from specsplit_coordinator.balance import Balance
-from specsplit_coordinator.drawing import Drawing
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.rosters import Rosters
-from specsplit_coordinator.seat import Seat
+from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.drawing import Drawing
+from specsplit_coordinator.cluster.rosters import Rosters
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import Seat
 
 HERE = Vocabulary(50, "aa")
 SCORE_S = 100.0

@@ -16,9 +16,9 @@ from specsplit.errors import Unavailable
 from specsplit.rpc.edge import Edge
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
-from specsplit_verifier.service import load_target
-from specsplit_verifier.servicer import VerifierServicer
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.edge.servicer import VerifierServicer
+from specsplit_verifier.edge.verifier import Verifier
 
 from .conftest import POCKET
 

@@ -27,7 +27,7 @@ from specsplit.values import (
     ModelInfo,
     SpeculationStatistics,
 )
-from specsplit_coordinator import run
+from specsplit_coordinator.requests import run
 from tests.support.garbage import garbling
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ async def test_a_session_whose_kind_of_drafter_is_gone_goes_on_without_and_that_
     await cluster.add_drafter(DrafterKind.NGRAM, "d1")
     await cluster.add_verifier(breaks_off, "a", max_sessions=64)
     await cluster.add_verifier(say((6,)), "b", max_sessions=1)
-    with caplog.at_level("WARNING", "specsplit_coordinator.run"):
+    with caplog.at_level("WARNING", "specsplit_coordinator.requests.run"):
         result = await cluster.client.generate("x", drafter="ngram")
     assert (result.tokens, result.done.drafter) == ((5, 6), "")
     assert "a session goes on without the drafter that was asked for" in caplog.messages

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_coordinator.fair_queue import Claim, FairQueue
+from specsplit_coordinator.requests.fair_queue import Claim, FairQueue
 
 CLIENTS = ("flood", "a", "b")
 claims = st.builds(Claim, st.sampled_from(CLIENTS), st.integers(0, 2))

@@ -24,8 +24,8 @@ from specsplit.rpc import dial
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
 from specsplit.values import DrafterKind, FinishReason, PlanChanges, SpeculationStatistics, Usage
-from specsplit_coordinator import generation
-from specsplit_coordinator.seat import KIND_ORDER
+from specsplit_coordinator.members.seat import KIND_ORDER
+from specsplit_coordinator.requests import generation
 
 if TYPE_CHECKING:
     from .conftest import Cluster, Script, StartCluster

@@ -29,10 +29,10 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit.wire.verifier import decode_response
-from specsplit_coordinator.dialler import Dialler
-from specsplit_coordinator.lines import Lines
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.seat import Seat
+from specsplit_coordinator.members.dialler import Dialler
+from specsplit_coordinator.members.lines import Lines
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import Seat
 from tests.support.certificates import Authority, Certificate
 
 HERE = Vocabulary(50)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from specsplit.errors import Incompatible, InvalidRequest
 from specsplit.membership import PlanOrder, PlanTold, Register, Registered, Roster, TracingOrder, TracingTold
 from specsplit.values import Adaptive, Control, Plan, PlanChanges, TraceChanges, TraceScope
-from specsplit_coordinator.order_log import NOT_ASKED
-from specsplit_coordinator.orders import Orders
+from specsplit_coordinator.members.order_log import NOT_ASKED
+from specsplit_coordinator.members.orders import Orders
 
 from .conftest import Cluster
 from .test_join import NGRAM, Member, verifier

@@ -11,12 +11,18 @@ from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import Heartbeat, Register
 from specsplit.prefix import first_marks
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Plan, SpeculationReport, Vocabulary
-from specsplit_coordinator.balance import Balance
-from specsplit_coordinator.breaker import FIRST_COOL_DOWN_S, Breaker
-from specsplit_coordinator.need import Need
-from specsplit_coordinator.placement import better_verifier, choose_drafter, choose_verifier, has_other, pages_known
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.seat import Seat
+from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.need import Need
+from specsplit_coordinator.cluster.placement import (
+    better_verifier,
+    choose_drafter,
+    choose_verifier,
+    has_other,
+    pages_known,
+)
+from specsplit_coordinator.members.breaker import FIRST_COOL_DOWN_S, Breaker
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import Seat
 
 TARGET = Vocabulary(50, "aa")
 

@@ -20,8 +20,8 @@ from specsplit.identity import CallerRole
 from specsplit.observe.metric_table import CLIENT_REQUESTS, CLIENT_TOKENS
 from specsplit.rpc import dial
 from specsplit.settings import TransportSettings
-from specsplit_coordinator.fair_queue import Claim
-from specsplit_coordinator.quotas import Quota, Quotas
+from specsplit_coordinator.requests.fair_queue import Claim
+from specsplit_coordinator.requests.quotas import Quota, Quotas
 from tests.support.effort import Effort
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import GroupRank, Heartbeat, Register, WaveReport
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
-from specsplit_coordinator.balance import Balance
-from specsplit_coordinator.group import FIRST_PATIENCE, Group
-from specsplit_coordinator.groups import PATIENCE
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.rosters import Rosters
-from specsplit_coordinator.seat import KIND_ORDER, Seat
+from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.rosters import Rosters
+from specsplit_coordinator.members.group import FIRST_PATIENCE, Group
+from specsplit_coordinator.members.groups import PATIENCE
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import KIND_ORDER, Seat
 
 HERE = Vocabulary(50, "aa")
 

@@ -18,9 +18,16 @@ from specsplit.observe import Tracing
 from specsplit.requests import Done, GenerateRequest, TextPrompt
 from specsplit.sessions import Finished, Tokens
 from specsplit.values import FinishReason, ModelInfo, SpeculationStatistics, TraceScope, Usage, Vocabulary
-from specsplit_coordinator.breaker import Breaker
-from specsplit_coordinator.request_log import ENDED_KEPT, QUEUED, REFUSED_KEPT, LoggedRequest, RequestLog, Totals
-from specsplit_coordinator.seat import Seat
+from specsplit_coordinator.members.breaker import Breaker
+from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.requests.request_log import (
+    ENDED_KEPT,
+    QUEUED,
+    REFUSED_KEPT,
+    LoggedRequest,
+    RequestLog,
+    Totals,
+)
 
 ASKED = GenerateRequest(TextPrompt("x"), "mine")
 USAGE = Usage(1, 6)

@@ -16,16 +16,16 @@ from specsplit.observe import TraceContext, Tracing
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import Load, ModelInfo, SpeculationStatistics, TraceScope
-from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.balance import Balance
-from specsplit_coordinator.caps import Caps
-from specsplit_coordinator.generation import Draws, Generator
-from specsplit_coordinator.placement import DrafterPlacement
-from specsplit_coordinator.quotas import Quota, Quotas
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.request_log import RequestLog
-from specsplit_coordinator.run import ClusterAccess
-from specsplit_coordinator.seat import Seat
+from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.placement import DrafterPlacement
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.requests.admission import Admission
+from specsplit_coordinator.requests.caps import Caps
+from specsplit_coordinator.requests.generation import Draws, Generator
+from specsplit_coordinator.requests.quotas import Quota, Quotas
+from specsplit_coordinator.requests.request_log import RequestLog
+from specsplit_coordinator.requests.run import ClusterAccess
 
 from .conftest import POCKET
 

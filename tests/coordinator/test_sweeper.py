@@ -9,11 +9,11 @@ import pytest
 from specsplit.clock import SystemClock
 from specsplit.membership import Register
 from specsplit.values import DrafterInfo, DrafterKind, Vocabulary
-from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.balance import Balance
-from specsplit_coordinator.rebalancer import Rebalancer
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.sweeper import Sweeper
+from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.rebalancer import Rebalancer
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.requests.admission import Admission
+from specsplit_coordinator.requests.sweeper import Sweeper
 
 LOST_AFTER_S = 0.01
 

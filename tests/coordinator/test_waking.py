@@ -15,10 +15,10 @@ from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.place import Place
 from specsplit.rpc import Service
 from specsplit.settings import VerifierSettings
-from specsplit_verifier import service as verifier_service
-from specsplit_verifier.service import load_target
-from specsplit_verifier.target_runner import TargetRunner
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge import service as verifier_service
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.target.runner import TargetRunner
 from tests.support.meshes import ThreadMesh, mesh_of
 from tests.support.toys import alphabet_target
 

@@ -18,12 +18,12 @@ from specsplit.settings import TransportSettings
 from specsplit.speculation import Commit, Draft, Grow, Mirror
 from specsplit.values import Plan, SpeculationStatistics, TraceScope
 from specsplit.wire.watching import Watched, watch_event, watch_response
-from specsplit_coordinator.dialler import Dialler
+from specsplit_coordinator.members.dialler import Dialler
 from specsplit_coordinator.page import watching
 from specsplit_coordinator.page.watching import NODES_SHOWN, Snapshot, Speculation, watch
-from specsplit_coordinator.request_log import RUNNING
-from specsplit_verifier.step import Reroot, SessionResult, TreeView
-from specsplit_verifier.watching import watched_step
+from specsplit_coordinator.requests.request_log import RUNNING
+from specsplit_verifier.records.step import Reroot, SessionResult, TreeView
+from specsplit_verifier.report.watching import watched_step
 from tests.speculation.test_interleavings import MAX_NODES, VOCAB, Wire
 from tests.support.trees import Seen
 from tests.wire.test_watching import steps

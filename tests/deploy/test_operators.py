@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from specsplit.settings import CoordinatorSettings
-from specsplit_coordinator.service import Coordinator
+from specsplit_coordinator.edge.service import Coordinator
 from tests.cli.test_commands import run
 from tests.deploy.test_compose import COMPOSE, load
 from tests.deploy.test_kubernetes import BASE, WORKLOADS, container, of_kind, ports

@@ -11,11 +11,11 @@ import numpy as np
 
 from specsplit.tree import Ints, Scores, as_sent
 from specsplit.values import Sampling
-from specsplit_drafter.calibration import DistanceCalibration
-from specsplit_drafter.heads import HeadModel
-from specsplit_drafter.model_proposer import ModelProposer
-from specsplit_drafter.proposer import Children, Frontier, Level, Scoring
-from specsplit_drafter.standalone import StandaloneModel
+from specsplit_drafter.drafts.calibration import DistanceCalibration
+from specsplit_drafter.drafts.proposer import Children, Frontier, Level, Scoring
+from specsplit_drafter.kinds.heads import HeadModel
+from specsplit_drafter.kinds.model_proposer import ModelProposer
+from specsplit_drafter.kinds.standalone import StandaloneModel
 from tests.drafter.head_toys import VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import Handled, tiny_lm
 from tests.support.rounding import APART, assert_same_log_probabilities, spacing

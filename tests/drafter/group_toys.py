@@ -7,13 +7,13 @@ from collections.abc import Callable
 from transformers import LlamaForCausalLM
 
 from specsplit.model import CausalLM
-from specsplit.model.attention import NAME
-from specsplit.model.sharded import TensorMesh
-from specsplit.model.shards import shard_mlps
+from specsplit.model.attention.interface import NAME
+from specsplit.model.layers.sharded import TensorMesh
+from specsplit.model.layers.shards import shard_mlps
 from specsplit.values import ModelInfo
-from specsplit_drafter.draft_model import DraftModel
-from specsplit_drafter.heads import HeadModel
-from specsplit_drafter.standalone import StandaloneModel
+from specsplit_drafter.drafts.draft_model import DraftModel
+from specsplit_drafter.kinds.heads import HeadModel
+from specsplit_drafter.kinds.standalone import StandaloneModel
 from tests.drafter.head_toys import VOCABULARY, head_of
 from tests.drafter.toys import plain_model, tiny_config
 

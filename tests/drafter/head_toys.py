@@ -14,13 +14,13 @@ from torch import Tensor
 from transformers import LlamaConfig, MixtralConfig, Qwen3MoeConfig
 
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, Features
-from specsplit.model.attention import NAME
-from specsplit.model.feature_codec import encode
+from specsplit.model.attention.interface import NAME
 from specsplit.model.heads import Eagle3Head, EagleHead, Head, MtpHead, TargetEnds
+from specsplit.model.tensors.feature_codec import encode
 from specsplit.tree import TokenTree
 from specsplit.values import Plan, Sampling, Vocabulary
-from specsplit_drafter.proposer import SessionKey
-from specsplit_drafter.session_table import SessionTable
+from specsplit_drafter.drafts.proposer import SessionKey
+from specsplit_drafter.engine.session_table import SessionTable
 from tests.drafter.toys import Verifier, plain_model, tiny_config
 from tests.support.trees import Seen
 

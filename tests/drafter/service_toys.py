@@ -16,7 +16,7 @@ from specsplit.speculation import Grow
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
 from specsplit.values import DrafterKind
 from specsplit.wire import drafter as wire
-from specsplit_drafter.service import service_of
+from specsplit_drafter.edge.service import service_of
 
 NGRAM = DrafterSettings(kind=DrafterKind.NGRAM)
 WAIT_S = 20.0

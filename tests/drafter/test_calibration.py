@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.tree import as_sent
-from specsplit_drafter.calibration import DISTANCES, Calibrations, DistanceCalibration
-from specsplit_drafter.device_edges import edges_of
+from specsplit_drafter.descent.device_edges import edges_of
+from specsplit_drafter.drafts.calibration import DISTANCES, Calibrations, DistanceCalibration
 
 LOG_PROBABILITIES = st.lists(st.floats(-40, 0), min_size=1, max_size=20)
 

@@ -7,9 +7,9 @@ import weakref
 import numpy as np
 
 from specsplit.tree import ROOT, TokenTree
-from specsplit_drafter.calibration import DistanceCalibration
-from specsplit_drafter.candidates import CandidatePool
-from specsplit_drafter.proposer import Children, Level
+from specsplit_drafter.drafts.calibration import DistanceCalibration
+from specsplit_drafter.drafts.proposer import Children, Level
+from specsplit_drafter.growth.candidates import CandidatePool
 
 
 def test_of_an_expansion_of_several_levels_each_node_keeps_its_own_children_and_nothing_of_what_came_with_them() -> (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.records import Eager, GraphStatistics
-from specsplit_drafter.cost import MOST_AT_ONCE, CostLine, Expansions, best_width, expansions_at_once
+from specsplit_drafter.growth.cost import MOST_AT_ONCE, CostLine, Expansions, best_width, expansions_at_once
 
 survivals = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=40).map(lambda each: np.array(sorted(each)[::-1]))
 lines = st.builds(CostLine, st.floats(1e-5, 0.1), st.floats(1e-7, 0.01))

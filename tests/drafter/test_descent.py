@@ -12,11 +12,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specsplit.values import Sampling
-from specsplit_drafter.descent import Descent, Drawn
-from specsplit_drafter.draft_model import DraftModel
-from specsplit_drafter.proposer import Children
-from specsplit_drafter.ranking import Ranking
-from specsplit_drafter.token_map import CONTEXT_RESERVE
+from specsplit_drafter.descent.descent import Descent, Drawn
+from specsplit_drafter.descent.ranking import Ranking
+from specsplit_drafter.drafts.draft_model import DraftModel
+from specsplit_drafter.drafts.proposer import Children
+from specsplit_drafter.drafts.token_map import CONTEXT_RESERVE
 from tests.drafter.descents import PROMPTS, Twin, check, proposer_of
 
 RECURRENT = ["standalone", "eagle", "eagle3", "nextn"]

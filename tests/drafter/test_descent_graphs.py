@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from specsplit.records import Eager
 from specsplit.values import Sampling
-from specsplit_drafter.descent_graphs import fitting
-from specsplit_drafter.graph_table import GraphTable
+from specsplit_drafter.descent.graph_table import GraphTable
+from specsplit_drafter.descent.graphs import fitting
 from tests.drafter.head_toys import head_of
 from tests.drafter.test_heads import SAMPLED, Checked, run
 from tests.support.graphs import FailingCapturer, RecordingCapturer
@@ -74,7 +74,7 @@ def captured(table: GraphTable[str], shape: str) -> list[object]:
 
 
 def test_full_tables_draw_eagerly_what_the_reference_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specsplit_drafter.descent_graphs.GraphTable", lambda: GraphTable[object](most_graphs=1))
+    monkeypatch.setattr("specsplit_drafter.descent.graphs.GraphTable", lambda: GraphTable[object](most_graphs=1))
     proposer, capturer = Checked("eagle"), RecordingCapturer()
     proposer.capture_descents(capturer)
     run(proposer, head_of("eagle"), levels=3)

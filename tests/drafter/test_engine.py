@@ -15,12 +15,12 @@ from specsplit.draft_events import Close, FeaturesRead
 from specsplit.rpc import dial, wait_until_serving
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan
-from specsplit_drafter.engine import Engine
-from specsplit_drafter.heads import HeadModel
-from specsplit_drafter.model_proposer import ModelProposer
-from specsplit_drafter.proposer import Children, Frontier, Proposer
-from specsplit_drafter.record import Cycle
-from specsplit_drafter.session_table import Answer, Outgoing
+from specsplit_drafter.drafts.proposer import Children, Frontier, Proposer
+from specsplit_drafter.drafts.record import Cycle
+from specsplit_drafter.engine.engine import Engine
+from specsplit_drafter.engine.session_table import Answer, Outgoing
+from specsplit_drafter.kinds.heads import HeadModel
+from specsplit_drafter.kinds.model_proposer import ModelProposer
 from tests.drafter.head_toys import VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import TableProposer, open_event, table_of
 
@@ -138,7 +138,7 @@ def test_an_engine_that_fails_says_so() -> None:
 PROGRAM = """
 import sys
 from specsplit.settings import DrafterSettings
-from specsplit_drafter.service import main
+from specsplit_drafter.edge.service import main
 code = main(DrafterSettings(kind="ngram"))
 assert not {"torch", "opentelemetry"} & sys.modules.keys()
 sys.exit(code)

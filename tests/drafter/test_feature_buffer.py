@@ -8,8 +8,8 @@ from torch import Tensor
 
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureFormat, FeatureLayout, Features
-from specsplit.model.feature_codec import encode
-from specsplit_drafter.feature_buffer import FeatureBuffer
+from specsplit.model.tensors.feature_codec import encode
+from specsplit_drafter.drafts.feature_buffer import FeatureBuffer
 
 
 def sent(rows: Tensor, layout: FeatureLayout) -> Features:

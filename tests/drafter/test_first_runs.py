@@ -12,10 +12,10 @@ from specsplit.clock import ManualClock
 from specsplit.first_runs import FirstRuns
 from specsplit.records import Eager, GraphStatistics
 from specsplit.speculation import Grow
-from specsplit_drafter.engine import Engine
-from specsplit_drafter.proposer import Children, Frontier
-from specsplit_drafter.record import Cycle
-from specsplit_drafter.session_table import Outgoing
+from specsplit_drafter.drafts.proposer import Children, Frontier
+from specsplit_drafter.drafts.record import Cycle
+from specsplit_drafter.engine.engine import Engine
+from specsplit_drafter.engine.session_table import Outgoing
 from tests.drafter.toys import TableProposer, open_event, table_of
 
 COLD_S, WARM_S = 1.0, 0.001

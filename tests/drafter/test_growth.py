@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from specsplit.speculation import Commit, Grow, Mirror, Original
 from specsplit.tree import ROOT
 from specsplit.values import Plan
-from specsplit_drafter.calibration import DistanceCalibration
-from specsplit_drafter.cost import CostLine
-from specsplit_drafter.growth import Growth, choose
-from specsplit_drafter.proposer import UNBOUNDED, Children
-from specsplit_drafter.worth import Worth
+from specsplit_drafter.drafts.calibration import DistanceCalibration
+from specsplit_drafter.drafts.proposer import UNBOUNDED, Children
+from specsplit_drafter.growth.cost import CostLine
+from specsplit_drafter.growth.growth import Growth, choose
+from specsplit_drafter.growth.worth import Worth
 from tests.drafter.toys import children, children_of, price_s
 from tests.support.ticking import TickingClock
 from tests.support.trees import NewNode, Node, Seen, grow_nodes

@@ -13,18 +13,18 @@ from specsplit.draft_events import Close, FeaturesRead
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.model import OutOfPages
-from specsplit.model.feature_codec import encode
 from specsplit.model.graphs import Buckets
 from specsplit.model.heads import Head
+from specsplit.model.tensors.feature_codec import encode
 from specsplit.records import Eager
 from specsplit.speculation import Commit, Grow
 from specsplit.tree import Ints, Scores, TokenTree
 from specsplit.values import Plan, Sampling
-from specsplit_drafter.heads import HeadModel
-from specsplit_drafter.model_proposer import CONTEXT_BUDGET, ModelProposer
-from specsplit_drafter.ngram import NgramProposer
-from specsplit_drafter.proposer import Advance, Children, Expanded, Frontier, Level, SessionKey
-from specsplit_drafter.session_table import Answer, SessionTable
+from specsplit_drafter.drafts.proposer import Advance, Children, Expanded, Frontier, Level, SessionKey
+from specsplit_drafter.engine.session_table import Answer, SessionTable
+from specsplit_drafter.kinds.heads import HeadModel
+from specsplit_drafter.kinds.model_proposer import CONTEXT_BUDGET, ModelProposer
+from specsplit_drafter.kinds.ngram import NgramProposer
 from tests.drafter.head_toys import (
     HEADS,
     VOCABULARY,

@@ -15,12 +15,12 @@ from specsplit.model.heads import Head
 from specsplit.rpc import code_of
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Sampling
-from specsplit_drafter.heads import HeadModel
-from specsplit_drafter.isolation import MOST_FAULTS
-from specsplit_drafter.model_proposer import ModelProposer
-from specsplit_drafter.proposer import Children, Frontier, Proposer
-from specsplit_drafter.session_table import Answer, SessionTable
-from specsplit_drafter.standalone import StandaloneModel
+from specsplit_drafter.drafts.proposer import Children, Frontier, Proposer
+from specsplit_drafter.engine.session_table import Answer, SessionTable
+from specsplit_drafter.kinds.heads import HeadModel
+from specsplit_drafter.kinds.isolation import MOST_FAULTS
+from specsplit_drafter.kinds.model_proposer import ModelProposer
+from specsplit_drafter.kinds.standalone import StandaloneModel
 from tests.drafter.head_toys import HEADS, VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import TableProposer, open_event, table_of, tiny_lm
 from tests.support.rounding import assert_same_log_probabilities

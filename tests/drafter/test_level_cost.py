@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_drafter.level_cost import CHEAPER, FIRST_TRIED, TRIED_EVERY, LevelCost
+from specsplit_drafter.growth.level_cost import CHEAPER, FIRST_TRIED, TRIED_EVERY, LevelCost
 
 
 def learnt(level_s: float, brought: int = 2) -> LevelCost:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_drafter.ngram import NgramProposer, rank
-from specsplit_drafter.proposer import Children
-from specsplit_drafter.suffix import LONGEST, Context, SuffixIndex
+from specsplit_drafter.drafts.proposer import Children
+from specsplit_drafter.kinds.ngram import NgramProposer, rank
+from specsplit_drafter.kinds.suffix import LONGEST, Context, SuffixIndex
 from tests.drafter.toys import Handled
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)

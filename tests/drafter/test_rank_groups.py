@@ -21,12 +21,12 @@ from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.wave import PARK_AFTER
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan
-from specsplit_coordinator.group import Group
-from specsplit_drafter.engine import Engine
-from specsplit_drafter.model_proposer import ModelProposer
-from specsplit_drafter.record import Cycle
-from specsplit_drafter.session_table import Outgoing
-from specsplit_drafter.turns import Turns
+from specsplit_coordinator.members.group import Group
+from specsplit_drafter.drafts.record import Cycle
+from specsplit_drafter.drafts.turns import Turns
+from specsplit_drafter.engine.engine import Engine
+from specsplit_drafter.engine.session_table import Outgoing
+from specsplit_drafter.kinds.model_proposer import ModelProposer
 from tests.drafter.group_toys import model_of
 from tests.drafter.head_toys import VOCABULARY
 from tests.drafter.toys import open_event, table_of

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from specsplit.clock import SystemClock
 from specsplit.features import FeatureFormat, FeatureLayout, Features
-from specsplit.model.feature_codec import encode
+from specsplit.model.tensors.feature_codec import encode
 from specsplit.settings import DrafterSettings
 from specsplit.values import DrafterKind, Sampling
-from specsplit_drafter.heads import HeadModel
-from specsplit_drafter.model_proposer import ModelProposer
-from specsplit_drafter.proposer import Children, Proposer
-from specsplit_drafter.service import load_proposer
+from specsplit_drafter.drafts.proposer import Children, Proposer
+from specsplit_drafter.edge.service import load_proposer
+from specsplit_drafter.kinds.heads import HeadModel
+from specsplit_drafter.kinds.model_proposer import ModelProposer
 from tests.drafter.head_toys import HEADS, head_of, layout_of
 from tests.drafter.toys import Handled
 from tests.support.rounding import APART, assert_same_log_probabilities, spacing

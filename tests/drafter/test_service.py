@@ -24,7 +24,7 @@ from specsplit.v1 import common_pb2, drafter_pb2, drafter_pb2_grpc
 from specsplit.values import DrafterKind, Plan, Sampling, Vocabulary
 from specsplit.wire import drafter as wire
 from specsplit.wire.limits import MAX_EVENTS
-from specsplit_drafter.service import load_table, service_of, telling
+from specsplit_drafter.edge.service import load_table, service_of, telling
 from tests.drafter.head_toys import VOCABULARY, ends, event_of, layout_of, saveable
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter, until
 from tests.drafter.toys import open_event, plain_model, tiny_config

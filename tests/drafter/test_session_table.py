@@ -9,8 +9,8 @@ from specsplit.draft_events import Close
 from specsplit.errors import Exhausted, IllegalEvent, Incompatible, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Vocabulary
-from specsplit_drafter.ngram import NgramProposer
-from specsplit_drafter.session_table import SessionEvent, SessionTable
+from specsplit_drafter.engine.session_table import SessionEvent, SessionTable
+from specsplit_drafter.kinds.ngram import NgramProposer
 from tests.drafter.toys import (
     CAT,
     IN,

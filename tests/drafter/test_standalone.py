@@ -14,9 +14,9 @@ from specsplit.model import OutOfPages
 from specsplit.speculation import Grow
 from specsplit.tree import Ints, TokenTree
 from specsplit.values import Plan, Sampling, Vocabulary
-from specsplit_drafter.model_proposer import ModelProposer
-from specsplit_drafter.proposer import Advance, Children, Expanded, Frontier, Level, SessionKey
-from specsplit_drafter.standalone import StandaloneModel
+from specsplit_drafter.drafts.proposer import Advance, Children, Expanded, Frontier, Level, SessionKey
+from specsplit_drafter.kinds.model_proposer import ModelProposer
+from specsplit_drafter.kinds.standalone import StandaloneModel
 from tests.drafter.toys import (
     Distribution,
     Handled,
@@ -217,7 +217,7 @@ def test_the_device_is_waited_for_also_where_a_prompt_is_read_and_nothing_is_wan
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits = list[torch.device]()
-    monkeypatch.setattr("specsplit_drafter.model_proposer.wait_for", waits.append)
+    monkeypatch.setattr("specsplit_drafter.kinds.model_proposer.wait_for", waits.append)
     session = Handled(ModelProposer(StandaloneModel(tiny_lm()), CHILDREN, context_budget=4), list(range(1, 11)))
     assert [session.expand() is None for _ in range(3)] == [True, True, False]
     assert len(waits) == 2, "the third one ends with a copy to the host"

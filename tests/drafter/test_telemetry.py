@@ -24,11 +24,11 @@ from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.speculation import Commit, Grow
 from specsplit.v1 import cluster_pb2_grpc
 from specsplit.values import DrafterKind, Plan, TraceChanges
-from specsplit_drafter.engine import Engine
-from specsplit_drafter.proposer import Children, Frontier
-from specsplit_drafter.record import Cycle
-from specsplit_drafter.rounds import Rounds
-from specsplit_drafter.session_table import Outgoing
+from specsplit_drafter.drafts.proposer import Children, Frontier
+from specsplit_drafter.drafts.record import Cycle
+from specsplit_drafter.engine.engine import Engine
+from specsplit_drafter.engine.rounds import Rounds
+from specsplit_drafter.engine.session_table import Outgoing
 from tests.drafter.head_toys import VOCABULARY, event_of, layout_of, saveable
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter
 from tests.drafter.toys import TableProposer, open_event, plain_model, table_of, tiny_config

@@ -17,12 +17,12 @@ from specsplit.model import Row, RowPages
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.settings import DrafterSettings
 from specsplit.values import DrafterKind, Plan, Sampling
-from specsplit_drafter.draft_model import DraftModel, ExpansionInput
-from specsplit_drafter.model_proposer import ModelProposer
-from specsplit_drafter.proposer import Children, Expanded, Frontier
-from specsplit_drafter.service import load_proposer
-from specsplit_drafter.session_table import SessionTable
-from specsplit_drafter.turns import Turns
+from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
+from specsplit_drafter.drafts.proposer import Children, Expanded, Frontier
+from specsplit_drafter.drafts.turns import Turns
+from specsplit_drafter.edge.service import load_proposer
+from specsplit_drafter.engine.session_table import SessionTable
+from specsplit_drafter.kinds.model_proposer import ModelProposer
 from tests.drafter.group_toys import model_of
 from tests.drafter.head_toys import EXPERTS, HEADS, VOCABULARY, HeadVerifier, head_of
 from tests.drafter.toys import Verifier, deliver, run_until_all_rest, table_of

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.speculation import Grow
-from specsplit_drafter.unsent import APART, FREELY, UnsentGrows
+from specsplit_drafter.growth.unsent import APART, FREELY, UnsentGrows
 
 WINDOW_S = 0.015
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_drafter.acknowledgements import Acknowledgements
-from specsplit_drafter.worth import ACCEPT_LENGTH, HIGHEST_FLOOR, STEP_S, Worth
+from specsplit_drafter.growth.acknowledgements import Acknowledgements
+from specsplit_drafter.growth.worth import ACCEPT_LENGTH, HIGHEST_FLOOR, STEP_S, Worth
 
 
 def after_commits(worth: Worth, tokens: int, count: int = 200) -> Worth:

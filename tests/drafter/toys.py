@@ -13,12 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specsplit.draft_events import Close, FeaturesRead, Open
 from specsplit.features import FeatureLayout
 from specsplit.model import CausalLM
-from specsplit.model.attention import NAME
+from specsplit.model.attention.interface import NAME
 from specsplit.speculation import Commit, Grow, Mirror, Original
 from specsplit.tree import ROOT, TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Plan, Sampling, Vocabulary
-from specsplit_drafter.level_cost import LevelCost
-from specsplit_drafter.proposer import (
+from specsplit_drafter.drafts.proposer import (
     Advance,
     Children,
     Expanded,
@@ -28,8 +27,9 @@ from specsplit_drafter.proposer import (
     ProposerPages,
     SessionKey,
 )
-from specsplit_drafter.session_table import SessionTable, TableLimits
-from specsplit_drafter.worth import ACCEPT_LENGTH, STEP_S
+from specsplit_drafter.engine.session_table import SessionTable, TableLimits
+from specsplit_drafter.growth.level_cost import LevelCost
+from specsplit_drafter.growth.worth import ACCEPT_LENGTH, STEP_S
 from tests.support.ticking import TickingClock
 from tests.support.trees import NewNode, grow_nodes
 

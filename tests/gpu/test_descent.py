@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specsplit_drafter.descent import Descent, Drawn
-from specsplit_drafter.draft_model import DraftModel
+from specsplit_drafter.descent.descent import Descent, Drawn
+from specsplit_drafter.drafts.draft_model import DraftModel
 from tests.drafter.descents import Twin, check, proposer_of
 from tests.drafter.head_toys import VOCABULARY
 from tests.drafter.test_descent import MIXES, RECURRENT

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit.model import PagePool, PageTable, Row
-from specsplit.model.backends import choose_backend
-from specsplit.model.flashinfer_attention import FlashInferAttention, obstacle
-from specsplit.model.flashinfer_plan import WHOLE_MASK
-from specsplit.model.torch_attention import TorchAttention
+from specsplit.model.attention.backends import choose_backend
+from specsplit.model.attention.flashinfer.attention import FlashInferAttention, obstacle
+from specsplit.model.attention.flashinfer.plan import WHOLE_MASK
+from specsplit.model.attention.torch_attention import TorchAttention
 from tests.model.ragged import Ragged, ragged
 
 GPU = torch.device("cuda", 0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specsplit.model import CausalLM, PageTable, Row
-from specsplit.model.flashinfer_attention import obstacle
+from specsplit.model.attention.flashinfer.attention import obstacle
 from specsplit.model.graphs import Buckets, CudaCapturer, Results
 from tests.model.ragged import ragged
 from tests.support.graphs import ALL_LAYERS, LAYERS, asking, is_as_eager

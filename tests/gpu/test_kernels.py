@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, CostCurve, Paced, PageTable
-from specsplit.model.parcel import Parcel
-from specsplit.model.transfer import to_host
+from specsplit.model.tensors.parcel import Parcel
+from specsplit.model.tensors.transfer import to_host
 from specsplit.values import Sampling
-from specsplit_verifier.acceptor import HostAcceptor, acceptor_for
-from specsplit_verifier.device_acceptor import DeviceAcceptor
-from specsplit_verifier.extraction import Extractor
-from specsplit_verifier.step import StepInput
-from specsplit_verifier.target_runner import TargetRunner
+from specsplit_verifier.records.step import StepInput
+from specsplit_verifier.target.acceptor import HostAcceptor, acceptor_for
+from specsplit_verifier.target.device_acceptor import DeviceAcceptor
+from specsplit_verifier.target.extraction import Extractor
+from specsplit_verifier.target.runner import TargetRunner
 from tests.support.kernels import (
     DTYPES,
     GPU,

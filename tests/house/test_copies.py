@@ -1,4 +1,4 @@
-"""What a step copies to the device can be counted, since it goes through `specsplit/model/transfer.py`."""
+"""What a step copies to the device can be counted, since it goes through `specsplit/model/tensors/transfer.py`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("specsplit/model", "specsplit/sampling", "drafter/specsplit_drafter", "verifier/specsplit_verifier")
 OTHERS = {
-    "specsplit/model/transfer.py": "the place for it",
-    "specsplit/model/load.py": "at load",
+    "specsplit/model/tensors/transfer.py": "the place for it",
+    "specsplit/model/lm/load.py": "at load",
     "specsplit/model/heads/load.py": "at load",
     "specsplit/model/heads/target.py": "at load",
-    "specsplit/model/probe.py": "at load",
-    "verifier/specsplit_verifier/extraction.py": "a drafter's projection, once",
-    "specsplit/model/feature_codec.py": "features that came to a drafter, in no step",
+    "specsplit/model/lm/probe.py": "at load",
+    "verifier/specsplit_verifier/target/extraction.py": "a drafter's projection, once",
+    "specsplit/model/tensors/feature_codec.py": "features that came to a drafter, in no step",
     "specsplit/sampling/counts.py": "empty tensors, once",
 }
 """Modules that copy in another way, and when they do."""
@@ -39,5 +39,5 @@ def found() -> Iterator[str]:
 
 
 def test_nothing_is_copied_to_the_device_in_a_step_but_by_what_is_counted() -> None:
-    assert set(found()) - OTHERS.keys() == set(), "use on_device of specsplit/model/transfer.py"
+    assert set(found()) - OTHERS.keys() == set(), "use on_device of specsplit/model/tensors/transfer.py"
     assert OTHERS.keys() - set(found()) == set(), "gone"

@@ -84,7 +84,7 @@ def test_the_base_install_brings_no_torch(bare: Path) -> None:
 
 
 def test_the_base_install_imports_without_a_warning(bare: Path) -> None:
-    code = "import specsplit.client, specsplit.cli, specsplit_coordinator.service"
+    code = "import specsplit.client, specsplit.cli, specsplit_coordinator.edge.service"
     subprocess.run([bare / "python", "-W", "error", "-c", code], check=True, cwd=bare)
 
 

@@ -15,8 +15,8 @@ import torch
 from specsplit.errors import RankLost
 from specsplit.model import CausalLM, PageTable, Row
 from specsplit.model.graphs import Buckets
-from specsplit.model.split_lm import SplitLM, follow
-from specsplit.model.tensor_group import TensorGroup
+from specsplit.model.lm.split_lm import SplitLM, follow
+from specsplit.model.ranks.tensor_group import TensorGroup
 from specsplit.ranks.demand import EAGER, Demand, of_all
 from tests.model.sharded_work import PARENTS
 from tests.model.split_work import KEPT, LAYERS, part_of

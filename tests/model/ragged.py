@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specsplit.model import Geometry, KVCache, PagePool, PageTable, Row, ancestor_mask
-from specsplit.model.input_batch import InputBatch
+from specsplit.model.pages.input_batch import InputBatch
 
 
 @dataclass(frozen=True)

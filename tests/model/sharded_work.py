@@ -16,9 +16,10 @@ from torch import nn
 from torch.distributed.distributed_c10d import ProcessGroup
 
 from specsplit.errors import RankLost
-from specsplit.model import CausalLM, PageTable, Row, sharded
-from specsplit.model.sharded import ShardedMlp
-from specsplit.model.torch_mesh import TorchMesh
+from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model.layers import sharded
+from specsplit.model.layers.sharded import ShardedMlp
+from specsplit.model.ranks.mesh import TorchMesh
 
 PARENTS = (-1, 0, 0, 1, 1, 3)
 

@@ -15,9 +15,9 @@ from specsplit.errors import LoadError, RankLost, SpecsplitError
 from specsplit.features import LAST
 from specsplit.model import CausalLM, PageTable, Row
 from specsplit.model.graphs import Buckets
-from specsplit.model.split import weight_bytes
-from specsplit.model.split_lm import SplitLM, follow
-from specsplit.model.tensor_group import TensorGroup
+from specsplit.model.lm.split_lm import SplitLM, follow
+from specsplit.model.ranks.split import weight_bytes
+from specsplit.model.ranks.tensor_group import TensorGroup
 from specsplit.ranks.demand import EAGER
 from tests.model.sharded_work import PARENTS
 from tests.support.graphs import RecordingCapturer, TorchStatic, WatchedCapturer

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from specsplit.errors import RankLost
 from specsplit.model import CausalLM, PageTable, Row
-from specsplit.model.sharded import ShardedBlocks
+from specsplit.model.layers.sharded import ShardedBlocks
 from tests.support.rounding import assert_same_sums
 
 

@@ -23,12 +23,12 @@ from transformers import (
 
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM, PageTable, Row
-from specsplit.model.attention import NAME
-from specsplit.model.cpu import packed, replace_layers, replacing
-from specsplit.model.cpu.attention import RotaryAttention
-from specsplit.model.cpu.linear import PackedLinear
-from specsplit.model.cpu.mlp import GatedMlp
-from specsplit.model.cpu.norm import RmsNorm
+from specsplit.model.attention.interface import NAME
+from specsplit.model.layers.cpu import packed, replace_layers, replacing
+from specsplit.model.layers.cpu.attention import RotaryAttention
+from specsplit.model.layers.cpu.linear import PackedLinear
+from specsplit.model.layers.cpu.mlp import GatedMlp
+from specsplit.model.layers.cpu.norm import RmsNorm
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.values import DrafterKind
 from tests.model.conftest import CONFIGS

@@ -10,10 +10,10 @@ import torch
 
 from specsplit.clock import SystemClock
 from specsplit.errors import InvalidRequest
-from specsplit.model.device import check_device
+from specsplit.model.tensors.device import check_device
 from specsplit.settings import DrafterSettings, VerifierSettings
-from specsplit_drafter.service import load_proposer
-from specsplit_verifier.service import load_target
+from specsplit_drafter.edge.service import load_proposer
+from specsplit_verifier.edge.service import load_target
 
 GPUS = torch.cuda.device_count()
 UNUSABLE = ["foo", "", "cuda:x", "meta", f"cuda:{GPUS}"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureFormat, FeatureLayout, Features
-from specsplit.model.feature_codec import decode, encode, format_of
+from specsplit.model.tensors.feature_codec import decode, encode, format_of
 
 FORMATS = [FeatureFormat.FLOAT32, FeatureFormat.BFLOAT16, FeatureFormat.FLOAT16, FeatureFormat.FP8_E4M3]
 RELATIVE = {

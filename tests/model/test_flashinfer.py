@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM, Geometry, KVCache, PagePool, PageTable, Row, causal_mask
-from specsplit.model.backends import choose_backend
-from specsplit.model.flashinfer_attention import FlashInferAttention, obstacle
-from specsplit.model.flashinfer_forward import PagedKV
-from specsplit.model.flashinfer_plan import WHOLE_MASK, Form, in_order, plan_groups
-from specsplit.model.flashinfer_workspace import Heads, Workspaces
+from specsplit.model.attention.backends import choose_backend
+from specsplit.model.attention.flashinfer.attention import FlashInferAttention, obstacle
+from specsplit.model.attention.flashinfer.forward import PagedKV
+from specsplit.model.attention.flashinfer.plan import WHOLE_MASK, Form, in_order, plan_groups
+from specsplit.model.attention.flashinfer.workspace import Heads, Workspaces
+from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.graphs import Bucket, Buckets
-from specsplit.model.torch_attention import TorchAttention
 from tests.model import documented
 from tests.model.ragged import ragged
 from tests.support.rounding import assert_same_sums
@@ -78,7 +78,7 @@ def test_a_plan_is_made_once_the_copies_of_the_one_before_are_done(
     llama: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted, plan = Noted(), PagedKV.plan
-    monkeypatch.setattr("specsplit.model.flashinfer_attention.given_so_far", noted.given)
+    monkeypatch.setattr("specsplit.model.attention.flashinfer.attention.given_so_far", noted.given)
     monkeypatch.setattr(PagedKV, "plan", lambda *args: (noted.done.append("plan"), plan(*args)))
     backend, table = FlashInferAttention(llama.kv, 2, 4, library=documented), PageTable(llama.pool)
     table.reserve(4)
@@ -195,7 +195,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """A machine that says it had a GPU and the package."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr("specsplit.model.flashinfer_attention.find_spec", lambda _: "there")
+    monkeypatch.setattr("specsplit.model.attention.flashinfer.attention.find_spec", lambda _: "there")
     return torch.device("cuda", 0)
 
 
@@ -205,7 +205,9 @@ def test_what_it_cannot_do_is_told_with_what_to_do(hopper: torch.device, monkeyp
     assert obstacle(hopper) is None
     assert "float32; set dtype = bfloat16" in str(obstacle(hopper, torch.float32, 64))
     assert "heads are 80 wide, and it takes 64, 128, 256" in str(obstacle(hopper, torch.float16, 80))
-    monkeypatch.setattr("specsplit.model.flashinfer_attention.find_spec", lambda name: name == "flashinfer" or None)
+    monkeypatch.setattr(
+        "specsplit.model.attention.flashinfer.attention.find_spec", lambda name: name == "flashinfer" or None
+    )
     assert "the package ninja is missing; install specsplit[gpu]" in str(obstacle(hopper))
 
 

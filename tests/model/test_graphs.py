@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from specsplit.errors import Incompatible
 from specsplit.features import LAST
 from specsplit.model import CausalLM, PageTable, Row, RowPages
-from specsplit.model.flashinfer_attention import FlashInferAttention
+from specsplit.model.attention.flashinfer.attention import FlashInferAttention
 from specsplit.model.graphs import Bucket, Buckets, Halves, StaticAttention, StaticInputs, Upload, pool
 from specsplit.records import Eager, GraphStatistics
 from tests.model import documented

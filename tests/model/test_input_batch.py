@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.model import PagePool, PageTable, Row, RowPages
-from specsplit.model.input_batch import InputBatch
-from specsplit.model.page_tables import TablesCopy
-from specsplit.model.parcel import Parcel
+from specsplit.model.pages.input_batch import InputBatch
+from specsplit.model.pages.tables import TablesCopy
+from specsplit.model.tensors.parcel import Parcel
 
 CPU = torch.device("cpu")
 

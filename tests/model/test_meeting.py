@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from specsplit.errors import RankLost
-from specsplit.model.torch_mesh import TorchMesh
+from specsplit.model.ranks.mesh import TorchMesh
 from tests.support.ranks import free_port
 
 

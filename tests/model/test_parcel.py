@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from specsplit.model.parcel import Parcel
+from specsplit.model.tensors.parcel import Parcel
 from tests.support.copies import counted_copies
 
 CPU = torch.device("cpu")

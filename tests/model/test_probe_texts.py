@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig, PretrainedConfig
 
-from specsplit.model.probe_texts import LONGEST, long_text, untried
+from specsplit.model.lm.probe_texts import LONGEST, long_text, untried
 
 WIDTHS = {
     "hidden_size": 640,

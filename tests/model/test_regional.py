@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specsplit.model import CausalLM, PageTable, Row
-from specsplit.model.capture import decoder_layers
+from specsplit.model.layers.capture import decoder_layers
 from tests.support.rounding import assert_same_sums
 
 

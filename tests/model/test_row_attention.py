@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.model import Geometry, KVCache, PagePool, PageTable, Row, ancestor_mask
-from specsplit.model.input_batch import InputBatch
-from specsplit.model.row_attention import RowForward
-from specsplit.model.torch_attention import TorchAttention, TorchForward
+from specsplit.model.attention.row_attention import RowForward
+from specsplit.model.attention.torch_attention import TorchAttention, TorchForward
+from specsplit.model.pages.input_batch import InputBatch
 from tests.support.rounding import APART_ONCE, assert_same_sums
 
 CPU = torch.device("cpu")

@@ -21,8 +21,8 @@ from transformers import (
 
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM
-from specsplit.model.load import load_model
-from specsplit.model.sharded import ShardedMlp
+from specsplit.model.layers.sharded import ShardedMlp
+from specsplit.model.lm.load import load_model
 from tests.model.sharded_work import (
     dying,
     failing,

@@ -18,7 +18,7 @@ from transformers import PretrainedConfig, Qwen3MoeConfig
 from specsplit.errors import Incompatible, RankLost
 from specsplit.features import LAST
 from specsplit.model import CausalLM, PageTable, Row
-from specsplit.model.flashinfer_attention import FlashInferAttention
+from specsplit.model.attention.flashinfer.attention import FlashInferAttention
 from specsplit.model.graphs import Bucket, Buckets, Captured, Results, SharedCapturer, StaticAttention
 from specsplit.ranks.demand import EAGER, Demand
 from specsplit.records import Eager

@@ -23,12 +23,12 @@ from transformers import (
 
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM
-from specsplit.model.commands import Forward, Leave, Move, Trial, Turn, unpacked
 from specsplit.model.graphs import Buckets
-from specsplit.model.input_batch import InputBatch
-from specsplit.model.page_tables import PageTables
-from specsplit.model.split import check_split, weight_bytes
-from specsplit.model.tensor_group import TensorGroup
+from specsplit.model.pages.input_batch import InputBatch
+from specsplit.model.pages.tables import PageTables
+from specsplit.model.ranks.commands import Forward, Leave, Move, Trial, Turn, unpacked
+from specsplit.model.ranks.split import check_split, weight_bytes
+from specsplit.model.ranks.tensor_group import TensorGroup
 from specsplit.ranks.demand import Demand
 from tests.model.conftest import POCKET
 from tests.model.ragged import Ragged, ragged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from specsplit.model.transfer import HostCopy, on_host, packed, to_host, unpacked
+from specsplit.model.tensors.transfer import HostCopy, on_host, packed, to_host, unpacked
 
 
 def test_tensors_of_several_types_come_as_they_are() -> None:

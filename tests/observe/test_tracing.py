@@ -178,7 +178,7 @@ async def main():
     await server.stop()
 
 asyncio.run(main())
-import specsplit.client, specsplit.cli, specsplit_coordinator.service
+import specsplit.client, specsplit.cli, specsplit_coordinator.edge.service
 print([name for name in sys.modules if name.startswith("opentelemetry")])
 """
 

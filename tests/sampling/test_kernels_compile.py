@@ -15,7 +15,7 @@ COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from specsplit.model.kernels import compaction
+from specsplit.model.layers.kernels import compaction
 from specsplit.sampling.kernels import filtering, picking, walking
 
 TYPES = {

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from specsplit.model.transfer import HostCopy, on_device, send
+from specsplit.model.tensors.transfer import HostCopy, on_device, send
 
 _COUNTED: Final[dict[CodeType, str]] = {
     on_device.__code__: "copies",

@@ -14,17 +14,17 @@ import pytest
 
 from specsplit.cli.folders import drafts_beside
 from specsplit.model.heads import Head, load_head
-from specsplit.model.sharded import TensorMesh
+from specsplit.model.layers.sharded import TensorMesh
 from specsplit.ranks.lockstep import Agreed, Proposal
 from specsplit.ranks.place import Place
 from specsplit.rpc import Service
 from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.values import DrafterKind, Endpoint
-from specsplit_coordinator.generation import Draws
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.seat import endpoint_of
-from specsplit_coordinator.service import Coordinator
-from specsplit_drafter.service import Drafter, service_of
+from specsplit_coordinator.edge.service import Coordinator
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import endpoint_of
+from specsplit_coordinator.requests.generation import Draws
+from specsplit_drafter.edge.service import Drafter, service_of
 from tests.support.drafting import POCKET
 from tests.support.meshes import ThreadMesh, mesh_of
 from tests.support.rank_groups import eventually
@@ -81,7 +81,7 @@ async def _joined(stack: AsyncExitStack, kind: DrafterKind, address: str, regist
         for rank in range(SIZE)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specsplit.model.torch_mesh.TorchMesh", lambda rank, *_, **__: meshes[rank])
+        patch.setattr("specsplit.model.ranks.mesh.TorchMesh", lambda rank, *_, **__: meshes[rank])
         patch.setattr("specsplit.model.heads.load_head", _head)
         await asyncio.gather(*(service.start() for service in services))
     serving = [asyncio.create_task(service.serve(signals=False)) for service in services]

@@ -24,12 +24,12 @@ FORKING = get_context("forkserver")
 FORKING.set_forkserver_preload(
     [
         "specsplit.cli",
-        "specsplit_coordinator.service",
-        "specsplit_drafter.service",
-        "specsplit_drafter.heads",
-        "specsplit_drafter.model_proposer",
-        "specsplit_drafter.standalone",
-        "specsplit_verifier.service",
+        "specsplit_coordinator.edge.service",
+        "specsplit_drafter.edge.service",
+        "specsplit_drafter.kinds.heads",
+        "specsplit_drafter.kinds.model_proposer",
+        "specsplit_drafter.kinds.standalone",
+        "specsplit_verifier.edge.service",
         "torch.distributed.run",
         "transformers.models.llama.modeling_llama",
     ]

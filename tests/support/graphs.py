@@ -14,10 +14,10 @@ from torch import Tensor
 
 from specsplit.features import LAST
 from specsplit.model import CausalLM, Row
+from specsplit.model.attention.torch_attention import TorchAttention, TorchForward
 from specsplit.model.graphs import Bucket, Captured, Results
-from specsplit.model.input_batch import InputBatch
-from specsplit.model.runner import ModelRunner
-from specsplit.model.torch_attention import TorchAttention, TorchForward
+from specsplit.model.lm.runner import ModelRunner
+from specsplit.model.pages.input_batch import InputBatch
 from tests.support.rounding import assert_same_sums
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from specsplit import sampling
 from specsplit.model import Geometry, PageTable, Row
-from specsplit.model.runner import ModelRunner
-from specsplit.model.transfer import on_device
+from specsplit.model.lm.runner import ModelRunner
+from specsplit.model.tensors.transfer import on_device
 from specsplit.sampling import Filters, SamplingBatch, TokenCounts, restrict
 from specsplit.speculation import Draft
 from specsplit.values import MAX_TEMPERATURE, Sampling
@@ -27,7 +27,7 @@ triton = pytest.importorskip("triton", reason="triton is not installed")
 
 from triton import knobs  # noqa: E402
 
-from specsplit.model.kernels.compaction import compact  # noqa: E402
+from specsplit.model.layers.kernels.compaction import compact  # noqa: E402
 from specsplit.sampling.device import DeviceBatch  # noqa: E402
 from specsplit.sampling.kernels.filtering import bars  # noqa: E402
 from specsplit.sampling.kernels.walking import Walked, walk  # noqa: E402

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specsplit.errors import RankLost
-from specsplit.model.tracebacks import forget_variables
+from specsplit.model.tensors.tracebacks import forget_variables
 from specsplit.ranks.mesh import Numbers
 
 

@@ -21,17 +21,17 @@ from specsplit.features import LAST
 from specsplit.membership import GroupRank, StartWave
 from specsplit.model import CausalLM, CostCurve, Paced
 from specsplit.model.graphs import Buckets
-from specsplit.model.load import load_model
-from specsplit.model.sharded import ShardedBlocks
+from specsplit.model.layers.sharded import ShardedBlocks
+from specsplit.model.lm.load import load_model
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.records import GraphStatistics
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, ModelInfo, PlanChanges, Stopping
-from specsplit_coordinator.group import Group
-from specsplit_verifier.service import load_target
-from specsplit_verifier.target_runner import TargetRunner
-from specsplit_verifier.verifier import Verifier
+from specsplit_coordinator.members.group import Group
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.target.runner import TargetRunner
 from tests.support.graphs import RecordingCapturer, TorchStatic
 from tests.support.meshes import ThreadMesh, mesh_of, revive
 from tests.verifier.conftest import decode

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from specsplit.model.torch_mesh import TorchMesh
+from specsplit.model.ranks.mesh import TorchMesh
 from tests.support.forked import FORKING
 
 

@@ -9,8 +9,8 @@ from itertools import count
 import pytest
 
 from specsplit.values import Plan
-from specsplit_verifier.adaptive.controller import Controller
-from specsplit_verifier.step import StepResult
+from specsplit_verifier.policy.adaptive.controller import Controller
+from specsplit_verifier.records.step import StepResult
 
 MOST_STEPS = 4
 """Under one plan."""
@@ -49,4 +49,6 @@ class RestlessController(Controller):
 def restless(monkeypatch: pytest.MonkeyPatch, largest: Plan = SMALL) -> None:
     """Every engine that is made from now on in this process has such a controller, each on a seed of its own."""
     seeds = count(31)
-    monkeypatch.setattr("specsplit_verifier.engine.controller_for", lambda *_: RestlessController(next(seeds), largest))
+    monkeypatch.setattr(
+        "specsplit_verifier.engine.engine.controller_for", lambda *_: RestlessController(next(seeds), largest)
+    )

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from specsplit.model import CausalLM, Row
-from specsplit.model.capture import Hidden
 from specsplit.model.graphs import Buckets, Capturer, StaticAttention
-from specsplit.model.load import load_model
+from specsplit.model.layers.capture import Hidden
+from specsplit.model.lm.load import load_model
 from specsplit.ranks.demand import EAGER, Demand, of_all
 from tests.support.graphs import ALL_LAYERS, RecordingCapturer, TorchStatic
 from tests.support.meshes import ThreadMesh, mesh_of

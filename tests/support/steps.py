@@ -8,8 +8,8 @@ from specsplit.features import LAST, FeatureNeed
 from specsplit.model import CausalLM, PageTable, RowPages
 from specsplit.speculation import Draft
 from specsplit.values import Sampling
-from specsplit_verifier.extraction import Extractor
-from specsplit_verifier.step import ChunkInput, StepInput, TreeInput
+from specsplit_verifier.records.step import ChunkInput, StepInput, TreeInput
+from specsplit_verifier.target.extraction import Extractor
 from tests.support.kernels import samplings, trees
 from tests.support.sampling import counted
 

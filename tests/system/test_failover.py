@@ -21,19 +21,19 @@ from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import Adaptive, TraceScope, Usage
-from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.balance import Balance
-from specsplit_coordinator.caps import Caps
-from specsplit_coordinator.generation import Draws, Generator
-from specsplit_coordinator.placement import DrafterPlacement
-from specsplit_coordinator.quotas import Quota, Quotas
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.request_log import RequestLog
-from specsplit_coordinator.run import ClusterAccess, Decoder
-from specsplit_coordinator.seat import Seat
-from specsplit_verifier.service import load_target
-from specsplit_verifier.target_runner import TargetRunner
-from specsplit_verifier.verifier import Verifier
+from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.placement import DrafterPlacement
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.requests.admission import Admission
+from specsplit_coordinator.requests.caps import Caps
+from specsplit_coordinator.requests.generation import Draws, Generator
+from specsplit_coordinator.requests.quotas import Quota, Quotas
+from specsplit_coordinator.requests.request_log import RequestLog
+from specsplit_coordinator.requests.run import ClusterAccess, Decoder
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.target.runner import TargetRunner
 from tests.support.rounding import assert_same_log_probabilities
 from tests.verifier.conftest import verifier_of
 

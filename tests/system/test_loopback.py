@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 
 from specsplit.draft_events import Refuse
 from specsplit.errors import SpecsplitError
-from specsplit.model.pages import PagePool, PageTable
+from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.rpc import number_of
 from specsplit.sessions import DecodeRequest
 from specsplit.v1 import drafter_pb2
 from specsplit.values import Endpoint, Plan, Stopping, Vocabulary
 from specsplit.wire import drafter as wire
-from specsplit_drafter.session_table import SessionTable, TableLimits
-from specsplit_verifier.allowance import Allowance
-from specsplit_verifier.draft_session import DraftSession
-from specsplit_verifier.drafter_memory import COOL_DOWN_S
-from specsplit_verifier.drafter_pool import DrafterPool
-from specsplit_verifier.events import FromDrafter, Sends
-from specsplit_verifier.session import Session, StopRule
-from specsplit_verifier.step import Accepted
+from specsplit_drafter.engine.session_table import SessionTable, TableLimits
+from specsplit_verifier.drafters.allowance import Allowance
+from specsplit_verifier.drafters.memory import COOL_DOWN_S
+from specsplit_verifier.drafters.pool import DrafterPool
+from specsplit_verifier.records.events import FromDrafter, Sends
+from specsplit_verifier.records.step import Accepted
+from specsplit_verifier.sessions.draft_session import DraftSession
+from specsplit_verifier.sessions.session import Session, StopRule
 from tests.drafter.toys import Distribution, TableProposer
 from tests.support.ticking import TickingClock
 from tests.support.trees import Seen

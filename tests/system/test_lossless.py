@@ -352,7 +352,7 @@ def test_text_is_the_same_whatever_a_controller_does(
 ) -> None:
     """The cases meet in the batches of one verifier, which is in this process; drafters are processes of their own."""
     if controller == "restless":
-        monkeypatch.setattr("specsplit_verifier.engine.controller_for", lambda *_: RestlessController(seed=9))
+        monkeypatch.setattr("specsplit_verifier.engine.engine.controller_for", lambda *_: RestlessController(seed=9))
     chosen, stopping = cases[of[0] :: of[1]], Stopping(FEWER_TOKENS, ignore_eos=True)
     requests = [
         DecodeRequest(kind, prompt, make_request("", **way).sampling, stopping, drafter=drafting.get(kind))

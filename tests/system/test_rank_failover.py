@@ -22,9 +22,9 @@ from specsplit.requests import GenerateRequest
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterKind, FinishReason
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.seat import Seat
-from specsplit_verifier.verifier import Verifier
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import Seat
+from specsplit_verifier.edge.verifier import Verifier
 from tests.support.drafting import POCKET, pocket_drafters
 from tests.support.rank_groups import ShardedTargets, settings_of
 from tests.support.restless import restless

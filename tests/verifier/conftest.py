@@ -12,10 +12,10 @@ import pytest
 from specsplit.clock import SystemClock
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
-from specsplit_verifier.service import load_target
-from specsplit_verifier.step import StepResult
-from specsplit_verifier.target_runner import TargetRunner
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.records.step import StepResult
+from specsplit_verifier.target.runner import TargetRunner
 from tests.support.toys import alphabet_target
 
 Decode = Callable[[Verifier, DecodeRequest], Awaitable[tuple[list[int], Finished]]]

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from specsplit.draft_events import Close, FeaturesRead, Open, ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest
 from specsplit.features import LAST, FeatureLayout, FeatureNeed, Features
-from specsplit.model.feature_codec import decode
+from specsplit.model.tensors.feature_codec import decode
 from specsplit.speculation import Commit, Grow, Original
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
 from specsplit.values import Endpoint

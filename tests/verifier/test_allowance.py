@@ -20,9 +20,9 @@ from specsplit.v1.drafter_pb2 import DraftResponse
 from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit.wire.drafter import Bulk, bulk_of, draft_response, draft_response_events
 from specsplit.wire.limits import MAX_NODES as LARGEST_TREE
-from specsplit_drafter.unsent import UnsentGrows
-from specsplit_verifier.allowance import EVENT_BYTES, NODE_BYTES, RESTS, UNANSWERED, Allowance, Overdrawn
-from specsplit_verifier.unanswered import SAVED
+from specsplit_drafter.growth.unsent import UnsentGrows
+from specsplit_verifier.drafters.allowance import EVENT_BYTES, NODE_BYTES, RESTS, UNANSWERED, Allowance, Overdrawn
+from specsplit_verifier.drafters.unanswered import SAVED
 
 MAX_NODES = 64
 OPEN = Open((1, 2), Sampling(), Plan(), Vocabulary(9), MAX_NODES)

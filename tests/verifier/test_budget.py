@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.speculation import Grow, Mirror
-from specsplit_verifier.budget import Line, fixed, spend
+from specsplit_verifier.policy.budget import Line, fixed, spend
 
 Survivals = list[list[float]]
 SURVIVALS = st.lists(

@@ -20,11 +20,11 @@ from specsplit.ranks.wave import PARK_AFTER
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Draft
 from specsplit.values import Sampling, Stopping
-from specsplit_verifier.core import EngineCore
-from specsplit_verifier.engine import core_of
-from specsplit_verifier.service import load_target
-from specsplit_verifier.step import ChunkInput, StepInput, StepOutput, TreeInput
-from specsplit_verifier.target_runner import TargetRunner
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.engine.core import EngineCore
+from specsplit_verifier.engine.engine import core_of
+from specsplit_verifier.records.step import ChunkInput, StepInput, StepOutput, TreeInput
+from specsplit_verifier.target.runner import TargetRunner
 from tests.support.meshes import Collective, mesh_of
 from tests.support.rank_groups import Ranks, ShardedTargets, eventually, settings_of, sharded_ranks
 from tests.support.rounding import assert_same_sums

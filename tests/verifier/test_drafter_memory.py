@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specsplit_verifier import drafter_memory
-from specsplit_verifier.drafter_memory import COOL_DOWN_S, FORGIVEN_S, LAST_COOL_DOWN_S, DrafterMemory
+from specsplit_verifier.drafters import memory as drafter_memory
+from specsplit_verifier.drafters.memory import COOL_DOWN_S, FORGIVEN_S, LAST_COOL_DOWN_S, DrafterMemory
 
 
 def test_patience_is_with_a_drafter_whatever_it_drafts_and_outlasts_its_sessions() -> None:

@@ -10,17 +10,17 @@ from specsplit.draft_events import Close, Open, Refuse
 from specsplit.errors import Incompatible
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.membership import HandOver
-from specsplit.model.pages import PagePool, PageTable
+from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Grow
 from specsplit.values import Endpoint, Plan, Sampling, Vocabulary
-from specsplit_verifier import drafter_memory
-from specsplit_verifier.draft_session import NoDrafter
-from specsplit_verifier.drafter_pool import REFUSED_S, DrafterPool
-from specsplit_verifier.drafter_record import DrafterRecord, Lately, Recently
-from specsplit_verifier.events import FromDrafter
-from specsplit_verifier.feed import FeatureSource, FeedLimits, Recipe
-from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.drafters import memory as drafter_memory
+from specsplit_verifier.drafters.pool import REFUSED_S, DrafterPool
+from specsplit_verifier.records.events import FromDrafter
+from specsplit_verifier.records.feed import FeatureSource, FeedLimits, Recipe
+from specsplit_verifier.sessions.draft_session import NoDrafter
+from specsplit_verifier.sessions.drafter_record import DrafterRecord, Lately, Recently
+from specsplit_verifier.sessions.session import Session, StopRule
 
 LAYOUT = FeatureLayout(1, FeatureFormat.FP8_E4M3)
 NEED = FeatureNeed(layers=(1,), hidden_size=1)

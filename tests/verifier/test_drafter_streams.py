@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import specsplit_verifier.drafter_streams
+import specsplit_verifier.drafters.streams
 from specsplit.clock import SystemClock
 from specsplit.draft_events import Close, Open
 from specsplit.features import Features
@@ -28,9 +28,9 @@ from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit.wire.drafter import draft_request, draft_response
 from specsplit.wire.limits import MAX_EVENTS, MAX_MALFORMED_EVENTS
 from specsplit.wire.packing import bytes_of, packed
-from specsplit_verifier.drafter_streams import DRAFT, OTHERS, DrafterStreams, Stream, why_over
-from specsplit_verifier.events import DrafterLost, FromDrafter
-from specsplit_verifier.openings import OVER
+from specsplit_verifier.drafters.openings import OVER
+from specsplit_verifier.drafters.streams import DRAFT, OTHERS, DrafterStreams, Stream, why_over
+from specsplit_verifier.records.events import DrafterLost, FromDrafter
 from tests.support.flooding import KINDS, flooding
 from tests.support.garbage import GARBAGE
 
@@ -116,7 +116,7 @@ async def test_a_drafter_that_reads_nothing_and_says_nothing_all_the_time_is_los
 async def test_a_drafter_that_reads_nothing_and_seems_to_answer_is_lost_once_too_much_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(specsplit_verifier.drafter_streams, "MAX_UNREAD", 2**20)
+    monkeypatch.setattr(specsplit_verifier.drafters.streams, "MAX_UNREAD", 2**20)
 
     answered = 0
 
@@ -298,7 +298,7 @@ def test_no_message_holds_more_events_than_the_other_side_takes() -> None:
 async def test_of_very_many_drafters_not_all_are_remembered_and_nothing_that_they_sent_is_lost_in_the_sum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(specsplit_verifier.drafter_streams, "REMEMBERED", 3)
+    monkeypatch.setattr(specsplit_verifier.drafters.streams, "REMEMBERED", 3)
     lost: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
     settings = VerifierSettings(model=Path("unused"), drafter_connect_timeout_s=0.01)
     streams = DrafterStreams(settings, SystemClock(), lost.put_nowait)

@@ -16,12 +16,12 @@ from specsplit.records import StepCosts
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft
 from specsplit.values import AS_SET, Adaptive, Plan, PlanChanges
-from specsplit_verifier.adaptive.choice import controller_for
-from specsplit_verifier.adaptive.ema import EmaController
-from specsplit_verifier.adaptive.tiers import DEFAULT_SLOTS, EmaSettings, Slot, Tier, first_tier, next_tier
-from specsplit_verifier.adaptive.tiers_file import DEFAULT, TiersConfig, read_tiers
-from specsplit_verifier.planner import Planner
-from specsplit_verifier.step import SessionResult, StepResult
+from specsplit_verifier.policy.adaptive.choice import controller_for
+from specsplit_verifier.policy.adaptive.ema import EmaController
+from specsplit_verifier.policy.adaptive.tiers import DEFAULT_SLOTS, EmaSettings, Slot, Tier, first_tier, next_tier
+from specsplit_verifier.policy.adaptive.tiers_file import DEFAULT, TiersConfig, read_tiers
+from specsplit_verifier.policy.planner import Planner
+from specsplit_verifier.records.step import SessionResult, StepResult
 
 AT_ONCE = EmaSettings(ema_alpha=1.0, update_interval=1, warmup_batches=0)
 """Every batch decides, by itself alone."""

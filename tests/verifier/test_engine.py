@@ -12,9 +12,9 @@ import pytest
 from specsplit.errors import ContextExceeded, Exhausted, InvalidRequest
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.values import Adaptive, Control, FinishReason, PlanChanges, Sampling, Stopping
-from specsplit_verifier.events import Output, ToDrafter
-from specsplit_verifier.step import StepInput, StepOutput, StepResult
-from specsplit_verifier.target_runner import TargetRunner
+from specsplit_verifier.records.events import Output, ToDrafter
+from specsplit_verifier.records.step import StepInput, StepOutput, StepResult
+from specsplit_verifier.target.runner import TargetRunner
 from tests.support.toys import END, letter
 from tests.verifier.conftest import decode, recorded, verifier_over
 

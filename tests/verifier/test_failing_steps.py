@@ -14,12 +14,12 @@ from specsplit.errors import TargetFailed
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.values import Stopping
-from specsplit_verifier.core import EngineCore
-from specsplit_verifier.engine import core_of
-from specsplit_verifier.events import Cancel, Output, Submit
-from specsplit_verifier.planner import Pause
-from specsplit_verifier.service import load_target
-from specsplit_verifier.target_runner import TargetRunner
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.engine.core import EngineCore
+from specsplit_verifier.engine.engine import core_of
+from specsplit_verifier.policy.planner import Pause
+from specsplit_verifier.records.events import Cancel, Output, Submit
+from specsplit_verifier.target.runner import TargetRunner
 
 TOKENS = 12
 

@@ -24,10 +24,10 @@ from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import Stopping
 from specsplit.wire import verifier as wire
-from specsplit_verifier.profile import profile
-from specsplit_verifier.service import load_target
-from specsplit_verifier.verifier import Verifier
-from specsplit_verifier.watchdog import LEARNT_S, Watchdog
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.engine.watchdog import LEARNT_S, Watchdog
+from specsplit_verifier.target.profile import profile
 from tests.verifier.conftest import decode, recorded
 
 POISON = ord("#")

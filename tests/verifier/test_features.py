@@ -14,12 +14,12 @@ import torch
 from specsplit.draft_events import FeaturesRead
 from specsplit.features import LAST, FeatureFormat, FeatureNeed
 from specsplit.membership import Roster
-from specsplit.model.causal_lm import CausalLM
 from specsplit.model.heads import projection_of
+from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
-from specsplit_verifier.extraction import Extractor, Projection
-from specsplit_verifier.feed import Recipe
+from specsplit_verifier.records.feed import Recipe
+from specsplit_verifier.target.extraction import Extractor, Projection
 from tests.model.heads.published import eagle3, write
 from tests.support.rounding import APART, spacing
 from tests.verifier.conftest import decode, losses, recorded, verifier_over

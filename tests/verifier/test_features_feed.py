@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureFormat, FeatureLayout, Features
 from specsplit.wire.limits import MAX_FEATURE_TOKENS
-from specsplit_verifier.feed import Feed, FeedLimits, Overrun, Recipe
+from specsplit_verifier.records.feed import Feed, FeedLimits, Overrun, Recipe
 
 LAYOUT = FeatureLayout(3, FeatureFormat.FP8_E4M3)
 RECIPE = Recipe((1, 2, 4), "", LAYOUT)

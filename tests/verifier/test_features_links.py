@@ -10,7 +10,7 @@ from specsplit.features import FeatureLayout, Features
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit.wire.packing import packed
-from specsplit_verifier.claims import LONGEST_READING_S, READING_S, Claims
+from specsplit_verifier.drafters.claims import LONGEST_READING_S, READING_S, Claims
 
 
 def opened(tokens: int, width: int = 2) -> Open:

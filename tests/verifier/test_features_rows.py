@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.features import FeatureFormat, FeatureLayout, Features, Payload
-from specsplit.model.transfer import HostCopy
+from specsplit.model.tensors.transfer import HostCopy
 from specsplit.wire.drafter import draft_request
 from specsplit.wire.packing import packed
-from specsplit_verifier.extraction import Made, Wanted, parted
-from specsplit_verifier.feed import Feed, FeedLimits, Recipe, Rows
-from specsplit_verifier.prefix_features import PrefixFeatures
+from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe, Rows
+from specsplit_verifier.schedule.prefix_features import PrefixFeatures
+from specsplit_verifier.target.extraction import Made, Wanted, parted
 
 LAYOUTS = [FeatureLayout(3, FeatureFormat.FP8_E4M3), FeatureLayout(2, FeatureFormat.BFLOAT16)]
 RECIPE = Recipe((1,), "", LAYOUTS[0])

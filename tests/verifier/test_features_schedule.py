@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from specsplit.features import FeatureLayout, Features
-from specsplit.model.pages import PagePool, PageTable
+from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
 from specsplit.values import Plan
-from specsplit_verifier.draft_session import DraftSession, NoDrafter
-from specsplit_verifier.feed import Feed, FeedLimits, Recipe
-from specsplit_verifier.patience import Patience
-from specsplit_verifier.planner import Batch, Pause, Planner
-from specsplit_verifier.prefill import RECOMPUTE_TOKENS
-from specsplit_verifier.session import Session, StopRule
-from specsplit_verifier.step import Accepted
+from specsplit_verifier.policy.planner import Batch, Pause, Planner
+from specsplit_verifier.policy.prefill import RECOMPUTE_TOKENS
+from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
+from specsplit_verifier.records.step import Accepted
+from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.sessions.patience import Patience
+from specsplit_verifier.sessions.session import Session, StopRule
 
 BUDGET = 100
 WAITING = Plan(draft_ahead=False, wait_budget_us=1_000_000)

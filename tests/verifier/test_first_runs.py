@@ -10,10 +10,10 @@ import pytest
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, CostCurve, Paced, PageTable
 from specsplit.values import Plan
-from specsplit_verifier.planner import Planner
-from specsplit_verifier.profile import profile
-from specsplit_verifier.step import ChunkInput, StepInput, StepOutput, StepResult
-from specsplit_verifier.target_runner import TargetRunner
+from specsplit_verifier.policy.planner import Planner
+from specsplit_verifier.records.step import ChunkInput, StepInput, StepOutput, StepResult
+from specsplit_verifier.target.profile import profile
+from specsplit_verifier.target.runner import TargetRunner
 from tests.support.toys import random_target
 from tests.verifier.test_ema import COSTS
 

@@ -14,7 +14,7 @@ from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
 from specsplit.wire.verifier import decode_event, decode_to_wire
 from specsplit.wire.watching import watch_to_wire
-from specsplit_verifier.service import service_of
+from specsplit_verifier.edge.service import service_of
 from tests.support.fuzz import HEALTH, REFLECTION, check_no_tracebacks, fuzz, methods_of
 from tests.support.toys import letter
 

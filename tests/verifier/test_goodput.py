@@ -12,22 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.errors import InvalidRequest
-from specsplit.model.pages import PagePool, PageTable
+from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft, Grow, Mirror
 from specsplit.values import AS_SET, Adaptive, Control, Plan, PlanChanges
-from specsplit_verifier.account import Account
-from specsplit_verifier.adaptive.choice import controller_for
-from specsplit_verifier.adaptive.goodput import MAX_STEPS, GoodputController
-from specsplit_verifier.budget import Line, Spending
-from specsplit_verifier.cost import StepCost
-from specsplit_verifier.draft_session import DraftSession, NoDrafter
-from specsplit_verifier.patience import Patience
-from specsplit_verifier.planner import Planner
-from specsplit_verifier.session import Session, StopRule
-from specsplit_verifier.standing import IDLE
-from specsplit_verifier.step import SessionResult, StepResult
+from specsplit_verifier.policy.account import Account
+from specsplit_verifier.policy.adaptive.choice import controller_for
+from specsplit_verifier.policy.adaptive.goodput import MAX_STEPS, GoodputController
+from specsplit_verifier.policy.budget import Line, Spending
+from specsplit_verifier.policy.cost import StepCost
+from specsplit_verifier.policy.planner import Planner
+from specsplit_verifier.policy.standing import IDLE
+from specsplit_verifier.records.step import SessionResult, StepResult
+from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.sessions.patience import Patience
+from specsplit_verifier.sessions.session import Session, StopRule
 from tests.verifier.test_ema import COSTS
 
 LAUNCHED = Plan(num_steps=3, num_draft_tokens=8, topk=3)

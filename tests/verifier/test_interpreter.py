@@ -10,7 +10,7 @@ from pathlib import Path
 from specsplit.clock import SystemClock
 from specsplit.settings import DrafterSettings
 from specsplit.values import DrafterKind
-from specsplit_drafter.service import load_table
+from specsplit_drafter.edge.service import load_table
 from tests.verifier.conftest import verifier_over
 
 

@@ -15,18 +15,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from specsplit import prefix
 from specsplit.errors import InvalidRequest
-from specsplit.model.page_tables import RowPages, Slots
-from specsplit.model.pages import PagePool
+from specsplit.model.pages.pool import PagePool
+from specsplit.model.pages.tables import RowPages, Slots
 from specsplit.prefix import BLOCK, extend
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
 from specsplit.values import Endpoint, ModelInfo, Plan, Sampling, Stopping, Vocabulary
-from specsplit_verifier.draft_session import DraftSession
-from specsplit_verifier.kv_cache_manager import KVCacheManager
-from specsplit_verifier.patience import Patience
-from specsplit_verifier.prefix_cache import PrefixCache
-from specsplit_verifier.scheduler import Scheduler
-from specsplit_verifier.session import Session, StopRule
+from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
+from specsplit_verifier.schedule.prefix_cache import PrefixCache
+from specsplit_verifier.schedule.scheduler import Scheduler
+from specsplit_verifier.sessions.draft_session import DraftSession
+from specsplit_verifier.sessions.patience import Patience
+from specsplit_verifier.sessions.session import Session, StopRule
 from tests.drafter.service_toys import drafter
 from tests.support.toys import alphabet_target, random_target
 from tests.verifier.conftest import decode, recorded, verifier_over

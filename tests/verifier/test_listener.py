@@ -11,10 +11,10 @@ import pytest
 
 from specsplit.clock import SystemClock
 from specsplit.errors import RankLost
-from specsplit_verifier.core import EngineCore
-from specsplit_verifier.events import Cancel, DrafterLost, FromDrafter, Inbound, SessionEvent
-from specsplit_verifier.inbox import Inbox
-from specsplit_verifier.listener import Listener
+from specsplit_verifier.engine.core import EngineCore
+from specsplit_verifier.engine.inbox import Inbox
+from specsplit_verifier.engine.listener import Listener
+from specsplit_verifier.records.events import Cancel, DrafterLost, FromDrafter, Inbound, SessionEvent
 
 SENDERS, EACH, LATER = 4, 150, 60.0
 

@@ -17,7 +17,7 @@ from specsplit.ranks.lockstep import NOTHING, REST_S, Agreed, Lockstep, Proposal
 from specsplit.ranks.mesh import LocalMesh
 from specsplit.records import TurnCosts
 from specsplit.values import Plan
-from specsplit_verifier.planner import Planner
+from specsplit_verifier.policy.planner import Planner
 from tests.support.meshes import mesh_of
 
 COUNT = st.integers(0, 2**31)

@@ -18,9 +18,9 @@ from specsplit.model import RowPages
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.speculation import Draft
 from specsplit.values import MAX_LOGPROBS, Sampling, Stopping, TokenLogprob
-from specsplit_verifier.logprobs import logprobs_of, with_logprobs
-from specsplit_verifier.step import Accepted, TreeInput
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.records.step import Accepted, TreeInput
+from specsplit_verifier.target.logprobs import logprobs_of, with_logprobs
 from tests.support.rounding import APART_ONCE, assert_same_log_probabilities
 from tests.support.toys import random_target
 from tests.verifier.conftest import verifier_over

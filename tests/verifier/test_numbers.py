@@ -13,7 +13,7 @@ from specsplit.errors import SpecsplitError
 from specsplit.rpc import code_of, dial, wait_until_serving
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.values import Endpoint, Sampling, Stopping
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.verifier import Verifier
 from tests.support.toys import alphabet_target
 from tests.verifier.conftest import decode, verifier_over
 

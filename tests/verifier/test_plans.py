@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from specsplit.features import LAST, FeatureNeed
-from specsplit.model.pages import PagePool, PageTable
+from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Grow, Mirror
 from specsplit.values import Adaptive, Control, Endpoint, FinishReason, Plan, PlanChanges, Stopping, Vocabulary
-from specsplit_verifier.adaptive.choice import controller_for
-from specsplit_verifier.draft_session import DraftSession, NoDrafter
-from specsplit_verifier.drafter_pool import DrafterPool
-from specsplit_verifier.patience import Patience
-from specsplit_verifier.planner import Planner
-from specsplit_verifier.session import Session, StopRule
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.drafters.pool import DrafterPool
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.policy.adaptive.choice import controller_for
+from specsplit_verifier.policy.planner import Planner
+from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.sessions.patience import Patience
+from specsplit_verifier.sessions.session import Session, StopRule
 from tests.drafter.service_toys import drafter
 from tests.support.toys import alphabet_target
 from tests.verifier.conftest import decode, recorded, verifier_over

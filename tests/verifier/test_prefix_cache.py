@@ -15,19 +15,19 @@ import torch
 from specsplit.clock import SystemClock
 from specsplit.errors import SpecsplitError
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, FeatureNeed, Features
-from specsplit.model.pages import PagePool
+from specsplit.model.pages.pool import PagePool
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit.values import DrafterKind, Endpoint, ModelInfo, Plan, PlanChanges, Sampling, Stopping, Vocabulary
 from specsplit.wire import drafter as wire
-from specsplit_verifier.feed import Recipe
-from specsplit_verifier.kv_cache_manager import KVCacheManager
-from specsplit_verifier.prefix_cache import PrefixCache
-from specsplit_verifier.scheduler import Scheduler
-from specsplit_verifier.service import load_target
-from specsplit_verifier.session import Session, StopRule
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.records.feed import Recipe
+from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
+from specsplit_verifier.schedule.prefix_cache import PrefixCache
+from specsplit_verifier.schedule.scheduler import Scheduler
+from specsplit_verifier.sessions.session import Session, StopRule
 from tests.drafter.service_toys import drafter
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, recorded, verifier_over

@@ -17,11 +17,11 @@ from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.wave import PARK_AFTER
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, PlanChanges
-from specsplit_coordinator.group import Group
-from specsplit_verifier import service
-from specsplit_verifier.profile import profile
-from specsplit_verifier.service import load_target
-from specsplit_verifier.target_runner import Profiled, TargetRunner
+from specsplit_coordinator.members.group import Group
+from specsplit_verifier.edge import service
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.target.profile import profile
+from specsplit_verifier.target.runner import Profiled, TargetRunner
 from tests.drafter.service_toys import drafter
 from tests.support.meshes import ThreadMesh, mesh_of
 from tests.support.rank_groups import eventually, ranks_over

@@ -23,7 +23,7 @@ from specsplit.ranks.lockstep import Agreed, Proposal
 from specsplit.sessions import DecodeRequest
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterKind, Endpoint, Stopping
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.verifier import Verifier
 from tests.support.drafter_groups import DrafterGroup, pocket_drafter_groups
 from tests.support.drafting import POCKET, endpoint_of, pocket_drafters
 from tests.support.rank_groups import Ranks, ShardedTargets, eventually, sharded_ranks

@@ -14,9 +14,9 @@ from specsplit.values import Adaptive, Control, DrafterReport, Estimate, Load, P
 from specsplit.wire.checks import check
 from specsplit.wire.limits import MAX_MEMBERS
 from specsplit.wire.speculation import MOST_SECONDS, report_from_wire, report_to_wire
-from specsplit_verifier.core import EngineStatistics
-from specsplit_verifier.drafter_record import FORGOTTEN, HALF_LIFE_S, DrafterRecord, Recently, RecordKey
-from specsplit_verifier.reporter import Reporter
+from specsplit_verifier.engine.core import EngineStatistics
+from specsplit_verifier.report.reporter import Reporter
+from specsplit_verifier.sessions.drafter_record import FORGOTTEN, HALF_LIFE_S, DrafterRecord, Recently, RecordKey
 
 ESTIMATE = Estimate(2.5, 0.02, 1e-4, 120.0, 100.0)
 D = "d", False

@@ -11,7 +11,7 @@ import pytest
 from specsplit.errors import InvalidRequest
 from specsplit.sessions import DecodeRequest, Finished, Preempted, Tokens
 from specsplit.values import FinishReason, Sampling, Stopping
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.verifier import Verifier
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, verifier_over
 

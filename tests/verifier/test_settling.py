@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from specsplit.draft_events import Close, FeaturesRead
 from specsplit.errors import IllegalEvent, InvalidRequest
 from specsplit.features import FeatureLayout, Features
-from specsplit.model.pages import PagePool, PageTable
+from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Commit, Grow, Mirror, Original
 from specsplit.tree import TokenTree
 from specsplit.values import Plan, Vocabulary
-from specsplit_verifier.draft_session import DraftCounters, DraftSession, TreeLimits
-from specsplit_verifier.drafter_pool import DrafterPool
-from specsplit_verifier.events import FromDrafter
-from specsplit_verifier.feed import Feed, FeedLimits, Recipe
-from specsplit_verifier.patience import PROBED, Patience
-from specsplit_verifier.session import Session, StopRule
-from specsplit_verifier.step import Accepted
+from specsplit_verifier.drafters.pool import DrafterPool
+from specsplit_verifier.records.events import FromDrafter
+from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
+from specsplit_verifier.records.step import Accepted
+from specsplit_verifier.sessions.draft_session import DraftCounters, DraftSession, TreeLimits
+from specsplit_verifier.sessions.patience import PROBED, Patience
+from specsplit_verifier.sessions.session import Session, StopRule
 from tests.support.trees import NewNode, Seen, grow_nodes
 
 VOCAB, MAX_NODES = 4, 24

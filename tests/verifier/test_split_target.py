@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specsplit.errors import LoadError, SpecsplitError
-from specsplit_verifier.split_target import blaming
+from specsplit_verifier.target.split import blaming
 
 
 class Blamed:

@@ -7,14 +7,14 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit.model.pages import PagePool, PageTable
+from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, Plan, Sampling, Vocabulary
-from specsplit_verifier.draft_session import NoDrafter
-from specsplit_verifier.drafter_pool import DrafterPool
-from specsplit_verifier.drafter_record import DrafterRecord
-from specsplit_verifier.session import Session, StopRule
-from specsplit_verifier.spread import ALIKE, KNOWN_STEPS, spread
+from specsplit_verifier.drafters.pool import DrafterPool
+from specsplit_verifier.drafters.spread import ALIKE, KNOWN_STEPS, spread
+from specsplit_verifier.sessions.draft_session import NoDrafter
+from specsplit_verifier.sessions.drafter_record import DrafterRecord
+from specsplit_verifier.sessions.session import Session, StopRule
 
 DRAFTERS = [Endpoint(f"d{i}", f"d{i}:1") for i in range(6)]
 

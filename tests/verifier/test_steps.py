@@ -12,18 +12,18 @@ import torch
 from specsplit.clock import ManualClock, SystemClock
 from specsplit.draft_events import Open, ToDrafter
 from specsplit.model import CostCurve, Paced
-from specsplit.model.capture import decoder_layers
+from specsplit.model.layers.capture import decoder_layers
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Commit, Grow, Mirror
 from specsplit.values import Endpoint, Stopping
 from specsplit.wire import drafter
-from specsplit_verifier.engine import Engine
-from specsplit_verifier.events import FromDrafter, Output, Submit
-from specsplit_verifier.inbox import Bell, Inbox
-from specsplit_verifier.service import load_target
-from specsplit_verifier.step import StepInput, StepOutput, StepResult
-from specsplit_verifier.target_runner import TargetRunner
+from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.engine.engine import Engine
+from specsplit_verifier.engine.inbox import Bell, Inbox
+from specsplit_verifier.records.events import FromDrafter, Output, Submit
+from specsplit_verifier.records.step import StepInput, StepOutput, StepResult
+from specsplit_verifier.target.runner import TargetRunner
 
 
 def test_an_idle_step_of_a_target_that_is_not_shared_computes_nothing(alphabet: Path) -> None:

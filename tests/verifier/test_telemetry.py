@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from specsplit.clock import SystemClock
 from specsplit.membership import PlanOrder, Register, Roster, TracingOrder
-from specsplit.model.pages import PagePool, PageTable
+from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.observe import TraceContext, Tracing
 from specsplit.observe.otlp import OtlpSink
 from specsplit.observe.span_table import DECODE_CALL, problems_of, row, rows_at
@@ -39,13 +39,13 @@ from specsplit.values import (
     TraceScope,
 )
 from specsplit.wire import verifier as wire
-from specsplit_verifier.draft_session import DraftSession
-from specsplit_verifier.patience import Patience
-from specsplit_verifier.service import service_of
-from specsplit_verifier.session import Session, StopRule
-from specsplit_verifier.spans import Spans
-from specsplit_verifier.step import Accepted, StepResult
-from specsplit_verifier.verifier import Verifier
+from specsplit_verifier.edge.service import service_of
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.records.step import Accepted, StepResult
+from specsplit_verifier.report.spans import Spans
+from specsplit_verifier.sessions.draft_session import DraftSession
+from specsplit_verifier.sessions.patience import Patience
+from specsplit_verifier.sessions.session import Session, StopRule
 from tests.drafter.service_toys import drafter
 from tests.rpc.test_member import Script
 from tests.support.otlp import ReceivedSpan, receiving

@@ -10,10 +10,10 @@ from torch import nn
 
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, CostCurve, Paced, PageTable
-from specsplit.model.torch_mesh import TorchMesh
+from specsplit.model.ranks.mesh import TorchMesh
 from specsplit.ranks.lockstep import Lockstep
-from specsplit_verifier.step import ChunkInput, StepInput
-from specsplit_verifier.target_runner import TargetRunner
+from specsplit_verifier.records.step import ChunkInput, StepInput
+from specsplit_verifier.target.runner import TargetRunner
 from tests.support.ranks import run_ranks
 
 POISON = ord("#")

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit.model.pages import PagePool, PageTable
+from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Grow, Mirror
 from specsplit.values import Adaptive, Control, Endpoint, NoDrafts, NoDraftsCause, Plan, PlanChanges
-from specsplit_verifier.account import Account
-from specsplit_verifier.adaptive.choice import controller_for
-from specsplit_verifier.budget import Line, fixed, spend
-from specsplit_verifier.draft_session import DraftSession, NoDrafter
-from specsplit_verifier.patience import Patience
-from specsplit_verifier.planner import Planner
-from specsplit_verifier.session import Session, StopRule
-from specsplit_verifier.undrafted import MOSTLY, Undrafted
+from specsplit_verifier.policy.account import Account
+from specsplit_verifier.policy.adaptive.choice import controller_for
+from specsplit_verifier.policy.budget import Line, fixed, spend
+from specsplit_verifier.policy.planner import Planner
+from specsplit_verifier.records.undrafted import MOSTLY, Undrafted
+from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.sessions.patience import Patience
+from specsplit_verifier.sessions.session import Session, StopRule
 
 PRICE = NoDrafts(NoDraftsCause.PRICE, 4, 1.9, 1.4)
 causes = st.sampled_from(NoDraftsCause)

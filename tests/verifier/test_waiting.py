@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from specsplit.errors import SpecsplitError
 from specsplit.speculation import Draft
 from specsplit.values import Plan
-from specsplit_verifier.cost import StepCost, solved
-from specsplit_verifier.patience import Patience, Wait
-from specsplit_verifier.planner import Planner
-from specsplit_verifier.step import StepResult
+from specsplit_verifier.policy.cost import StepCost, solved
+from specsplit_verifier.policy.planner import Planner
+from specsplit_verifier.records.step import StepResult
+from specsplit_verifier.sessions.patience import Patience, Wait
 from tests.verifier.test_ema import COSTS
 
 PLAN = Plan(wait_budget_us=20_000)

@@ -16,11 +16,11 @@ from specsplit.speculation import Draft, Grow
 from specsplit.v1 import drafter_pb2
 from specsplit.values import Plan, PlanChanges, SpeculationStatistics, Stopping
 from specsplit.wire.watching import Watched
-from specsplit_verifier.draft_session import NoDrafter
-from specsplit_verifier.events import FromDrafter, Inbound
-from specsplit_verifier.step import SessionResult, TreeView
-from specsplit_verifier.verifier import Verifier
-from specsplit_verifier.watching import EVENTS_KEPT, Watching
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.records.events import FromDrafter, Inbound
+from specsplit_verifier.records.step import SessionResult, TreeView
+from specsplit_verifier.report.watching import EVENTS_KEPT, Watching
+from specsplit_verifier.sessions.draft_session import NoDrafter
 from tests.verifier.conftest import decode, verifier_over
 from tests.verifier.test_drafters import grow, scripted
 

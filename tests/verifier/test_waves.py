@@ -14,7 +14,7 @@ import pytest
 
 from specsplit.membership import WaveReport
 from specsplit.ranks.wave import Wave
-from specsplit_coordinator.group import Waves
+from specsplit_coordinator.members.group import Waves
 
 
 class Rank(NamedTuple):

@@ -9,11 +9,11 @@ from specsplit.build import build
 from specsplit.clock import Clock
 from specsplit.membership import GroupRank
 from specsplit.values import DrafterInfo, ModelInfo, Plan, SpeculationReport
-from specsplit_coordinator.admission import Admission
-from specsplit_coordinator.orders import Orders
-from specsplit_coordinator.registry import Registry
-from specsplit_coordinator.request_log import LoggedRequest, RequestLog
-from specsplit_coordinator.seat import Seat
+from specsplit_coordinator.members.orders import Orders
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.requests.admission import Admission
+from specsplit_coordinator.requests.request_log import LoggedRequest, RequestLog
 
 GONE_SHOWN_S = 30.0
 """How long a member is shown that is no longer there."""

@@ -20,9 +20,9 @@ from specsplit.speculation import Grow
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.tree import LEAST_EDGE, ROOT, TokenTree, likeliest, link
 from specsplit.wire.watching import Watched
-from specsplit_coordinator.dialler import Dialler
-from specsplit_coordinator.request_log import LoggedRequest, RequestLog
-from specsplit_coordinator.seat import Seat
+from specsplit_coordinator.members.dialler import Dialler
+from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.requests.request_log import LoggedRequest, RequestLog
 
 NODES_SHOWN = 64
 """Nodes shown in one snapshot: what was verified and the likeliest of the others."""

@@ -7,12 +7,12 @@ in memory that never moves either, until the next forward overwrites it. Whateve
 
 from __future__ import annotations
 
-from specsplit.model.graphs.buckets import Bucket, Buckets
 from specsplit.model.graphs.capturer import Captured, Capturer, CudaCapturer, Results
 from specsplit.model.graphs.graphs import Graphs, Program
 from specsplit.model.graphs.shared import SharedCapturer, SharedGraphs, Together
 from specsplit.model.graphs.static import Inputs, StaticAttention, StaticInputs, StaticOutputs
-from specsplit.model.graphs.upload import Halves, Upload
+from specsplit.model.pages.buckets import Bucket, Buckets
+from specsplit.model.tensors.upload import Halves, Upload
 
 __all__ = [
     "Bucket",

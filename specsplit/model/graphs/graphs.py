@@ -11,12 +11,12 @@ from typing import Final, Protocol
 
 import torch
 
-from specsplit.model.attention import ForwardBatch
-from specsplit.model.batch import Row
-from specsplit.model.graphs.buckets import Bucket, Buckets
+from specsplit.model.attention.interface import ForwardBatch
 from specsplit.model.graphs.capturer import Captured, Capturer, Results
 from specsplit.model.graphs.static import Form, Inputs, StaticAttention, StaticInputs, StaticOutputs
-from specsplit.model.graphs.upload import Halves
+from specsplit.model.pages.batch import Row
+from specsplit.model.pages.buckets import Bucket, Buckets
+from specsplit.model.tensors.upload import Halves
 from specsplit.ranks.demand import EAGER, Demand
 from specsplit.records import Eager, GraphStatistics
 

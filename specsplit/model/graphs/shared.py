@@ -13,10 +13,10 @@ from typing import Final, Protocol
 import torch
 
 from specsplit.errors import RankLost
-from specsplit.model.batch import Row
 from specsplit.model.graphs.capturer import Captured, Capturer, Results
 from specsplit.model.graphs.graphs import Graph, Graphs, Layers
-from specsplit.model.tracebacks import forget_variables
+from specsplit.model.pages.batch import Row
+from specsplit.model.tensors.tracebacks import forget_variables
 from specsplit.ranks.demand import Demand
 from specsplit.ranks.mesh import Numbers
 from specsplit.records import Eager, GraphStatistics

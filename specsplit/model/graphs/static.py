@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.model.attention import ForwardBatch
-from specsplit.model.batch import Row, causal_mask
-from specsplit.model.graphs.buckets import Bucket
+from specsplit.model.attention.interface import ForwardBatch
 from specsplit.model.graphs.capturer import Results
-from specsplit.model.graphs.upload import Upload
-from specsplit.model.page_tables import PageTables, RowPages
+from specsplit.model.pages.batch import Row, causal_mask
+from specsplit.model.pages.buckets import Bucket
+from specsplit.model.pages.tables import PageTables, RowPages
+from specsplit.model.tensors.upload import Upload
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from specsplit.errors import LoadError
-from specsplit.model.support import check_config
+from specsplit.model.attention.support import check_config
 
 _TWINS: Final = {"mimo": "qwen2"}
 """Architectures that transformers does not know, and the one of its own that their layers are: MiMo-7B's are Qwen2's."""

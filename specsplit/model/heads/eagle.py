@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from specsplit.features import LAST, FeatureNeed
-from specsplit.model.attention import NAME
+from specsplit.model.attention.interface import NAME
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layer import Layer
 from specsplit.model.heads.shape import HeadShape

@@ -14,7 +14,7 @@ from transformers import PretrainedConfig
 
 from specsplit.errors import LoadError
 from specsplit.features import FeatureFormat, FeatureNeed
-from specsplit.model.attention import NAME
+from specsplit.model.attention.interface import NAME
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layer import Layer
 from specsplit.model.heads.shape import HeadShape

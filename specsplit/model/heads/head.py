@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from specsplit.model.cpu import replace_layers
+from specsplit.model.attention.support import observe
 from specsplit.model.heads.shape import HeadShape
 from specsplit.model.heads.target import TargetEnds
-from specsplit.model.kv import Geometry
-from specsplit.model.sharded import ShardedBlocks, TensorMesh
-from specsplit.model.shards import shard_layers
-from specsplit.model.support import observe
+from specsplit.model.layers.cpu import replace_layers
+from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
+from specsplit.model.layers.shards import shard_layers
+from specsplit.model.pages.kv import Geometry
 
 
 class Head(nn.Module, ABC):
@@ -50,7 +50,7 @@ class Head(nn.Module, ABC):
         """By step, its decoder layer."""
 
     def use_cpu_layers(self) -> None:
-        """Have a CPU run faster modules where they give the same numbers: see `specsplit.model.cpu`. It can then not be saved.
+        """Have a CPU run faster modules where they give the same numbers: see `specsplit.model.layers.cpu`. It can then not be saved.
 
         Raises LoadError if it does not run any more. Ranks that share its MLPs, and run together or not at all, are not asked.
         """

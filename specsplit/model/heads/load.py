@@ -10,8 +10,8 @@ import torch
 from transformers import PretrainedConfig
 
 from specsplit.errors import LoadError
-from specsplit.model.attention import NAME
-from specsplit.model.dtypes import AUTO, dtype_of, said_by
+from specsplit.model.attention.interface import NAME
+from specsplit.model.attention.support import check_folder, refusing
 from specsplit.model.heads.checkpoint import Checkpoint
 from specsplit.model.heads.config import architecture, feature_layers, require_plain
 from specsplit.model.heads.eagle import EagleHead
@@ -30,8 +30,8 @@ from specsplit.model.heads.layouts import (
 )
 from specsplit.model.heads.mtp import MtpHead
 from specsplit.model.heads.target import TargetEnds
-from specsplit.model.sharded import TensorMesh
-from specsplit.model.support import check_folder, refusing
+from specsplit.model.layers.sharded import TensorMesh
+from specsplit.model.tensors.dtypes import AUTO, dtype_of, said_by
 from specsplit.text.vocabulary import read_json
 from specsplit.values import DrafterKind
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from specsplit.errors import LoadError
 from specsplit.features import FeatureNeed
+from specsplit.model.attention.support import check_folder
 from specsplit.model.heads.checkpoint import Checkpoint
 from specsplit.model.heads.layouts import Family
 from specsplit.model.heads.load import family_of
-from specsplit.model.support import check_folder
 from specsplit.text.vocabulary import read_json
 
 _WEIGHT = "fc.weight"

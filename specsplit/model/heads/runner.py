@@ -8,13 +8,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specsplit.model.attention import ForwardBatch
-from specsplit.model.batch import Row
-from specsplit.model.device_batch import DeviceBatch
+from specsplit.model.attention.interface import ForwardBatch
 from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, StaticAttention
 from specsplit.model.heads.head import Head
-from specsplit.model.input_batch import InputBatch
-from specsplit.model.runner import ModelRunner
+from specsplit.model.lm.runner import ModelRunner
+from specsplit.model.pages.batch import Row
+from specsplit.model.pages.device_batch import DeviceBatch
+from specsplit.model.pages.input_batch import InputBatch
 
 _HIDDEN: Final = "hidden"
 _LEFT: Final = "left"

@@ -17,7 +17,7 @@ from torch import Tensor
 from specsplit.errors import LoadError
 from specsplit.features import LAST, FeatureNeed
 from specsplit.model.heads import Eagle3Head, Head, load_head
-from specsplit.model.kv import Geometry
+from specsplit.model.pages.kv import Geometry
 from specsplit.values import DrafterKind, Vocabulary
 from tests.model.heads.conftest import Loaded
 from tests.model.heads.published import (

@@ -14,8 +14,8 @@ from transformers import MixtralConfig, PretrainedConfig, Qwen3MoeConfig
 from specsplit.errors import LoadError
 from specsplit.model import PageTable, Row
 from specsplit.model.heads import Head, HeadRunner, MtpHead, TargetEnds, load_head, save_head
-from specsplit.model.sharded import ShardedMlp
-from specsplit.model.torch_mesh import TorchMesh
+from specsplit.model.layers.sharded import ShardedMlp
+from specsplit.model.ranks.mesh import TorchMesh
 from specsplit.values import DrafterKind
 from tests.model.heads.published import EVERYBODY, TARGET_FACTS, write
 from tests.support.ranks import run_ranks

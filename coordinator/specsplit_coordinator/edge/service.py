@@ -1,0 +1,162 @@
+"""The coordinator process, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import uuid
+from contextlib import AsyncExitStack
+from functools import partial
+
+from specsplit.build import build
+from specsplit.clock import SystemClock
+from specsplit.interpreter import freeze_heap
+from specsplit.membership import Cluster
+from specsplit.observe.metrics import CoordinatorMetrics
+from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, Phase, Server, Service, check_reachable, run_service
+from specsplit.settings import CoordinatorSettings
+from specsplit.text.tokenizer import Tokenizer
+from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
+from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.drawing import Drawing
+from specsplit_coordinator.cluster.placement import DrafterPlacement
+from specsplit_coordinator.cluster.rebalancer import Rebalancer
+from specsplit_coordinator.cluster.rosters import Rosters
+from specsplit_coordinator.edge.servicers import ClusterServicer, CoordinatorServicer
+from specsplit_coordinator.edge.telemetry import tell
+from specsplit_coordinator.members.dialler import Dialler
+from specsplit_coordinator.members.orders import Orders
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.page.server import PageServer
+from specsplit_coordinator.page.snapshot import ClusterSnapshot
+from specsplit_coordinator.page.watching import watch
+from specsplit_coordinator.requests.admission import Admission
+from specsplit_coordinator.requests.caps import Caps, tell_small_queue
+from specsplit_coordinator.requests.generation import Draws, Generator
+from specsplit_coordinator.requests.quotas import Quota, Quotas
+from specsplit_coordinator.requests.request_log import RequestLog
+from specsplit_coordinator.requests.run import ClusterAccess
+from specsplit_coordinator.requests.sweeper import Sweeper
+
+_SEED_BITS = 53
+"""Drawn seeds fit a JSON number, so that every reader can give them back unchanged."""
+_DRAWS = Draws(lambda: secrets.randbits(_SEED_BITS), lambda: uuid.uuid4().hex)
+
+
+def main(settings: CoordinatorSettings) -> int:
+    """Run the coordinator in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
+    return run_service("coordinator", settings, lambda settings: Coordinator(settings).service)
+
+
+class Coordinator:
+    """The parts and their wiring. To be made on the event loop that it lives on; `service` is its life."""
+
+    def __init__(self, settings: CoordinatorSettings, draws: Draws | None = None) -> None:
+        """Reads the tokenizer. Raises LoadError, and Unavailable as `Server` does."""
+        tell_small_queue(settings)
+        tokenizer, clock, server = Tokenizer.load(settings.model), SystemClock(), _server(settings)
+        self.registry = Registry(tokenizer.vocabulary, clock, settings.lost_after_ms / 1000)
+        quotas = Quotas(Quota.of(settings), clock, settings.retry_after_s)
+        self.admission = Admission(
+            self.registry, settings.max_queue, settings.retry_after_s, settings.failover_s, quotas
+        )
+        self.orders = Orders()
+        self.requests = RequestLog(clock, server.tracing)
+        self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen), clients=settings.named_clients)
+        self.failed = asyncio.Event()
+        """Never set: nothing of it runs on a thread that could die."""
+        self._open = AsyncExitStack()
+        """What has to be closed at the end."""
+        dialler, balance = Dialler(settings, server.tracing), Balance(self.registry, clock)
+        self._open.push_async_callback(dialler.close)
+        cluster = ClusterAccess(self.registry, self.admission, dialler, DrafterPlacement(balance), tokenizer.vocabulary)
+        generator = Generator(tokenizer, cluster, draws or _DRAWS, self.requests, Caps.of(settings), quotas)
+        self._open.callback(generator.close)
+        self._programs = self._for_programs(settings, generator)
+        self._members = self._for_members(settings, balance)
+        snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
+        self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, dialler, self.requests))
+        rebalancer = Rebalancer(self.registry, balance, self.admission.leases, clock)
+        sweeper = Sweeper(self.registry, self.admission, rebalancer)
+        self.service = Service(settings, server, self.metrics, partial(self._load, sweeper))
+        self._wire()
+
+    def _for_programs(self, settings: CoordinatorSettings, generator: Generator) -> CoordinatorServicer:
+        return CoordinatorServicer(
+            generator,
+            self.registry,
+            self._cluster,
+            self.orders,
+            max_unread_bytes=settings.max_unread_bytes,
+            unread_s=settings.unread_s,
+        )
+
+    def _for_members(self, settings: CoordinatorSettings, balance: Balance) -> ClusterServicer:
+        rosters = Rosters(self.registry, balance)
+        self._drawing = Drawing(self.registry, rosters)
+        reachable = partial(check_reachable, "register.address", settings=settings)
+        return ClusterServicer(self.registry, rosters, self.orders, settings.heartbeat_ms, reachable)
+
+    def _wire(self) -> None:
+        """Connect the parts: who is told of what."""
+        tracing, orders = self.service.server.tracing, self.orders
+        orders.watch(lambda: tracing.apply(orders.tracing))
+        tell(self.requests, self.metrics)
+        self.metrics.watch(self._cluster)
+        self.registry.on_gone.append(self._gone)
+        server = self.service.server
+        for port in dict.fromkeys((server.grpc, server.members)):
+            coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(self._programs, port)
+        cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, server.members)
+
+    async def _load(self, sweeper: Sweeper) -> Coordinator:
+        await self.page.start()
+        self._open.push_async_callback(self.page.stop)
+        for task in (sweeper.run(), self._drawing.run()):
+            self._open.callback(asyncio.create_task(task).cancel)
+        freeze_heap()
+        return self
+
+    async def stop(self) -> None:
+        """End every call at once."""
+        self._members.dismiss()
+        await self.service.stop()
+
+    async def drained(self) -> None:
+        """Waiting and running requests finish, and their answers are read; then the members are told."""
+        try:
+            await self.admission.idle()
+            await self._programs.delivered()
+        finally:
+            self._members.dismiss()
+
+    async def close(self) -> None:
+        """End what runs beside the server."""
+        await self._open.aclose()
+
+    def _cluster(self) -> Cluster:
+        totals = self.requests.totals
+        return Cluster(
+            members=self.registry.members,
+            queued=self.admission.queued,
+            running=self.admission.running,
+            failovers=totals.failovers,
+            preemptions=totals.preemptions,
+            build=build(),
+        )
+
+    def _gone(self, seat: Seat) -> None:
+        """A member that went without a word is lost, unless it is this process that leaves."""
+        if not seat.leaving and self.service.server.phase is Phase.SERVING:
+            self.metrics.member_lost(seat.who.role)
+
+
+def _server(settings: CoordinatorSettings) -> Server:
+    return Server(
+        settings,
+        "coordinator",
+        services=(COORDINATOR_SERVICE, CLUSTER_SERVICE),
+        session_methods=("Generate",),
+        members_listen=settings.members_listen,
+    )

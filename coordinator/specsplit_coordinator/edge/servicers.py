@@ -1,0 +1,237 @@
+"""The edges: parse, one call, serialise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import grpc
+
+from specsplit.errors import Exhausted, SpecsplitError, Unavailable
+from specsplit.membership import Cluster, Heartbeat, PlanTold, Register, Registered, Report, TracingTold
+from specsplit.observe import fields
+from specsplit.requests import GenerateRequest
+from specsplit.rpc import caller
+from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
+from specsplit.values import ModelInfo
+from specsplit.wire import cluster as cluster_wire
+from specsplit.wire import coordinator as wire
+from specsplit.wire.limits import MAX_MEMBERS
+from specsplit_coordinator.cluster.membership import LEAVING, Membership, registration
+from specsplit_coordinator.cluster.rosters import Rosters
+from specsplit_coordinator.edge.outflow import Outflow
+from specsplit_coordinator.members.fit import check_known
+from specsplit_coordinator.members.order_log import log_change
+from specsplit_coordinator.members.orders import Orders
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.requests.generation import Generator
+
+_log = logging.getLogger(__name__)
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
+    """Serves programs: requests, and what an operator asks for."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        registry: Registry,
+        cluster: Callable[[], Cluster],
+        orders: Orders,
+        *,
+        max_unread_bytes: int,
+        unread_s: float,
+    ) -> None:
+        self._generator = generator
+        self._registry = registry
+        self._cluster = cluster
+        self._orders = orders
+        self._max_unread_bytes = max_unread_bytes
+        self._unread_s = unread_s
+        self._unread: set[Outflow] = set()
+        self._read = asyncio.Event()
+        self._read.set()
+
+    async def delivered(self) -> None:
+        """Return when no answer is on its way to a caller."""
+        await self._read.wait()
+
+    async def Generate(  # noqa: N802 (the name is the protocol's)
+        self, request: wire.GenerateMessage, context: Context
+    ) -> AsyncGenerator[wire.GenerateEventMessage, None]:
+        """Stream the deltas of every choice, and then its end."""
+        events = self._generator.generate(self._asked(request), context.time_remaining, caller().name)
+        outflow = Outflow(events, self._max_unread_bytes, self._unread_s, _cutting(asyncio.current_task()))
+        self._unread.add(outflow)
+        self._read.clear()
+        _at_end(context, partial(self._close, outflow))
+        try:
+            async with contextlib.aclosing(outflow.read()) as messages:
+                async for message in messages:
+                    yield message
+        finally:
+            self._close(outflow)
+
+    def _close(self, outflow: Outflow) -> None:
+        outflow.close()
+        self._unread.discard(outflow)
+        if not self._unread:
+            self._read.set()
+
+    def _asked(self, request: wire.GenerateMessage) -> GenerateRequest:
+        try:
+            return wire.generate_from_wire(request)
+        except SpecsplitError as error:
+            self._generator.refused(error)
+            raise
+
+    async def GetModelInfo(  # noqa: N802
+        self, request: wire.ModelInfoQuestion, context: Context
+    ) -> wire.ModelInfoMessage:
+        """Tell what the verifiers serve, and whether conversations are taken."""
+        return wire.model_info_to_wire(self._generator.model())
+
+    async def GetCluster(  # noqa: N802
+        self, request: wire.ClusterQuestion, context: Context
+    ) -> wire.ClusterMessage:
+        """Tell who is there, how many requests wait and run, and what happened to sessions so far."""
+        return wire.cluster_to_wire(self._cluster())
+
+    async def GetPlan(  # noqa: N802
+        self, request: wire.PlanQuestion, context: Context
+    ) -> wire.PlanInForceMessage:
+        """Tell what is changed about the plan, and for how many."""
+        return wire.plan_in_force_to_wire(self._plan_told())
+
+    async def GetTracing(  # noqa: N802
+        self, request: wire.TracingQuestion, context: Context
+    ) -> wire.TracingInForceMessage:
+        """Tell what is changed about what everybody traces, and for how many."""
+        return wire.tracing_in_force_to_wire(self._tracing_told())
+
+    async def SetPlan(  # noqa: N802
+        self, request: wire.PlanMessage, context: Context
+    ) -> wire.PlanToldMessage:
+        """Change the default plan of every verifier, and who decides about it."""
+        changes, control, reset = wire.set_plan_from_wire(request)
+        check_known(control, self._registry.verifiers)
+        changed = self._orders.change_plan(changes, control, reset=reset)
+        told = self._plan_told()
+        log_change("plan", changed, told.members, context)
+        return wire.plan_told_to_wire(told)
+
+    async def SetTracing(  # noqa: N802
+        self, request: wire.TracingMessage, context: Context
+    ) -> wire.TracingToldMessage:
+        """Change what everybody traces."""
+        changes, reset = wire.set_tracing_from_wire(request)
+        changed = self._orders.change_tracing(changes, reset=reset)
+        told = self._tracing_told()
+        log_change("tracing", changed, told.members, context)
+        return wire.tracing_told_to_wire(told)
+
+    def _plan_told(self) -> PlanTold:
+        return PlanTold(len(self._registry.verifiers), self._orders.plan, self._orders.control)
+
+    def _tracing_told(self) -> TracingTold:
+        return TracingTold(len(self._registry.members), self._orders.tracing)
+
+
+class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
+    """Serves members: their Join streams."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        rosters: Rosters,
+        orders: Orders,
+        heartbeat_ms: int,
+        check_verifier: Callable[[str], None],
+    ) -> None:
+        """`check_verifier` raises InvalidRequest for an address that this coordinator may not dial."""
+        self._check_verifier = check_verifier
+        self._registry = registry
+        self._rosters = rosters
+        self._orders = orders
+        self._heartbeat_ms = heartbeat_ms
+        self._memberships: set[Membership] = set()
+        self._leaving = False
+
+    def dismiss(self) -> None:
+        """The coordinator leaves: end every stream with a word, so that stopping the server cuts none off, and take no more."""
+        self._leaving = True
+        for membership in self._memberships:
+            membership.dismiss()
+
+    async def Join(  # noqa: N802
+        self, request_iterator: AsyncIterator[cluster_wire.ReportMessage], context: Context
+    ) -> AsyncGenerator[cluster_wire.DirectiveMessage, None]:
+        """Stream directives for as long as the member is there."""
+        reports = _reports(request_iterator)
+        seat = self._registry.register(self._admitted(await registration(reports, self._registry.lost_after_s)))
+        _log.info("member joined", extra=fields(member_id=seat.member_id, address=seat.who.address))
+        if seat.is_verifier and not seat.knows(self._orders.control):
+            _log.warning(
+                "a verifier cannot be told to use the controller in force, and keeps its own",
+                extra=fields(member_id=seat.member_id, adaptive=self._orders.control.wanted),
+            )
+        membership = Membership(self._registry, self._rosters, self._orders, seat, reports)
+        self._memberships.add(membership)
+        _at_end(context, partial(self._close, membership))
+        try:
+            yield cluster_wire.directive_to_wire(Registered(self._heartbeat_ms))
+            async for directive in membership.directives():
+                yield cluster_wire.directive_to_wire(directive)
+        finally:
+            self._close(membership)
+
+    def _admitted(self, who: Register) -> Register:
+        if self._leaving:
+            raise Unavailable(LEAVING)
+        if len(self._memberships) >= MAX_MEMBERS:
+            raise Exhausted(
+                f"the cluster has {MAX_MEMBERS:,} members, as many as it can have; stop one before another joins"
+            )
+        if isinstance(who.role, ModelInfo):
+            self._check_verifier(who.address)
+        return who
+
+    def _close(self, membership: Membership) -> None:
+        self._memberships.discard(membership)
+        membership.close("its stream ended")
+
+
+async def _reports(messages: AsyncIterator[cluster_wire.ReportMessage]) -> AsyncGenerator[Report, None]:
+    """What a member says. An idle one says the same with every heartbeat: such a message is compared with the last, and not read again."""
+    last: cluster_wire.ReportMessage | None = None
+    report: Report = Heartbeat()
+    async for message in messages:
+        if message != last:
+            last, report = message, cluster_wire.report_from_wire(message)
+        yield report
+
+
+def _cutting(call: asyncio.Task[Any] | None) -> Callable[[], None]:
+    """Ends a call whose caller reads nothing, so that it cannot be told why either."""
+
+    def cut() -> None:
+        _log.warning("a caller has stopped reading its answer; its call ends")
+        if call is not None:
+            call.cancel()
+
+    return cut
+
+
+def _at_end(context: Context, callback: Callable[[], None]) -> None:
+    """Have `callback` called when the call is over, however it ends, even if its generator is left hanging."""
+
+    def ended(_: Context) -> None:
+        callback()
+
+    context.add_done_callback(ended)  # pyright: ignore[reportArgumentType] (the stub's callback type is a bare class)

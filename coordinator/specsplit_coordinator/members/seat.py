@@ -1,0 +1,207 @@
+"""A member's seat in the cluster: what it said of itself, and how it fares."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from specsplit.membership import HandOver, Heartbeat, Member, Register, WaveReport
+from specsplit.values import (
+    Control,
+    DrafterInfo,
+    DrafterKind,
+    Endpoint,
+    Load,
+    ModelInfo,
+    Plan,
+    SpeculationReport,
+)
+from specsplit_coordinator.members.breaker import Breaker
+from specsplit_coordinator.members.group import Group
+
+KIND_ORDER = (
+    DrafterKind.EAGLE3,
+    DrafterKind.MULTI_LAYER_EAGLE,
+    DrafterKind.EAGLE,
+    DrafterKind.STANDALONE,
+    DrafterKind.NGRAM,
+)
+"""Drafter kinds, best first."""
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Why a member is not there."""
+
+    why: str
+    for_good: bool
+    """False: a verifier that may come back to its sessions."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """One live member. `running` is the coordinator's own count of sessions placed on it, ahead of what the member reports."""
+
+    who: Register
+    heard_at: float
+    breaker: Breaker
+    report: Heartbeat = field(default_factory=Heartbeat)
+    """The member's latest heartbeat."""
+    draining: bool = False
+    running: int = 0
+    absence: Absence | None = None
+    """Why the member is not there; None: it is."""
+    on_lost: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
+    """Called once, when the member is lost or leaves."""
+    cooling_down: dict[str, float] = field(default_factory=dict[str, float])
+    """Drafters that this verifier has just lost, by member id, and until when they are the last choice for it."""
+    promised: list[int] = field(default_factory=list[int])
+    """KV pages wanted by each session that was placed on a verifier and is not in its latest report yet; the latest session last."""
+    hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
+    """Hand-overs that a verifier has yet to be told: sessions that are to go on with another drafter."""
+    group: Group | None = None
+    """The group that the member is a rank of; None: it is alone."""
+
+    @property
+    def prefixes(self) -> tuple[int, ...]:
+        """Marks of the first pages of texts that a verifier has, by its latest report."""
+        return self.report.prefixes
+
+    @property
+    def load(self) -> Load:
+        """How busy the member is, by its latest report."""
+        return self.report.load
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan in force on a verifier where a request does not say otherwise, by its latest report."""
+        return self.report.plan
+
+    @property
+    def drafted(self) -> int:
+        """Most tokens of a session in a step where a request does not say otherwise; 0 until the verifier has told its plan."""
+        bound = None if self.speculation is None else self.speculation.max_draft_tokens
+        return bound or self.drafted_now
+
+    @property
+    def drafted_now(self) -> int:
+        """Most tokens of a session in a step under the plan that is in force, which a controller may change; 0: no plan is known."""
+        return 0 if self.plan is None else self.plan.num_draft_tokens
+
+    @property
+    def context(self) -> int:
+        """Most tokens of one text; 0 for a drafter."""
+        return self.who.role.max_context if isinstance(self.who.role, ModelInfo) else 0
+
+    @property
+    def speculation(self) -> SpeculationReport | None:
+        """How a verifier speculates, and what drafters brought it, by its latest report."""
+        return self.report.speculation
+
+    @property
+    def member_id(self) -> str:
+        return self.who.member_id
+
+    @property
+    def is_verifier(self) -> bool:
+        """True for a verifier, False for a drafter."""
+        return isinstance(self.who.role, ModelInfo)
+
+    @property
+    def wave(self) -> WaveReport | None:
+        """Where a rank of a group stands, by its latest report; None for a member that is alone."""
+        return None if self.group is None or self.who.group is None else self.group.said(self.who.group.rank)
+
+    @property
+    def promised_pages(self) -> int:
+        """Pages that the member reported as free and that sessions placed since then are to get."""
+        return sum(self.promised)
+
+    def heard(self, report: Heartbeat) -> None:
+        """Take in a report. The sessions that it does not count yet are the latest: they were placed while it was on its way."""
+        self.report = report
+        if self.promised:
+            counted = len(self.promised) - max(0, self.running - report.load.sessions)
+            del self.promised[: max(0, counted)]
+
+    def cool_down(self, lost: Iterable[str], until: float) -> None:
+        """Have the drafters that the verifier has just lost cool down; those that have done so, by the latest report, do no more."""
+        self.cooling_down = {drafter: end for drafter, end in self.cooling_down.items() if end > self.heard_at}
+        self.cooling_down |= dict.fromkeys(lost, until)
+
+    def knows(self, control: Control) -> bool:
+        """True if this verifier has the controller that `control` needs, or `control` needs none."""
+        return control.wanted is None or control.wanted.value in self.who.controllers
+
+    @property
+    def sessions(self) -> int:
+        """Sessions on the member: the higher of what was placed and what it reports."""
+        return max(self.running, self.load.sessions)
+
+    @property
+    def busy(self) -> float:
+        """Sessions on the member as a share of those it takes."""
+        return self.sessions / self.who.max_sessions
+
+    @property
+    def leaving(self) -> bool:
+        """True if the member drains, or has to because another rank of its group does, and it has not said so yet."""
+        return self.draining or (self.group is not None and self.group.leaving)
+
+    @property
+    def lost_because(self) -> str | None:
+        """Why the member is no longer in the cluster; None while it is, or may come back."""
+        return self.absence.why if self.absence is not None and self.absence.for_good else None
+
+    @property
+    def absent(self) -> bool:
+        """True if the member is not there, for a while or for good."""
+        return self.absence is not None
+
+    @property
+    def closed_because(self) -> str:
+        """Why the member takes no sessions; empty: it takes some."""
+        if self.group is not None:
+            return self.group.closed_because
+        return f"{self.member_id} is draining" if self.draining else ""
+
+    @property
+    def free_places(self) -> int:
+        """Sessions that may still be placed on the member. A drafter's own count matters: verifiers choose the next one themselves."""
+        taken = self.running if self.is_verifier else self.sessions
+        return 0 if self.closed_because else max(0, self.who.max_sessions - taken)
+
+    @property
+    def has_free_place(self) -> bool:
+        """True if one more session may be placed on the member."""
+        return self.free_places > 0
+
+    def seen(self, now: float) -> Member:
+        """The member as it is at a time of the clock."""
+        return Member(
+            member_id=self.member_id,
+            address=self.who.address,
+            role=self.who.role,
+            max_sessions=self.who.max_sessions,
+            load=self.load,
+            draining=self.leaving,
+            silent_ms=round((now - self.heard_at) * 1000),
+            plan=self.plan,
+            speculation=self.speculation,
+            group=self.who.group,
+            wave=self.wave,
+            build=self.who.build,
+        )
+
+
+def endpoint_of(seat: Seat) -> Endpoint:
+    role = seat.who.role
+    if isinstance(role, DrafterInfo):
+        return Endpoint(seat.member_id, seat.who.address, role.features)
+    return Endpoint(seat.member_id, seat.who.address)
+
+
+def kind_of(drafter: Seat) -> DrafterKind:
+    assert isinstance(drafter.who.role, DrafterInfo), "only drafters have a kind"
+    return drafter.who.role.kind

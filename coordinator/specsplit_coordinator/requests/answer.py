@@ -1,0 +1,112 @@
+"""What one choice has received so far, of however many verifiers. Pure.
+
+When a verifier is lost, what it sent stays here: another one goes on behind it, and the same detokenizer and stop scanner with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from specsplit.errors import InvalidRequest
+from specsplit.requests import Delta
+from specsplit.sessions import Finished, Tokens
+from specsplit.values import FinishReason, NoDrafts, SpeculationStatistics
+from specsplit_coordinator.requests.output import Output
+
+
+@dataclass(frozen=True)
+class End:
+    """Why a generation ended."""
+
+    reason: FinishReason
+    matched: str | int | None
+    """The stop string or the stop token that did."""
+
+
+class Answer:
+    """One choice, from its first token to its end."""
+
+    def __init__(self, output: Output, most: int, earlier: Sequence[int] = ()) -> None:
+        """`most`: tokens that it can have. `earlier`: those that the caller has already; they are not told again.
+
+        Raises InvalidRequest for more of those than there can be.
+        """
+        self._output = output
+        self._most = most
+        self.speculation = SpeculationStatistics()
+        """Sums over all verifiers that it had."""
+        self._parts = SpeculationStatistics()
+        """Sums of the verifiers that it had before."""
+        self._no_drafts: tuple[NoDrafts | None, int] = (None, 0)
+        """Why its steps had no drafts, as its verifier has said last, and how many drafts they had had by then."""
+        self._cached: int | None = None
+        self.tokens: list[int] = []
+        """Received, those that the caller came with included."""
+        self.end: End | None = None
+        """None: it goes on."""
+        if earlier:
+            self._begin(earlier)
+
+    def _begin(self, earlier: Sequence[int]) -> None:
+        most = self._most
+        if len(earlier) <= most:  # else there is no need to read them
+            self._take(Tokens(earlier, 0, self.speculation))
+            most = self._output.kept
+        if len(earlier) > most:
+            raise InvalidRequest("resume_from", f"has {len(earlier)} tokens, but the answer ends after {most} at most")
+
+    @property
+    def kept(self) -> int:
+        """Tokens of the output."""
+        return self._output.kept
+
+    @property
+    def cached_prompt_tokens(self) -> int:
+        """Prompt tokens that the first verifier had already."""
+        return self._cached or 0
+
+    @property
+    def no_drafts(self) -> NoDrafts | None:
+        """Why its steps had no drafts; None: they had some, here or on a verifier before, or it was not told."""
+        why, drafted = self._no_drafts
+        return None if self._parts.drafted or self.speculation.drafted > drafted else why
+
+    @property
+    def full(self) -> bool:
+        """True if it cannot have one more token."""
+        return len(self.tokens) >= self._most
+
+    def summed(self, event: Tokens | Finished) -> Tokens | Finished:
+        """The event with the sums of all verifiers that it had."""
+        return replace(event, speculation=SpeculationStatistics.sum([self._parts, event.speculation]))
+
+    def feed(self, event: Tokens | Finished) -> tuple[Delta, ...]:
+        """Take in a summed event: what to stream."""
+        self.speculation = event.speculation
+        if isinstance(event, Tokens):
+            if event.no_drafts is not None:
+                self._no_drafts = (event.no_drafts, event.speculation.drafted)
+            self._cached = event.cached_prompt_tokens if self._cached is None else self._cached
+            return self._take(event)
+        self._no_drafts = (event.no_drafts, event.speculation.drafted)
+        self._cached = event.usage.cached_prompt_tokens if self._cached is None else self._cached
+        return self.finish(event.reason, event.stop_token)
+
+    def finish(self, reason: FinishReason, stop_token: int | None = None) -> tuple[Delta, ...]:
+        """End it: the text that was held back."""
+        rest = self._output.finish()
+        matched = self._output.matched
+        self.end = End(reason, stop_token) if matched is None else End(FinishReason.STOP, matched)
+        return (Delta(rest, ()),) if rest else ()
+
+    def moves(self) -> None:
+        """What comes next is of another verifier, whose sums begin at 0."""
+        self._parts = self.speculation
+
+    def _take(self, event: Tokens) -> tuple[Delta, ...]:
+        self.tokens += event.tokens
+        deltas = self._output.feed(event)
+        if self._output.matched is not None:
+            self.end = End(FinishReason.STOP, self._output.matched)
+        return deltas

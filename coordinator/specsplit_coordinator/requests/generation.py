@@ -1,0 +1,189 @@
+"""The life of one request, from prompt to last message. Works on values; the servicer is its edge.
+
+1. check, quota  2. ticket  3. name and seed  4. prompt to tokens, and the answer as far as the caller has it
+of every choice by itself (`run`): 5. wait for a verifier  6. choose a drafter  7. decode  8. tokens to text
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from specsplit.errors import ContextExceeded, SpecsplitError
+from specsplit.requests import Delta, GenerateEvent, GenerateRequest
+from specsplit.text.stop import StopScanner
+from specsplit.text.tokenizer import Tokenizer
+from specsplit.values import ModelInfo, Sampling, Stopping
+from specsplit.wire.common import check_bias, check_tokens
+from specsplit_coordinator.cluster.placement import check_wish, choose_drafter
+from specsplit_coordinator.requests.answer import Answer
+from specsplit_coordinator.requests.caps import Caps
+from specsplit_coordinator.requests.engine_request import EngineRequest
+from specsplit_coordinator.requests.fair_queue import Claim
+from specsplit_coordinator.requests.merging import merged
+from specsplit_coordinator.requests.output import Output
+from specsplit_coordinator.requests.prompt import PromptReader
+from specsplit_coordinator.requests.quotas import Quotas
+from specsplit_coordinator.requests.request_log import LoggedChoice, LoggedRequest, Particulars, Remaining, RequestLog
+from specsplit_coordinator.requests.run import ClusterAccess, Run
+
+SHORT_ANSWER: Final = 256
+"""Tokens of an answer to resume that are made text again on the event loop: some milliseconds."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The sources of chance."""
+
+    seed: Callable[[], int]
+    """A fresh seed, 64 bits unsigned."""
+    request_id: Callable[[], str]
+    """A fresh name."""
+
+
+class Generator:
+    """Runs requests, from the check at a glance to the last message."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        cluster: ClusterAccess,
+        draws: Draws,
+        requests: RequestLog,
+        caps: Caps,
+        quotas: Quotas,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._reader = PromptReader(tokenizer)
+        self._cluster = cluster
+        self._draws = draws
+        self._requests = requests
+        self._caps = caps
+        self._quotas = quotas
+
+    async def generate(
+        self, request: GenerateRequest, remaining_s: Remaining, client: str = ""
+    ) -> AsyncGenerator[GenerateEvent, None]:
+        """Deltas of every choice, mixed, and a Done behind those of each. Whoever asks closes the generator, at the end too.
+
+        `client` is the name by which quotas and the queue know him.
+
+        Raises SpecsplitError; what one choice fails with ends the others.
+        """
+        with self._requests.follow(request, remaining_s, client) as logged:
+            claim = Claim(client, request.priority)
+            target = self._check(request)
+            with self._quotas.request(client, request.n) as use:
+                async with aclosing(self._run(request, remaining_s, logged, claim, target, use)) as events:
+                    async for event in events:
+                        use(len(event.tokens) if isinstance(event, Delta) else 0)
+                        yield event
+
+    def model(self) -> ModelInfo:
+        """Tell what the verifiers serve, and whether its tokenizer takes conversations. Raises Unavailable if there is no verifier."""
+        return replace(self._cluster.registry.model(), takes_chat=self._tokenizer.takes_chat)
+
+    def refused(self, error: SpecsplitError) -> None:
+        """Note a request that could not even be read."""
+        self._requests.refused(error)
+
+    def close(self) -> None:
+        """End the threads that read prompts; no more requests may come."""
+        self._reader.close()
+
+    async def _run(
+        self,
+        request: GenerateRequest,
+        remaining_s: Remaining,
+        logged: LoggedRequest,
+        claim: Claim,
+        target: ModelInfo,
+        use: Callable[[int], None],
+    ) -> AsyncGenerator[GenerateEvent, None]:
+        """Prepare the request, and run its choices.
+
+        What is read of it counts as used, what it resumes too, unless no verifier ever had it.
+        """
+        with self._ticket(logged, claim):
+            prepared = await self._prepare(request, target, logged, claim)
+            runs = [await self._begin(prepared.choice(each.index), remaining_s, each) for each in logged.choices]
+        use(read := logged.particulars.prompt_tokens + len(request.resume_from))
+        choices = [run.events() for run in runs]
+        try:
+            for run in runs:
+                run.line_up()
+            async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
+                async for event in events:
+                    yield event
+        finally:
+            for run in runs:
+                run.leave()
+            if logged.verifier is None:
+                use(-read)
+
+    async def _begin(self, prepared: EngineRequest, remaining_s: Remaining, logged: LoggedChoice) -> Run:
+        return Run(self._cluster, prepared, await self._answer(prepared), remaining_s, logged)
+
+    async def _answer(self, prepared: EngineRequest) -> Answer:
+        """Begin an answer, behind what the caller has of it already. Raises InvalidRequest if it cannot have that."""
+        request, tokenizer = prepared.request, self._tokenizer
+        output = Output(tokenizer.detokenizer(prepared.tokens), StopScanner(request.stop), tokenizer.piece)
+        begin = partial(Answer, output, prepared.most, request.resume_from)
+        return begin() if len(request.resume_from) <= SHORT_ANSWER else await self._reader.aside(begin)
+
+    def _check(self, request: GenerateRequest) -> ModelInfo:
+        """What can be told at a glance. Returns what the verifiers serve."""
+        check_wish(request.drafter)
+        self._caps.check(request)
+        StopScanner(request.stop)  # raises for a stop string that cannot be
+        vocabulary = self._tokenizer.vocabulary
+        check_tokens("stopping.stop_token_ids", request.stopping.stop_token_ids, vocabulary.size)
+        check_tokens("resume_from", request.resume_from, vocabulary.size)
+        check_bias("sampling.logit_bias", request.sampling, vocabulary.size)
+        target = self._cluster.registry.model()
+        choose_drafter(self._cluster.registry.drafters, request.drafter, vocabulary)
+        return target
+
+    def _ticket(self, logged: LoggedRequest, claim: Claim) -> AbstractContextManager[None]:
+        try:
+            return self._cluster.admission.ticket(logged.asked.n, claim)
+        except SpecsplitError:
+            with logged.trace.stage("queue"):  # that is where it ended
+                raise
+
+    async def _prepare(
+        self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest, claim: Claim
+    ) -> EngineRequest:
+        """Give the request its name, its seed and its tokens."""
+        request = replace(request, request_id=request.request_id or self._draws.request_id())
+        with logged.trace.stage("tokenize") as note:
+            tokens = await self._reader.read(request.prompt, target.max_context)
+            note("tokens", len(tokens))
+        stopping, context_left = self._stopping(request, len(tokens), target), target.max_context - len(tokens)
+        prepared = EngineRequest(request, target.model, tokens, self._seeded(request), stopping, context_left, claim)
+        logged.particulars = Particulars(request.request_id, prepared.model, prepared.sampling.seed, len(tokens))
+        return prepared
+
+    def _seeded(self, request: GenerateRequest) -> Sampling:
+        if request.seeded:
+            return request.sampling
+        return replace(request.sampling, seed=0 if request.sampling.greedy else self._draws.seed())
+
+    def _stopping(self, request: GenerateRequest, prompt_tokens: int, target: ModelInfo) -> Stopping:
+        """When the session ends. Raises ContextExceeded for more output than the context has room for."""
+        asked, context_left = request.stopping.max_tokens, target.max_context - prompt_tokens
+        _check_context(asked, prompt_tokens, target.max_context)
+        return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, context_left))
+
+
+def _check_context(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
+    """Raise ContextExceeded, with the numbers, for more output than the context has room for: no verifier need be asked, nor waited for."""
+    context_left = max_context - prompt_tokens
+    if max_tokens is not None and max_tokens > context_left:
+        raise ContextExceeded(
+            "max_tokens",
+            f"is {max_tokens}, which with {prompt_tokens} prompt tokens exceeds the context of {max_context}; at most {context_left} fit",
+        )

@@ -1,0 +1,274 @@
+"""The run of one choice: its sessions on verifiers, one behind the other, until its answer has an end.
+
+place ──> decode ──> end
+  ^          │
+  └──────────┘  behind the tokens that have come, when the verifier is lost, drains out, fails the session, or has no pages for it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from specsplit.errors import Exhausted, SpecsplitError, TargetFailed, Unavailable
+from specsplit.observe import TraceContext, fields
+from specsplit.requests import Delta, Done, GenerateEvent
+from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted
+from specsplit.values import FailoverCause, FinishReason, Usage, Vocabulary
+from specsplit_coordinator.cluster.lease import Lease
+from specsplit_coordinator.cluster.need import Need
+from specsplit_coordinator.cluster.placement import DrafterPlacement
+from specsplit_coordinator.cluster.stalls import Stalls
+from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.seat import Seat, endpoint_of
+from specsplit_coordinator.requests.admission import Admission
+from specsplit_coordinator.requests.answer import Answer
+from specsplit_coordinator.requests.engine_request import EngineRequest
+from specsplit_coordinator.requests.place import Place
+from specsplit_coordinator.requests.request_log import LoggedChoice, Remaining
+
+_log = logging.getLogger(__name__)
+SHORTAGE_S: Final = 0.5
+"""After so long a session is tried where a target has failed on it already, if all have: it may have been short of memory."""
+
+
+class Decoder(Protocol):
+    """Runs a session on a verifier."""
+
+    def decode(
+        self,
+        seat: Seat,
+        request: DecodeRequest,
+        timeout_s: float | None = None,
+        trace: TraceContext | None = None,
+    ) -> AsyncGenerator[DecodeEvent, None]:
+        """The events of one session, which belongs below `trace`; closing the generator ends it."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClusterAccess:
+    """How runs reach the cluster: its members, their places, and the sessions on them."""
+
+    registry: Registry
+    admission: Admission
+    decoder: Decoder
+    drafters: DrafterPlacement
+    target: Vocabulary
+
+
+class Run:
+    """One choice, from its first place on a verifier to its last message."""
+
+    def __init__(
+        self,
+        cluster: ClusterAccess,
+        prepared: EngineRequest,
+        answer: Answer,
+        remaining_s: Remaining,
+        logged: LoggedChoice,
+    ) -> None:
+        self._cluster = cluster
+        self._prepared = prepared
+        self._answer = answer
+        self._remaining_s = remaining_s
+        self._logged = logged
+        self._stalls = Stalls(len(answer.tokens))
+        self._failure: SpecsplitError | None = None
+        """What its last verifier ended with, of those that failed it."""
+        self._failed_on = frozenset[str]()
+        """Verifiers, by member id, whose targets have failed on it."""
+        self._reserved: Lease | None = None
+        """The place to which it moves from the verifier that preempted it."""
+        self._first: Place | None = None
+        """The place that it was lined up for before it was run."""
+
+    def line_up(self) -> None:
+        """Begin to wait for a verifier now, so that it is counted when the next request asks; `leave` has to be called at the end."""
+        if self._unfinished:
+            self._first = self._cluster.admission.line_up(self._need, claim=self._prepared.claim)
+
+    def leave(self) -> None:
+        """Stop waiting for a verifier, if the choice was never run. A second call does nothing."""
+        place, self._first = self._first, None
+        if place is not None:
+            self._cluster.admission.leave(place)
+
+    async def events(self) -> AsyncGenerator[GenerateEvent, None]:
+        """The deltas of the choice, then its Done. Raises SpecsplitError."""
+        index = self._logged.index
+        self._logged.resumed(len(self._answer.tokens))
+        async with aclosing(self._deltas()) as deltas:
+            async for delta in deltas:
+                yield replace(delta, index=index) if index else delta
+        self._logged.done = self._done()
+        yield self._logged.done
+
+    async def _deltas(self) -> AsyncGenerator[Delta, None]:
+        try:
+            while self._unfinished:
+                async with aclosing(self._session()) as deltas:
+                    async for delta in deltas:
+                        yield delta
+        finally:
+            if self._reserved is not None:
+                self._reserved.release()
+        if self._answer.end is None:  # the verifier was lost behind the last token that there can be
+            for delta in self._answer.finish(FinishReason.LENGTH):
+                yield delta
+
+    @property
+    def _unfinished(self) -> bool:
+        return self._answer.end is None and not self._answer.full
+
+    async def _session(self) -> AsyncGenerator[Delta, None]:
+        """What one session on a verifier adds to the answer. Raises SpecsplitError if the choice ends with that."""
+        lease = await self._place()
+        try:
+            async with aclosing(self._decoded(lease)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        except (Unavailable, Exhausted) as error:
+            self._let_down(lease.verifier, error)
+            if isinstance(error, TargetFailed) and self._unfinished and not self._untried:
+                await asyncio.sleep(SHORTAGE_S)
+        finally:
+            lease.release()
+
+    async def _place(self) -> Lease:
+        """A verifier and a drafter for what is left of the answer."""
+        lease, self._reserved = self._reserved or await self._wait(), None
+        self._take_drafter(lease)
+        self._logged.placed(lease)
+        return lease
+
+    async def _wait(self) -> Lease:
+        failure = self._failure
+        with self._logged.request.trace.stage("queue") as note:
+            try:
+                lease = await self._entered(again=failure is not None)
+            except Unavailable as error:
+                if failure is None:
+                    raise
+                raise Unavailable(f"{failure}; {error}") from error
+            note("verifier", lease.verifier.member_id)
+        return lease
+
+    async def _entered(self, *, again: bool) -> Lease:
+        first, self._first = self._first, None
+        if first is not None:
+            return await self._cluster.admission.wait(first)
+        return await self._cluster.admission.enter(self._need, again=again, claim=self._prepared.claim)
+
+    @property
+    def _need(self) -> Need:
+        return self._prepared.need(self._answer, self._failed_on)
+
+    @property
+    def _untried(self) -> bool:
+        """True if there is a verifier whose target has not failed on it."""
+        seats = self._cluster.registry.verifiers
+        return any(seat.member_id not in self._failed_on for seat in seats if not seat.closed_because)
+
+    def _take_drafter(self, lease: Lease) -> None:
+        """Choose a drafter. Who has some of the answer does without one of the wished kind; for others, raises Unavailable and gives the
+        place back: that is no fault of the verifier.
+        """
+        cluster, wish, sampled = self._cluster, self._prepared.request.drafter, not self._prepared.sampling.greedy
+        try:
+            drafter = cluster.drafters.choose(cluster.registry, lease.verifier, wish, cluster.target, sampled=sampled)
+        except Unavailable as error:
+            if not self._answer.tokens:
+                lease.release()
+                raise
+            told = fields(request=self._prepared.request.request_id, asked=wish, why=str(error))
+            _log.warning("a session goes on without the drafter that was asked for", extra=told)
+            drafter = None
+        lease.take_drafter(drafter)
+
+    async def _decoded(self, lease: Lease) -> AsyncGenerator[Delta, None]:
+        """What the verifier of `lease` adds to the answer, to its end or until it moves. Raises SpecsplitError if that stops short."""
+        begun, drafter = len(self._answer.tokens), None if lease.drafter is None else endpoint_of(lease.drafter)
+        session, trace = self._prepared.session(self._answer, drafter), self._logged.request.trace.context
+        events = self._cluster.decoder.decode(lease.verifier, session, self._remaining_s(), trace)
+        async with aclosing(events):
+            async for event in events:
+                lease.succeeded()
+                if isinstance(event, Preempted):
+                    self._preempted(lease.verifier, begun)
+                else:
+                    summed = self._answer.summed(event)
+                    self._logged.received(summed)
+                    for delta in self._answer.feed(summed):
+                        yield delta
+                if self._answer.end is not None or self._reserved is not None:
+                    return
+        raise SpecsplitError(f"verifier {lease.verifier.member_id} ended the session without saying why")
+
+    def _preempted(self, verifier: Seat, begun: int) -> None:
+        """Reserve a place where there are pages for it; not before it has got on from where it had `begun` here, lest it go round."""
+        self._logged.preempted()
+        if self._answer.full or len(self._answer.tokens) == begun:
+            return
+        self._reserved = self._cluster.admission.better(verifier, self._need)
+        if self._reserved is not None:
+            self._goes_on(FailoverCause.PREEMPTED)
+
+    def _let_down(self, verifier: Seat, error: SpecsplitError) -> None:
+        """A verifier failed it, or is gone: it cools down, and the choice goes on elsewhere. Raises the error if it ends here.
+
+        One whose target fails on this choice alone is well for all others, and does not cool down.
+        """
+        if isinstance(error, TargetFailed):
+            self._failed_on |= {verifier.member_id}
+        else:
+            verifier.breaker.failed()
+        received = len(self._answer.tokens)
+        goes_on = self._answer.full or self._stalls.goes_on(received, verifier, self._cluster.registry.verifiers)
+        told = fields(
+            request=self._logged.request.request_id,
+            member_id=verifier.member_id,
+            why=str(error),
+            tokens=received,
+            cool_down_s=round(verifier.breaker.cool_down_s, 1),
+            goes_on=goes_on,
+        )
+        _log.warning("a verifier let a session down", extra=told)
+        if not goes_on:
+            raise error
+        self._failure = error
+        if self._answer.full:  # only the verifier's last message is missing, and nobody else is asked for it
+            self._answer.moves()
+        else:
+            self._goes_on(_cause(verifier))
+
+    def _goes_on(self, cause: FailoverCause) -> None:
+        self._answer.moves()
+        self._logged.failed_over(cause, len(self._answer.tokens))
+
+    def _done(self) -> Done:
+        prepared, answer, logged = self._prepared, self._answer, self._logged
+        assert answer.end is not None, "what goes on has no last message"
+        return Done(
+            request_id=prepared.request.request_id,
+            reason=answer.end.reason,
+            matched_stop=answer.end.matched,
+            usage=Usage(len(prepared.tokens), answer.kept, answer.cached_prompt_tokens),
+            speculation=answer.speculation,
+            seed=prepared.sampling.seed,
+            verifier="" if logged.verifier is None else logged.verifier.member_id,
+            drafter="" if logged.drafter is None else logged.drafter.member_id,
+            index=logged.index,
+            no_drafts=answer.no_drafts,
+        )
+
+
+def _cause(verifier: Seat) -> FailoverCause:
+    """Why a session had to leave a verifier."""
+    if verifier.leaving:
+        return FailoverCause.DRAINED
+    return FailoverCause.LOST if verifier.absent else FailoverCause.FAILED

@@ -1,0 +1,133 @@
+"""Captured descents: one graph for all levels, by the shape of what it reads.
+
+Contexts, frontiers and noise are padded, so that there are few shapes. Sessions are not: a graph is for so many. One that is new is
+captured when it comes for the second time, as long as there is room (`graph_table.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specsplit.model.graphs import Captured, Capturer, Results
+from specsplit.records import Eager, GraphStatistics
+from specsplit_drafter.descent.descent import Descent, Drawn
+from specsplit_drafter.descent.device_ranking import DeviceRanking, Ranked
+from specsplit_drafter.descent.graph_table import GraphTable
+from specsplit_drafter.descent.static_copy import copy_of, shape_of, write
+from specsplit_drafter.drafts.draft_model import DraftModel
+
+_log = logging.getLogger(__name__)
+
+_LEAST: Final = 16
+
+
+def fitting(length: int) -> int:
+    """Pad a length to a power of two, 16 at least; 0 and 1 are as they are."""
+    return length if length < 2 else max(_LEAST, 1 << (length - 1).bit_length())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Graph:
+    inputs: Descent
+    """What it reads."""
+    drawn: list[Drawn]
+    """What it writes."""
+    captured: Captured
+
+
+class DescentGraphs:
+    """Draws descents of one model, by graphs where it has them. Used by one thread at a time, that of the model."""
+
+    def __init__(self, model: DraftModel, capturer: Capturer) -> None:
+        self._model = model
+        self._capturer = capturer
+        self._graphs: GraphTable[_Graph] = GraphTable()
+        self._failed = False
+        self._replayed = 0
+        self._eager: Counter[Eager] = Counter()
+
+    @property
+    def statistics(self) -> GraphStatistics:
+        """What has become of descents so far. Any thread may ask."""
+        return GraphStatistics(len(self._graphs), self._capturer.nbytes, self._replayed, dict(self._eager))
+
+    @torch.inference_mode()
+    def draw(self, descent: Descent) -> list[Drawn]:
+        """Draw all levels. What is drawn is to be read before the next call."""
+        descent = replace(descent, ranking=_padded(descent.ranking))
+        graph = Eager.BIAS if descent.ranking.rows.bias is not None else self._graph(descent)
+        if isinstance(graph, Eager):
+            self._eager[graph] += 1
+            return descent.draw(self._model)
+        write(descent, graph.inputs)
+        graph.captured.replay()
+        self._replayed += 1
+        return graph.drawn
+
+    def _graph(self, descent: Descent) -> _Graph | Eager:
+        """Find or capture the graph of a descent; or say why it has none."""
+        shape = shape_of(descent)
+        graph = self._graphs.find(shape)
+        if graph is not None:
+            return graph
+        if self._failed:
+            return Eager.FAILED
+        return self._graphs.obstacle(shape) or self._captured(shape, descent)
+
+    def _captured(self, shape: Hashable, descent: Descent) -> _Graph | Eager:
+        try:
+            graph = self._capture(descent)
+        except RuntimeError:
+            _log.exception("new descents are run eagerly from now on: one could not be captured")
+            self._failed = True
+            return Eager.FAILED
+        self._graphs.keep(shape, graph)
+        return graph
+
+    def _capture(self, descent: Descent) -> _Graph:
+        inputs: Descent = copy_of(descent)
+        drawn: list[Drawn] = []
+
+        def work() -> Results:
+            drawn[:] = inputs.draw(self._model)
+            return _results(drawn)
+
+        captured = self._capturer.capture(work)
+        return _Graph(inputs, _drawn(captured.results, len(drawn)), captured)
+
+
+def _padded(ranking: DeviceRanking) -> DeviceRanking:
+    rows = len(ranking.noise)
+    return replace(ranking, noise=pad(ranking.noise, (0, 0, 0, fitting(rows) - rows)))
+
+
+def _results(drawn: list[Drawn]) -> dict[Hashable, Tensor]:
+    """Name all tensors of all levels."""
+    results: dict[Hashable, Tensor] = {}
+    for number, level in enumerate(drawn):
+        own = {"parents": level.parents, "tokens": level.tokens, "scores": level.scores}
+        ranked = {field.name: getattr(level.children, field.name) for field in fields(level.children)}
+        results |= {(number, name): tensor for name, tensor in own.items()}
+        results |= {(number, "children", name): tensor for name, tensor in ranked.items()}
+    return results
+
+
+def _drawn(results: Results, levels: int) -> list[Drawn]:
+    """Make levels of their tensors by name."""
+    return [
+        Drawn(
+            results[number, "parents"],
+            results[number, "tokens"],
+            results[number, "scores"],
+            Ranked(*(results[number, "children", field.name] for field in fields(Ranked))),
+        )
+        for number in range(levels)
+    ]

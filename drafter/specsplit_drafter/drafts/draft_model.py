@@ -1,0 +1,136 @@
+"""What a proposer asks of a model that drafts, and what it hands it for one forward.
+
+A model has one step or several, each with a KV pool of its own. A causal language model is the plain case: one step, which reads tokens.
+A head's steps read features of the committed tokens too, and states (see heads.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specsplit.model.layers.sharded import ShardedBlocks
+from specsplit.model.pages.batch import Ints, Row
+from specsplit.model.pages.device_batch import DeviceBatch
+from specsplit.model.pages.pool import PagePool
+from specsplit.model.pages.tables import Slots
+from specsplit.records import GraphStatistics
+from specsplit.values import DrafterInfo
+
+_NONE: Final[Ints] = np.empty(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class ExpansionInput:
+    """What one expansion asks of one step, for one session or for some. Rows fed with features come before those that draw on states."""
+
+    rows: list[Row] = field(default_factory=list[Row])
+    fed: list[Tensor] = field(default_factory=list[Tensor])
+    """Features [n, width] for the first rows."""
+    drawn: list[Slots] = field(default_factory=list[Slots])
+    """Slots [n] whose states the other rows read."""
+    wanted: list[int] = field(default_factory=list[int])
+    """Numbers, counted over the whole frontier, of the nodes that the rows ask logits for, in the same order."""
+
+    @staticmethod
+    def joined(parts: Sequence[ExpansionInput]) -> ExpansionInput:
+        """Make one input of several sessions' parts, in order, but for rows that are fed: those come first."""
+        whole = ExpansionInput()
+        fed, others = zip(*(part.apart() for part in parts), strict=True)
+        for part in (*fed, *others):
+            whole.rows += part.rows
+            whole.fed += part.fed
+            whole.drawn += part.drawn
+            whole.wanted += part.wanted
+        return whole
+
+    def apart(self) -> tuple[ExpansionInput, ExpansionInput]:
+        """Split off the row that is fed, if there is one, of one session's part."""
+        if not self.fed:
+            return ExpansionInput(), self
+        asked = len(self.rows[0].logits_at)
+        fed = ExpansionInput(self.rows[:1], self.fed, [], self.wanted[:asked])
+        return fed, ExpansionInput(self.rows[1:], [], self.drawn, self.wanted[asked:])
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all rows."""
+        return sum(row.num_tokens for row in self.rows)
+
+    @property
+    def source_slots(self) -> Slots:
+        """All of `drawn` as one array."""
+        return np.concatenate([_NONE, *self.drawn])
+
+    @property
+    def logits_at(self) -> Ints:
+        """Indices of the tokens whose logits are wanted, among all tokens of the rows [len(wanted)]."""
+        found: list[int] = []
+        start = 0
+        for row in self.rows:
+            found += [start + index for index in row.logits_at]
+            start += row.num_tokens
+        return np.array(found, dtype=np.int64)
+
+
+class DraftModel(Protocol):
+    """A model that a ModelProposer can draft with. The KV pools have pages of one slot, and are nobody else's."""
+
+    @property
+    def info(self) -> DrafterInfo:
+        """What the drafter says of itself."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the logits are."""
+        ...
+
+    @property
+    def pools(self) -> Sequence[PagePool]:
+        """Who owns the KV slots, by step."""
+        ...
+
+    @property
+    def blocks(self) -> Sequence[ShardedBlocks]:
+        """By step, what ranks of a group share of it; never asked for where there is no group."""
+        ...
+
+    @property
+    def graph_statistics(self) -> GraphStatistics:
+        """What has become of the forwards of all steps. Any thread may ask."""
+        ...
+
+    @property
+    def recurrent(self) -> bool:
+        """True if its one step predicts from nodes of any depth; otherwise step d predicts from those at depth d below the root."""
+        ...
+
+    @property
+    def feature_dtype(self) -> torch.dtype | None:
+        """What features are kept in until they are read; None for a model that reads none."""
+        ...
+
+    def run(self, step: int, work: ExpansionInput) -> Tensor:
+        """Compute the rows (at least one) of a step -> logits float32 [len(wanted), V].
+
+        Writes KV and states of those rows and nothing else, so it may be repeated.
+        """
+        ...
+
+    def run_level(self, batch: DeviceBatch, sources: Tensor) -> Tensor:
+        """Compute, with a recurrent model, nodes that the device has chosen, without waiting for it -> logits [B * Q, V].
+
+        sources int64 [B * Q]: slots of the parents of the tokens. Writes KV and states of the tokens and nothing else.
+        """
+        ...

@@ -1,0 +1,229 @@
+"""A drafter as a process: it loads its model, and joins the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specsplit.clock import Clock, SystemClock
+from specsplit.errors import LoadError, SpecsplitError
+from specsplit.interpreter import freeze_heap, switch_often
+from specsplit.ranks.lockstep import Lockstep
+from specsplit.ranks.mesh import Mesh
+from specsplit.ranks.place import ALONE, Place
+from specsplit.rpc import DRAFTER_SERVICE, Dialled, Membership, Server, Service, registration, run_service
+from specsplit.settings import DrafterSettings
+from specsplit.v1 import drafter_pb2_grpc
+from specsplit_drafter.drafts.proposer import Proposer
+from specsplit_drafter.edge.servicer import DrafterServicer
+from specsplit_drafter.edge.telemetry import Telemetry
+from specsplit_drafter.engine.engine import Engine, Outbox
+from specsplit_drafter.engine.session_table import Pace, SessionTable, TableLimits, unpaced
+from specsplit_drafter.kinds.ngram import NgramProposer
+
+if TYPE_CHECKING:  # an ngram drafter runs without torch
+    from specsplit.model.layers.sharded import TensorMesh
+    from specsplit_drafter.drafts.draft_model import DraftModel
+
+_log = logging.getLogger(__name__)
+
+
+def main(settings: DrafterSettings) -> int:
+    """Run one drafter in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
+    switch_often()  # two threads hand each other small things all the time
+    place = Place.of(settings, os.environ)
+    return run_service("drafter", place.settings(settings), partial(service_of, place=place))
+
+
+def service_of(settings: DrafterSettings, place: Place = ALONE) -> Service[Drafter]:
+    """The drafter's process, put together."""
+    clock, server = SystemClock(), Server(settings, "drafter", services=[DRAFTER_SERVICE], session_methods=["Draft"])
+    telemetry = Telemetry(settings, server.tracing)
+    servicer = DrafterServicer(telemetry, settings.max_message_bytes)
+    drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
+
+    async def load() -> Drafter:
+        table = await asyncio.to_thread(load_table, settings, clock, place.number)
+        table.rounds = telemetry.rounds()
+        drafter = Drafter(table, servicer, clock)
+        servicer.engine = drafter.engine
+        telemetry.watch(drafter.engine.statistics)
+        return drafter
+
+    return Service(settings, server, telemetry.metrics, load, partial(_member, settings, server), place)
+
+
+def _member(settings: DrafterSettings, server: Server, drafter: Drafter, dialled: Dialled) -> Membership:
+    """The drafter's place in a cluster."""
+    return Membership(
+        dialled,
+        registration(settings, "drafter", server, drafter.engine.info),
+        drafter.engine.load,
+        rank=drafter.engine.rank,
+        on_start_wave=drafter.engine.begin_wave,
+        on_tracing=server.tracing.apply,
+        on_drain=server.drain,
+    )
+
+
+class Drafter:
+    """The engine thread, as the event loop sees it."""
+
+    def __init__(self, table: SessionTable, outbox: Outbox, clock: Clock) -> None:
+        """Starts the thread."""
+        self.failed = asyncio.Event()
+        """Set if the engine thread died: a drafter without one must not go on saying SERVING."""
+        self._loop = asyncio.get_running_loop()
+        self.engine = Engine(table, clock, outbox, lambda: self._set(self.failed))
+        self.engine.start()
+
+    async def drained(self) -> None:
+        """Take no new sessions, and wait for those that run, on other ranks too. What is left when the time is up is handed back."""
+        if self.failed.is_set():
+            return
+        idle, rank = asyncio.Event(), self.engine.rank
+        self.engine.drain(lambda: self._set(idle))
+        try:
+            await idle.wait()
+            if rank is not None:
+                await rank.unneeded(self.failed)
+        except asyncio.CancelledError:
+            self.engine.hand_back()
+            await self.close()  # their verifiers are told, and their spans made, before the server ends
+            raise
+
+    async def close(self) -> None:
+        """End the engine thread. A second call does nothing."""
+        await asyncio.to_thread(self.engine.stop)
+
+    def _set(self, event: asyncio.Event) -> None:
+        """Set an event of the loop from another thread."""
+        self._loop.call_soon_threadsafe(event.set)
+
+
+def load_table(settings: DrafterSettings, clock: Clock, rank: int = 0) -> SessionTable:
+    """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError and RankLost."""
+    pace = _pace(settings, clock)
+    levels = settings.expand_levels if pace is unpaced else 1  # the curve of a paced device is that of one level
+    limits = TableLimits(settings.max_sessions, settings.expand_width, settings.node_us, levels)
+    table = SessionTable(load_proposer(settings, clock, rank), limits, clock, pace)
+    freeze_heap()
+    return table
+
+
+def load_proposer(settings: DrafterSettings, clock: Clock, rank: int = 0) -> Proposer:
+    """Load what proposes under these settings, or this rank's part of it. Raises InvalidRequest for the device, LoadError and RankLost."""
+    if settings.kind.needs_model:
+        return _with_model(settings, clock, rank)
+    if settings.dp_size > 1:
+        raise LoadError(f"a drafter of kind {settings.kind.value} has no model that ranks could share (dp_size)")
+    return NgramProposer(settings.children)
+
+
+def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
+    if settings.model is None:
+        raise LoadError(f"a drafter of kind {settings.kind.value} needs a model folder (model)")
+    # An ngram drafter runs without torch: these imports take seconds.
+    import torch  # noqa: PLC0415
+
+    from specsplit.model.graphs import CudaCapturer  # noqa: PLC0415
+    from specsplit.model.ranks.mesh import TorchMesh  # noqa: PLC0415
+    from specsplit.model.tensors.device import check_device  # noqa: PLC0415
+    from specsplit_drafter.drafts.turns import Turns  # noqa: PLC0415
+    from specsplit_drafter.kinds.model_proposer import ModelProposer  # noqa: PLC0415
+
+    check_device(settings.device)
+    torch.set_num_threads(settings.threads)
+    load = _load_head if settings.kind.is_head else _load_standalone
+    if settings.dp_size == 1:
+        proposer = ModelProposer(load(settings, settings.model, None), settings.children)
+        if settings.cuda_graphs == "auto" and settings.device.startswith("cuda"):
+            proposer.capture_descents(CudaCapturer(torch.device(settings.device)))
+        return proposer
+    mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, device=settings.device)
+    with telling(mesh):
+        model = load(settings, settings.model, mesh)
+        lockstep = Lockstep(mesh, clock, drawn=secrets.randbits(62))
+        return ModelProposer(model, settings.children, turns=Turns(model, lockstep, clock))
+
+
+@contextmanager
+def telling(mesh: Mesh) -> Iterator[None]:
+    """Tell the other ranks, who wait for this one, of whatever ends its loading in here."""
+    try:
+        yield
+    except Exception as error:
+        mesh.abort(str(error) if isinstance(error, SpecsplitError) else f"{type(error).__name__}: {error}")
+        raise
+
+
+def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None) -> DraftModel:
+    from specsplit.model import CausalLM  # noqa: PLC0415
+    from specsplit.model.graphs import Buckets  # noqa: PLC0415
+    from specsplit_drafter.kinds.standalone import StandaloneModel  # noqa: PLC0415
+
+    model = CausalLM.load(
+        folder,
+        num_pages=settings.kv_tokens,
+        page_size=1,
+        dtype=settings.dtype,
+        device=settings.device,
+        backend=settings.attention,
+        kv_cache_dtype=settings.kv_cache_dtype,
+        mesh=mesh,
+        cpu_layers=settings.replaces_cpu_layers,
+    )
+    if settings.compile == "regional":
+        model.compile_layers()
+    if _captures(settings):
+        model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
+    return StandaloneModel(model)
+
+
+def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None) -> DraftModel:
+    from specsplit.model.graphs import Buckets  # noqa: PLC0415
+    from specsplit.model.heads import load_head, projected  # noqa: PLC0415
+    from specsplit.model.layers.regional import compile_layers  # noqa: PLC0415
+    from specsplit_drafter.kinds.heads import HeadModel  # noqa: PLC0415
+
+    if settings.target is None:
+        raise LoadError(
+            f"a drafter of kind {settings.kind.value} needs the folder of the target it was made for (target)"
+        )
+    head = load_head(folder, settings.target, settings.kind, dtype=settings.dtype, device=settings.device, mesh=mesh)
+    if settings.replaces_cpu_layers:
+        head.use_cpu_layers()
+    need = replace(head.shape.need, format=settings.feature_format)
+    if settings.feature_projection:
+        need = projected(need, folder)
+    model = HeadModel(head, settings.kv_tokens, need, settings.attention, settings.kv_cache_dtype)
+    if settings.compile == "regional":
+        compile_layers(head.layers)
+    if _captures(settings):
+        model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
+    return model
+
+
+def _captures(settings: DrafterSettings) -> bool:
+    """Whether forwards are to be captured. Those of a group are not: its ranks agree on rows by step, and not on graphs."""
+    auto = settings.cuda_graphs == "auto"
+    if auto and settings.dp_size > 1 and settings.device.startswith("cuda"):
+        _log.warning("every forward of this drafter is run eagerly: a group of drafters (dp_size) has no CUDA graphs")
+    return auto and settings.dp_size == 1
+
+
+def _pace(settings: DrafterSettings, clock: Clock) -> Pace:
+    if not settings.paced_expansion_base_ms and not settings.paced_expansion_per_token_us:
+        return unpaced
+    from specsplit.model import CostCurve, Paced  # noqa: PLC0415
+
+    curve = CostCurve(settings.paced_expansion_base_ms, settings.paced_expansion_per_token_us)
+    return Paced(curve, clock).step

@@ -1,0 +1,249 @@
+"""The thread on which everything happens: it takes what streams bring, expands, and hands out what is to be sent.
+
+One cycle: take every event that has arrived (and wait for one if all sessions rest or are stalled), tell of sessions that rest, expand
+once, or a few times where that takes next to no time and nothing has arrived, tell of what grew. So a commit is followed by an expansion
+of the new root within one expansion's time, and a verifier gets one message per cycle at most, whatever the number of its sessions. What
+the cycle has cost leaves with what it has to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from specsplit.clock import Clock
+from specsplit.errors import RankLost, Unavailable
+from specsplit.membership import StartWave
+from specsplit.ranks.rank import Rank
+from specsplit.records import DrafterStatistics
+from specsplit.values import DrafterInfo, Load
+from specsplit_drafter.drafts.record import Cycle, Expansion
+from specsplit_drafter.engine.events import Drain, HandBack, Inbound, Received, Stop, StreamClosed, StreamOpened
+from specsplit_drafter.engine.session_table import Outgoing, SessionEvent, SessionTable
+
+_log = logging.getLogger(__name__)
+
+_NEWEST_WEIGHT = 0.05
+"""Weight of the newest expansion in the mean duration."""
+
+
+class Outbox(Protocol):
+    """Where the engine's thread puts what it has to say."""
+
+    def deliver(self, outgoing: Outgoing, cycle: Cycle | None) -> None:
+        """Take the answers to every stream, and what is to be told of a cycle that is over. Must not block."""
+        ...
+
+
+class Durations:
+    """How many expansions there were, and how long one takes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean_ms = 0.0
+        """Exponentially weighted."""
+
+    def add(self, milliseconds: float) -> None:
+        """Count one more."""
+        self.count += 1
+        weight = _NEWEST_WEIGHT if self.count > 1 else 1.0
+        self.mean_ms += weight * (milliseconds - self.mean_ms)
+
+
+class Engine:
+    """Owns the session table. Every public method may be called from any thread; none of them waits but `stop`."""
+
+    def __init__(self, table: SessionTable, clock: Clock, outbox: Outbox, on_failure: Callable[[], None]) -> None:
+        """`on_failure` is called, on the engine's thread, if that thread ends by an error of its own."""
+        self._table = table
+        self._turns = table.proposer.turns
+        self._clock = clock
+        self._outbox = outbox
+        self._on_failure = on_failure
+        self._inbox: SimpleQueue[Inbound] = SimpleQueue()
+        self._streams: set[int] = set()
+        self._numbers = count(1)
+        self._when_idle: Callable[[], None] | None = None
+        self._stopping = False
+        self._durations = Durations()
+        self._thread = threading.Thread(target=self._run, name="drafter-engine", daemon=True)
+
+    @property
+    def rank(self) -> Rank | None:
+        """Where it stands in its group; None: it is alone."""
+        return None if self._turns is None else self._turns.rank
+
+    @property
+    def info(self) -> DrafterInfo:
+        """What the drafter says of itself."""
+        return self._table.proposer.info
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after what has arrived, and wait for the end. A second call does nothing."""
+        self._inbox.put(Stop())
+        self._thread.join()
+
+    def open_stream(self) -> int:
+        """Give the stream of a verifier that has come its number."""
+        stream = next(self._numbers)
+        self._inbox.put(StreamOpened(stream))
+        return stream
+
+    def receive(self, stream: int, events: Iterable[tuple[int, SessionEvent]]) -> None:
+        """Take in events of a stream, in order."""
+        self._inbox.put(Received(stream, list(events)))
+
+    def close_stream(self, stream: int) -> None:
+        """Forget a verifier that is gone, and its sessions."""
+        self._inbox.put(StreamClosed(stream))
+
+    def drain(self, when_idle: Callable[[], None]) -> None:
+        """Take no new sessions; `when_idle` is called, once, on the engine's thread when none is left."""
+        self._inbox.put(Drain(when_idle))
+
+    def begin_wave(self, number: int) -> None:
+        """Have this rank begin a wave of its group."""
+        self._inbox.put(StartWave(number))
+
+    def hand_back(self) -> None:
+        """End every session: its verifier may find another drafter."""
+        self._inbox.put(HandBack())
+
+    def statistics(self) -> DrafterStatistics:
+        """Tell what the drafter has done and holds, for its metrics."""
+        counts, pages = self._table.counts, self._table.proposer.pages
+        return DrafterStatistics(
+            sessions=self._table.num_sessions,
+            streams=len(self._streams),
+            expansions=self._durations.count,
+            expanded_nodes=counts.expanded_nodes,
+            pushed_nodes=counts.pushed_nodes,
+            commits=counts.commits,
+            committed_nodes=counts.committed_nodes,
+            used_pages=pages.used,
+            total_pages=pages.total,
+            expansion_ms=self._durations.mean_ms,
+            graphs=self._table.proposer.graphs,
+        )
+
+    def load(self) -> Load:
+        """Tell how busy the drafter is, for the coordinator."""
+        pages = self._table.proposer.pages
+        return Load(
+            sessions=self._table.num_sessions,
+            free_pages=pages.total - pages.used,
+            total_pages=pages.total,
+            steps=self._durations.count,
+            step_ms=self._durations.mean_ms,
+        )
+
+    def _run(self) -> None:
+        try:
+            rest_s = None
+            while not self._stopping:
+                self._take(rest_s)
+                rest_s = self._cycle()
+                self._tell_if_idle()
+            if self._turns is not None:
+                self._turns.rank.end()
+        except RankLost as error:
+            _log.error("sessions are handed back, and this process ends: %s", error)
+            self._end_rounds(str(error))
+            self._on_failure()
+        except BaseException as error:
+            _log.exception("the drafter's engine failed")
+            self._end_rounds("the drafter's engine failed")
+            self._on_failure()
+            if self._turns is not None:
+                self._turns.rank.fail(f"{type(error).__name__}: {error}")
+            raise
+        else:
+            self._end_rounds("the drafter has stopped")
+
+    def _take(self, rest_s: float | None) -> None:
+        """Handle everything that has arrived; wait for a first event for `rest_s`, None: until it comes."""
+        try:
+            self._handle(self._inbox.get(block=rest_s != 0.0, timeout=rest_s))
+            while True:
+                self._handle(self._inbox.get_nowait())
+        except Empty:
+            return
+
+    def _cycle(self) -> float | None:
+        """Expand, if there is something to expand -> for how many seconds to rest then; None: until something happens."""
+        table = self._table
+        self._tell(table.outgoing())  # a commit may have made more of what is there already: do not keep it for later
+        if self._turns is not None and self._turns.rank.parked:
+            self._turns.rank.rests(unfinished=table.num_sessions > 0)
+            return None
+        more = table.at_once
+        while more:
+            if (times := self._expand()) is None:
+                rest_s = None if self._turns is None else self._turns.sit_out(table.num_sessions)
+                self._tell(table.outgoing(), self._told_of(None))
+                return rest_s
+            more = more - 1 if self._inbox.empty() else 0
+            outgoing = {} if more else table.outgoing()
+            expansion = Expansion(*times, table.expansions.frontier, table.rounds.take_shares())
+            self._tell(outgoing, self._told_of(expansion))
+        return 0.0
+
+    def _expand(self) -> tuple[float, float] | None:
+        """Expand once: when that began and ended, None if every session rests."""
+        began, graphs = self._clock.now(), self._table.proposer.graphs
+        self._table.rounds.stamp(began)
+        if self._table.step() == 0:
+            return None
+        ended = self._clock.now()
+        self._durations.add((ended - began) * 1e3)
+        self._table.expansions.ran(ended - began, graphs, self._table.proposer.graphs)
+        return began, ended
+
+    def _told_of(self, expansion: Expansion | None) -> Cycle | None:
+        rounds = self._table.rounds.take_over()
+        turns = () if self._turns is None else self._turns.take_over()
+        return Cycle(expansion, rounds, turns) if expansion or rounds or turns else None
+
+    def _tell(self, outgoing: Outgoing, cycle: Cycle | None = None) -> None:
+        if outgoing or cycle:
+            self._outbox.deliver(outgoing, cycle)
+
+    def _end_rounds(self, why: str) -> None:
+        rounds = self._table.rounds
+        rounds.close_all(why)
+        rounds.stamp(self._clock.now())
+        self._tell({}, self._told_of(None))
+
+    def _handle(self, event: Inbound) -> None:
+        match event:
+            case StreamOpened(stream):
+                self._streams.add(stream)
+            case Received(stream, events):
+                for session, each in events:
+                    self._table.handle((stream, session), each)
+            case StreamClosed(stream):
+                self._streams.discard(stream)
+                self._table.lose(stream)
+            case Drain(when_idle):
+                self._table.draining = True
+                self._when_idle = when_idle
+            case StartWave(number):
+                if self._turns is not None:
+                    self._turns.rank.start(number)
+            case HandBack():
+                self._table.refuse_all(Unavailable("the drafter is going away"))
+            case Stop():
+                self._stopping = True
+
+    def _tell_if_idle(self) -> None:
+        if self._when_idle is not None and self._table.num_sessions == 0:
+            self._when_idle()
+            self._when_idle = None

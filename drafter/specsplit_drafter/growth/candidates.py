@@ -1,0 +1,177 @@
+"""Children of expanded nodes: those that are no nodes yet, and what is learnt from those that the target picked.
+
+A candidate becomes a node when its survival is above a floor and there is room. One that is not likely enough is kept: when a commit
+makes one of its ancestors the root, its survival rises, and it may become a node without another forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from specsplit.tree import ROOT, Flags, Ints, Scores, TokenTree, as_sent
+from specsplit_drafter.drafts.calibration import DistanceCalibration
+from specsplit_drafter.drafts.proposer import Children
+
+NO_NODES: Final[Ints] = np.empty(0, dtype=np.int64)
+NO_EDGES: Final[Scores] = np.empty(0)
+_NEVER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The candidates of one session, as columns [n]. Those of one parent stand likeliest first."""
+
+    parents: Ints
+    """Slots in the session's tree."""
+    tokens: Ints
+    edges: Scores
+    """Edges, rounded as they travel."""
+
+    @staticmethod
+    def none() -> Candidates:
+        """Make an empty set."""
+        return Candidates(NO_NODES, NO_NODES, NO_EDGES)
+
+    @staticmethod
+    def of(slots: Ints, children: Children, edges: Scores, tree: TokenTree) -> Candidates:
+        """Make candidates of the children of these nodes, whose edges [n, c] are calibrated, but for those that are nodes already."""
+        tokens, parents = children.tokens.ravel(), slots.repeat(children.tokens.shape[1])
+        found = Candidates(parents, tokens, edges.ravel())
+        return found.where(np.isfinite(children.log_probabilities.ravel()) & ~tree.holds(parents, tokens))
+
+    def at(self, places: Ints) -> Candidates:
+        """Select those at these places [m], in that order."""
+        return Candidates(self.parents.take(places), self.tokens.take(places), self.edges.take(places))
+
+    def without(self, places: Ints) -> Candidates:
+        """Select all but those at these places."""
+        left = np.ones(len(self.parents), dtype=np.bool_)
+        left[places] = False
+        return self.where(left)
+
+    def where(self, chosen: Flags) -> Candidates:
+        """Select those for which `chosen` [n] is true."""
+        return self if np.count_nonzero(chosen) == len(chosen) else self.at(chosen.nonzero()[0])
+
+    def beside(self, others: Candidates) -> Candidates:
+        """Join these and others, of other parents."""
+        if not len(self.parents):
+            return others
+        return Candidates(
+            np.concatenate((self.parents, others.parents)),
+            np.concatenate((self.tokens, others.tokens)),
+            np.concatenate((self.edges, others.edges)),
+        )
+
+    def likeliest(self, tree: TokenTree, floor: float, count: int) -> Ints:
+        """Find the places of those that score at least `floor`, `count` at most: best first, of equals the one whose parent came first."""
+        scores = tree.scores.take(self.parents) + self.edges
+        places = (scores >= floor).nonzero()[0]
+        falling = -scores.take(places)
+        order = falling.argsort()
+        ranked = falling.take(order)
+        if np.count_nonzero(ranked[1:] == ranked[:-1]):
+            order = np.lexsort((self.parents.take(places), falling))
+        return places.take(order[: max(count, 0)])
+
+    def moved(self, slots: Ints, lowest: int) -> Candidates:
+        """Follow a reroot that gave every slot a new one, or -1: those whose parents are below slot `lowest` now are gone."""
+        parents = slots.take(self.parents)
+        alive = (parents >= lowest).nonzero()[0]
+        return Candidates(parents.take(alive), self.tokens.take(alive), self.edges.take(alive))
+
+
+class Rescored(NamedTuple):
+    """Nodes with another edge than they have."""
+
+    slots: Ints
+    """[n], ascending."""
+    edges: Scores
+
+
+class CandidatePool:
+    """One session's candidates, and of every expanded node the children as the proposer gave them."""
+
+    def __init__(self, tree: TokenTree, calibration: DistanceCalibration) -> None:
+        self._tree = tree
+        self._calibration = calibration
+        self._waiting = Candidates.none()
+        self._expansions = tree.attach(np.object_, None)
+        """The Children that came of an expansion, for all of its nodes."""
+        self._rows = tree.attach(np.int64, 0)
+        """The node's row in them."""
+        self._distances = tree.attach(np.int64, _NEVER)
+        """Guessed states between the node and the last true feature, when it was expanded: one more than its parent had then."""
+
+    def distances(self, slots: Ints) -> Ints:
+        """Count the guessed states between nodes that are to be expanded and the last true feature [n]."""
+        return np.where(slots == ROOT, 0, self._distances.data.take(self._tree.parents.take(slots)) + 1)
+
+    def add(self, slots: Ints, children: Children) -> Rescored:
+        """Take in the children of nodes that were expanded together, in the place of those that some of them had.
+
+        What is given back is for those that are nodes already.
+        """
+        tree = self._tree
+        distances = self.distances(slots)
+        again = slots.compress(self._distances.data.take(slots) != _NEVER)
+        kept = Children(
+            children.tokens, children.log_probabilities
+        )  # further levels hold on to all that came with them
+        self._expansions.data[slots], self._distances.data[slots] = kept, distances
+        self._rows.data[slots] = np.arange(len(slots))
+        edges = as_sent(self._calibration.log_probabilities(children.log_probabilities, distances))
+        if len(again):
+            self._waiting = self._waiting.where(~np.isin(self._waiting.parents, again))
+        self._waiting = self._waiting.beside(Candidates.of(slots, children, edges, tree))
+        if not len(again) or not edges.size:
+            return Rescored(NO_NODES, NO_EDGES)
+        return self._rescored(again, children, edges)
+
+    def _rescored(self, parents: Ints, children: Children, edges: Scores) -> Rescored:
+        """Give the nodes below these their new edges. One that is no candidate any more is not likelier than the last of those that are."""
+        tree, slots = self._tree, self._tree.below(parents)
+        rows = self._rows.data.take(tree.parents.take(slots))
+        same = children.tokens.take(rows, axis=0) == tree.tokens.take(slots)[:, None]
+        least = np.where(np.isfinite(children.log_probabilities), edges, 0.0).min(axis=1, initial=0.0)
+        old = tree.scores.take(slots) - tree.scores.take(tree.parents.take(slots))
+        drawn = edges[rows, same.argmax(axis=1)]
+        new = np.where(same.any(axis=1), drawn, np.minimum(old, least.take(rows)))
+        changed = new != old
+        return Rescored(slots.compress(changed), new.compress(changed))
+
+    @property
+    def shifts(self) -> Scores:
+        """The calibration of edges, by distance and rank (calibration.py)."""
+        return self._calibration.shifts
+
+    def take(self, count: int, floor: float) -> Candidates:
+        """Take those above a floor of log-survival, `count` at most, likeliest first. They are to become nodes."""
+        chosen = self._waiting.likeliest(self._tree, self._tree.root_score + floor, count)
+        found = self._waiting.at(chosen)
+        if len(chosen):
+            self._waiting = self._waiting.without(chosen)
+        return found
+
+    def learn(self, slot: int, pick: int) -> None:
+        """Tell the calibration what the target picked behind a node, if the node was expanded."""
+        expansion: Children | None = self._expansions.data[slot]
+        if expansion is None:
+            return
+        row = self._rows.data[slot]
+        raw = expansion.log_probabilities[row]
+        possible = np.isfinite(raw).nonzero()[0]  # not what the session's filters forbid
+        if len(possible):
+            picked = (expansion.tokens[row].take(possible) == pick).nonzero()[0]
+            distance = int(self._distances.data[slot])
+            self._calibration.observe(raw.take(possible), int(picked[0]) if len(picked) else None, distance)
+
+    def move(self, slots: Ints | None, *, redraws_root: bool) -> None:
+        """Follow a reroot that gave every slot a new one, or -1; None if nothing survived.
+
+        The candidates of a root that is to be expanded again give way to those that its expansion brings.
+        """
+        self._waiting = Candidates.none() if slots is None else self._waiting.moved(slots, ROOT + redraws_root)

@@ -1,0 +1,90 @@
+"""What a node is worth: the verifier's time that it saves if it is accepted, against what sending it costs.
+
+A node of survival s saves the time of s tokens, and a token takes a step's time divided by the tokens that a step commits. Sending a node,
+and applying it at the verifier, costs a price. So a node is worth sending, and worth expanding, if
+
+    survival * step_s / accept_length > price        or        survival > floor = price * accept_length / step_s.
+
+The least price is a setting. Where nodes come late, because the wire or the verifier cannot bear so many, it rises until they do not: the
+likeliest are sent, and the others stay candidates.
+
+Worked example: steps of 20 ms that commit 4 tokens each, and a price of 1 us: the floor is 1 * 4 / 20,000 = 0.0002.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from specsplit_drafter.growth.acknowledgements import Acknowledgements
+
+SMOOTHING: Final = 0.1
+STEP_S: Final = 0.020
+"""Step time of a verifier that does not say how long its steps take."""
+SHORTEST_S: Final = 0.0005
+LONGEST_S: Final = 1.0
+"""Bounds of what a verifier says of its steps: sessions of several verifiers are weighed against one another by it."""
+ACCEPT_LENGTH: Final = 3.0
+"""Accept length of a session that has not committed anything yet."""
+MISSES: Final = 0.2
+"""Share of such a session's commits that will be misses."""
+LATE: Final = 0.25
+"""Share of a step's time: nodes that are later than this were sent faster than the verifier gets them."""
+DEARER: Final = 1.5
+CHEAPER: Final = 0.98
+"""What the price is multiplied by with every commit after which nodes were late, or were not."""
+HIGHEST_FLOOR: Final = 0.5
+LEAST_RETURN: Final = 0.01
+"""What an expansion has to bring of the time it takes, so that a drafter does not run for next to nothing."""
+
+
+class Worth:
+    """The worth of the nodes of one session."""
+
+    def __init__(self, price_s: float, step_us: int = 0) -> None:
+        self.acknowledgements = Acknowledgements()
+        self._least_price_s = self._price_s = price_s
+        self.step_s = STEP_S
+        """Time from one step of the verifier to the next."""
+        self._accept_length = ACCEPT_LENGTH
+        self._misses = MISSES
+        self.told(step_us)
+
+    @property
+    def window_s(self) -> float:
+        """Time from what the verifier says to the last moment at which an answer still reaches its next step."""
+        return max(0.0, self.step_s - self.acknowledgements.round_trip_s)
+
+    @property
+    def token_s(self) -> float:
+        """Time of the verifier that one more accepted token saves."""
+        return self.step_s / self._accept_length
+
+    @property
+    def floor(self) -> float:
+        """Survival below which a node costs more than it saves."""
+        return min(HIGHEST_FLOOR, self._price_s / self.token_s)
+
+    def told(self, step_us: int) -> None:
+        """Take in how long the verifier says that its steps take; 0: it does not. One that exaggerates takes nothing from others by it."""
+        if step_us:
+            self.step_s = min(max(step_us / 1e6, SHORTEST_S), LONGEST_S)
+
+    def acknowledged(self, node_id: int, now: float) -> None:
+        """Take in the highest id that the verifier had seen when it made a commit: nodes that come late have been too cheap."""
+        late_s = self.acknowledgements.seen(node_id, now)
+        factor = DEARER if late_s > LATE * self.step_s else CHEAPER
+        self._price_s = min(max(self._price_s * factor, self._least_price_s), HIGHEST_FLOOR * self.token_s)
+
+    def committed(self, tokens: int, *, hit: bool) -> None:
+        """Learn from a commit."""
+        self._accept_length += SMOOTHING * (tokens - self._accept_length)
+        self._misses += SMOOTHING * ((not hit) - self._misses)
+
+    def pays(self, saved_s: float, expansion_s: float) -> bool:
+        """Tell whether an expansion of such a length is worth it for so much of the verifier's time.
+
+        The answer to a commit that comes meanwhile is late by half of the expansion in the mean, which the verifier loses if the commit
+        was a miss.
+        """
+        lost = self._misses * min(1.0, expansion_s / self.step_s) / 2
+        return saved_s >= max(LEAST_RETURN, lost) * expansion_s

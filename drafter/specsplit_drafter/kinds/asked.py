@@ -1,0 +1,49 @@
+"""The nodes that one expansion is asked for, numbered over all of its sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from specsplit.tree import Ints
+from specsplit_drafter.drafts.proposer import Frontier, SessionKey
+from specsplit_drafter.kinds.model_session import ModelSession
+
+
+class Asked(NamedTuple):
+    """A session's part of the frontier."""
+
+    part: Frontier
+    session: ModelSession
+    positions: Ints
+    """[n] positions of the session's nodes."""
+    number: int
+    """Number of the session's first node among those of all sessions."""
+
+
+class AskedNodes:
+    """The nodes of a frontier, in order."""
+
+    def __init__(self, frontier: Sequence[Frontier], sessions: Mapping[SessionKey, ModelSession]) -> None:
+        self.parts: list[Asked] = []
+        self._count = 0
+        for part in frontier:
+            session = sessions[part.session]
+            self.parts.append(Asked(part, session, session.positions(part.slots), self._count))
+            self._count += len(part.slots)
+
+    def rows(self, wanted: Sequence[int]) -> dict[SessionKey, Ints]:
+        """Tell of each session whose nodes are among these, in any order, which of them its nodes are."""
+        row_of = np.full(self._count, -1)
+        row_of[wanted] = np.arange(len(wanted))
+        found = {each.part.session: row_of[each.number : each.number + len(each.positions)] for each in self.parts}
+        return {session: rows for session, rows in found.items() if rows[0] >= 0}
+
+    def at(self, wanted: Sequence[int]) -> tuple[list[Asked], list[int], list[int]]:
+        """Give of nodes by their numbers [m] the parts that they are of, their slots and their positions."""
+        owners = np.arange(len(self.parts)).repeat([len(each.positions) for each in self.parts]).take(wanted)
+        slots = np.concatenate([each.part.slots for each in self.parts]).take(wanted)
+        positions = np.concatenate([each.positions for each in self.parts]).take(wanted)
+        return [self.parts[owner] for owner in owners.tolist()], slots.tolist(), positions.tolist()

@@ -1,0 +1,70 @@
+"""Keeps a fault of one session's to that session, where sessions are expanded together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
+
+from specsplit.errors import RankLost, SpecsplitError
+from specsplit_drafter.drafts.proposer import Expanded, Frontier, SessionKey
+
+_log = logging.getLogger(__name__)
+_Part = TypeVar("_Part")
+
+Found: TypeAlias = dict[SessionKey, Expanded]
+"""What became of sessions; of those that are not there, nothing yet."""
+
+MOST_FAULTS: Final = 3
+"""Expansions in a row that may fail for the only session they are of; after that the fault is taken to be the drafter's."""
+
+
+class Isolation:
+    """Runs the parts of all sessions at once, and each by itself if that fails."""
+
+    def __init__(self) -> None:
+        self._faults = 0
+        """Expansions in a row that failed for every session."""
+
+    def expand(
+        self,
+        frontier: Sequence[Frontier],
+        parts: Mapping[SessionKey, _Part],
+        run: Callable[[Sequence[_Part]], Found],
+    ) -> list[Expanded]:
+        """Tell what became of each session's frontier: what `run` finds, or the error that ends the session.
+
+        `run` is given the parts of some sessions, and may be given a part again. What it raises for all of several sessions is no
+        session's fault. That is raised, and RankLost too.
+        """
+        try:
+            found = run(list(parts.values()))
+            self._faults = 0
+        except RankLost:  # nobody's session did that
+            raise
+        except Exception as error:  # noqa: BLE001 (whose fault it is shows when each is tried by itself)
+            found = self._apart(parts, run, error)
+        return [found.get(part.session) for part in frontier]
+
+    def _apart(
+        self, parts: Mapping[SessionKey, _Part], run: Callable[[Sequence[_Part]], Found], fault: Exception
+    ) -> Found:
+        _log.error("an expansion of %d sessions failed, trying each by itself", len(parts), exc_info=fault)
+        found: Found = {}
+        failed: Found = {}
+        for session, part in parts.items():
+            try:
+                found.update(run([part]))
+            except RankLost:
+                raise
+            except Exception as error:  # noqa: BLE001 (it ends this session)
+                failed[session] = error_of(error)
+        self._faults = self._faults + 1 if len(failed) == len(parts) else 0
+        if self._faults and (len(parts) != 1 or self._faults >= MOST_FAULTS):
+            raise fault
+        return found | failed
+
+
+def error_of(fault: Exception) -> SpecsplitError:
+    """Make what a session's verifier is told of an unexpected exception."""
+    return SpecsplitError(f"the drafter failed on this session, its log says how: {type(fault).__name__}: {fault}")

@@ -1,0 +1,242 @@
+"""The drafter with a model: its sessions, and what one expansion of theirs asks of each step of the model, and makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specsplit.features import FeatureLayout, Features
+from specsplit.model.graphs import Capturer
+from specsplit.model.tensors.transfer import wait_for
+from specsplit.records import GraphStatistics
+from specsplit.tree import Ints, TokenTree
+from specsplit.values import DrafterInfo, Sampling
+from specsplit_drafter.descent.descent import Descent, DescentInputs, DescentPart, Drawn, exactly
+from specsplit_drafter.descent.device_ranking import Ranked
+from specsplit_drafter.descent.fetched import Fetched
+from specsplit_drafter.descent.graphs import DescentGraphs, fitting
+from specsplit_drafter.descent.ranking import Ranking
+from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
+from specsplit_drafter.drafts.proposer import UNBOUNDED, Advance, Expanded, Frontier, ProposerPages, SessionKey
+from specsplit_drafter.drafts.token_map import free_kv_slots
+from specsplit_drafter.drafts.turns import Turns
+from specsplit_drafter.kinds.asked import Asked, AskedNodes
+from specsplit_drafter.kinds.isolation import Found, Isolation
+from specsplit_drafter.kinds.model_session import ModelSession
+
+CONTEXT_BUDGET: Final = 512
+"""Pending tokens in one expansion at most, all sessions together."""
+MOST_LEVELS: Final = 8
+"""Levels that one expansion draws at most."""
+
+
+class ModelProposer:
+    """Proposer of every kind that has a model."""
+
+    def __init__(
+        self, model: DraftModel, children: int, context_budget: int = CONTEXT_BUDGET, turns: Turns | None = None
+    ) -> None:
+        self.turns: Final = turns
+        """How it expands together with the other ranks of its group; None: it is alone."""
+        self._descents: DescentGraphs | None = None
+        """None: every descent is run eagerly."""
+        self._model = model
+        self._budget = context_budget
+        self._ranking = Ranking(children, model.vocab_size, model.device)
+        self._isolation = Isolation()
+        self._sessions: dict[SessionKey, ModelSession] = {}
+        self._read: dict[SessionKey, int] = {}
+
+    @property
+    def info(self) -> DrafterInfo:
+        """What the model says of itself."""
+        return self._model.info
+
+    @property
+    def pages(self) -> ProposerPages:
+        """Slots in use, of all steps together."""
+        total = sum(pool.total_pages for pool in self._model.pools)
+        return ProposerPages(total - sum(pool.free_pages for pool in self._model.pools), total)
+
+    @property
+    def graphs(self) -> GraphStatistics:
+        """What has become of the forwards of all steps, and of descents."""
+        forwards = self._model.graph_statistics
+        return forwards if self._descents is None else forwards.beside(self._descents.statistics)
+
+    def capture_descents(self, capturer: Capturer) -> None:
+        """Capture descents as graphs from now on."""
+        self._descents = DescentGraphs(self._model, capturer)
+
+    @property
+    def free_kv_slots(self) -> int:
+        """Nodes that have a free slot in every step."""
+        return min(free_kv_slots(pool, len(self._sessions)) for pool in self._model.pools)
+
+    @property
+    def max_depth(self) -> int:
+        """A recurrent model goes on and on; another one has a step for every level."""
+        return UNBOUNDED if self._model.recurrent else len(self._model.pools)
+
+    @property
+    def max_levels(self) -> int:
+        """A recurrent model descends; steps of their own, and other ranks, would have to be told of every level."""
+        return MOST_LEVELS if self._model.recurrent and self.turns is None else 1
+
+    @property
+    def redraws(self) -> bool:
+        """True for a model that reads features: a node is expanded without the feature of its parent."""
+        return self._model.feature_dtype is not None
+
+    @property
+    def shares_root(self) -> bool:
+        """True for a head: a node is expanded from the state of its parent, whatever becomes of the root meanwhile."""
+        return self.redraws
+
+    def open(
+        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+    ) -> None:
+        """Take slots for the committed tokens, whose rows are computed later. Raises OutOfPages."""
+        self._ranking.open(session, tokens, sampling, prompt_tokens)
+        try:
+            self._sessions[session] = ModelSession(self._model, tree, tokens)
+        except BaseException:
+            self._ranking.close(session)
+            raise
+
+    def commit(self, session: SessionKey, advance: Advance) -> None:
+        """Take over and free slots, and take new ones for the rest and for survivors that are due in a lower step. Raises OutOfPages."""
+        self._ranking.commit(session, advance.tokens)
+        self._sessions[session].commit(advance)
+
+    def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
+        """Take in what FeatureBuffer.add takes, if the model reads features."""
+        self._sessions[session].feed(features, layout)
+
+    def stalled(self, session: SessionKey) -> bool:
+        """Tell whether the root waits for features, and all that have come are read."""
+        return self._sessions[session].stalled
+
+    def pending(self, session: SessionKey) -> int:
+        """Count the committed tokens without a row in the first step; the first token, which has none with a head, is not counted then."""
+        return self._sessions[session].pending
+
+    def take_read(self) -> Sequence[tuple[SessionKey, int]]:
+        """Tell which sessions had features read since the last call, and how far."""
+        read, self._read = self._read, {}
+        return tuple(read.items())
+
+    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Expanded]:
+        """Run one forward of each step over all nodes, and over as much pending context as the budget and the features allow.
+
+        One level for sessions whose ranking has to look at what the device has computed.
+        """
+        asked = AskedNodes(frontier, self._sessions)
+        inputs = self._inputs(asked.parts)
+        below = self._below(asked.parts, inputs, min(levels, self.max_levels))
+        return self._isolation.expand(frontier, inputs, lambda parts: self._run(parts, asked, below))
+
+    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+        """Leave nodes the slots that their rows were written to, and free those of what became none."""
+        self._sessions[session].lowest.settle(slots)
+
+    def close(self, session: SessionKey) -> None:
+        """Free every slot."""
+        self._sessions.pop(session).release()
+        self._ranking.close(session)
+        self._read.pop(session, None)
+
+    def _inputs(self, asked: Sequence[Asked]) -> dict[SessionKey, list[ExpansionInput]]:
+        """Make every session's part of each step.
+
+        Pending contexts share the budget, the shortest first: a bonus must not wait for a prompt.
+        """
+        inputs: dict[SessionKey, list[ExpansionInput]] = {}
+        ready = [each for each in asked if not each.session.pending]
+        budget = self._budget
+        for part, session, _, number in sorted(asked, key=lambda each: each.session.pending)[len(ready) :]:
+            count = min(session.readable, budget)
+            budget -= count
+            if count:
+                inputs[part.session] = session.extend(part.slots, count, number)
+                if self.redraws:
+                    self._read[part.session] = session.read
+        for part, session, _, number in ready:
+            inputs[part.session] = session.branch(part.slots, number)
+        return inputs
+
+    def _below(
+        self, asked: Sequence[Asked], inputs: Mapping[SessionKey, Sequence[ExpansionInput]], levels: int
+    ) -> dict[SessionKey, DescentPart]:
+        """Make the parts of the sessions that are descended for: those whose frontier is expanded now, as deep as there is room for all."""
+        if levels == 1:
+            return {}
+        scored = [
+            (each, scoring)
+            for each in asked
+            if (scoring := each.part.scoring) is not None and each.part.session in inputs
+            if inputs[each.part.session][0].wanted and not self._ranking.waits(each.part.session)
+        ]
+        most = max((len(each.positions) for each, _ in scored), default=0) * self._ranking.children
+        width = min(most, max((scoring.width for _, scoring in scored), default=0))
+        depth = min(levels - 1, self.free_kv_slots // max(1, len(scored) * width))
+        return {
+            part.session: DescentPart.of(part, scoring, session.lowest, positions, depth, width)
+            for (part, session, positions, _), scoring in scored
+            if depth
+        }
+
+    def _run(
+        self, parts: Sequence[Sequence[ExpansionInput]], asked: AskedNodes, below: Mapping[SessionKey, DescentPart]
+    ) -> Found:
+        if not parts:
+            return {}
+        work = [ExpansionInput.joined(of_step) for of_step in zip(*parts, strict=True)]
+        logits = self._forwards(work)
+        wanted = [number for part in work for number in part.wanted]
+        if not wanted:
+            wait_for(self._model.device)  # else it would seem to take no time, and the next one all of it
+            return {}
+        whole = logits[0] if len(logits) == 1 else torch.cat(logits)  # they are large: no copy where none is needed
+        ranked, rows = self._ranking.rank(whole, *self._askers(asked, wanted)), asked.rows(wanted)
+        going = {session: below[session] for session in rows if session in below}
+        drawn = self._draw([*going.values()], [rows[session] for session in going], ranked)
+        fetched, numbers = Fetched(ranked, drawn), {session: number for number, session in enumerate(going)}
+        return {
+            (key := each.part.session): fetched.children(rows[key], each.positions, numbers.get(key))
+            for each in asked.parts
+            if each.part.session in rows
+        }
+
+    def _draw(self, parts: Sequence[DescentPart], rows: Sequence[Ints], frontier: Ranked) -> list[Drawn]:
+        """Draw the levels below those nodes of each part that have these rows among all that were ranked."""
+        if not parts:
+            return []
+        padding = exactly if self._descents is None else fitting
+        inputs = DescentInputs.of(parts, rows, self._model.pools[0].tables, self._model.device, padding)
+        sessions, spans = [part.session for part in parts], [part.span for part in parts]
+        ranking = self._ranking.on_device(sessions, inputs.lent.shape[2], spans)
+        children = frontier.at(inputs.rows.view(-1))
+        descent = Descent(inputs, ranking, children, int(self.redraws))
+        return descent.draw(self._model) if self._descents is None else self._descents.draw(descent)
+
+    def _forwards(self, work: Sequence[ExpansionInput]) -> list[Tensor]:
+        """Give the logits of every step that has rows."""
+        if self.turns is not None:
+            return self.turns.run(work, len(self._sessions))
+        return [self._model.run(step, part) for step, part in enumerate(work) if part.rows]
+
+    def _askers(
+        self, asked: AskedNodes, wanted: Sequence[int]
+    ) -> tuple[list[SessionKey], list[int], list[Sequence[int]]]:
+        """Give session, position and, where it matters, path of each node by its number."""
+        owners, slots, positions = asked.at(wanted)
+        sessions = [owner.part.session for owner in owners]
+        paths: list[Sequence[int]] = [
+            owner.session.path(slot) if self._ranking.penalises(owner.part.session) else ()
+            for owner, slot in zip(owners, slots, strict=True)
+        ]
+        return sessions, positions, paths

@@ -1,0 +1,41 @@
+"""Ways to attend, by name, and which of them a model gets."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from specsplit.errors import LoadError
+from specsplit.model.attention.flashinfer.attention import FlashInferAttention, obstacle
+from specsplit.model.attention.interface import BackendFactory
+from specsplit.model.attention.torch_attention import TorchAttention
+from specsplit.model.pages.kv import KVCache
+
+BACKENDS: Final[dict[str, BackendFactory]] = {"torch": TorchAttention, "flashinfer": FlashInferAttention}
+"""By name. `auto` is flashinfer where it can be had, and torch elsewhere."""
+
+
+def check_backend(name: str, device: torch.device) -> None:
+    """Raise LoadError, saying what to do, for a name that is none of them, or one that cannot be had on `device`."""
+    if name != "auto" and name not in BACKENDS:
+        known = ", ".join(map(repr, ("auto", *BACKENDS)))
+        raise LoadError(f"attention backend {name!r} is not there; expected one of {known}")
+    if name == "flashinfer":
+        _refuse(obstacle(device))
+
+
+def choose_backend(name: str, kv: KVCache) -> str:
+    """The name of the backend that attends over `kv`. Raises LoadError as `check_backend` does, or if this KV is not for it."""
+    check_backend(name, kv.data.device)
+    if name == "torch":
+        return name
+    problem = obstacle(kv.data.device, kv.dtype, kv.data.shape[-1])
+    if name == "flashinfer":
+        _refuse(problem)
+    return "flashinfer" if problem is None else "torch"
+
+
+def _refuse(problem: str | None) -> None:
+    if problem is not None:
+        raise LoadError(f"attention = flashinfer cannot be had: {problem}, or take attention = auto or torch")

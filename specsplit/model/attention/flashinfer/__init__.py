@@ -1,0 +1,1 @@
+"""The backend by FlashInfer's kernels, on a GPU."""

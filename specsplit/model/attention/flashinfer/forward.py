@@ -1,0 +1,131 @@
+"""A forward that FlashInfer attends in, once it is planned: which wrapper attends to which tokens, and how wrappers see our KV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specsplit.model.attention.flashinfer.plan import PagedRows
+from specsplit.model.attention.flashinfer.workspace import WORKSPACES, Heads, processors
+from specsplit.model.attention.interface import tokens_first
+from specsplit.model.pages.buckets import Buckets
+from specsplit.model.pages.kv import KVCache
+
+
+class Library(Protocol):
+    """The parts of the flashinfer package that are used."""
+
+    @property
+    def BatchPrefillWithPagedKVCacheWrapper(self) -> Any: ...  # noqa: N802
+
+    @property
+    def merge_state_in_place(self) -> Any: ...
+
+
+class PagedKV:
+    """A KV cache as paged wrappers of the package take it."""
+
+    def __init__(self, kv: KVCache, group: int, page_size: int) -> None:
+        paged = kv.data.unflatten(2, (-1, page_size))
+        self._dtypes: Final = (kv.dtype, kv.data.dtype)
+        self._layers: Final = [layer.unbind() for layer in paged.unbind()]
+        """Keys and values of every layer, [pages, page_size, kv_heads, head_dim] each."""
+        self._shape: Final = (paged.shape[4] * group, paged.shape[4], paged.shape[5], page_size)
+        self.device: Final = kv.data.device
+        self.num_pages: Final = paged.shape[2]
+
+    def workspace(self, buckets: Buckets | None = None) -> Tensor:
+        """Memory for the kernels of wrappers in graph mode for these buckets, or of eager wrappers if there are none. Raises LoadError."""
+        heads, kv_heads, head_dim, _ = self._shape
+        return WORKSPACES.of(self.device, Heads(heads, kv_heads, head_dim, processors(self.device)), buckets)
+
+    def plan(self, wrapper: Any, rows: PagedRows, paged: Paged, causal: bool) -> None:
+        """Have a wrapper attend to `rows`; `paged` holds the same rows as tensors."""
+        heads, kv_heads, head_dim, page_size = self._shape
+        computed, stored = self._dtypes
+        wrapper.plan(
+            paged.qo_indptr,
+            paged.kv_indptr,
+            paged.indices,
+            paged.last_page_len,
+            heads,
+            kv_heads,
+            head_dim,
+            page_size,
+            packed_custom_mask=paged.mask,
+            causal=causal,
+            sm_scale=1.0,  # every layer gives its own in `run`
+            q_data_type=computed,
+            kv_data_type=stored,
+            max_token_per_sequence=int(np.diff(rows.qo_indptr).max()),
+            seq_lens=paged.lengths,
+        )
+
+    def run(self, wrapper: Any, layer: int, query: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
+        """Attend with query [T, H, D] -> [T, H, D], and the logarithm (base 2) of the sum of its weights, float32 [T, H]."""
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return wrapper.run(query, self._layers[layer], q_scale=scale, out=out, return_lse=True)
+
+
+class Paged(NamedTuple):
+    """`PagedRows` as tensors. What a plan is made from is on the host, in pinned memory; indices and mask may be on the device."""
+
+    qo_indptr: Tensor
+    kv_indptr: Tensor
+    last_page_len: Tensor
+    lengths: Tensor
+    indices: Tensor
+    mask: Tensor | None
+
+
+class Part(Protocol):
+    """A wrapper that was told what to attend to, for all layers."""
+
+    def run(self, layer: int, query: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
+        """Attend with query [T, H, D] -> [T, H, D], and log2 of the sum of its weights, float32 [T, H]; see `PagedKV.run`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedGroup:
+    """Tokens that are attended to in the same way."""
+
+    tokens: Tensor | slice
+    """Index into the new tokens of the batch."""
+    seen: Part
+    prefix: Part | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlashInferForward:
+    """One planned forward (a ForwardBatch)."""
+
+    kv: KVCache
+    library: Library
+    write_slots: Tensor
+    """[T]"""
+    groups: Sequence[PlannedGroup]
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
+    ) -> Tensor:
+        query = tokens_first(query)
+        self.kv.write(layer, self.write_slots, tokens_first(key), tokens_first(value))
+        if len(self.groups) == 1:
+            return self._attend(self.groups[0], layer, query, scaling).unsqueeze(0)
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        for group in self.groups:
+            out[group.tokens] = self._attend(group, layer, query[group.tokens], scaling)
+        return out.unsqueeze(0)
+
+    def _attend(self, group: PlannedGroup, layer: int, query: Tensor, scaling: float | None) -> Tensor:
+        out, weight = group.seen.run(layer, query, scaling)
+        if group.prefix is not None:
+            self.library.merge_state_in_place(out, weight, *group.prefix.run(layer, query, scaling))
+        return out

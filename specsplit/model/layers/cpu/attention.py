@@ -1,0 +1,100 @@
+"""Attention of Llama and its descendants around our own: projections, norms of heads, rotary positions.
+
+T   tokens      H, K   query heads, KV heads      D   width of a head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from specsplit.model.attention.interface import ForwardBatch
+from specsplit.model.layers.cpu.linear import PackedLinear
+from specsplit.model.layers.cpu.norm import RmsNorm
+
+_PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj")
+_OUTPUT: Final = "o_proj"
+_NORMS: Final = ("q_norm", "k_norm")
+
+
+class _Layer(Protocol):
+    """What transformers' attention modules have besides their children."""
+
+    layer_idx: int
+    head_dim: int
+    scaling: float
+
+
+class RotaryAttention(nn.Module):
+    """One product makes queries, keys and values, and one rotation turns queries and keys."""
+
+    def __init__(
+        self, like: _Layer, qkv: PackedLinear, output: PackedLinear, heads: Sequence[int], norms: Sequence[nn.Module]
+    ) -> None:
+        """heads: H and K. norms: of the heads of queries, and of keys; or none."""
+        super().__init__()
+        self.layer_idx: Final = like.layer_idx
+        self.qkv = qkv
+        self.output = output
+        self.norms = nn.ModuleList(norms)
+        self._heads: Final = tuple(heads)
+        self._width: Final = like.head_dim
+        self._scaling: Final = like.scaling
+
+    @classmethod
+    def like(cls, module: Any) -> RotaryAttention | None:
+        """What may stand for a module that is built of the same parts; None: this one is not. Whether it does the same is not looked at."""
+        parts = dict(module.named_children())
+        if not {*_PROJECTIONS, _OUTPUT} <= set(parts) <= {*_PROJECTIONS, _OUTPUT, *_NORMS}:
+            return None
+        if not all(hasattr(module, name) for name in _Layer.__annotations__):
+            return None
+        norms = [RmsNorm.like(parts[name]) or parts[name] for name in _NORMS if name in parts]
+        qkv, output = PackedLinear.like(*(parts[name] for name in _PROJECTIONS)), PackedLinear.like(parts[_OUTPUT])
+        if qkv is None or output is None:
+            return None
+        heads = tuple(parts[name].out_features // module.head_dim for name in _PROJECTIONS[:2])
+        return cls(module, qkv, output, heads, norms)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        *,
+        forward_batch: ForwardBatch,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """[1, T, width], and cos and sin [1, T, D] -> [1, T, width]"""
+        tokens, (queries, keys) = hidden_states.shape[1], self._heads
+        projected = self.qkv(hidden_states).view(tokens, -1, self._width)  # [T, H + 2 K, D]
+        turned = _rotated(self._normed(projected[:, : queries + keys]), *position_embeddings)
+        heads_first = turned.transpose(0, 1).unsqueeze(0)
+        attended = forward_batch.attend(
+            self.layer_idx,
+            heads_first[:, :queries],
+            heads_first[:, queries:],
+            projected[:, queries + keys :].transpose(0, 1).unsqueeze(0),
+            self._scaling,
+            {},
+        )
+        return self.output(attended.reshape(1, tokens, -1)), None
+
+    def _normed(self, heads: Tensor) -> Tensor:
+        """[T, H + K, D] -> the same."""
+        if not len(self.norms):
+            return heads
+        split = heads.split(self._heads, dim=1)
+        return torch.cat([norm(part) for norm, part in zip(self.norms, split, strict=True)], dim=1)
+
+
+def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x cos + rotate_half(x) sin (arXiv 2104.09864), for x [T, heads, D] and cos and sin [1, T, D] -> [T, heads, D]"""
+    cos, sin = cos.transpose(0, 1), sin.transpose(0, 1)
+    half = heads.shape[-1] // 2
+    out = heads * cos
+    out[..., :half].addcmul_(heads[..., half:], sin[..., :half], value=-1)
+    out[..., half:].addcmul_(heads[..., :half], sin[..., half:])
+    return out

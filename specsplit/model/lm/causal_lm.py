@@ -1,0 +1,262 @@
+"""A transformers causal language model served from paged KV: rows in, logits and hidden states out. Target and standalone draft alike."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final, Self
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import PreTrainedModel
+
+from specsplit.errors import LoadError
+from specsplit.model.attention.backends import check_backend
+from specsplit.model.attention.interface import ForwardBatch, TrialForward
+from specsplit.model.attention.support import check_class, check_config, measure, refusing
+from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, SharedGraphs, StaticAttention
+from specsplit.model.layers.capture import Capture, Hidden, decoder_layers
+from specsplit.model.layers.cpu import packed, replace_layers
+from specsplit.model.layers.regional import Backend, compile_layers
+from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh, no_rows
+from specsplit.model.lm.load import load_model
+from specsplit.model.lm.probe import probe, probe_replaced, tree_logits
+from specsplit.model.lm.runner import ModelRunner
+from specsplit.model.pages.batch import Row
+from specsplit.model.pages.device_batch import DeviceBatch
+from specsplit.model.pages.input_batch import InputBatch
+from specsplit.ranks.demand import EAGER, Demand
+from specsplit.values import ModelInfo
+
+_LOGITS: Final = "logits"
+
+
+class CausalLM(ModelRunner):
+    """One model and its KV. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        info: ModelInfo,
+        *,
+        num_pages: int,
+        page_size: int,
+        backend: str = "auto",
+        kv_cache_dtype: str = "auto",
+        blocks: ShardedBlocks | None = None,
+    ) -> None:
+        """The model must have been built with attn_implementation NAME. `blocks` are what ranks share of it; None: nothing.
+
+        Raises LoadError if it cannot be served.
+        """
+        check_config(model.config)
+        check_class(model)
+        self.blocks: Final = ShardedBlocks(model) if blocks is None else blocks
+        self.blocks.assemble()
+        # What is run at load is looked at by asking the device, which would wait for ever for a process that has gone.
+        settled = model.register_forward_hook(lambda *_: self.blocks.settle())
+        super().__init__(measure(model), num_pages, page_size, model.dtype, model.device, backend, kv_cache_dtype)
+        self.model: Final = model.eval()
+        self.info: Final = info
+        self.capture: Final = Capture(model)
+        probe(self)
+        settled.remove()
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        *,
+        num_pages: int,
+        page_size: int,
+        dtype: str = "float32",
+        device: str = "cpu",
+        inflate_layers: int = 0,
+        random_weights: bool = False,
+        backend: str = "auto",
+        kv_cache_dtype: str = "auto",
+        mesh: TensorMesh | None = None,
+        split: DeviceMesh | None = None,
+        cpu_layers: bool = True,
+    ) -> Self:
+        """Load from a local folder, as `load_model` does, ready to serve; with a `mesh` or a `split`, this process's part of it.
+
+        cpu_layers: whether to `use_cpu_layers`, which changes nothing elsewhere, nor where it is split.
+
+        Raises LoadError, saying why, if it cannot be, and RankLost.
+        """
+        if split is not None and (inflate_layers or random_weights):
+            raise LoadError("a model that is split over processes is neither inflated nor has it random weights")
+        check_backend(backend, torch.device(device))  # before a model is loaded for nothing
+        model, info, blocks = load_model(
+            folder,
+            dtype=dtype,
+            device=device,
+            inflate_layers=inflate_layers,
+            random_weights=random_weights,
+            mesh=mesh,
+            split=split,
+        )
+        with refusing(f"model folder {folder} cannot be served"):
+            lm = cls(
+                model,
+                info,
+                num_pages=num_pages,
+                page_size=page_size,
+                backend=backend,
+                kv_cache_dtype=kv_cache_dtype,
+                blocks=blocks,
+            )
+            if cpu_layers and split is None and lm.device.type == "cpu":
+                lm.use_cpu_layers()
+            return lm
+
+    def use_cpu_layers(self) -> None:
+        """Have a CPU run faster modules in the place of transformers' own, if their numbers are the same: see `specsplit.model.layers.cpu`.
+
+        Raises LoadError if the model then gives other logits. Ranks that share its MLPs, and run together or not at all, are not asked.
+        """
+        before = None if len(self.blocks) else tree_logits(self)
+        replace_layers(self.model)
+        output = self.model.get_output_embeddings()
+        if output is not None:
+            self.model.set_output_embeddings(packed(output))
+        if before is not None:
+            probe_replaced(self, before)
+
+    def compile_layers(self, backend: Backend = "inductor") -> None:
+        """Have its decoder layers compiled when they are first run: see `specsplit.model.layers.regional`.
+
+        Raises LoadError if it has no list of them.
+        """
+        layers = decoder_layers(self.model)
+        if layers is None:
+            name = type(self.model).__name__
+            raise LoadError(f"{name} has no list of decoder layers that could be compiled; set compile = off")
+        compile_layers(layers, backend)
+
+    def capture_graphs(
+        self,
+        buckets: Buckets | None,
+        layers: Collection[int] = (),
+        *,
+        capturer: Capturer | None = None,
+        attention: StaticAttention | None = None,
+    ) -> None:
+        """Capture forwards of all buckets, as `capture_program` does, to be run from then on, with the hidden states of `layers`.
+
+        None captures none. All ranks of a group call it at the same time. Raises Incompatible for a layer that the model does not have,
+        and RankLost.
+        """
+        self.capture.check(layers)
+        self.capture_program(
+            self._captured,
+            buckets,
+            layers=frozenset(layers),
+            together=self._together,
+            capturer=capturer,
+            attention=attention,
+        )
+
+    def demand(self, rows: Sequence[Row], layers: Collection[int]) -> Demand:
+        """What rows need of a captured forward that all ranks of a group run together. EAGER: there is none for them.
+
+        Raises Incompatible for a layer that the model does not have.
+        """
+        if not isinstance(self.graphs, SharedGraphs):
+            return EAGER
+        self.capture.check(layers)
+        return self.graphs.demand(rows, frozenset(layers))
+
+    def turn(self, rows: Sequence[int], demand: Demand) -> AbstractContextManager[None]:
+        """Take part in one forward of all ranks of a group: `rows` of them by rank, which make this demand together.
+
+        This rank may run its rows inside. If it does not, or fails, it does what the others wait for. Raises RankLost.
+        """
+        if isinstance(self.graphs, SharedGraphs):
+            return self.graphs.turn(rows, demand)
+        return self.blocks.turn(rows)
+
+    def forward(self, rows: Sequence[Row]) -> Tensor:
+        """Run rows through the model and store their KV -> logits [n, V], in the model's dtype and the order the rows ask for them.
+
+        Rows that ask for no logits give [0, V]. Without any rows nothing is computed, and the result is [0, V] too.
+        """
+        return self.forward_capturing(rows, ())[0]
+
+    def forward_capturing(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
+        """Run `forward`, and capture the hidden states of `layers` (numbered as in FeatureNeed.layers) of every token, rows end to end.
+
+        Raises Incompatible for a layer that the model does not have, and RankLost. No rows give [0, hidden_size].
+        """
+        self.capture.check(layers)
+        if rows:
+            return self._replayed(rows, layers) or self._eager(rows, layers)
+        logits = torch.empty(0, self.model.config.vocab_size, dtype=self.model.dtype, device=self.device)
+        return logits, dict.fromkeys(layers, no_rows(self.model))
+
+    @torch.inference_mode()
+    def forward_on_device(self, batch: DeviceBatch) -> Tensor:
+        """Run a batch that only the device knows, and store its KV, without waiting for it -> logits [B * Q, V] in the model's dtype."""
+        output = self.model(
+            input_ids=batch.tokens.unsqueeze(0),
+            position_ids=batch.positions.unsqueeze(0),
+            use_cache=False,
+            forward_batch=self.plan_on_device(batch),
+        )
+        return output.logits[0]
+
+    @torch.inference_mode()
+    def trial(self) -> None:
+        """Run one token through the whole model, which reads and writes no KV. Raises whatever the device or another rank makes of it."""
+        token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        logits = self.model(
+            input_ids=token, position_ids=token, use_cache=False, logits_to_keep=1, forward_batch=TrialForward()
+        ).logits
+        self.blocks.settle()
+        logits.sum().item()  # waits for the device
+
+    @torch.inference_mode()
+    def forward_over(self, runner: ModelRunner, rows: Sequence[Row]) -> Tensor:
+        """Run `forward` eagerly over the KV of a runner of this model's shape, whose pages the rows have."""
+        batch = runner.inputs(rows)
+        return self._compute(batch, runner.backend.plan(batch))
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of a hidden state."""
+        return self.model.config.hidden_size
+
+    @property
+    def _together(self) -> ShardedBlocks | None:
+        """What ranks exchange in a captured forward; None: nothing."""
+        return self.blocks if len(self.blocks) else None
+
+    def _replayed(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden] | None:
+        """Replay the captured forward of these rows; None: there is no graph for them."""
+        results = None if self.graphs is None else self.graphs.run(rows, frozenset(layers))
+        if results is None:
+            return None
+        tokens, wanted = sum(row.num_tokens for row in rows), sum(len(row.logits_at) for row in rows)
+        return results[_LOGITS][:wanted], {layer: results[layer][:tokens] for layer in layers}
+
+    def _eager(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
+        with self.capture.of(layers) as hidden:
+            return self.forward_over(self, rows), hidden
+
+    def _captured(self, inputs: Inputs, forward_batch: ForwardBatch, layers: Collection[int]) -> Results:
+        with self.capture.of(layers) as hidden:
+            return {_LOGITS: self._compute(inputs, forward_batch), **hidden}
+
+    def _compute(self, batch: InputBatch | Inputs, forward_batch: ForwardBatch) -> Tensor:
+        """Logits [n, V]."""
+        output = self.model(
+            input_ids=batch.tokens.unsqueeze(0),
+            position_ids=batch.positions.unsqueeze(0),
+            use_cache=False,
+            logits_to_keep=batch.logits_at,
+            forward_batch=forward_batch,
+        )
+        return output.logits[0]

@@ -1,0 +1,114 @@
+"""A causal language model out of a local folder in the Hugging Face layout, checked and ready to be served."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from specsplit.errors import LoadError
+from specsplit.model.attention.interface import NAME
+from specsplit.model.attention.support import check_config, check_folder, refusing
+from specsplit.model.layers.inflate import inflate
+from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
+from specsplit.model.layers.shards import shard_mlps
+from specsplit.model.ranks.split import reader_of_part, unwrap
+from specsplit.model.tensors.dtypes import AUTO, dtype_of
+from specsplit.text.vocabulary import vocabulary_of
+from specsplit.values import ModelInfo
+
+_ALONE = threading.Lock()
+"""transformers takes a method from PreTrainedModel, for the whole process, while it loads one: on two threads at once it would be lost."""
+
+
+def load_model(
+    folder: Path,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    inflate_layers: int = 0,
+    random_weights: bool = False,
+    mesh: TensorMesh | None = None,
+    split: DeviceMesh | None = None,
+) -> tuple[PreTrainedModel, ModelInfo, ShardedBlocks]:
+    """The module, whose attention is ours, its facts, and what of it is shared out over the ranks of a mesh.
+
+    dtype: "float32", "bfloat16", "float16" or "auto" (as in config.json). inflate_layers: see `inflate`; 0 leaves the model
+    as it is. random_weights: see `_random`. split: processes that the model is split over, of which this one gets its part; that is
+    not inflated, nor are its weights random. What is shared out is what this process has of it. Raises LoadError, saying why, for
+    anything that is missing, broken or not supported, and RankLost.
+    """
+    model = _load_model(folder, dtype, torch.device(device) if random_weights else None, split)
+    with refusing(f"model folder {folder} cannot be served"):
+        if inflate_layers:
+            inflate(model, inflate_layers)
+        if split is not None and mesh is not None:
+            mesh.assemble()  # parts of an MLP are checked by running them, together with other processes
+        # What others hold never reaches the device.
+        blocks = ShardedBlocks(model, mesh) if mesh is None or mesh.size == 1 else shard_mlps(model, mesh)
+        nn.Module.to(model, torch.device(device))
+        return model, _info(folder, model), blocks
+
+
+def _load_model(folder: Path, dtype: str, random_on: torch.device | None, split: DeviceMesh | None) -> PreTrainedModel:
+    resolved = dtype if dtype == AUTO else dtype_of(dtype)
+    check_folder(folder)
+    if not sys.stderr.isatty():
+        disable_progress_bar()  # a bar in a log file is noise
+    with refusing(f"model folder {folder} cannot be loaded"):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        check_config(config)
+        if random_on is not None:
+            return _random(config, resolved, random_on)
+        if split is not None:
+            return unwrap(_load_weights(reader_of_part(config, split), folder, config, resolved))
+        return _load_weights(AutoModelForCausalLM.from_pretrained, folder, config, resolved)
+
+
+def _load_weights(
+    read: Callable[..., Any], folder: Path, config: PretrainedConfig, dtype: torch.dtype | str
+) -> PreTrainedModel:
+    try:
+        with _ALONE:
+            loaded: Any = read(
+                folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation=NAME,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+    except KeyError as error:  # older architectures look their attention class up by name, and find none of ours
+        raise LoadError(
+            f"{config.model_type} does not use transformers' AttentionInterface: {error} is not known"
+        ) from error
+    model, notes = loaded
+    missing = sorted(notes["missing_keys"])
+    if missing:  # transformers would go on with random numbers in their place
+        raise LoadError(
+            f"model folder {folder} lacks {len(missing)} of the weights its config.json asks for, {missing[0]} first"
+        )
+    return model
+
+
+def _random(config: PretrainedConfig, dtype: torch.dtype | str, device: torch.device) -> PreTrainedModel:
+    """A model with the weights that its architecture begins with, drawn on the device itself; every time the same."""
+    typed = {} if dtype == AUTO else {"dtype": dtype}  # by itself it takes that of config.json
+    with _ALONE, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config, **typed, attn_implementation=NAME)
+
+
+def _info(folder: Path, model: PreTrainedModel) -> ModelInfo:
+    config = model.config
+    eos = config.eos_token_id if model.generation_config is None else model.generation_config.eos_token_id
+    ids = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
+    return ModelInfo(folder.resolve().name, vocabulary_of(folder), config.max_position_embeddings, ids)

@@ -1,0 +1,150 @@
+"""The last net at load: small packed trees against the model's own attention on each of their paths.
+
+An architecture that keeps state elsewhere than in keys and values, counts positions by itself or reads its mask some other way
+passes every other check; here it gives itself away. One of the trees stands at the end of the context and one behind a longer text, for
+what a model does only from some position or length on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specsplit.errors import LoadError
+from specsplit.model.attention.interface import NAME
+from specsplit.model.attention.support import refusing
+from specsplit.model.lm.probe_texts import LONGEST, Passage, cache_behind, long_text, short_texts, untried
+from specsplit.model.pages.pool import OutOfPages, PageTable
+
+if TYPE_CHECKING:
+    from specsplit.model.lm.causal_lm import CausalLM
+    from specsplit.model.lm.runner import ModelRunner
+
+_log = logging.getLogger(__name__)
+
+_TOLERANCE: Final = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 0.15}
+"""Largest difference, as a share of the largest logit. A wrong mask or position is off by a multiple of it."""
+
+
+def probe(lm: CausalLM) -> None:
+    """Raises LoadError if `lm` and its model disagree by more than rounding. Leaves every page free.
+
+    Ranks that share parts of the model call it at the same time.
+    """
+    for texts in (_short(lm), [_long(lm)]):
+        packed = _packed_logits(lm, texts)
+        for text, ours in zip(texts, packed, strict=True):
+            _compare(lm.model, text, ours)
+    if beyond := untried(lm.model.config):
+        numbers = ", ".join(f"{name} = {length}" for name, length in beyond.items())
+        _log.info(
+            "the checks at load read no text longer than %d tokens, and its config names %s: what it computes otherwise from such a length "
+            "on, they have not seen",
+            LONGEST,
+            numbers,
+        )
+
+
+def probe_replaced(lm: CausalLM, before: Tensor) -> None:
+    """Raises LoadError unless a model some of whose modules were replaced gives the logits that it gave `before` in `tree_logits`."""
+    error = apart(tree_logits(lm), before)
+    if not error <= _TOLERANCE[lm.model.dtype]:
+        name = type(lm.model).__name__
+        raise LoadError(
+            f"{name} gives other logits with modules for a CPU (off by {error:.1%} of the largest): set cpu_layers = off"
+        )
+
+
+def tree_logits(lm: CausalLM) -> Tensor:
+    """Logits of two small packed trees, where a text begins and where the context ends, float32 [nodes, V]. Leaves every page free.
+
+    Raises LoadError if there are too few pages, or the model fails.
+    """
+    return torch.cat(_packed_logits(lm, _short(lm)))
+
+
+def apart(logits: Tensor, others: Tensor) -> float:
+    """The largest difference as a share of the largest of the others; tokens that a model never says are at -inf in both."""
+    difference = (logits - others).masked_fill_(logits == others, 0)
+    return (difference.abs().max() / others[others.isfinite()].abs().max()).item()
+
+
+def _short(lm: CausalLM) -> list[Passage]:
+    return short_texts(lm.model.config, lm.info.vocabulary.size)
+
+
+def _long(lm: CausalLM) -> Passage:
+    """The long text, cut to what the smallest pool of all ranks holds: they run its tokens together."""
+    text = long_text(lm.model.config, lm.info.vocabulary.size, lm.pool.num_slots)
+    return text.within(min(length for (length,) in lm.blocks.assemble([text.length])))
+
+
+def _compare(model: PreTrainedModel, text: Passage, packed: Tensor) -> None:
+    name = type(model).__name__
+    with refusing(f"{name} fails with its own attention, so ours cannot be compared with it"):
+        own = _own_logits(model, text)
+    if not own.amax(dim=-1).isfinite().all():
+        raise LoadError(
+            f"{name} computes NaN or infinity with its own attention in {model.dtype}: are its weights broken?"
+        )
+    error = apart(packed, own)
+    if not error <= _TOLERANCE[model.dtype]:
+        raise LoadError(
+            f"{name} gives other logits in a packed token tree than on the tree's paths one by one, {text.where} "
+            f"(off by {error:.1%} of the largest)"
+        )
+
+
+def _packed_logits(lm: CausalLM, texts: Sequence[Passage]) -> list[Tensor]:
+    """Logits [nodes, V] of each text's tree, float32, through paged KV: prefixes first, then all trees in one batch.
+
+    If KV is kept as a type of 8 bits, they run over a few pages of KV that is not: that type's own rounding may be as large as what is
+    looked for.
+    """
+    wanted = sum(lm.pool.pages_for(text.length) for text in texts)
+    runner = lm if lm.kv.raw is lm.kv.data else lm.unrounded(min(lm.pool.total_pages, wanted))
+    tables = [PageTable(runner.pool) for _ in texts]
+    try:
+        with refusing(f"{type(lm.model).__name__} fails on a packed token tree"):
+            return _over(lm, runner, texts, tables)
+    except OutOfPages as error:
+        raise LoadError(f"{lm.pool.num_slots} KV tokens are too few to serve anything") from error
+    finally:
+        for table in reversed(
+            tables
+        ):  # so that the pool hands pages out in their order, and KV can be read where it is
+            table.release()
+
+
+def _over(lm: CausalLM, runner: ModelRunner, texts: Sequence[Passage], tables: Sequence[PageTable]) -> list[Tensor]:
+    pairs = list(zip(texts, tables, strict=True))
+    for text, table in pairs:
+        table.reserve(text.length)
+    lm.forward_over(runner, [text.prefill(table) for text, table in pairs])
+    logits = lm.forward_over(runner, [text.tree(table) for text, table in pairs]).float()
+    return list(logits.split([len(text.parents) for text in texts]))
+
+
+def _own_logits(model: PreTrainedModel, text: Passage) -> Tensor:
+    """Compute the same logits with the model's plain attention, one path at a time."""
+    logits: dict[int, Tensor] = {}
+    model.set_attn_implementation("eager")
+    try:
+        for path in text.paths():
+            logits.update(zip(path, _last_logits(model, text.along(path), len(path), text.start), strict=True))
+    finally:
+        model.set_attn_implementation(NAME)
+    return torch.stack([logits[node] for node in range(len(text.parents))])
+
+
+@torch.inference_mode()
+def _last_logits(model: PreTrainedModel, tokens: list[int], count: int, start: int) -> Tensor:
+    """Logits [count, V] at the last of tokens, the first of which stands at `start`; the model finds positions by itself."""
+    past = {"past_key_values": cache_behind(start, model.config)} if start else {}
+    ids = torch.tensor([tokens], device=model.device)
+    return model(input_ids=ids, use_cache=bool(past), logits_to_keep=count, **past).logits[0].float()

@@ -1,0 +1,163 @@
+"""What every model that is served from paged KV has in common: its KV, the pages of it, and the attention backend over both."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from specsplit.model.attention.backends import BACKENDS, choose_backend
+from specsplit.model.attention.interface import ForwardBatch
+from specsplit.model.attention.torch_attention import plan_on_device
+from specsplit.model.graphs import (
+    Buckets,
+    Capturer,
+    CudaCapturer,
+    Graphs,
+    Program,
+    SharedCapturer,
+    SharedGraphs,
+    StaticAttention,
+    StaticInputs,
+    Together,
+)
+from specsplit.model.pages.batch import Row
+from specsplit.model.pages.device_batch import DeviceBatch
+from specsplit.model.pages.input_batch import InputBatch
+from specsplit.model.pages.kv import STORED, Geometry, KVCache
+from specsplit.model.pages.pool import PagePool
+from specsplit.model.pages.tables import Slots
+from specsplit.model.tensors.transfer import on_device
+from specsplit.records import GraphStatistics
+
+_log = logging.getLogger(__name__)
+
+
+class ModelRunner:
+    """The KV of one model, or of one layer of it. Target, standalone draft and heads are runners. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        num_pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        backend: str = "auto",
+        kv_cache_dtype: str = "auto",
+    ) -> None:
+        """`kv_cache_dtype`: a name of `STORED`. Raises LoadError for an attention backend that is not there, or cannot be had for this."""
+        self.pool: Final = PagePool(num_pages, page_size)
+        self.spare_page: Final = num_pages
+        """A page of the KV that the pool never hands out: the padding of captured forwards lives there."""
+        self.kv: Final = KVCache(geometry, (num_pages + 1) * page_size, dtype, device, STORED[kv_cache_dtype])
+        self._geometry: Final = geometry
+        self.attention: Final = choose_backend(backend, self.kv)
+        """Name of the backend."""
+        self.backend: Final = BACKENDS[self.attention](self.kv, geometry.group, page_size)
+        self.graphs: Graphs | SharedGraphs | None = None
+        """The captured forwards; None: every forward is run eagerly."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self.kv.data.device
+
+    @property
+    def graph_statistics(self) -> GraphStatistics:
+        """What has become of its forwards since they were captured. Any thread may ask."""
+        return GraphStatistics() if self.graphs is None else self.graphs.statistics
+
+    def unrounded(self, num_pages: int) -> ModelRunner:
+        """A runner of the same shape, with KV of its own that is kept in the type that attention computes in."""
+        return ModelRunner(
+            self._geometry, num_pages, self.pool.page_size, self.kv.dtype, self.device, backend=self.attention
+        )
+
+    def inputs(self, rows: Sequence[Row]) -> InputBatch:
+        """Rows (at least one) as a forward takes them."""
+        return InputBatch(rows, self.pool.tables, self.device)
+
+    def capture_program(
+        self,
+        program: Program,
+        buckets: Buckets | None,
+        *,
+        layers: frozenset[int] = frozenset(),
+        together: Together | None = None,
+        capturer: Capturer | None = None,
+        attention: StaticAttention | None = None,
+    ) -> None:
+        """Capture a forward for every bucket, if the attention backend can be captured; else, or if it fails, none, and the log says so.
+
+        `buckets`: None captures nothing. `layers`: whose hidden states the captured forwards leave; who wants others is run eagerly.
+        `together`: the program exchanges tensors with other ranks, on all of which this is called at the same time; all of them capture
+        the same, or none does: raises RankLost. `capturer` and `attention` stand for those of the device and of the backend.
+        """
+        if buckets is not None and attention is None:
+            attention = self.backend.static(self.pool.tables, buckets)
+            if attention is None:
+                _log.debug("no forward is captured: attention = %s runs eagerly", self.attention)
+        if together is not None and not _alike(together, buckets, layers, attention):
+            return
+        if buckets is None or attention is None:
+            return
+        capturer = capturer or CudaCapturer(self.device)
+        inputs = StaticInputs(self.pool.tables, self.spare_page, buckets.most_tokens, self.device)
+        if together is not None:
+            capturer = SharedCapturer(capturer, together)
+        graphs = Graphs(program, inputs, attention, buckets, capturer, layers)
+        self.graphs = graphs if together is None else SharedGraphs(graphs, together)
+        _capture(graphs)
+
+    def plan_on_device(self, batch: DeviceBatch) -> ForwardBatch:
+        """Plan a batch that only the device knows. It attends by torch with every backend: other kernels are planned on the host."""
+        return plan_on_device(self.kv, self._geometry.group, batch)
+
+    def compact(self, kept: Sequence[tuple[Row, Sequence[int]]]) -> None:
+        """Move the KV of some of a row's new tokens, in order of their indices, to the front of them; the others' is lost."""
+        slots = self.pool.tables.slots
+        places = [(row.pages.table, row.pages.length - row.num_tokens, np.array(path)) for row, path in kept]
+        sources = [slots[table].take(first + path) for table, first, path in places]
+        targets = [slots[table, first : first + len(path)] for table, first, path in places]
+        self.move(np.concatenate(sources), np.concatenate(targets))
+
+    @torch.inference_mode()
+    def move(self, source: Slots, target: Slots) -> None:
+        """Copy the KV in slots source [n] to slots target [n], in all layers; the two may overlap (compaction after a commit)."""
+        self.kv.move(on_device(source, self.device), on_device(target, self.device))
+
+
+def _capture(graphs: Graphs) -> None:
+    """Capture all graphs. If that fails there are none, and the log says why."""
+    try:
+        graphs.capture()
+    except RuntimeError as error:
+        _log.warning(
+            "every forward is run eagerly, which is slower: CUDA graphs cannot be captured (if for want of memory, set "
+            "cuda_graph_tokens or cuda_graph_rows lower; cuda_graphs = off does without them): %s",
+            error,
+        )
+
+
+def _alike(
+    together: Together, buckets: Buckets | None, layers: Collection[int], attention: StaticAttention | None
+) -> bool:
+    """Whether all ranks are to capture the same. They tell each other. Raises RankLost."""
+    own = (0, 0, 0, 0)
+    if buckets is not None and attention is not None:
+        checksum = crc32(repr(sorted(layers)).encode())
+        own = (buckets.most_tokens, buckets.most_rows, len(attention.forms), checksum)
+    told = together.assemble(own)
+    if len(set(told)) > 1:
+        _log.warning(
+            "every forward is run eagerly, which is slower: ranks would capture different CUDA graphs; set cuda_graphs, "
+            "cuda_graph_tokens, cuda_graph_rows, cuda_graph_layers and attention alike on all of them (tokens, rows, forms and checksum of "
+            "layers by rank: %s)",
+            ", ".join(map(str, told)),
+        )
+    return len(set(told)) == 1

@@ -1,0 +1,135 @@
+"""Who holds which KV slot: a pool of equal pages, and the page table of one sequence.
+
+A slot holds the keys and values of one token; page p covers slots p * page_size .. (p + 1) * page_size - 1.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from specsplit.errors import Exhausted
+from specsplit.model.pages.tables import PageTables, RowPages, Slots
+
+
+class OutOfPages(Exhausted):
+    """The pool holds fewer free pages than were asked for; nothing was taken."""
+
+
+class PagePool:
+    """Hands out pages by number, and counts who holds each. Not thread-safe: the engine thread owns it."""
+
+    def __init__(self, num_pages: int, page_size: int) -> None:
+        if num_pages < 1 or page_size < 1:
+            raise ValueError(f"num_pages is {num_pages} and page_size is {page_size}, expected at least 1 each")
+        self.page_size: Final = page_size
+        self.total_pages: Final = num_pages
+        self.tables: Final = PageTables(page_size)
+        self._free_stack: Slots = np.arange(num_pages - 1, -1, -1, dtype=np.int64)
+        self.free_pages = num_pages
+        """Pages that `allocate` can still hand out."""
+        self._holders = np.zeros(num_pages, dtype=np.int32)
+
+    @property
+    def num_slots(self) -> int:
+        """Slots in all, free or not."""
+        return self.total_pages * self.page_size
+
+    def pages_for(self, num_tokens: int) -> int:
+        """Pages that a sequence of `num_tokens` occupies."""
+        return -(-num_tokens // self.page_size)
+
+    def allocate(self, num_pages: int) -> Slots:
+        """Take pages: ids [num_pages]. Raises OutOfPages (and takes none) if there are not that many."""
+        if num_pages > self.free_pages:
+            raise OutOfPages(f"{num_pages} KV pages wanted, {self.free_pages} of {self.total_pages} free")
+        self.free_pages -= num_pages
+        # The stack is read downwards so that a fresh pool hands out ascending, adjacent pages.
+        pages = self._free_stack[self.free_pages : self.free_pages + num_pages][::-1].copy()
+        self._holders[pages] = 1
+        return pages
+
+    def share(self, pages: Slots) -> None:
+        """Let one more hold pages. Raises ValueError (and changes nothing) if one of them is not out."""
+        self._check(pages, "shared")
+        self._holders[pages] += 1
+
+    def holders(self, page: int) -> int:
+        """How many hold a page; 0 for a free one."""
+        return int(self._holders[page])
+
+    def release(self, pages: Slots) -> None:
+        """One holder gives pages back; those without another are free. Raises ValueError (and takes none back) if one is not out."""
+        self._check(pages, "released")
+        self._holders[pages] -= 1
+        freed = pages[self._holders[pages] == 0]
+        self._free_stack[self.free_pages : self.free_pages + len(freed)] = freed[::-1]
+        self.free_pages += len(freed)
+
+    def _check(self, pages: Slots, what: str) -> None:
+        if not self._holders[pages].all() or len(np.unique(pages)) != len(pages):
+            raise ValueError(f"pages {pages.tolist()} {what} twice or never allocated")
+
+
+class PageTable:
+    """The pages of one sequence, in the pool's tables while there are any. Local indices are 0, 1, 2 ... of that sequence."""
+
+    def __init__(self, pool: PagePool) -> None:
+        self._pool = pool
+        self._number = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Local indices that have a slot: a whole number of pages."""
+        return self._count * self._pool.page_size
+
+    def reserve(self, length: int) -> None:
+        """Make sure that local indices below `length` have slots. Raises OutOfPages and changes nothing if they cannot."""
+        if length > len(self):
+            self.adopt(self._pool.allocate(self._pool.pages_for(length - len(self))))
+
+    def adopt(self, pages: Slots) -> None:
+        """Append pages [n] that the caller holds; the table releases them from now on."""
+        if not len(pages):
+            return
+        if not self._count:
+            self._number = self._pool.tables.open()
+        self._pool.tables.write(self._number, self._count, pages)
+        self._count += len(pages)
+
+    def pages(self, start: int, stop: int) -> Slots:
+        """The table's pages number start <= i < stop, int64 [stop - start]."""
+        if not 0 <= start <= stop <= self._count:
+            raise IndexError(f"pages {start}:{stop} of a table of {self._count}")
+        return self._pool.tables.read(self._number, start, stop).astype(np.int64)
+
+    def slots(self, start: int, stop: int) -> Slots:
+        """Slots of local indices start <= i < stop, int64 [stop - start]."""
+        if not 0 <= start <= stop <= len(self):
+            raise IndexError(f"slots {start}:{stop} of a table of {len(self)}")
+        return self._pool.tables.slots[self._number, start:stop].copy()
+
+    def upto(self, length: int, own: Slots | None = None) -> RowPages:
+        """What a row sees of the first `length` tokens; its last pages are those of the row's `own`, where it has some.
+
+        It is to be used before the next change.
+        """
+        capacity = len(self) + (0 if own is None else len(own) * self._pool.page_size)
+        if not 0 < length <= capacity:
+            raise IndexError(f"{length} tokens of pages for {capacity}")
+        return RowPages(self._number, length, own)
+
+    def shrink(self, length: int) -> None:
+        """Release the pages that no local index below `length` needs."""
+        keep = self._pool.pages_for(length)
+        if keep < self._count:
+            self._pool.release(self.pages(keep, self._count))
+            self._count = keep
+            if not keep:
+                self._pool.tables.close(self._number)
+                self._number = 0
+
+    def release(self) -> None:
+        """Release every page."""
+        self.shrink(0)

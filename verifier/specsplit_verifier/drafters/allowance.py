@@ -1,0 +1,105 @@
+"""The work that a drafter may cause its verifier: so much for everything that it is told. One that causes more is dropped.
+
+What a drafter says has to be parsed, queued and applied whether or not it is of any use, so one that says very much takes time from
+every session. An honest one says no more than it is asked for: behind an open, a commit or a plan it grows a tree of at most `max_nodes`
+nodes, gives each of them another edge at most once, and tells of that in at most `MAX_GROWS` grows, each a message of its own at worst.
+Once it rests it says so, if need be in a grow that is empty.
+
+What one event allows and was not used is saved, of eight events for each open session and of all events that are not answered yet
+(`verifier/specsplit_verifier/drafters/unanswered.py`): answers that were held up on the way come all at once.
+
+Work is counted and not timed, so that no drafter is dropped because this machine is slow or busy: bytes before a message is parsed, then
+events before they are read, and among these by themselves those that bring nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from specsplit.draft_events import MAX_GROWS, Close, Open, ToDrafter
+from specsplit.errors import SpecsplitError
+from specsplit.speculation import Grow
+from specsplit.wire.drafter import Bulk
+from specsplit_verifier.drafters.unanswered import SAVED, Unanswered
+
+NODE_BYTES: Final = 32
+"""Bytes allowed for a node that is grown, and then given another edge."""
+EVENT_BYTES: Final = 64
+"""Bytes allowed for an event, its nodes aside."""
+RESTS: Final = 2
+"""Events without anything in them that an honest drafter sends, at most, behind one that it is told: that it rests, or refuses."""
+UNANSWERED: Final = 16_384
+"""Events that a drafter may leave unanswered, all sessions together, without losing what they allow: of 64 sessions 256 steps each."""
+
+
+class Overdrawn(SpecsplitError):
+    """A drafter caused more work than it was asked for."""
+
+
+class _Purse:
+    """How much of one kind of work is left."""
+
+    def __init__(self, kind: str, each: float) -> None:
+        self.kind = kind
+        self.each = round(each)
+        """Allowed for one event that the drafter is told."""
+        self.left = 0
+
+    def fill(self, saved: int) -> None:
+        """One more event is told. Of so many events what is left is saved."""
+        self.left = min(self.left + self.each, self.each * saved)
+
+    def take(self, work: int) -> None:
+        """Raise Overdrawn if that is more than is left."""
+        if work > self.left:
+            raise Overdrawn(
+                f"it causes more work than it was asked for: a message of {work:,} {self.kind}, and it may send {self.left:,} more now; "
+                f"each open, commit, plan and features event that it is told allows {self.each:,} (drafter_allowance)"
+            )
+        self.left -= work
+
+
+class Allowance:
+    """What one drafter is asked for, and what is left of that, over one stream."""
+
+    def __init__(self, max_nodes: int, margin: float) -> None:
+        """`margin`: how many times as much as the most that an honest drafter needs is allowed."""
+        self._most_nodes = 2 * max_nodes
+        self._bytes = _Purse("bytes", margin * (NODE_BYTES * max_nodes + EVENT_BYTES * (MAX_GROWS + RESTS)))
+        self._events = _Purse("events", margin * (MAX_GROWS + RESTS))
+        self._empty = _Purse("events that bring nothing", margin * RESTS)
+        self._unanswered = Unanswered()
+        self._last_session = 0
+        """The highest id of a session that was opened."""
+
+    def told(self, session: int, event: ToDrafter) -> None:
+        """The drafter is told something, and may say something to that."""
+        unanswered = min(self._unanswered.count, UNANSWERED)
+        self._unanswered.told(session, event)
+        if isinstance(event, Close):
+            return
+        if isinstance(event, Open):
+            self._last_session = max(self._last_session, session)
+        for purse in (self._bytes, self._events, self._empty):
+            purse.fill(SAVED * max(1, len(self._unanswered.sessions)) + unanswered)
+
+    def parse(self, nbytes: int) -> None:
+        """A message has come, and is about to be parsed. Raises Overdrawn, saying what it was, if that is too much."""
+        self._bytes.take(nbytes)
+
+    def read(self, bulk: Bulk) -> None:
+        """The events of a message are about to be read. Raises Overdrawn if they are too many, or what no honest drafter sends."""
+        if bulk.last_session > self._last_session:
+            raise Overdrawn(f"it speaks of session {bulk.last_session}, which it was never told of")
+        if bulk.most_nodes > self._most_nodes:
+            most = f"{self._most_nodes:,}, which is twice max_nodes"
+            raise Overdrawn(f"one grow has {bulk.most_nodes:,} nodes and new edges, expected at most {most}")
+        self._events.take(bulk.events)
+        self._empty.take(bulk.empty if bulk.events else 1)
+
+    def heard(self, events: Iterable[tuple[int, object]]) -> None:
+        """These events were read, of these sessions: what the drafter answers with them it need not answer any more."""
+        for session, event in events:
+            if isinstance(event, Grow):
+                self._unanswered.heard(session, event.commits)

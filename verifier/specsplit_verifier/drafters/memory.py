@@ -1,0 +1,76 @@
+"""What a verifier remembers of drafters by their address: what each has brought, what waiting for it brings, whether it was just lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
+from specsplit_verifier.sessions.patience import Patience
+
+COOL_DOWN_S = 5.0  # a lost drafter is not tried again for so long
+LAST_COOL_DOWN_S = 60.0  # and twice as long each time that it is lost again, up to this
+FORGIVEN_S = 60.0  # one that is lost this long after it had cooled down begins anew
+REMEMBERED = 1024  # records of what drafters brought; of those whose drafters draft for nobody the first is forgotten
+
+
+class _CoolDown(NamedTuple):
+    until: float
+    seconds: float
+
+
+class DrafterMemory:
+    """What outlasts the sessions that drafters served: their records, and, until they are lost, the patience with them."""
+
+    def __init__(self) -> None:
+        self._records: dict[RecordKey, DrafterRecord] = {}
+        self._patience: dict[str, Patience] = {}
+        self._cooling_down: dict[str, _CoolDown] = {}
+        """Drafters that were lost and are not forgiven yet."""
+
+    @property
+    def records(self) -> Mapping[RecordKey, DrafterRecord]:
+        """What every drafter has brought; a copy, so that another thread may walk it."""
+        return self._records.copy()
+
+    def recall(self, address: str, sampled: bool) -> tuple[Patience, DrafterRecord]:
+        """Look up what is known of a drafter that begins on a session, or begin to learn it."""
+        record = self._record(address, sampled)  # first: making room for it may end patience with its own drafter
+        return self._patience.setdefault(address, Patience()), record
+
+    def _record(self, address: str, sampled: bool) -> DrafterRecord:
+        """From now on it is the last to be forgotten."""
+        record = self._records.pop((address, sampled), None)
+        if record is None:
+            self._forget()
+        record = self._records[address, sampled] = record or DrafterRecord()
+        return record
+
+    def _forget(self) -> None:
+        """Make room for another record."""
+        if len(self._records) < REMEMBERED:
+            return
+        idle = next((key for key, record in self._records.items() if not record.sessions), None)
+        if idle is not None:
+            del self._records[idle]
+            address, sampled = idle
+            if (address, not sampled) not in self._records:
+                self._patience.pop(address, None)
+
+    def lost(self, address: str, now: float) -> None:
+        """A drafter is gone: it cools down, twice as long as the last time, and what was learnt of its timing is void.
+
+        That it is gone may be said several times, by whatever crossed with it: while it cools down nothing is new.
+        """
+        if self.cools_down(address, now):
+            return
+        self._cooling_down = {each: last for each, last in self._cooling_down.items() if last.until + FORGIVEN_S > now}
+        last = self._cooling_down.get(address)
+        seconds = COOL_DOWN_S if last is None else min(2 * last.seconds, LAST_COOL_DOWN_S)
+        self._cooling_down[address] = _CoolDown(now + seconds, seconds)
+        self._patience.pop(address, None)
+
+    def cools_down(self, address: str, now: float) -> bool:
+        """Whether a drafter was lost a moment ago."""
+        last = self._cooling_down.get(address)
+        return last is not None and last.until > now

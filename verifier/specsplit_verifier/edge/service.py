@@ -1,0 +1,192 @@
+"""The verifier as a process: it loads the target, and joins the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from specsplit.clock import Clock, SystemClock
+from specsplit.errors import InvalidRequest, SpecsplitError
+from specsplit.interpreter import freeze_heap, switch_often
+from specsplit.membership import HandOver, PlanOrder, Roster, StartWave
+from specsplit.model.graphs import Buckets
+from specsplit.model.lm.causal_lm import CausalLM
+from specsplit.model.lm.paced import CostCurve, Paced
+from specsplit.model.ranks.mesh import TorchMesh
+from specsplit.model.ranks.tensor_group import TensorGroup
+from specsplit.model.tensors.device import check_device
+from specsplit.observe import fields
+from specsplit.ranks.lockstep import Lockstep
+from specsplit.ranks.place import ALONE, Place
+from specsplit.rpc import VERIFIER_SERVICE, Dialled, Membership, Server, Service, registration, run_service
+from specsplit.settings import VerifierSettings
+from specsplit.v1 import verifier_pb2_grpc
+from specsplit.values import AS_SET
+from specsplit_verifier.edge.servicer import VerifierServicer
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.policy.adaptive.choice import controller_for
+from specsplit_verifier.report.reporter import Reporter
+from specsplit_verifier.report.telemetry import Telemetry
+from specsplit_verifier.target.captured_layers import captured_layers
+from specsplit_verifier.target.extraction import Extractor, Projection
+from specsplit_verifier.target.profile import profile
+from specsplit_verifier.target.runner import TargetRunner
+from specsplit_verifier.target.split import blaming, load_part, meet, run_follower
+
+_log = logging.getLogger(__name__)
+
+
+def load_target(settings: VerifierSettings, clock: Clock, number: int = 0) -> TargetRunner:
+    """Load the target, or the part of it that process `number` has, and set this process up to run it.
+
+    Raises InvalidRequest for a device that is not there, LoadError, saying why, if it cannot be served, and RankLost.
+    """
+    check_device(settings.device)
+    torch.set_num_threads(settings.threads)
+    switch_often()  # three threads hand each other small things in every step
+    if settings.tp_size > 1:
+        return _leading(settings, clock, meet(settings, number))
+    if settings.dp_size == 1:
+        return _loaded(settings, clock, None)
+    mesh = TorchMesh(number, settings.dp_size, settings.rank_timeout_s, device=settings.device)
+    try:
+        return _loaded(settings, clock, mesh)
+    except Exception as error:
+        mesh.abort(str(error) if isinstance(error, SpecsplitError) else f"{type(error).__name__}: {error}")
+        raise
+
+
+def _leading(settings: VerifierSettings, clock: Clock, group: TensorGroup) -> TargetRunner:
+    with blaming(group):
+        target = load_part(settings, group)
+        target.lead(group)
+        return _runner(settings, clock, target, Lockstep(group, clock, drawn=secrets.randbits(62)))
+
+
+def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) -> TargetRunner:
+    target = CausalLM.load(
+        settings.model,
+        num_pages=settings.kv_tokens // settings.page_size,
+        page_size=settings.page_size,
+        dtype=settings.dtype,
+        device=settings.device,
+        inflate_layers=settings.inflate_layers,
+        random_weights=settings.random_weights,
+        backend=settings.attention,
+        kv_cache_dtype=settings.kv_cache_dtype,
+        mesh=mesh,
+        cpu_layers=settings.replaces_cpu_layers,
+    )
+    if settings.compile == "regional":
+        target.compile_layers()
+    target.capture_graphs(Buckets.of(settings), captured_layers(settings.cuda_graph_layers, target))
+    lockstep = None if mesh is None else Lockstep(mesh, clock, drawn=secrets.randbits(62))
+    return _runner(settings, clock, target, lockstep)
+
+
+def _runner(settings: VerifierSettings, clock: Clock, target: CausalLM, lockstep: Lockstep | None) -> TargetRunner:
+    projection = Projection.load(settings.feature_projection, target) if settings.feature_projection else None
+    paced = Paced(CostCurve(settings.paced_step_base_ms, settings.paced_step_per_token_us), clock)
+    runner = TargetRunner(target, paced, Extractor(target, projection), clock, lockstep)
+    if paced.is_free:  # else steps take what a benchmark wants
+        runner.profile = tuple(profile(runner))
+    freeze_heap()
+    return runner
+
+
+def main(settings: VerifierSettings) -> int:
+    """Run the verifier in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
+    place = Place.of(settings, os.environ)
+    own = place.settings(settings)
+    if place.follows:
+        return run_follower(own, place)
+    return run_service("verifier", own, partial(service_of, place=place))
+
+
+def service_of(settings: VerifierSettings, place: Place = ALONE) -> Service[Verifier]:
+    """The verifier's process, put together. Raises InvalidRequest for a wrong file of tiers, before anything is loaded."""
+    controller_for(settings, AS_SET)
+    clock = SystemClock()
+    server = Server(settings, "verifier", services=[VERIFIER_SERVICE], session_methods=["Decode"])
+    servicer = VerifierServicer()
+    verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server.grpc)
+    telemetry = Telemetry(settings, server.tracing, clock)
+
+    async def load() -> Verifier:
+        runner = await asyncio.to_thread(load_target, settings, clock, place.number)
+        verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry)
+        info = verifier.info
+        facts = {"model": info.model, "vocabulary": info.vocabulary, "max_context": info.max_context}
+        runs = {"attention": runner.target.attention, "graphs": runner.target.graph_statistics.captured}
+        _log.info("loaded", extra=fields(**facts, **runs))
+        return verifier
+
+    return Service(
+        settings,
+        server,
+        telemetry.metrics,
+        load,
+        lambda verifier, dialled: _Member(settings, server, verifier, dialled, clock).membership,
+        place,
+    )
+
+
+class _Member:
+    """The verifier's place in a cluster: drafters it may use come in, drafters it lost go out."""
+
+    def __init__(
+        self,
+        settings: VerifierSettings,
+        server: Server,
+        verifier: Verifier,
+        dialled: Dialled,
+        clock: Clock,
+    ) -> None:
+        self._verifier = verifier
+        self._reporter = Reporter(settings.plan, verifier.engine.statistics, lambda: verifier.control, clock)
+        self.membership = Membership(
+            dialled,
+            registration(settings, "verifier", server, verifier.info),
+            verifier.load,
+            plan=lambda: verifier.plan,
+            speculation=self._reporter.report,
+            prefixes=lambda: verifier.engine.statistics().prefixes,
+            rank=verifier.engine.rank,
+            on_roster=self._on_roster,
+            on_plan=self._on_plan,
+            on_tracing=server.tracing.apply,
+            on_hand_over=self._on_hand_over,
+            on_start_wave=lambda number: verifier.engine.post(StartWave(number)),
+            on_drain=server.drain,
+        )
+        verifier.on_lost = self._on_lost
+
+    def _on_roster(self, roster: Roster) -> None:
+        self._reporter.names = {endpoint.address: endpoint.member_id for endpoint in roster.drafters}
+        self._verifier.engine.post(roster)
+
+    def _on_plan(self, order: PlanOrder) -> None:
+        """What does not go with the settings of this verifier is not obeyed: it keeps its own controller, and stays in the cluster."""
+        control = order.control
+        try:
+            self._verifier.replan(order.changes, control)
+        except InvalidRequest as error:
+            wanted = f"adaptive = {control.adaptive}, max_draft_tokens = {control.max_draft_tokens}"
+            _log.warning("the order (%s) does not go with the settings here, keeping their own: %s", wanted, error)
+            self._verifier.replan(order.changes)
+
+    def _on_hand_over(self, order: HandOver) -> None:
+        for address, member_id in self._reporter.names.items():
+            if member_id == order.source:
+                self._verifier.engine.post(replace(order, source=address))
+
+    def _on_lost(self, address: str) -> None:
+        names = self._reporter.names
+        if address in names:
+            self.membership.report_lost(names[address])

@@ -1,0 +1,41 @@
+"""The gRPC edge of a verifier: parse, one call, serialise."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from specsplit.rpc import Context
+from specsplit.v1 import verifier_pb2_grpc
+from specsplit.wire import verifier as wire
+from specsplit.wire.watching import watch_from_wire, watch_response
+from specsplit_verifier.edge.verifier import Verifier
+
+if TYPE_CHECKING:
+    from specsplit.v1 import verifier_pb2
+
+
+class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
+    """The edge: parse, one call, serialise."""
+
+    verifier: Verifier
+    """Set when the target is loaded; the server answers UNAVAILABLE until then."""
+
+    async def Decode(  # noqa: N802 (the name is the protocol's)
+        self, request: verifier_pb2.DecodeRequest, context: Context
+    ) -> AsyncIterator[verifier_pb2.DecodeResponse]:
+        """Decode one session."""
+        info = self.verifier.info
+        parsed = wire.decode_from_wire(request, info.vocabulary.size, info.max_context)
+        async with aclosing(self.verifier.decode(parsed)) as events:
+            async for event in events:
+                yield wire.decode_response(event)
+
+    async def Watch(  # noqa: N802
+        self, request: verifier_pb2.WatchRequest, context: Context
+    ) -> AsyncIterator[verifier_pb2.WatchResponse]:
+        """What happens to one session."""
+        async with aclosing(self.verifier.watch(watch_from_wire(request))) as events:
+            async for event, missed in events:
+                yield watch_response(event, missed)

@@ -1,0 +1,184 @@
+"""A verifier without its server: the engine thread, its callers and the streams to drafters, as the event loop sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from specsplit.clock import Clock
+from specsplit.draft_events import ToDrafter
+from specsplit.errors import SpecsplitError
+from specsplit.membership import PlanOrder
+from specsplit.observe import Tracing
+from specsplit.records import PlanRecord
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
+from specsplit.settings import VerifierSettings
+from specsplit.values import AS_SET, Adaptive, Control, Load, ModelInfo, Plan, PlanChanges
+from specsplit.wire.watching import Watched
+from specsplit_verifier.drafters.streams import DrafterStreams
+from specsplit_verifier.edge.callers import Callers
+from specsplit_verifier.engine.engine import Engine
+from specsplit_verifier.policy.adaptive.choice import bound_of, controller_for
+from specsplit_verifier.records.events import Cancel, DrafterLost, FromDrafter, Output, Submit
+from specsplit_verifier.records.step import StepResult
+from specsplit_verifier.report.telemetry import Telemetry
+from specsplit_verifier.target.runner import TargetRunner
+
+_log = logging.getLogger(__name__)
+
+
+class Verifier:
+    """The engine thread, seen from the event loop. Works with or without a gRPC server in front."""
+
+    def __init__(
+        self, settings: VerifierSettings, runner: TargetRunner, clock: Clock, telemetry: Telemetry | None = None
+    ) -> None:
+        """Without `telemetry` there are no spans."""
+        self.info: ModelInfo = runner.target.info
+        self._settings = settings
+        self._wanted = PlanOrder()
+        self.engine = Engine(runner, settings, self, clock)
+        self.streams = DrafterStreams(settings, clock, self._from_drafter)
+        self._loop = asyncio.get_running_loop()
+        self._callers = Callers()
+        self.failed = self._callers.failed
+        """Set if the engine thread died, or a step hangs; nothing can be decoded any more."""
+        self.on_lost: Callable[[str], None] = _ignore
+        """Called with the address of every drafter that is lost."""
+        self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
+        metrics = self._telemetry.metrics
+        metrics.watch(self.load)
+        metrics.watch_streams(self.streams.statistics.values)
+        metrics.watch_plan(self._plan_record)
+        metrics.watch_graphs(lambda: runner.target.graph_statistics)
+        self.engine.start()
+        self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
+
+    async def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
+        """Decode one session. Closing the iterator frees it. Raises SpecsplitError."""
+        with self._callers.waiting() as (session, outputs):
+            self.engine.post(Submit(session, request, self._telemetry.submitted(session, request)))
+            failure: SpecsplitError | None = None
+            try:
+                while True:
+                    output = await outputs.get()
+                    if isinstance(output, SpecsplitError):
+                        failure = output
+                        raise output
+                    yield output
+                    if isinstance(output, Finished):
+                        return
+            finally:
+                self.engine.post(Cancel(session))
+                self._telemetry.ended(session, failure)
+
+    def replan(self, changes: PlanChanges, control: Control = AS_SET) -> None:
+        """From the next step on this is what an operator wants, for sessions that are running too; see `PlanOrder`.
+
+        Raises InvalidRequest for a value out of range, or a controller that does not go with the settings.
+        """
+        changes.over(self._settings.plan)
+        controller_for(self._settings, control)
+        wanted = PlanOrder(changes, control)
+        if wanted != self._wanted:  # the coordinator says it again at every join
+            self._wanted = wanted
+            self.engine.post(wanted)
+
+    def subscribe(self, reader: Callable[[StepResult], None]) -> None:
+        """From the next step on `reader` is called with what every one was, on the event loop, behind what it brought to callers."""
+        self._telemetry.subscribe(reader)
+
+    @property
+    def watching(self) -> bool:
+        """True if the engine is to tell of its steps."""
+        return self._telemetry.wanted
+
+    @property
+    def watched(self) -> frozenset[int]:
+        """Sessions that somebody looks at."""
+        return self._telemetry.watching.watched
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that sessions step under where a request does not say otherwise."""
+        return self.engine.statistics().plan
+
+    @property
+    def control(self) -> Control:
+        """The controller in force, and its bound if it has one."""
+        control = self._wanted.control
+        adaptive = control.adaptive or self._settings.controller
+        if adaptive is not Adaptive.GOODPUT:
+            return Control(adaptive)
+        return Control(adaptive, bound_of(self._settings, control.max_draft_tokens))
+
+    def _plan_record(self) -> PlanRecord:
+        now, adaptive = self.engine.statistics(), self.control.adaptive
+        return PlanRecord(now.plan_switches, "" if adaptive is None else adaptive.value, now.estimate)
+
+    def watch(self, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
+        """What happens to a session, for people who look on; see `Watching.watch`."""
+        return self._telemetry.watching.watch(request_id)
+
+    def deliver(
+        self,
+        outputs: Sequence[tuple[int, Output]],
+        drafts: Sequence[tuple[str, int, ToDrafter]],
+        result: StepResult | None,
+    ) -> None:
+        """The engine thread's hand-over: one hop to the event loop, whatever the batch."""
+        self._loop.call_soon_threadsafe(self._hand_out, outputs, drafts, result)
+
+    def died(self, why: str = "") -> None:
+        """The engine thread is gone: end every session, saying why, and let the process leave."""
+        why = why or "the engine of this verifier has died; its log says why"
+        _log.error("sessions are handed back, and this process ends: %s", why)
+        self._loop.call_soon_threadsafe(self._callers.fail, why)
+
+    async def _watch_steps(self, every_s: float) -> None:
+        """A step that hangs takes the verifier with it: sessions are handed back, and the process may leave."""
+        while not (why := self.engine.watchdog.look(every_s)):
+            await asyncio.sleep(every_s)
+        _log.error("%s; sessions are handed back, and this process ends", why)
+        self._callers.fail(why)
+        await asyncio.to_thread(self.engine.rank.fail, why)
+
+    def _hand_out(
+        self,
+        outputs: Sequence[tuple[int, Output]],
+        drafts: Sequence[tuple[str, int, ToDrafter]],
+        result: StepResult | None,
+    ) -> None:
+        self.streams.send(drafts)  # first: it is what the next step may wait for
+        for session, output in outputs:
+            self._callers.tell(session, output)
+        if result is not None:
+            self._telemetry.step(result)
+
+    def _from_drafter(self, event: FromDrafter | DrafterLost) -> None:
+        self.engine.post(event)
+        if isinstance(event, FromDrafter):
+            self._telemetry.watching.grown(event)
+        if isinstance(event, DrafterLost):
+            self._telemetry.metrics.drafter_lost()
+            self.on_lost(event.address)
+
+    def load(self) -> Load:
+        """Tell how busy the verifier is, for heartbeats."""
+        return self.engine.statistics().load
+
+    async def drained(self) -> None:
+        """Return once no session is left, here or on another rank of the group: the others can do nothing without this one."""
+        await self._callers.gone()
+        await self.engine.rank.unneeded(self.failed)
+
+    async def close(self) -> None:
+        """End the streams and the engine thread."""
+        self._watching_steps.cancel()
+        await self.streams.close()
+        await asyncio.to_thread(self.engine.stop)
+
+
+def _ignore(address: str) -> None:
+    """Stands for `on_lost` where nobody wants to hear of lost drafters."""

@@ -1,0 +1,355 @@
+"""Everything about sessions but threads: events in, steps planned and committed, what leaves for callers and drafters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from specsplit.clock import Clock
+from specsplit.errors import SpecsplitError
+from specsplit.features import Features
+from specsplit.membership import HandOver, PlanOrder, Roster
+from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
+from specsplit.records import StepCosts, TurnCosts
+from specsplit.sessions import Finished, Preempted
+from specsplit.speculation import Commit, Draft
+from specsplit.values import Estimate, FinishReason, Load, ModelInfo, NoDrafts, Plan
+from specsplit_verifier.drafters.pool import DrafterPool
+from specsplit_verifier.engine.stopwatch import Stopwatch
+from specsplit_verifier.policy.cost import StepCost
+from specsplit_verifier.policy.planner import Batch, Pause, Planner
+from specsplit_verifier.records.events import (
+    Cancel,
+    DrafterLost,
+    FromDrafter,
+    Output,
+    Sends,
+    SessionEvent,
+    Submit,
+)
+from specsplit_verifier.records.feed import Recipe
+from specsplit_verifier.records.step import SessionResult, StepInput, StepOutput, StepResult, TreeInput
+from specsplit_verifier.records.undrafted import LATELY, Undrafted
+from specsplit_verifier.schedule.scheduler import Scheduler
+from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
+from specsplit_verifier.sessions.session import Session, StopRule
+
+_log = logging.getLogger(__name__)
+LONGEST_TOLD_S = 1000.0
+"""The longest step that drafters are told of: the wire holds 32 bits of microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """How the engine stands."""
+
+    load: Load
+    """How busy it is, for heartbeats."""
+    plan: Plan
+    """What sessions are under where their requests say nothing."""
+    plan_switches: int
+    """How often that has changed."""
+    estimate: Estimate | None = None
+    """Why that plan is in force; None: nothing has been seen yet."""
+    drafters: Mapping[RecordKey, DrafterRecord] = field(default_factory=dict[RecordKey, DrafterRecord])
+    """What every drafter has brought."""
+    token_s: float = 0.0
+    """What one more token costs in a step, in seconds."""
+    prefixes: tuple[int, ...] = ()
+    """Marks of pages with which texts begin; see `specsplit.prefix`."""
+    no_drafts: NoDrafts | None = None
+    """Why steps had no drafts lately; None: they had some, or there was no step."""
+
+
+class EngineCore:
+    """Sessions from submission to their end. One thread at a time may be in it. Between `plan` and `commit` of a step no session ends."""
+
+    def __init__(
+        self, info: ModelInfo, scheduler: Scheduler, planner: Planner, drafters: DrafterPool, clock: Clock
+    ) -> None:
+        self._info = info
+        self._planner = planner
+        self._scheduler = scheduler
+        self._drafters = drafters
+        self._clock = clock
+        self._outputs: list[tuple[int, Output]] = []
+        self._sends: Sends = []
+        self._steps = 0
+        self._plan_switches = 0
+        self._undrafted = Undrafted(LATELY)
+        self.stopwatch = Stopwatch(clock)
+
+    def statistics(self) -> EngineStatistics:
+        """How things stand; a moment old when read from another thread."""
+        scheduler, planner = self._scheduler, self._planner
+        pool = scheduler.kv.pool
+        load = Load(
+            sessions=self.unfinished,
+            waiting=len(scheduler.waiting),
+            free_pages=scheduler.kv.free_pages,
+            total_pages=pool.total_pages,
+            steps=self._steps,
+            step_ms=planner.cost.mean_s * 1e3 if self._steps else 0.0,
+            page_size=pool.page_size,
+        )
+        return EngineStatistics(
+            load=load,
+            plan=planner.shown(planner.default),
+            plan_switches=self._plan_switches,
+            estimate=planner.estimate(),
+            drafters=self._drafters.records,
+            token_s=planner.cost.token_s,
+            prefixes=scheduler.kv.prefixes,
+            no_drafts=planner.no_drafts(self._undrafted),
+        )
+
+    @property
+    def cost(self) -> StepCost:
+        """What a step costs, as it has been observed."""
+        return self._planner.cost
+
+    def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
+        """What has come up for callers and for drafters since this was last asked."""
+        outputs, sends = self._outputs, self._sends
+        self._outputs, self._sends = [], []
+        return outputs, sends
+
+    def handle(self, event: SessionEvent) -> None:
+        """Take in an event. While a step is in flight only what drafters send may come."""
+        running, now = self._scheduler.running, self._clock.now()
+        match event:
+            case Submit():
+                self._submit(event)
+            case Cancel():
+                session = self._scheduler.find(event.session)
+                if session is not None:
+                    self._end(session)
+            case FromDrafter():
+                self._sends += self._drafters.received(event, running, now)
+            case DrafterLost():
+                what = "dropped" if event.dropped else "lost"
+                _log.warning("drafter %s %s: %s", event.address, what, event.why)
+                self._sends += self._drafters.lost(event.address, running.values(), now)
+            case Roster():
+                self._sends += self._drafters.roster(event.drafters, running.values(), now)
+            case HandOver():
+                self._sends += self._drafters.hand_over(event, running.values(), now)
+            case PlanOrder():
+                self._order(event)
+
+    def settle(self) -> None:
+        """Apply to the mirrors what drafters have grown, a step in flight or not."""
+        self._sends += self._drafters.settle(self._scheduler.running.values())
+
+    def plan(self) -> StepInput | Pause:
+        """Admit who fits, and choose the next step, or how long to wait for a better one."""
+        now = self._clock.now()
+        self.settle()
+        for session in self._scheduler.admit():
+            self._sends += self._drafters.resume(session, now)
+        if self._planner.follow(len(self._scheduler.running)):
+            self._replan("as its controller chose")
+        self._sends += self._drafters.retry(self._scheduler.running.values(), now)
+        batch = self._choose(now)
+        if isinstance(batch, Pause):
+            return batch
+        for session, plan in self._planner.resting_changes(session for session, _ in batch.decoding):
+            self._sends += self._drafters.replan(session, plan, now)
+        for session, _ in batch.decoding:
+            session.drafter.stepping(now)
+        return self._scheduler.lay_out(batch, now)
+
+    def _choose(self, now: float) -> Batch | Pause:
+        """A step that there are pages for. While there are none, sessions are preempted, and another step is chosen among the others."""
+        scheduler = self._scheduler
+        while True:
+            batch = self._planner.plan(list(scheduler.running.values()), now)
+            if isinstance(batch, Pause) or scheduler.allocate_pages(batch):
+                return batch
+            session = scheduler.preempt()
+            _log.info("session %d is preempted, for want of KV pages", session.id)
+            self._sends += self._drafters.suspend(session)
+            self._outputs.append((session.id, Preempted()))
+
+    @property
+    def unfinished(self) -> int:
+        """Sessions that run or wait."""
+        return len(self._scheduler.running) + len(self._scheduler.waiting)
+
+    def propose(self, plan: StepInput | Pause) -> StepInput:
+        """Make a turn of a rank group of what was planned; where that is to wait, it brings no rows."""
+        wanted = self._planner.wants(len(self._scheduler.running))
+        proposal = Proposal(unfinished=self.unfinished, plan=wanted)
+        if isinstance(plan, StepInput):
+            return replace(plan, proposal=proposal)
+        rest_s = REST_S if plan.seconds is None else min(REST_S, plan.seconds)
+        return StepInput(planned_at=self._clock.now(), proposal=replace(proposal, rest_us=round(rest_s * 1e6)))
+
+    def agree(self, agreed: Agreed) -> None:
+        """A turn of the group is over, and its step is committed: every rank takes the plan that most sessions stand behind."""
+        if self._planner.agree(agreed):
+            self._replan("as the ranks of the group agreed")
+
+    def sat_out(self, step: StepInput, output: StepOutput, turn: TurnCosts) -> StepResult:
+        """A step was run for other ranks alone."""
+        return StepResult((), (), {}, self._costs(step, output, (), turn))
+
+    def expected_s(self, step: StepInput) -> float:
+        """Seconds that the forward of a step should take, going by those before it."""
+        return self._planner.expected_s(step.tokens, step.kv_tokens)
+
+    def commit(
+        self, step: StepInput, output: StepOutput, watched: Collection[int] = (), turn: TurnCosts | None = None
+    ) -> StepResult:
+        """Settle what the target made of a step. Of sessions that are `watched` the result has the whole speculation.
+
+        `turn`: which turn of a rank group it was.
+        """
+        running, now = self._scheduler.running, self._clock.now()
+        self.settle()  # first: it was grown for what the step went out with
+        for chunk in step.chunks:
+            if not chunk.recomputed and chunk.session not in output.failed:
+                running[chunk.session].kv_length += chunk.num_tokens
+        for number, error in output.failed.items():
+            self._outputs.append((number, error))
+            self._end(running[number])
+        for tree in step.trees:
+            if tree.session in output.no_pick:
+                self._without_pick(running[tree.session], tree.draft)
+        self._drafters.step_us = self._step_us(step)
+        made = [tree for tree in step.trees if tree.session in output.accepted]
+        sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
+        self._hand_on(output.features, now)
+        self._scheduler.kv.end_step()
+        self._steps += 1
+        result = StepResult(sessions, step.chunks, output.failed, self._costs(step, output, sessions, turn))
+        self._planner.observe(result)
+        return result
+
+    def _commit(self, tree: TreeInput, output: StepOutput, now: float, watched: bool) -> SessionResult:
+        session = self._scheduler.running[tree.session]
+        drafter = session.drafter
+        shown = self._planner.shown(session.plan)
+        accepted = output.accepted[tree.session]
+        result = session.commit(
+            tree.draft, accepted, now, watched=watched, shown=shown, heard=tree.heard, undrafted=tree.undrafted
+        )
+        self._undrafted.step(tree.undrafted)
+        if watched or result.finished is not None or session.tally.explains:
+            result = result.explained(self._planner.no_drafts(session.tally.undrafted))
+        if result.output is not None:
+            self._outputs.append((session.id, result.output))
+        if result.finished is not None:
+            self._outputs.append((session.id, result.finished))
+            self._end(session)
+        elif (made := result.reroot.commit) is not None and isinstance(drafter, DraftSession):
+            told = Commit(made.number, made.deepest, made.tokens, self._drafters.step_us, drafter.mirror.seen)
+            self._sends.append((drafter.address, session.id, told))
+        return result
+
+    def _step_us(self, step: StepInput) -> int:
+        """Expect so many microseconds from one step like this to the next, prompts not counted; 0: there has been none."""
+        if not self._steps:
+            return 0
+        tokens = sum(len(tree.draft.tokens) for tree in step.trees)
+        expected_s = self._planner.expected_s(tokens, step.kv_tokens) + self.stopwatch.between_s
+        return round(min(max(expected_s, 0.0), LONGEST_TOLD_S) * 1e6)
+
+    def _without_pick(self, session: Session, draft: Draft) -> None:
+        """The target has no token for a session. Its drafts may be at fault (masked NaN is still NaN): the next step does without."""
+        error = SpecsplitError(
+            f"the target has no token for position {draft.positions[0] + 1}: its logits there are NaN or infinite; its weights are broken, "
+            "or its dtype is too narrow for this text (dtype float32 is the widest)"
+        )
+        if len(draft.tokens) > 1:
+            self._sends += self._drafters.give_up(session, error)
+            return
+        _log.error("session %d ends: %s", session.id, error)
+        self._outputs.append((session.id, error))
+        self._end(session, sound=False)
+
+    def _hand_on(self, made: Iterable[tuple[int, Recipe, Features]], now: float) -> None:
+        """Features were computed; who went, or wants them no longer, gets none."""
+        for number, recipe, features in made:
+            session = self._scheduler.running.get(number)
+            if session is not None and session.drafter.recipe == recipe:
+                self._scheduler.kv.recomputed(session, recipe, features)
+                self._sends += self._drafters.computed(session, features, now)
+
+    def _costs(
+        self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult], turn: TurnCosts | None
+    ) -> StepCosts:
+        lap = self.stopwatch.lap(output.forward_s)
+        lost = self._drafters.counters.take()
+        kv = self._scheduler.kv.counters.take()
+        chunked = sum(chunk.num_tokens for chunk in step.chunks)
+        recomputed = sum(chunk.num_tokens for chunk in step.chunks if chunk.recomputed)
+        return StepCosts(
+            tokens=step.tokens,
+            kv_tokens=step.kv_tokens,
+            prefill_tokens=chunked - recomputed,
+            recomputed_tokens=recomputed,
+            began=step.planned_at,
+            started=output.started,
+            ended=lap.ended,
+            waited_us=lap.waited_s * 1e6,
+            forward_us=output.forward_s * 1e6,
+            cold=output.cold,
+            host_us=lap.host_s * 1e6,
+            unverified_nodes=lost.unverified_nodes + sum(session.reroot.cut for session in sessions),
+            late_nodes=lost.late_nodes,
+            failovers=lost.failovers,
+            hand_overs=lost.hand_overs,
+            preemptions=kv.preemptions,
+            cached_tokens=kv.cached_tokens,
+            round_trips_s=lost.round_trips_s,
+            turn=turn,
+        )
+
+    def _submit(self, event: Submit) -> None:
+        try:
+            session = self._session(event)
+            if session.generated >= session.stops.max_tokens:  # the pool where it began was larger
+                ended = Finished(FinishReason.LENGTH, None, session.usage, session.tally.frozen())
+                self._outputs.append((event.session, ended))
+            else:
+                self._scheduler.submit(session)
+        except SpecsplitError as error:
+            self._outputs.append((event.session, error))
+
+    def _session(self, event: Submit) -> Session:
+        """Raises InvalidRequest if prompt and output exceed the context."""
+        request, stopping = event.request, event.request.stopping
+        plan = self._planner.plan_of(request.plan)
+        own_ends = () if stopping.ignore_eos else self._info.eos_token_ids
+        stops = StopRule(
+            self._scheduler.max_tokens_of(request.prompt_tokens, stopping.max_tokens, plan.num_draft_tokens),
+            frozenset((*stopping.stop_token_ids, *own_ends)),
+        )
+        drafter = NoDrafter(needed=request.drafter is not None)
+        table, tokens = self._scheduler.kv.table(), list(request.tokens)
+        return Session(event.session, request, plan, stops, table, tokens, 0, drafter, traceparent=event.traceparent)
+
+    def _order(self, order: PlanOrder) -> None:
+        """An operator wants this from now on."""
+        # Queued grows first: to a mirror that is behind, a drafter that rests seems busy, and is not told.
+        self.settle()
+        was = self._planner.default
+        self._planner.replan(order.changes, order.control)
+        self._replan(f"by an operator's order, from {was}")
+
+    def _replan(self, why: str) -> None:
+        """Another default plan: sessions that are here follow it too. No step is in flight."""
+        self._plan_switches += 1
+        now, running = self._clock.now(), self._scheduler.running.values()
+        for session in (*self._scheduler.waiting, *running):
+            self._sends += self._drafters.replan(session, self._planner.plan_of(session.request.plan), now)
+        for session in running:
+            self._sends += self._drafters.resume(session, now)
+        _log.info("the default plan is now %s, %s", self._planner.default, why)
+
+    def _end(self, session: Session, *, sound: bool = True) -> None:
+        self._scheduler.remove(session, sound=sound)  # first: features of its pages are kept for others
+        self._sends += self._drafters.close(session)

@@ -1,0 +1,222 @@
+"""The engine thread: takes events in, has the target step, hands results out.
+
+    drain the inbox  →  plan  →  run the step  →  commit
+         ↑                └── nothing worth stepping: send, wait for the next event ──┐
+         └────────────────────────────────────────────────────────────────────────────┘
+
+While a step runs another thread stands in for this one (`Listener`): it tells everybody of the step before, so that what is made of
+that, for callers, drafters and telemetry, is made while the device works. And it takes in what drafters send: what they have read of
+features is answered, and what they have grown is queued for the mirrors, which are brought up to date shortly before the step should be
+over, so that little is left for `commit`. Every other event waits until the step is over.
+
+A rank of a group takes turns with the others in place of that: it runs a step whenever one of them has rows, and does nothing while its
+group is parked (`Rank`).
+
+Everything about sessions and mirrors is touched by whichever of the two holds the lock of the listener.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from specsplit.clock import Clock
+from specsplit.errors import RankLost
+from specsplit.features import FeatureNeed
+from specsplit.membership import StartWave
+from specsplit.model.pages.pool import PagePool
+from specsplit.ranks.rank import Rank
+from specsplit.settings import VerifierSettings
+from specsplit.values import ModelInfo
+from specsplit_verifier.drafters.pool import DrafterPool
+from specsplit_verifier.engine.core import EngineCore, EngineStatistics
+from specsplit_verifier.engine.inbox import Inbox
+from specsplit_verifier.engine.listener import Listener
+from specsplit_verifier.engine.watchdog import Watchdog
+from specsplit_verifier.policy.adaptive.choice import controller_for
+from specsplit_verifier.policy.planner import Pause, Planner
+from specsplit_verifier.records.events import Inbound, Outbox, Stop
+from specsplit_verifier.records.feed import FeatureSource, FeedLimits, Recipe
+from specsplit_verifier.records.step import StepInput, StepOutput, StepResult
+from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
+from specsplit_verifier.schedule.scheduler import Scheduler
+from specsplit_verifier.target.runner import TargetRunner
+
+_log = logging.getLogger(__name__)
+
+SETTLED_AT = 0.8
+"""After this share of a step's expected time the mirrors take in what was grown meanwhile; what comes later waits for the commit."""
+
+
+class Engine:
+    """Owns the target. `post` is the only door in and may be called from any thread."""
+
+    def __init__(
+        self,
+        runner: TargetRunner,
+        settings: VerifierSettings,
+        outbox: Outbox,
+        clock: Clock,
+        inbox: Inbox | None = None,
+    ) -> None:
+        """With an `inbox` that turns the clock where it would wait, all of this runs in the clock's time."""
+        self._outbox = outbox
+        self._clock = clock
+        self.rank = Rank(runner.lockstep, clock)
+        recipe, grouped = runner.extractor.recipe, not self.rank.alone
+        self._core = core_of(runner.target.info, runner.target.pool, recipe, settings, clock, grouped=grouped)
+        for profiled in runner.profile:
+            self._core.cost.observe(*profiled)
+        self._inbox = Inbox() if inbox is None else inbox
+        self._runner = runner
+        self._listener = Listener(self._core, self._send, self._inbox, clock)
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        own = settings.started_together[1] == 1 and "step_timeout_s" not in settings.model_fields_set
+        self.watchdog = Watchdog(clock, settings.step_timeout_s, learns=own)
+        self._result: StepResult | None = None
+        """What the last step was, while nobody has been told."""
+        self._stopping = False
+        self._abandoned = False
+        """True if nobody waits any more for the step that hangs: whatever comes of it goes nowhere."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def post(self, event: Inbound) -> None:
+        """Hand an event to the thread."""
+        self._inbox.put(event)
+
+    def stop(self) -> None:
+        """End the thread after the step in flight, and wait for it; not for a step that hangs."""
+        self.post(Stop())
+        while self._thread.is_alive() and not self.watchdog.barks:
+            self._thread.join(0.1)
+        self._abandoned = self._thread.is_alive()
+        self._inbox.close()
+
+    def statistics(self) -> EngineStatistics:
+        """How things stand; a moment old when read from another thread."""
+        return self._core.statistics()
+
+    def _run(self) -> None:
+        with self._listener.lock:
+            self._work()
+
+    def _work(self) -> None:
+        try:
+            while self._drain():
+                self._step()
+            self._send()
+            self.rank.end()
+        except RankLost as error:
+            self._die(str(error))
+        except BaseException as error:  # noqa: BLE001 (the edge of a thread: logged, and told to everyone who waits)
+            _log.exception("the engine thread died")
+            self._die(self.rank.fail(f"{type(error).__name__}: {error}"))
+
+    def _die(self, why: str) -> None:
+        if self._abandoned:
+            return
+        try:
+            self._send()
+        finally:
+            self._outbox.died(why)
+
+    def _step(self) -> None:
+        if self.rank.parked:
+            self._rest()
+            return
+        plan = self._core.plan()
+        if not self.rank.alone:
+            self._turn(self._core.propose(plan))
+        elif isinstance(plan, Pause):
+            self._wait(plan)
+        else:
+            self._result = self._core.commit(plan, self._run_model(plan), self._outbox.watched)
+
+    def _rest(self) -> None:
+        """The group is parked: until something comes there are no turns."""
+        self.rank.rests(unfinished=self._core.unfinished > 0)
+        self._wait(Pause(None))
+
+    def _turn(self, step: StepInput) -> None:
+        """Step with the other ranks of the group: a step without rows is run if one of them has some, or else all rest."""
+        output = self._run_model(step)
+        turned = self.rank.turned(output.started)
+        assert turned is not None, "a rank of a group runs nothing before it has agreed"
+        agreed, costs = turned
+        self._core.stopwatch.waited(costs.waited_s)
+        if step.rows:
+            self._result = self._core.commit(step, output, self._outbox.watched, costs)
+        elif agreed.runs:
+            self._result = self._core.sat_out(step, output, costs)
+        self._core.agree(agreed)
+        if not agreed.runs:
+            self._wait(Pause(agreed.rest_s))
+
+    def _wait(self, pause: Pause) -> None:
+        """Wait for an event, once everybody has been told of what there is: who was refused hears of it without a step."""
+        self._send()
+        with self._core.stopwatch.waiting():
+            self._inbox.wait(pause.seconds)
+        if pause.seconds is None:
+            self._core.stopwatch.restart()
+
+    def _drain(self) -> bool:
+        """Handle what is in the inbox. False once told to stop."""
+        while (event := self._inbox.take()) is not None:
+            self._handle(event)
+        return not self._stopping
+
+    def _handle(self, event: Inbound) -> None:
+        match event:
+            case Stop():
+                self._stopping = True
+            case StartWave():
+                self.rank.start(event.number)
+            case _:
+                self._core.handle(event)
+
+    def _run_model(self, step: StepInput) -> StepOutput:
+        """Run a step. Meanwhile what the last one brought leaves, and grows are taken in; other events wait."""
+        expected_s = self._core.expected_s(step)
+        settle_at = self._clock.now() + SETTLED_AT * expected_s
+        with self.watchdog.over(step.tokens, expected_s), self._listener.during_step(settle_at):
+            return self._runner.run(step)
+
+    def _send(self) -> None:
+        """What has come up leaves in one hop; what the last step was goes along if somebody wants to know."""
+        outputs, sends = self._core.outgoing()
+        result, self._result = self._result, None
+        if self._abandoned:
+            return
+        wanted = result if self._outbox.watching else None
+        if outputs or sends or wanted is not None:
+            self._outbox.deliver(outputs, sends, wanted)
+
+
+def core_of(
+    info: ModelInfo,
+    pool: PagePool,
+    recipe: Callable[[FeatureNeed], Recipe],
+    settings: VerifierSettings,
+    clock: Clock,
+    planner: Planner | None = None,
+    *,
+    grouped: bool = False,
+) -> EngineCore:
+    """Put together all of an engine but its threads and its model (`info`, `pool`, `recipe`); without `planner` that of the settings.
+
+    `grouped`: it is of a rank of a group.
+    """
+    kv = KVCacheManager(pool, prefix_cache=settings.prefix_cache, feature_bytes=settings.prefix_features_bytes)
+    scheduler = Scheduler(info, kv, max_sessions=settings.max_sessions)
+    # One event of features takes a quarter of a message, so that other events find room beside it.
+    limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
+    drafters = DrafterPool(info.vocabulary, settings.max_nodes, FeatureSource(recipe, limits, kv.features))
+    controllers = partial(controller_for, settings)
+    planner = planner or Planner(settings.plan, settings.step_token_budget, controllers, grouped=grouped)
+    return EngineCore(info, scheduler, planner, drafters, clock)

@@ -1,0 +1,89 @@
+"""What was spent lately, what came of it, and what the launched plan would have made of the same."""
+
+from __future__ import annotations
+
+from specsplit.values import Estimate, NoDrafts, NoDraftsCause
+from specsplit_verifier.policy.budget import Line, Spending
+from specsplit_verifier.records.step import StepResult
+
+FORGETTING = 0.95
+WEIGHED = 8
+"""One step in so many is compared with what the launched plan would make of it."""
+
+
+class Faded:
+    """A mean over recent steps; older ones fade by 5 % each."""
+
+    def __init__(self) -> None:
+        self._sum = self._weight = 0.0
+
+    def add(self, value: float, weight: float = 1.0) -> None:
+        """Count a step in."""
+        self._sum = FORGETTING * self._sum + value
+        self._weight = FORGETTING * self._weight + weight
+
+    @property
+    def mean(self) -> float:
+        """The sum of the values over that of the weights; 0 before the first."""
+        return self._sum / self._weight if self._weight else 0.0
+
+
+class Account:
+    """The account of one verifier.
+
+    A step counts when it is over; what the one weighed last has shown of the launched plan is taken for all of them.
+    """
+
+    def __init__(self) -> None:
+        self.depth, self.nodes = Faded(), Faded()
+        """Depth and nodes verified, by session that had a drafter."""
+        self._length, self._step_s, self._rate, self._gain = Faded(), Faded(), Faded(), Faded()
+        self.price: NoDrafts | None = None
+        """What nodes would have cost and brought when a step last took none of those that there were; None: that was never so."""
+        self._token_s = 0.0
+        self._ratio = 1.0
+        self._steps = 0
+
+    @property
+    def asks(self) -> bool:
+        """True if the step that is chosen now is to be weighed."""
+        return self._steps % WEIGHED == 0
+
+    def weighed(self, chosen: Spending, launched: Spending, line: Line) -> None:
+        """This step is about to be made; the launched plan would make that one. To be told if the account `asks`."""
+        if chosen.length:  # else it is a step of prompts alone, which shows nothing
+            self._token_s = line.token_s
+            self._ratio = (launched.length * chosen.seconds) / (chosen.length * launched.seconds)
+            if any(launched.nodes) and not any(chosen.nodes):
+                self.price = _price(chosen, launched)
+
+    def stepped(self, result: StepResult) -> None:
+        """The step is over."""
+        if not result.sessions:
+            return
+        self._steps += 1
+        costs = result.costs
+        seconds = (costs.waited_us + costs.forward_us + costs.host_us) * 1e-6
+        committed = result.accepted + len(result.sessions)
+        self._length.add(committed, len(result.sessions))
+        self._step_s.add(costs.forward_us * 1e-6)
+        self._rate.add(committed, seconds)
+        self._gain.add(self._ratio)
+        for part in result.sessions:
+            if part.attached:
+                self.depth.add(part.depth)
+                self.nodes.add(part.drafted)
+
+    def estimate(self) -> Estimate | None:
+        """What was seen lately; None: nothing yet."""
+        rate = self._rate.mean
+        if not rate:
+            return None
+        return Estimate(self._length.mean, self._step_s.mean, self._token_s, rate, rate * self._gain.mean)
+
+
+def _price(bare: Spending, launched: Spending) -> NoDrafts:
+    """What the nodes of the launched plan cost and bring, by session."""
+    sessions = len(launched.nodes)
+    nodes = max(1, round(sum(launched.nodes) / sessions))
+    return NoDrafts(NoDraftsCause.PRICE, nodes, launched.seconds / bare.seconds, launched.length / sessions)

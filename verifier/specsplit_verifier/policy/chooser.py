@@ -1,0 +1,162 @@
+"""What a step verifies and when it begins, by what that brings per second: the policy behind `adaptive = goodput`.
+
+Every number here is measured: what a step costs (`StepCost`), how often nodes of such a survival are accepted (`Acceptance`), what
+drafters bring after a commit and when (`Patience`), and which part of what was waited for came (`Trust`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from specsplit.speculation import Draft
+from specsplit.values import Plan, PlanChanges
+from specsplit_verifier.policy.acceptance import Acceptance, SessionAcceptance
+from specsplit_verifier.policy.account import Account
+from specsplit_verifier.policy.budget import Line, Spending, fixed, spend
+from specsplit_verifier.policy.cost import StepCost
+from specsplit_verifier.policy.standing import Standing
+from specsplit_verifier.records.step import StepResult
+from specsplit_verifier.sessions.draft_session import DraftSession
+from specsplit_verifier.sessions.prospect import Prospect, Trust, Waiting, worth_waiting
+from specsplit_verifier.sessions.session import Session
+
+SMOOTHING: Final = 0.05
+REMEMBERED: Final = 64
+"""Pairs of a drafter and a kind of text (greedy, sampled) whose acceptance is kept."""
+
+
+class _Asked(NamedTuple):
+    """A wait that was decided for."""
+
+    at: float
+    sessions: list[int]
+    length: float
+    waiting: Waiting
+
+
+class StepChooser:
+    """Chooses steps. Belongs to the engine thread."""
+
+    def __init__(self) -> None:
+        self.host_s = 0.0
+        """Seconds of a step beside the forward, lately."""
+        self.account = Account()
+        self._trust = Trust()
+        self._asked: _Asked | None = None
+        self._acceptance: dict[tuple[str, bool], Acceptance] = {}
+        """By address of the drafter, and by whether sessions are sampled."""
+        self._standings: dict[int, Standing] = {}
+        """Standings by session id."""
+
+    def meet(self, sessions: Sequence[Session]) -> None:
+        """Take in which sessions decode now."""
+        found = ((session.id, self._standing(session)) for session in sessions)
+        self._standings = {number: standing for number, standing in found if standing is not None}
+
+    def spending(self, sessions: Sequence[Session], cost: StepCost, launched: Plan, beside: int = 0) -> Spending:
+        """How many nodes of each session a step should take that runs `beside` other tokens. `launched`: what it is compared with."""
+        kv_tokens = sum(session.kv_length for session in sessions)
+        line = Line(cost.predict(beside, kv_tokens) + self.host_s, cost.token_s)
+        log_survivals = [self._log_survivals(session) for session in sessions]
+        spending = spend(self._corrected(sessions, log_survivals), line)
+        if self.account.asks:
+            others = fixed(self._corrected(sessions, log_survivals), line, launched.num_draft_tokens - 1)
+            self.account.weighed(spending, others, line)
+        there = zip(sessions, log_survivals, strict=True)
+        return spending.at_least([min(self._least(session), len(own)) for session, own in there])
+
+    def _prospect(self, session: Session, now: float) -> Prospect | None:
+        """What may come for a session, in tokens as they have shown to be accepted."""
+        prospect = session.drafter.prospect(now, session.plan, session.tree_limits)
+        standing = self._standings.get(session.id)
+        if prospect is None or standing is None:
+            return None
+        return prospect.times(min(1.0, standing.acceptance.level))
+
+    def _least(self, session: Session) -> int:
+        standing = self._standings.get(session.id)
+        return 0 if standing is None else standing.least
+
+    def _corrected(
+        self, sessions: Sequence[Session], log_survivals: Sequence[Sequence[float]]
+    ) -> list[Iterator[float]]:
+        """Survivals of each session's nodes, best first, as they have shown to be."""
+        return [
+            self._standings[session.id].acceptance.corrected(map(math.exp, own)) if own else iter(())
+            for session, own in zip(sessions, log_survivals, strict=True)
+        ]
+
+    def _log_survivals(self, session: Session) -> Sequence[float]:
+        """Log-survivals of the nodes that a session has for a step, best first, the root left out."""
+        drafter = session.drafter
+        if not isinstance(drafter, DraftSession) or session.id not in self._standings or not session.plan.speculates:
+            return ()
+        return drafter.mirror.preview(*session.tree_limits).log_survivals[1:]
+
+    def pause(self, sessions: Sequence[Session], spending: Spending, now: float) -> float:
+        """Seconds to wait before looking again, for what would make this step a better one; 0: step now."""
+        self._learn(sessions, spending, now)
+        asked = ((session, self._prospect(session, now)) for session in sessions)
+        found = [(session, prospect) for session, prospect in asked if prospect is not None]
+        price = spending.length / spending.seconds
+        waiting = worth_waiting([prospect for _, prospect in found], price, self._trust.share)
+        if waiting is None:
+            self._trust.unwanted()
+            return 0.0
+        for session, _ in found:
+            session.drafter.hold(now)
+        self._asked = _Asked(now, [session.id for session in sessions], spending.length, waiting)
+        return waiting.look_s
+
+    def observe(self, result: StepResult) -> None:
+        """A step is over."""
+        self._asked = None  # a wait before a step beside prompts was for another step
+        self.host_s += SMOOTHING * (result.costs.host_us * 1e-6 - self.host_s)
+        self.account.stepped(result)
+        for part in result.sessions:
+            standing = self._standings.get(part.session)
+            if standing is not None and (part.plan.speculates or standing.resting):
+                accepted = [index - 1 for index in part.accepted_path[1:]]
+                standing.stepped(_probabilities(part.draft), accepted, heard=part.heard)
+
+    def resting_changes(
+        self, sessions: Iterable[Session], plan_of: Callable[[PlanChanges], Plan]
+    ) -> list[tuple[Session, Plan]]:
+        """Sessions whose drafters are to rest from now on, or no longer, each with the plan that says so."""
+        found: list[tuple[Session, Plan]] = []
+        for session in sessions:
+            standing = self._standings.get(session.id)
+            resting = standing is not None and standing.resting
+            if resting is not session.plan.speculates:
+                continue  # it is so already
+            plan = plan_of(session.request.plan)
+            plan = replace(plan, num_steps=0) if resting else plan
+            if plan != session.plan:  # else it is a request that wants no drafts
+                found.append((session, plan))
+        return found
+
+    def _standing(self, session: Session) -> Standing | None:
+        drafter, standing = session.drafter, self._standings.get(session.id)
+        if not isinstance(drafter, DraftSession):
+            return None
+        if standing is None or standing.address != drafter.address:
+            return Standing(drafter.address, SessionAcceptance(self._drafters(drafter.address, session)))
+        return standing
+
+    def _drafters(self, address: str, session: Session) -> Acceptance:
+        key = address, session.sampled
+        if key not in self._acceptance and len(self._acceptance) >= REMEMBERED:
+            del self._acceptance[next(iter(self._acceptance))]
+        return self._acceptance.setdefault(key, Acceptance())
+
+    def _learn(self, sessions: Sequence[Session], spending: Spending, now: float) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None and asked.sessions == [session.id for session in sessions]:
+            self._trust.waited(asked.waiting, now - asked.at, spending.length - asked.length)
+
+
+def _probabilities(draft: Draft) -> Sequence[float]:
+    return [math.exp(log_survival) for log_survival in draft.log_survivals[1:]]

@@ -1,0 +1,253 @@
+"""Who steps now, with how many nodes, and how long to wait: the policy of the engine, and all that it decides by.
+
+The engine asks `plan` before every step and tells `observe` what came of it. A planner says what plan every session is under, too: what
+its request fixes comes first, then what an operator wants, then what the controller says, then the plan of the settings. The engine asks
+`follow` whether that has changed, and then tells drafters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from specsplit.ranks.lockstep import Agreed
+from specsplit.values import AS_SET, Control, Estimate, NoDrafts, Plan, PlanChanges
+from specsplit_verifier.policy.adaptive.controller import Controller
+from specsplit_verifier.policy.budget import Spending
+from specsplit_verifier.policy.chooser import StepChooser
+from specsplit_verifier.policy.cost import StepCost
+from specsplit_verifier.policy.prefill import prompt_chunks, recompute_chunks
+from specsplit_verifier.records.step import StepResult
+from specsplit_verifier.records.undrafted import Undrafted
+from specsplit_verifier.sessions.draft_session import TreeLimits
+from specsplit_verifier.sessions.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Who brings what to one step."""
+
+    decoding: Sequence[tuple[Session, TreeLimits]]
+    """(session, how much of its speculation it brings at most)."""
+    prefilling: Sequence[tuple[Session, int]] = ()
+    """(session, prompt tokens to prefill)."""
+    recomputing: Sequence[tuple[Session, range]] = field(default_factory=list[tuple[Session, range]])
+    """(session, positions to run once more for features that its drafter lacks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing to step now; look again after so many seconds, or at the next event (None: only then)."""
+
+    seconds: float | None
+
+
+Controllers = Callable[[Control], Controller]
+"""Makes the controller that an operator wants."""
+
+
+def static(_: Control) -> Controller:
+    """Whatever an operator wants, the plan stays as it was launched."""
+    return Controller()
+
+
+class Planner:
+    """Learns what steps cost, and waits for a drafter while that pays. A controller decides the default plan.
+
+    Belongs to the engine thread; times are seconds of the clock.
+    """
+
+    def __init__(
+        self, launched: Plan, step_token_budget: int, controllers: Controllers = static, *, grouped: bool = False
+    ) -> None:
+        """`step_token_budget`: tokens of prompts, and of what is recomputed, in one step at most. `grouped`: it is of a rank of a group."""
+        self.cost = StepCost()
+        self._launched = launched
+        self._budget = step_token_budget
+        self._controllers = controllers
+        self._controller = controllers(AS_SET)
+        self._wanted = AS_SET
+        self._changes = PlanChanges()
+        self._adapted = self._controller.plan(launched, 0)
+        self._grouped = grouped
+        self._beside = 0
+        """Tokens that the other ranks of the group brought to the turn before; a step takes as long as all of them."""
+
+    @property
+    def default(self) -> Plan:
+        """The plan of a session whose request does not say otherwise."""
+        return self._under(self._changes)
+
+    def replan(self, changes: PlanChanges, control: Control = AS_SET) -> None:
+        """An operator wants this from now on; see `PlanOrder`.
+
+        Raises InvalidRequest for a controller that does not go with the settings.
+        """
+        if control != self._wanted:  # else the one in force keeps what it has learnt
+            self._controller = self._controllers(control)
+            self._wanted = control
+            self._adapted = self._controller.plan(self._launched, 0)
+        self._changes = changes
+
+    def estimate(self) -> Estimate | None:
+        """Why the default plan is in force; None: nothing has been seen yet."""
+        return self._controller.estimate()
+
+    def no_drafts(self, undrafted: Undrafted) -> NoDrafts | None:
+        """Why these steps had no drafts; None: they had some."""
+        chooser = self._controller.chooser
+        price = None if chooser is None else chooser.account.price
+        return undrafted.reason(price, planned=chooser is None or not self.default.speculates)
+
+    def follow(self, sessions: int) -> bool:
+        """Let the controller decide the default plan for a batch of so many sessions; True if that is another one now.
+
+        In a group the ranks decide it together: see `agree`.
+        """
+        return not self._grouped and self._adapt(self.wants(sessions))
+
+    def wants(self, sessions: int) -> Plan:
+        """What the controller wants for a batch of so many sessions."""
+        return self._controller.plan(self._launched, sessions)
+
+    def agree(self, agreed: Agreed) -> bool:
+        """A turn of the group is over; True if the default plan is another one now."""
+        self._beside, plan = agreed.others_rows, agreed.plan
+        return plan is not None and self._adapt(plan)
+
+    def expected_s(self, tokens: int, kv_tokens: int) -> float:
+        """Seconds that a step should take, beside what other ranks brought to the turn before."""
+        return self.cost.predict(self._beside + tokens, kv_tokens)
+
+    def _adapt(self, adapted: Plan) -> bool:
+        if adapted == self._adapted:  # nearly every step
+            return False
+        before, self._adapted = self.default, adapted
+        return self.default != before
+
+    def plan_of(self, wishes: PlanChanges) -> Plan:
+        """The plan of a session now. Raises InvalidRequest if what its request fixes does not go with the rest."""
+        return self._under(wishes.after(self._changes))
+
+    def _under(self, changes: PlanChanges) -> Plan:
+        """Change the controller's plan. Where num_steps is fixed alone the launched nodes hold: the controller's are for its own steps.
+
+        Not so those of a controller that chooses within a bound: what it says is the bound.
+        """
+        plan = self._adapted
+        if changes.num_steps is not None and self._controller.chooser is None:
+            plan = replace(plan, num_draft_tokens=self._launched.num_draft_tokens)
+        return changes.over(plan)
+
+    def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
+        """The next step over these sessions, in order of arrival, or how long to wait for a better one.
+
+        It takes everybody who is not worth waiting for; beside a prompt, everybody: there is a forward in any case.
+        """
+        decoding, chooser = [session for session in running if not session.prefilling], self._controller.chooser
+        if not running:
+            return Pause(None)
+        if chooser is not None:
+            return self._weighed(chooser, running, decoding, now)
+        if len(decoding) < len(running):
+            return self._batch(running, _whole(decoding), self._prompts(running))
+        step_s = self._step_s(decoding)
+        pauses = [self._pause(session, now, step_s) for session in decoding]
+        longest = max(pauses)
+        if longest == 0.0:
+            return self._batch(running, _whole(decoding), [])
+        ready: list[Session] = []
+        for session, pause in zip(decoding, pauses, strict=True):
+            if pause > 0.0:
+                session.drafter.hold(now)
+            else:
+                ready.append(session)
+        if not self._worth_splitting(ready, decoding, longest):
+            return Pause(min(pause for pause in pauses if pause > 0.0))
+        return self._batch(running, _whole(ready), [])
+
+    def _pause(self, session: Session, now: float, step_s: float) -> float:
+        """Seconds to wait for a session's drafter: none beside ranks that step, since who waits then sits out a whole step."""
+        if self._beside and session.plan.draft_ahead:
+            return 0.0
+        return session.drafter.pause(now, step_s, session.plan, session.tree_limits)
+
+    def _weighed(
+        self, chooser: StepChooser, running: Sequence[Session], decoding: Sequence[Session], now: float
+    ) -> Batch | Pause:
+        """Everybody, with the nodes that pay, once nothing is worth waiting for. Who drafts and verifies in turn is not waited with."""
+        chooser.meet(decoding)
+        if prompts := self._prompts(running):
+            beside = self._beside + sum(size for _, size in prompts)
+            spending = chooser.spending(decoding, self.cost, self._launched, beside)
+            return self._spent(running, decoding, spending, prompts)
+        serial = {session.id: _serial_pause(session, now) for session in decoding if not session.plan.draft_ahead}
+        ready = [session for session in decoding if serial.get(session.id, 0.0) == 0.0]
+        if not ready:
+            return Pause(min(serial.values()))
+        spending = chooser.spending(ready, self.cost, self._launched, self._beside)
+        pause = 0.0 if self._beside else chooser.pause(ready, spending, now)
+        return self._spent(running, ready, spending, []) if pause == 0.0 else Pause(pause)
+
+    def _prompts(self, running: Sequence[Session]) -> list[tuple[Session, int]]:
+        prefilling = [session for session in running if session.prefilling]
+        return prompt_chunks(prefilling, self._budget) if prefilling else []
+
+    def _spent(
+        self,
+        running: Sequence[Session],
+        stepping: Sequence[Session],
+        spending: Spending,
+        prompts: Sequence[tuple[Session, int]],
+    ) -> Batch:
+        counts = zip(stepping, spending.nodes, strict=True)
+        return self._batch(running, [(each, each.tree_limits.within(1 + nodes)) for each, nodes in counts], prompts)
+
+    def resting_changes(self, running: Iterable[Session]) -> Sequence[tuple[Session, Plan]]:
+        """Sessions whose drafters are to rest from now on, or no longer, each with the plan that says so."""
+        chooser = self._controller.chooser
+        return [] if chooser is None else chooser.resting_changes(running, self.plan_of)
+
+    def shown(self, plan: Plan) -> Plan:
+        """What people who look are told of a session's plan."""
+        return self._controller.shown(plan)
+
+    def observe(self, result: StepResult) -> None:
+        """A step is over."""
+        costs = result.costs
+        if not (result.failed or costs.cold):  # what was tried in vain, or is cold, says nothing of others
+            self.cost.observe(costs.tokens + costs.others_tokens, costs.kv_tokens, costs.forward_us * 1e-6)
+        self._controller.observe(result)
+
+    def _batch(
+        self,
+        running: Sequence[Session],
+        decoding: Sequence[tuple[Session, TreeLimits]],
+        prompts: Sequence[tuple[Session, int]],
+    ) -> Batch:
+        left = self._budget - sum(size for _, size in prompts)
+        return Batch(decoding, prompts, recompute_chunks(running, left))
+
+    def _step_s(self, sessions: Sequence[Session]) -> float:
+        """Expected seconds of a step with all that these bring at most, beside other ranks."""
+        tokens, kv_tokens = sum(each.width for each in sessions), sum(each.kv_length for each in sessions)
+        return self.expected_s(tokens, kv_tokens)
+
+    def _worth_splitting(self, ready: Sequence[Session], everyone: Sequence[Session], pause: float) -> bool:
+        """True if stepping the ready ones now commits as fast as waiting to step everyone: a step must cost no more than its share."""
+        if not ready:
+            return False
+        now_s, later_s = self._step_s(ready), self._step_s(everyone)
+        return len(ready) / now_s >= len(everyone) / (pause + later_s)
+
+
+def _whole(sessions: Iterable[Session]) -> list[tuple[Session, TreeLimits]]:
+    """Sessions with all that they may bring."""
+    return [(session, session.tree_limits) for session in sessions]
+
+
+def _serial_pause(session: Session, now: float) -> float:
+    pause = session.drafter.pause(now, 0.0, session.plan, session.tree_limits)
+    if pause > 0.0:
+        session.drafter.hold(now)
+    return pause

@@ -1,0 +1,96 @@
+"""What reaches the engine thread, and what leaves it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from specsplit.draft_events import ToDrafter, ToVerifier
+from specsplit.errors import InvalidRequest, SpecsplitError
+from specsplit.membership import HandOver, PlanOrder, Roster, StartWave
+from specsplit.sessions import DecodeEvent, DecodeRequest
+from specsplit_verifier.records.step import StepResult
+
+Output = DecodeEvent | SpecsplitError
+"""What a caller of Decode gets; an error ends it too."""
+Sends = list[tuple[str, int, ToDrafter]]
+"""(drafter address, session, what it is told), in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A session is to be decoded."""
+
+    session: int
+    request: DecodeRequest
+    traceparent: str = ""
+    """What its drafters are told to hang their spans below; empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The caller of a session is gone. A session that has ended already is no error."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromDrafter:
+    """One message of a drafter, taken apart."""
+
+    address: str
+    events: Sequence[tuple[int, ToVerifier | InvalidRequest]]
+    openings: int = sys.maxsize
+    """How many openings the streams had been told of when it came: it says nothing of a later one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterLost:
+    """The stream to a drafter is gone, and with it everything it held."""
+
+    address: str
+    why: str
+    dropped: bool = False
+    """True if it was closed here, since the drafter caused more work than it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the engine thread."""
+
+
+SessionEvent = Submit | Cancel | FromDrafter | DrafterLost | Roster | HandOver | PlanOrder
+"""What happens to sessions. Of a HandOver the source is the address of the drafter, by which a verifier knows it."""
+Inbound = SessionEvent | StartWave | Stop
+
+
+class Outbox(Protocol):
+    """Where the engine thread hands over what it made; must not block, may be called from any thread."""
+
+    @property
+    def watching(self) -> bool:
+        """True if somebody wants to know of steps now; asked once per step."""
+        ...
+
+    @property
+    def watched(self) -> frozenset[int]:
+        """Sessions whose trees are wanted too; asked once per step."""
+        ...
+
+    def deliver(
+        self,
+        outputs: Sequence[tuple[int, Output]],
+        drafts: Sequence[tuple[str, int, ToDrafter]],
+        result: StepResult | None,
+    ) -> None:
+        """`outputs` are (session, what its caller gets); `drafts` are (drafter address, session, what it is told), in order.
+
+        `result` is of the step that brought them about, if there was one and somebody wants to know.
+        """
+        ...
+
+    def died(self, why: str = "") -> None:
+        """The engine thread ended on an error; nothing more will be delivered. Without `why` the log holds it."""
+        ...

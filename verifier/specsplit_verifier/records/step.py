@@ -1,0 +1,306 @@
+"""A step as values: what goes into the target, what comes out of it, and what that was to everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+
+from specsplit.errors import SpecsplitError
+from specsplit.features import Features
+from specsplit.model.pages.batch import Row
+from specsplit.ranks.lockstep import NOTHING, Proposal
+from specsplit.records import SessionStep, StepCosts
+from specsplit.sampling import TokenCounts
+from specsplit.sessions import Finished, Tokens
+from specsplit.speculation import Commit, Draft
+from specsplit.values import Miss, NoDrafts, NoDraftsCause, Plan, Sampling, SpeculationStatistics, TokenLogprob
+from specsplit_verifier.records.feed import Recipe
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TreeInput(Row):
+    """A session's draft, root first: logits behind every token of it."""
+
+    session: int
+    draft: Draft
+    sampling: Sampling
+    recipe: Recipe | None = None
+    """How features are made of its accepted tokens; None: none are wanted."""
+    logprobs: int | None = None
+    """Likeliest tokens wanted beside each of its accepted tokens and the bonus; None: no log-probabilities at all."""
+    counts: TokenCounts | None = None
+    """What its penalties count of the committed tokens; None: it has none. The session's own, which stands still while the step is run."""
+    heard: bool = True
+    """True if its drafter had said what it has for the step, be it nothing."""
+    undrafted: NoDraftsCause | None = None
+    """Why it brings its root alone; None: it does not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ChunkInput(Row):
+    """A stretch of a session's committed tokens: no logits.
+
+    What is recomputed is written to scratch pages, since batch shapes round differently, and others may read what is there.
+    """
+
+    session: int
+    first: int
+    """Position of the first token, those of the lead not counted."""
+    recipe: Recipe | None = None
+    """How features are made of its tokens; None: none are wanted."""
+    lead: int = 0
+    """Tokens in front that are run only because a scratch page begins with them."""
+    recomputed: bool = False
+    """True if its KV was there, and it is run for the features that a drafter lacks; else it is of the prompt."""
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """One step. Without trees and chunks it is an idle one, which costs what the model does together with other ranks."""
+
+    trees: Sequence[TreeInput] = ()
+    chunks: Sequence[ChunkInput] = ()
+    """What is recomputed, then prompts."""
+    planned_at: float = 0.0
+    """When it was chosen what to step, in seconds of the clock."""
+    proposal: Proposal = NOTHING
+    """What a rank of a group tells the others of it, its size left out."""
+
+    @property
+    def sessions(self) -> list[int]:
+        """Sessions of the step, each once."""
+        return list(dict.fromkeys(part.session for part in (*self.trees, *self.chunks)))
+
+    def only(self, sessions: Collection[int]) -> StepInput:
+        """Their part of the step."""
+        trees = [tree for tree in self.trees if tree.session in sessions]
+        chunks = [chunk for chunk in self.chunks if chunk.session in sessions]
+        return StepInput(trees, chunks, self.planned_at, self.proposal)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The trees, then the chunks."""
+        return [*self.trees, *self.chunks]
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens in all rows."""
+        return sum(row.num_tokens for row in self.rows)
+
+    @cached_property
+    def kv_tokens(self) -> int:
+        """Tokens whose KV is read: of every row the text before it, and its own."""
+        return sum(row.pages.length for row in self.rows)
+
+    @property
+    def layers(self) -> frozenset[int]:
+        """Layers whose hidden states are wanted."""
+        recipes = (part.recipe for part in (*self.trees, *self.chunks))
+        return frozenset(chain.from_iterable(recipe.layers for recipe in recipes if recipe is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What the target made of one draft."""
+
+    path: Sequence[int]
+    """Indices of the accepted tokens within the draft, root first."""
+    bonus: int
+    """The target's own pick behind them."""
+    logprobs: Sequence[TokenLogprob] = ()
+    """One for each of the tokens that this commits, if they are wanted."""
+
+    def commits(self, draft: Draft) -> list[int]:
+        """The tokens behind the root of the draft that this is of: one for each index of the path, the bonus last."""
+        return [*(draft.tokens[i] for i in self.path[1:]), self.bonus]
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What the target made of a step. The KV of accepted tokens is in its place."""
+
+    accepted: Mapping[int, Accepted] = field(default_factory=dict[int, Accepted])
+    """By session, of every tree behind whose root the target has a pick."""
+    features: Sequence[tuple[int, Recipe, Features]] = ()
+    """(session, how they were made, features): all of every chunk that wants some, then those of accepted tokens."""
+    failed: Mapping[int, SpecsplitError] = field(default_factory=dict[int, SpecsplitError])
+    """By session, why it got nothing; it ends here with that, and may go on elsewhere."""
+    no_pick: Sequence[int] = ()
+    """Sessions behind whose root the target's logits are no numbers. They are where they were before the step."""
+    started: float = 0.0
+    """When the forward began, in seconds of the clock."""
+    forward_s: float = 0.0
+    cold: bool = False
+    """True if the forward says nothing of what others take: it was the first of its size, or was run again."""
+
+    def beside(self, other: StepOutput) -> StepOutput:
+        """This, and what came of the rest of the step after it."""
+        return StepOutput(
+            {**self.accepted, **other.accepted},
+            [*self.features, *other.features],
+            {**self.failed, **other.failed},
+            [*self.no_pick, *other.no_pick],
+            self.started,
+            self.forward_s + other.forward_s,
+            cold=True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TreeView:
+    """A whole speculation as it was before a commit: root first, parents before children; as in `WatchedStep`."""
+
+    ids: Sequence[int]
+    parents: Sequence[int]
+    tokens: Sequence[int]
+    edges: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Reroot:
+    """What a commit made of the speculation; all of it empty without one."""
+
+    commit: Commit | None = None
+    """The commit for the drafter."""
+    hit: bool | None = None
+    """Whether the bonus was in the speculation; None without a commit."""
+    miss: Miss | None = None
+    """Why it was not, if `hit` is False."""
+    cut: int = 0
+    """Nodes that were cut off before any step had taken them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResult:
+    """What one step was to a session that brought a tree, the root alone included."""
+
+    session: int
+    plan: Plan
+    """What it stepped under."""
+    draft: Draft
+    accepted_path: Sequence[int]
+    """Indices into the draft, root first."""
+    bonus: int
+    """The target's own token behind them."""
+    attached: bool
+    """True if it had a drafter."""
+    held_since: float | None
+    """When the engine began to hold it back for its drafter; None: it did not."""
+    output: Tokens | None
+    """None if the step committed nothing that the caller gets to see."""
+    finished: Finished | None = None
+    reroot: Reroot = Reroot()
+    tree: TreeView | None = None
+    """The speculation that the draft was taken from, if somebody watches."""
+    shown: Plan | None = None
+    """What people are told of the plan, where a controller spends less than it; None: the plan."""
+    heard: bool = True
+    """True if the drafter had said what it has for the step, be it nothing; one that was late says nothing of its worth."""
+    no_drafts: NoDrafts | None = None
+    """Why the steps of the session so far had no drafts, if that is told with this step; None too: they had some."""
+
+    def explained(self, why: NoDrafts | None) -> SessionResult:
+        """This result with why the steps so far had no drafts, in what the caller gets too."""
+        output = None if self.output is None else replace(self.output, no_drafts=why)
+        finished = None if self.finished is None else replace(self.finished, no_drafts=why)
+        return replace(self, output=output, finished=finished, no_drafts=why)
+
+    @property
+    def told(self) -> Plan:
+        """The plan as people are told of it."""
+        return self.shown or self.plan
+
+    @property
+    def hit(self) -> bool | None:
+        """Whether the bonus was in the speculation; None without a commit."""
+        return self.reroot.hit
+
+    @property
+    def miss(self) -> Miss | None:
+        """Why it was not, if `hit` is False."""
+        return self.reroot.miss
+
+    @property
+    def drafted(self) -> int:
+        """Nodes verified."""
+        return len(self.draft.tokens) - 1
+
+    @property
+    def depth(self) -> int:
+        """The depth of the deepest node below the root; 0 without any."""
+        return max(self.draft.positions) - self.draft.positions[0]
+
+    @property
+    def accepted(self) -> int:
+        """Nodes accepted (num_correct_drafts)."""
+        return len(self.accepted_path) - 1
+
+    @property
+    def committed(self) -> int:
+        """Tokens that its caller gets; at a stop fewer than `accepted` + 1."""
+        return 0 if self.output is None else len(self.output.tokens)
+
+    @property
+    def numbers(self) -> SessionStep:
+        """What metrics count of it."""
+        return SessionStep(
+            self.told,
+            self.attached and self.plan.speculates,
+            self.drafted,
+            self.depth,
+            self.accepted,
+            self.committed,
+            self.hit,
+            self.miss,
+        )
+
+    @property
+    def totals(self) -> SpeculationStatistics:
+        """Sums up to and including this step."""
+        told = self.output or self.finished
+        assert told is not None, "a session that goes on has got a token"
+        return told.speculation
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """All that anybody may want to know of a step; metrics, spans and the page are made of it."""
+
+    sessions: Sequence[SessionResult]
+    """Sessions that brought a tree and got something for it."""
+    chunks: Sequence[ChunkInput]
+    failed: Mapping[int, SpecsplitError]
+    """By session, why it ended with this step."""
+    costs: StepCosts
+
+    @property
+    def prompts(self) -> Iterator[ChunkInput]:
+        """Stretches of prompts that were read."""
+        return (chunk for chunk in self.chunks if not chunk.recomputed)
+
+    @property
+    def drafted(self) -> int:
+        """Nodes verified."""
+        return sum(session.drafted for session in self.sessions)
+
+    @property
+    def accepted(self) -> int:
+        """Nodes accepted."""
+        return sum(session.accepted for session in self.sessions)
+
+    @property
+    def committed(self) -> int:
+        """Tokens that callers get."""
+        return sum(session.committed for session in self.sessions)
+
+    @property
+    def hits(self) -> int:
+        """Commits whose bonus was a node."""
+        return sum(session.hit is True for session in self.sessions)
+
+    @property
+    def misses(self) -> int:
+        """Commits whose bonus was none."""
+        return sum(session.hit is False for session in self.sessions)

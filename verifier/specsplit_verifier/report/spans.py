@@ -1,0 +1,197 @@
+"""The spans of those sessions that are traced, made after the fact of what the engine says of its steps. On the event loop.
+
+Whether a session is traced is decided when it is submitted, and holds to its end; in how much detail, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specsplit.clock import Clock
+from specsplit.errors import SpecsplitError
+from specsplit.observe import TraceContext, Tracing
+from specsplit.records import StepCosts
+from specsplit.sessions import DecodeRequest
+from specsplit.values import SpeculationStatistics
+from specsplit_verifier.records.step import ChunkInput, SessionResult, StepResult
+
+_STAGES, _STEPS, _PARTS = 1, 2, 3
+"""Levels from which on there are spans of each."""
+
+
+@dataclass(slots=True)
+class _Traced:
+    """One session, and what has been seen of it."""
+
+    request_id: str
+    prompt_tokens: int
+    earlier: int
+    """Tokens behind the prompt that were generated earlier, and are read with it."""
+    submitted: float
+    call: TraceContext
+    """The parent of the next two, whose spans are made when they are over."""
+    prefill: TraceContext
+    decode: TraceContext
+    chunks: int = 0
+    read: float | None = None
+    """When the prefill was over; None until then."""
+    committed: float | None = None
+    """When the last commit was made."""
+    totals: SpeculationStatistics = field(default_factory=SpeculationStatistics)
+
+
+class Spans:
+    """Makes the spans of every session that is traced."""
+
+    def __init__(self, tracing: Tracing, clock: Clock) -> None:
+        self._tracing = tracing
+        self._clock = clock
+        self._sessions: dict[int, _Traced] = {}
+
+    @property
+    def wanted(self) -> bool:
+        """True while a session is traced. Any thread may ask."""
+        return bool(self._sessions)
+
+    def submitted(self, session: int, request: DecodeRequest) -> str:
+        """A session begins, in the task of its call: the `traceparent` for its drafters."""
+        call = self._tracing.current()
+        if call is None:
+            return ""
+        if not self._tracing.follows(_STAGES, call):
+            return call.traceparent
+        prefill, decode = self._tracing.below(call), self._tracing.below(call)
+        self._sessions[session] = _Traced(
+            request.request_id, request.prompt_tokens, request.committed, self._clock.now(), call, prefill, decode
+        )
+        return decode.traceparent
+
+    def step(self, result: StepResult) -> None:
+        """Make the spans of a step that is over."""
+        chunks = [(traced, chunk) for chunk in result.prompts if (traced := self._sessions.get(chunk.session))]
+        parts = [(traced, part) for part in result.sessions if (traced := self._sessions.get(part.session))]
+        if not chunks and not parts and not (result.costs.idle and self._sessions):
+            return
+        links = self._step(result) if self._tracing.wants(_STEPS) else []
+        for traced, chunk in chunks:
+            self._chunk(traced, chunk, result.costs, links)
+        for traced, part in parts:
+            self._part(traced, part, result, links)
+
+    def ended(self, session: int, error: SpecsplitError | None) -> None:
+        """A session is over; `error` says why it failed, if it did. Again has no effect."""
+        traced = self._sessions.pop(session, None)
+        if traced is None:
+            return
+        failure = None if error is None else str(error)
+        read = self._prefilled(traced, self._clock.now(), failure) if traced.read is None else traced.read
+        totals = traced.totals
+        self._tracing.span(
+            "decode",
+            read,
+            traced.committed or read,
+            parent=traced.call,
+            context=traced.decode,
+            attributes={
+                "request_id": traced.request_id,
+                "steps": totals.steps,
+                "drafted": totals.drafted,
+                "accepted": totals.accepted,
+                "hits": totals.hits,
+                "misses": totals.misses,
+            },
+            error=failure,
+        )
+
+    def _step(self, result: StepResult) -> list[TraceContext]:
+        """Make the span of the step itself, for others to link to."""
+        costs = result.costs
+        context = self._tracing.batch(
+            "step",
+            costs.began,
+            costs.ended,
+            attributes={
+                "sessions": len(result.sessions),
+                "tokens": costs.tokens,
+                "prefill_tokens": costs.prefill_tokens,
+                "drafted": result.drafted,
+                "accepted": result.accepted,
+                "committed": result.committed,
+                "forward_us": costs.forward_us,
+                "host_us": costs.host_us,
+                "waited_us": costs.waited_us,
+                "idle": costs.idle,
+            },
+        )
+        return [] if context is None else [context]
+
+    def _chunk(self, traced: _Traced, chunk: ChunkInput, costs: StepCosts, links: Sequence[TraceContext]) -> None:
+        traced.chunks += 1
+        if self._tracing.wants(_PARTS):
+            attributes = {"first": chunk.first, "tokens": chunk.num_tokens}
+            self._tracing.span(
+                "prefill_chunk", costs.began, costs.ended, parent=traced.prefill, attributes=attributes, links=links
+            )
+        over = traced.read is not None  # it was preempted, and is read again
+        last = traced.prompt_tokens + traced.earlier - 1  # the first root
+        if not over and chunk.first + chunk.num_tokens >= last:
+            self._prefilled(traced, costs.ended)
+
+    def _prefilled(self, traced: _Traced, now: float, failure: str | None = None) -> float:
+        """Make the span of the prefill, which is over at `now`."""
+        self._tracing.span(
+            "prefill",
+            traced.submitted,
+            now,
+            parent=traced.call,
+            context=traced.prefill,
+            attributes={
+                "request_id": traced.request_id,
+                "prompt_tokens": traced.prompt_tokens,
+                "committed": traced.earlier,
+                "chunks": traced.chunks,
+            },
+            error=failure,
+        )
+        traced.read = now
+        return now
+
+    def _part(self, traced: _Traced, part: SessionResult, result: StepResult, links: Sequence[TraceContext]) -> None:
+        costs = result.costs
+        if traced.read is None:  # there was nothing to read
+            self._prefilled(traced, costs.began)
+        traced.committed, traced.totals = costs.ended, part.totals
+        if part.held_since is not None and self._tracing.wants(_PARTS):
+            self._tracing.span(
+                "spec_wait",
+                part.held_since,
+                costs.began,
+                parent=traced.decode,
+                attributes={"step": part.totals.steps, "wait_budget_us": part.plan.wait_budget_us},
+                links=links,
+            )
+        if self._tracing.wants(_STEPS):
+            self._tracing.span(
+                "spec_verify",
+                costs.began,
+                costs.ended,
+                parent=traced.decode,
+                attributes=_verified(part, len(result.sessions)),
+                links=links,
+            )
+
+
+def _verified(part: SessionResult, batch_size: int) -> dict[str, int | bool]:
+    return {
+        "step": part.totals.steps,
+        "num_draft_tokens": part.drafted + 1,
+        "num_correct_drafts": part.accepted,
+        "accepted_tokens": part.accepted,
+        "hit": part.hit is True,
+        "plan.num_steps": part.told.num_steps,
+        "plan.topk": part.told.topk,
+        "plan.num_draft_tokens": part.told.num_draft_tokens,
+        "batch_size": batch_size,
+        "idle": part.drafted == 0,
+    }

@@ -1,0 +1,257 @@
+"""Who has which pages of KV: sessions take them as their texts grow, and share those of equal beginnings. Belongs to the engine thread.
+
+Between steps a session needs pages for its committed tokens alone. What lies behind them is room for drafts, which is given where pages
+are left and taken back before anybody is preempted for it. A page that others can read is never written again: a session writes behind
+what is computed, and what it recomputes goes to scratch pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from specsplit.features import Features
+from specsplit.model.pages.pool import PagePool, PageTable
+from specsplit.model.pages.tables import RowPages
+from specsplit.prefix import BLOCK, FIRST_PAGES
+from specsplit_verifier.records.counters import Counters
+from specsplit_verifier.records.feed import Feed, Recipe, Rows
+from specsplit_verifier.schedule.prefix_cache import PrefixCache
+from specsplit_verifier.sessions.session import Session
+
+EVICTED_PART = 32  # of all pages one in so many is evicted at once, at least
+
+
+@dataclass(slots=True)
+class KVCounters(Counters):
+    """What happened to sessions since this was last taken."""
+
+    preemptions: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens whose KV was there already."""
+
+
+@dataclass(slots=True)
+class Prefix:
+    """What can be shared of one session's text."""
+
+    digests: list[bytes] = field(default_factory=list[bytes])
+    """Digests of its full pages, from the front; as many as were asked for."""
+    shared: int = 0
+    """How many of the full pages, from the front, the prefix cache has, from this session or another."""
+    known: int = 0
+    """Full pages of a waiting session that others have, as of the last look."""
+    losses: int = -1
+    """How often the cache had lost pages by then."""
+    idle: tuple[int, int, int] = (0, -1, 0)
+    """How many of the first pages are idle: (pages looked at, changes of idle pages by then, idle ones)."""
+
+
+class KVCacheManager:
+    """Gives pages to sessions, and takes them back."""
+
+    def __init__(self, pool: PagePool, *, prefix_cache: bool = True, feature_bytes: int = 0) -> None:
+        """Without `prefix_cache` no session finds what another has computed. `feature_bytes`: for features of shared pages, at most."""
+        self.pool: Final = pool
+        self.counters: Final = KVCounters()
+        self._sharing: Final = prefix_cache
+        self._cache: Final = PrefixCache(pool, feature_bytes=feature_bytes)
+        self._prefixes: dict[int, Prefix] = {}
+        """Prefixes by session id."""
+        self._scratch: Final = PageTable(pool)
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that a session can have, those that are only kept for whoever may share them included."""
+        return self.pool.free_pages + self._cache.idle_pages
+
+    @property
+    def prefixes(self) -> tuple[int, ...]:
+        """Marks of the first pages of texts that are here, the latest used last. Any thread may ask."""
+        return self._cache.recent.marks
+
+    def table(self) -> PageTable:
+        """For a new session; without pages."""
+        return PageTable(self.pool)
+
+    def share(self, sessions: Iterable[Session]) -> None:
+        """Let others find the full pages that were computed for these sessions."""
+        for session in sessions:
+            full = self._full(session.kv_length)
+            prefix = self._prefix(session, full)
+            if prefix.shared < full:
+                self._cache.put(prefix.digests[prefix.shared : full], session.table.pages(prefix.shared, full))
+                self._keep_features(session.drafter.feed, prefix.digests, range(prefix.shared, full))
+                if prefix.shared < FIRST_PAGES:
+                    self._cache.used(prefix.digests[:full])
+                prefix.shared = full
+
+    def recomputed(self, session: Session, recipe: Recipe, features: Features) -> None:
+        """Features of a session were computed: those of whole shared pages are kept for whoever shares them next."""
+        size, prefix = self.pool.page_size, self._prefixes.get(session.id)
+        if prefix is not None and features.end <= prefix.shared * size:
+            made = Rows(recipe.layout, features.first)
+            made.append(features)
+            for page in range(self.pool.pages_for(features.first), features.end // size):
+                self._cache.keep(prefix.digests[page], recipe, made.cut(page * size, (page + 1) * size))
+
+    def features(self, session: int, recipe: Recipe, end: int) -> list[Features]:
+        """What is kept of the features of a session's shared pages before position `end`, without a gap."""
+        prefix = self._prefixes.get(session)
+        if prefix is None or end != prefix.shared * self.pool.page_size:
+            return []
+        return self._cache.features.last(prefix.digests[: prefix.shared], recipe)
+
+    def awaits(self, session: Session, prefilling: Sequence[Session]) -> bool:
+        """True if the first page that a session lacks is just being computed for another, which is served no later than itself.
+
+        `prefilling`: all running sessions that lack KV before their roots, in order of admission.
+        """
+        page = self._known(session)
+        if page == self._full(len(session.tokens) - 1):
+            return False
+        sooner = (o for o in prefilling if o is prefilling[0] or len(o.tokens) - o.kv_length <= len(session.tokens))
+        longer = (other for other in sooner if self._full(len(other.tokens) - 1) > page)
+        return any(self._alike(session, other, page) for other in longer)
+
+    def admit(self, session: Session, running: int) -> bool:
+        """Take the pages of a session's text, if these and room for its first tree are there, and a page for each of `running` beside.
+
+        Those may need that page in the very next step, and would preempt the session for it. Pages of an equal beginning are shared.
+        """
+        length, pages = len(session.tokens), self._known(session)
+        prefix = self._prefix(session, pages)
+        wanted = self.pool.pages_for(length + session.plan.num_draft_tokens) + running
+        lacking = min(wanted, self.pool.total_pages) - pages
+        if lacking > self.free_pages or lacking > self.free_pages - self._idle(prefix):
+            return False
+        known = prefix.digests[:pages]
+        session.table.adopt(self._cache.take(known))
+        prefix.shared = len(known)
+        session.kv_length = len(known) * self.pool.page_size
+        self._cache.used(known)
+        if session.cached_tokens is None:
+            session.cached_tokens = min(session.kv_length, session.prompt_length)
+            self.counters.cached_tokens += session.cached_tokens
+        return self._reserve(session.table, length)
+
+    def extend(self, stepping: Sequence[Session], running: Iterable[Session]) -> bool:
+        """Take the pages that sessions lack for a step: those of their roots, or False; then as much room for drafts as there is."""
+        lacking = [session for session in stepping if session.lookahead_slots < session.width]
+        if not self._reserve_roots(lacking):
+            for session in running:
+                session.table.shrink(len(session.tokens))
+            if not self._reserve_roots(lacking):
+                return False
+            lacking = list(stepping)
+        for session in lacking:
+            self._reserve_most(session.table, session.kv_length + session.width)
+        return True
+
+    def scratch(self, chunks: Iterable[tuple[Session, range]]) -> list[tuple[Session, range, RowPages]]:
+        """Where positions of sessions are recomputed in this step: pages from position 0 to the chunk's end, its own from scratch.
+
+        A page is one or the other, so a chunk begins where its first page does. It is shorter, or not there, where pages are short.
+        `end_step` takes the scratch pages back.
+        """
+        placed: list[tuple[Session, range, RowPages]] = []
+        size, taken = self.pool.page_size, 0
+        for session, positions in chunks:
+            start = positions.start // size * size
+            self._reserve_most(self._scratch, taken * size + positions.stop - start)
+            stop = min(positions.stop, start + len(self._scratch) - taken * size)
+            if stop > positions.start:
+                count = self.pool.pages_for(stop - start)
+                own = self._scratch.pages(taken, taken + count)
+                placed.append((session, range(start, stop), session.table.upto(stop, own)))
+                taken += count
+        return placed
+
+    def end_step(self) -> None:
+        """A step is over."""
+        self._scratch.release()
+        self._cache.features.settle()
+
+    def preempt(self, session: Session) -> None:
+        """Take all pages of a session back that goes on later: then what is not found again of its text is computed again."""
+        self.free(session)
+        session.kv_length = 0
+        self.counters.preemptions += 1
+
+    def free(self, session: Session, *, sound: bool = True) -> None:
+        """Take all pages of a session back. If its KV is not `sound`, nobody is to find what it has computed or read."""
+        if sound:
+            self.share([session])
+        session.table.release()
+        prefix = self._prefixes.pop(session.id, Prefix())
+        if sound:
+            self._cache.rest(prefix.digests)
+        else:
+            self._cache.forget(prefix.digests)
+
+    def _keep_features(self, feed: Feed | None, digests: Sequence[bytes], pages: range) -> None:
+        if feed is not None:
+            size = self.pool.page_size
+            for page in reversed(pages):  # the end of a text goes before its beginning
+                features = feed.kept(page * size, (page + 1) * size)
+                if features is not None:
+                    self._cache.keep(digests[page], feed.recipe, features)
+
+    def _full(self, tokens: int) -> int:
+        """Pages that so many tokens fill, of those that may be shared."""
+        return tokens // self.pool.page_size if self._sharing else 0
+
+    def _prefix(self, session: Session, pages: int) -> Prefix:
+        """What is known of a session's first pages, with at least so many digests: whole blocks, as far as the text goes."""
+        prefix = self._prefixes.setdefault(session.id, Prefix())
+        if len(prefix.digests) < pages:
+            blocks = -(-pages // BLOCK) * BLOCK
+            self._cache.extend(prefix.digests, session.tokens, min(blocks, self._full(len(session.tokens))))
+        return prefix
+
+    def _known(self, session: Session) -> int:
+        """How many pages of a session's text, from the front, the cache has. What was known last is counted on from there."""
+        full = self._full(len(session.tokens) - 1)
+        prefix = self._prefix(session, min(full, 1))
+        if prefix.losses != self._cache.losses:
+            prefix.known, prefix.losses = 0, self._cache.losses
+        while True:
+            stop = min(full, len(prefix.digests))
+            prefix.known = self._cache.first_unknown(prefix.digests, prefix.known, stop)
+            if prefix.known < stop or stop == full:
+                return prefix.known
+            self._prefix(session, stop + 1)
+
+    def _idle(self, prefix: Prefix) -> int:
+        """How many of the known pages of a text are idle."""
+        pages, changes, _ = prefix.idle
+        if (pages, changes) != (prefix.known, self._cache.idle_changes):
+            count = self._cache.idle(prefix.digests[: prefix.known])
+            prefix.idle = prefix.known, self._cache.idle_changes, count
+        return prefix.idle[2]
+
+    def _alike(self, one: Session, other: Session, page: int) -> bool:
+        """True if two texts are the same up to the end of a page. Only texts that have the same tokens there are looked at in full."""
+        tokens = slice(page * self.pool.page_size, (page + 1) * self.pool.page_size)
+        if one.tokens[tokens] != other.tokens[tokens]:
+            return False
+        return self._prefix(one, page + 1).digests[page] == self._prefix(other, page + 1).digests[page]
+
+    def _reserve_roots(self, sessions: Iterable[Session]) -> bool:
+        return all(self._reserve(session.table, len(session.tokens)) for session in sessions)
+
+    def _reserve_most(self, table: PageTable, length: int) -> None:
+        """Make room for so many tokens in a table, or for as many as there are pages for."""
+        self._reserve(table, min(length, len(table) + self.free_pages * self.pool.page_size))
+
+    def _reserve(self, table: PageTable, length: int) -> bool:
+        """Make sure that a table has slots for so many tokens; False if there are no pages for them."""
+        wanted = self.pool.pages_for(length - len(table))
+        if wanted > self.free_pages:
+            return False
+        if wanted > self.pool.free_pages:
+            # Several at once: they are handed out in order, so that a text's pages lie side by side.
+            self._cache.evict(max(wanted - self.pool.free_pages, self.pool.total_pages // EVICTED_PART))
+        table.reserve(length)
+        return True

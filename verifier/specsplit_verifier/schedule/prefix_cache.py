@@ -1,0 +1,115 @@
+"""Pages of KV that sessions share: full ones, found again by their tokens and all tokens before them.
+
+A page is known by the digest that `specsplit.prefix` makes of its tokens and all before them. So what is found was computed of the same
+tokens by the same model. The cache is one holder of every page that it knows. Pages that it alone holds are idle: they wait for a session,
+and the least recently used is evicted when pages are needed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Final
+
+import numpy as np
+
+from specsplit.features import Features
+from specsplit.model.pages.pool import PagePool
+from specsplit.model.pages.tables import Slots
+from specsplit.prefix import FIRST_PAGES, extend
+from specsplit_verifier.records.feed import Recipe
+from specsplit_verifier.schedule.prefix_features import PrefixFeatures
+from specsplit_verifier.schedule.recent_prefixes import RecentPrefixes
+
+
+class PrefixCache:
+    """Pages by digest. Those that a session takes or puts are held by that session too."""
+
+    def __init__(self, pool: PagePool, salt: bytes = b"", feature_bytes: int = 0) -> None:
+        """`feature_bytes`: host memory for features of the pages that are here, at most."""
+        self._pool: Final = pool
+        self.features: Final = PrefixFeatures(feature_bytes)
+        self.recent: Final = RecentPrefixes()
+        self._salt: Final = salt
+        self._pages: dict[bytes, int] = {}
+        self._idle: OrderedDict[bytes, int] = OrderedDict()
+        """Pages that no session holds, the least recently used first."""
+        self.losses = 0
+        """How often pages that were known have gone; what was counted of known pages before that says nothing."""
+        self.idle_changes = 0
+        """How often pages have become idle, or are so no longer."""
+
+    @property
+    def idle_pages(self) -> int:
+        """Pages that `evict` can free."""
+        return len(self._idle)
+
+    def extend(self, digests: list[bytes], tokens: Sequence[int], count: int) -> None:
+        """Append to the digests of a text's pages, from the front, until there are `count`."""
+        extend(digests, tokens, count, self._pool.page_size, self._salt)
+
+    def first_unknown(self, digests: Sequence[bytes], start: int, stop: int) -> int:
+        """The first page, of those from `start` on, that is not here; `stop` if all before that are."""
+        for page in range(start, stop):
+            if digests[page] not in self._pages:
+                return page
+        return stop
+
+    def known(self, digests: Sequence[bytes]) -> list[bytes]:
+        """The digests, from the front, whose pages are here."""
+        return list(takewhile(self._pages.__contains__, digests))
+
+    def idle(self, digests: Sequence[bytes]) -> int:
+        """How many of these pages are idle."""
+        return sum(digest in self._idle for digest in digests)
+
+    def take(self, digests: Sequence[bytes]) -> Slots:
+        """A session holds these known pages from now on."""
+        pages = np.array([self._pages[digest] for digest in digests], dtype=np.int64)
+        self._pool.share(pages)
+        self.idle_changes += 1
+        for digest in digests:
+            self._idle.pop(digest, None)
+        return pages
+
+    def put(self, digests: Sequence[bytes], pages: Slots) -> None:
+        """A session's pages are computed: those whose like is not known yet are here from now on."""
+        fresh = {
+            digest: page for digest, page in zip(digests, pages.tolist(), strict=True) if digest not in self._pages
+        }
+        self._pages.update(fresh)
+        self._pool.share(np.fromiter(fresh.values(), dtype=np.int64))
+
+    def used(self, digests: Sequence[bytes]) -> None:
+        """A session has a text that begins with these pages: the coordinator is told of those, from the front, that are here."""
+        self.recent.used(self.known(digests[:FIRST_PAGES]))
+
+    def keep(self, digest: bytes, recipe: Recipe, features: Features) -> None:
+        """Features of a page that is here were computed."""
+        if digest in self._pages:
+            self.features.put(digest, recipe, features)
+
+    def rest(self, digests: Sequence[bytes]) -> None:
+        """A session that used these pages has released them: those that nobody else uses are idle, and the last of the text go first."""
+        self.idle_changes += 1
+        for digest in reversed(digests):
+            page = self._pages.get(digest)
+            if page is not None and self._pool.holders(page) == 1:
+                self._idle[digest] = page
+                self._idle.move_to_end(digest)
+
+    def evict(self, count: int) -> None:
+        """Free so many idle pages."""
+        self.forget([digest for digest, _ in zip(self._idle, range(count), strict=False)])
+
+    def forget(self, digests: Sequence[bytes]) -> None:
+        """Nobody finds these pages again."""
+        self.losses += 1
+        self.idle_changes += 1
+        for digest in digests:
+            self._idle.pop(digest, None)
+        self.features.forget(digests)
+        self.recent.forget(digests)
+        pages = [page for digest in digests if (page := self._pages.pop(digest, None)) is not None]
+        self._pool.release(np.sort(np.array(pages, dtype=np.int64)))  # so that they are handed out side by side

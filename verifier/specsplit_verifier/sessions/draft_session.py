@@ -1,0 +1,334 @@
+"""What a session's drafter is to it: the mirror of what it grows, the features on their way to it, and whether to wait for it.
+
+A session knows nothing more of drafters than what the two classes here have in common. Without one it has `NoDrafter`.
+
+A grow is not applied when it comes. It is queued, and settled once there is enough of it for arrays to be worth while, or when the target
+should soon be done with its step; what is left the engine settles at the beginning of `plan` and of `commit`. All grows made between the
+same two commits that are queued reach the mirror as one, so that a tree costs a few operations a step and not some for every grow.
+What the mirror says (live nodes, whether the drafter rests or has caught up) is therefore as of the last settling, and right wherever
+somebody decides by it. Everything else that a drafter says is taken in at once, behind what it had grown before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from specsplit.errors import InvalidRequest
+from specsplit.features import Features
+from specsplit.speculation import AT_ONCE, Draft, Grow, Mirror, State
+from specsplit.values import Miss, Plan
+from specsplit_verifier.records.counters import Counters
+from specsplit_verifier.records.feed import Feed, Recipe
+from specsplit_verifier.records.step import Accepted, Reroot, TreeView
+from specsplit_verifier.sessions.drafter_record import DrafterRecord
+from specsplit_verifier.sessions.grow_queue import GrowQueue, Merged
+from specsplit_verifier.sessions.patience import Patience, Wait
+from specsplit_verifier.sessions.prospect import Prospect
+
+
+class TreeLimits(NamedTuple):
+    """How much of a speculation a step may take."""
+
+    num_draft_tokens: int
+    """Tokens of a session in the step, the root included."""
+    topk: int
+    num_steps: int
+
+    def within(self, num_tokens: int) -> TreeLimits:
+        """These limits with num_draft_tokens capped at `num_tokens`."""
+        return self if num_tokens >= self.num_draft_tokens else TreeLimits(num_tokens, self.topk, self.num_steps)
+
+
+@dataclass(slots=True)
+class DraftCounters(Counters):
+    """What was lost to drafters, and how long they took, since this was last taken."""
+
+    unverified_nodes: int = 0
+    """Left when a session, or its drafter, went."""
+    late_nodes: int = 0
+    """Came when their place in the tree, or all of it, was gone."""
+    failovers: int = 0
+    """Sessions that were given another drafter, for want of their own."""
+    hand_overs: int = 0
+    """Sessions that went on with another drafter because the coordinator wanted it."""
+    round_trips_s: list[float] = field(default_factory=list[float])
+    """From a commit to the first grow made after it."""
+
+
+class NoDrafter:
+    """Nobody drafts: a step takes the root alone, and nothing is waited for."""
+
+    attached: Final = False
+    heard: Final = True
+    held_since: Final = None
+    recompute: Final = range(0)
+
+    def __init__(self, *, needed: bool = False, feed: Feed | None = None) -> None:
+        self.needed = needed
+        """True if the session may get a drafter: none was there for it, its own was lost, or its plan did not speculate."""
+        self.feed = feed
+        """What is kept of the features of its last drafter, for the next one."""
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How features of the session's tokens are made; None: none are wanted."""
+        return None if self.feed is None else self.feed.recipe
+
+    def take(self, root: int, position: int, limits: TreeLimits) -> Draft:
+        """What the session brings to a step: its root."""
+        return Draft.root_alone(root, position)
+
+    def commit(self, draft: Draft, accepted: Accepted, now: float) -> Reroot:
+        """Return an empty reroot: there is no speculation to take to the next root."""
+        return Reroot()
+
+    def view(self, draft: Draft) -> TreeView:
+        """All there is; of a drafter that was lost while the step was in flight, what was taken."""
+        order = sorted(range(len(draft.ids)), key=draft.ids.__getitem__)  # as grown; a draft stands best first
+        places = {-1: -1} | {old: new for new, old in enumerate(order)}
+        return TreeView(
+            [draft.ids[i] for i in order],
+            [places[draft.parents[i]] for i in order],
+            [draft.tokens[i] for i in order],
+            [draft.edges[i] for i in order],
+        )
+
+    def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
+        """Return 0: there is no drafter to wait for."""
+        return 0.0
+
+    def prospect(self, now: float, plan: Plan, limits: TreeLimits) -> Prospect | None:
+        """Return None: there is no drafter that could bring anything."""
+        return None
+
+    def hold(self, now: float) -> None:
+        """Do nothing: there is no drafter to wait for."""
+
+    def stepping(self, now: float) -> None:
+        """Do nothing: there is no drafter to wait for."""
+
+    def keep(self, features: Features) -> None:
+        """Features were computed, and somebody may want them later."""
+        if self.feed is not None:
+            self.feed.add(features)
+
+
+class DraftSession:
+    """One session at one drafter."""
+
+    attached: Final = True
+    needed: Final = False
+
+    def __init__(
+        self,
+        address: str,
+        mirror: Mirror,
+        patience: Patience,
+        feed: Feed | None = None,
+        counters: DraftCounters | None = None,
+        record: DrafterRecord | None = None,
+        *,
+        movable: bool = False,
+    ) -> None:
+        """`patience`: what waiting for this drafter has brought, in whatever session. `feed`: None if it reads no features.
+
+        `record`: what the drafter brings, in whatever session. `movable`: a drafter of another kind may take over.
+        """
+        self.address: Final = address
+        self.mirror: Final = mirror
+        self.feed: Final = feed
+        self._patience = patience
+        self._counters = counters or DraftCounters()
+        self._record = record or DrafterRecord()
+        self._movable = movable
+        self._wait = Wait()
+        self._queue = GrowQueue()
+        self._in_flight = 0
+        """Nodes that the latest step took and no commit has settled."""
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How features of the session's tokens are made; None: none are wanted."""
+        return None if self.feed is None else self.feed.recipe
+
+    @property
+    def recompute(self) -> range:
+        """Positions to run once more, for features that the drafter lacks."""
+        return range(0) if self.feed is None else self.feed.recompute
+
+    @property
+    def held_since(self) -> float | None:
+        """When the session began to be held back for what may be grown; None: it has not been since the last commit."""
+        return self._wait.held_since
+
+    @property
+    def heard(self) -> bool:
+        """True if the drafter has said what it has for the next step, be it nothing."""
+        return self.mirror.caught_up or self.mirror.resting or len(self.mirror) > 0
+
+    @property
+    def untaken(self) -> int:
+        """Nodes of the speculation that no step has taken."""
+        return len(self.mirror) - self._in_flight
+
+    @property
+    def catching_up(self) -> bool:
+        """True while the drafter has yet to read features of what lay before the root when it came."""
+        return self.feed is not None and self.feed.catching_up
+
+    @property
+    def _features_withheld(self) -> bool:
+        return self.feed is not None and not self.feed.complete
+
+    def begin(self, root: int, now: float) -> list[Features]:
+        """The drafter begins below the root at position `root`: the features that it is to be sent now."""
+        self._record.begin(movable=self._movable)
+        self._wait.begin(now)
+        return [] if self.feed is None else self._sent(self.feed.attach(root), now, prefilling=True)
+
+    def take(self, root: int, position: int, limits: TreeLimits) -> Draft:
+        """What the session brings to a step: the best of what was grown, root first; in flight until `commit`."""
+        draft = self.mirror.take(*limits)
+        self._in_flight = len(draft.tokens) - 1
+        self._look(limits)
+        return draft
+
+    def commit(self, draft: Draft, accepted: Accepted, now: float) -> Reroot:
+        """Take the speculation to its next root, and see what became of it; from now on time counts towards the next grow."""
+        mirror, untaken = self.mirror, self.untaken
+        empty = Miss.NONE if mirror.resting else Miss.LATE
+        cause = Miss.WRONG if mirror.leads_on(draft, accepted.path) else empty
+        commit, hit = mirror.commit(draft, accepted.path, accepted.bonus)
+        self._record.step(len(accepted.path) - 1, hit=hit)
+        self._in_flight = 0
+        self._wait.restart(now, hit, probed=self._patience.probes())
+        # Below 0 where the bonus had been taken, as a node behind which the target has no pick: then nothing was cut off.
+        return Reroot(commit, hit, None if hit else cause, max(0, untaken - hit - len(mirror)))
+
+    def view(self, draft: Draft) -> TreeView:
+        """The whole speculation."""
+        return TreeView(*self.mirror.listed())
+
+    def grow(self, grow: Grow, now: float) -> None:
+        """Queue what was grown, until the engine settles. Raises InvalidRequest for more new edges than there can be nodes."""
+        if len(grow.rescored) > self.mirror.max_nodes:
+            raise InvalidRequest(
+                "grow.rescored_ids", f"has {len(grow.rescored)}, expected at most {self.mirror.max_nodes}"
+            )
+        self._queue.add(grow, now)
+
+    @property
+    def unsettled(self) -> bool:
+        """True if something is queued."""
+        return self._queue.size > 0
+
+    @property
+    def urgent(self) -> bool:
+        """True if what is queued should not wait: arrays take it at no more cost a node than later, and now the target may be at work."""
+        return self._queue.size >= AT_ONCE or (self._wait.probed and not self.mirror.caught_up)
+
+    def settle(self, limits: TreeLimits, *, prefilling: bool) -> None:
+        """Apply what is queued, and learn from when it came. Raises IllegalEvent if the drafter broke the protocol."""
+        for merged in self._queue.take():
+            self._apply(merged, limits, prefilling=prefilling)
+
+    def _apply(self, merged: Merged, limits: TreeLimits, *, prefilling: bool) -> None:
+        mirror, times = self.mirror, merged.times
+        if merged.grow.commits == mirror.commits:
+            self._look(limits)  # what is late is of what the last commit left, and no answer to it
+        seen, first = mirror.acknowledged, not mirror.caught_up
+        self._counters.late_nodes += len(merged.grow.ids) - mirror.grow(merged.grow)
+        if self.catching_up and not merged.last.ids:
+            mirror.stir()  # it rests for want of features, which are on their way
+        made = self._wait.answered(mirror.acknowledged - seen)
+        if made is not None:
+            self._counters.round_trips_s.append(times[0] - made)
+            self._record.round_trip(times[0] - made)
+        if self.catching_up:
+            return  # what it does now says nothing about how it answers a commit
+        if not mirror.caught_up:
+            if made is not None:
+                self._patience.late_grow(self._wait, times[0], made)
+        elif not prefilling:
+            self._learn(times, limits, first=first)
+
+    def _learn(self, times: Sequence[float], limits: TreeLimits, *, first: bool) -> None:
+        """Learn from grows that answer the last commit; from what they brought only if no step is in flight, or in a probe."""
+        wait, patience = self._wait, self._patience
+        if self.mirror.state is State.READY or (first and wait.probed):
+            patience.grew(wait, times, self.mirror.preview(*limits), first=first)
+        elif first:
+            patience.late_grow(wait, times[0])
+
+    def read(self, position: int, now: float, *, prefilling: bool) -> list[Features]:
+        """The drafter has read the features of every position below: what it is to be sent now. Raises InvalidRequest if it cannot have."""
+        if self.feed is None:
+            raise InvalidRequest("features_read", "it was sent no features")
+        return self._sent(self.feed.acknowledge(position), now, prefilling=prefilling)
+
+    def computed(self, features: Features, now: float, *, prefilling: bool) -> list[Features]:
+        """Features were computed, new or lacking: what the drafter is to be sent now. Raises Overrun if it reads too slowly."""
+        return [] if self.feed is None else self._sent(self.feed.add(features), now, prefilling=prefilling)
+
+    def _sent(self, features: Sequence[Features], now: float, *, prefilling: bool) -> list[Features]:
+        """When these are the last that the drafter needs for a first grow, the wait for that begins."""
+        if features:
+            self.mirror.stir()
+            if self.mirror.commits == 0 and not prefilling and not self._features_withheld:
+                self._wait.begin(now)
+        return list(features)
+
+    def _look(self, limits: TreeLimits) -> None:
+        """Note what the last commit left before anything is added. The step takes what was looked at, so it costs nothing more."""
+        if self._wait.before is None:
+            self._wait.look(self.mirror.preview(*limits))
+
+    def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
+        """Seconds for which it pays to wait for what may be grown, instead of a step of `step_s` now; 0: step now."""
+        if self._brings_nothing(plan, limits):
+            return 0.0
+        self._look(limits)
+        return self._patience.pause(self._wait, now, step_s, plan, self.mirror.caught_up)
+
+    def prospect(self, now: float, plan: Plan, limits: TreeLimits) -> Prospect | None:
+        """What may still be grown before the next step; None: nothing that might be waited for."""
+        if self._brings_nothing(plan, limits):
+            return None
+        self._look(limits)
+        return self._patience.prospect(self._wait, now, plan, self.mirror.caught_up)
+
+    def _brings_nothing(self, plan: Plan, limits: TreeLimits) -> bool:
+        """True if nothing comes before the next step, or nothing that it could be told when or that the step could take."""
+        if self.mirror.resting or self._features_withheld or not plan.speculates or limits.num_steps < 1:
+            return True
+        return self.catching_up and self.mirror.commits > 0
+
+    def replan(self, plan: Plan, now: float) -> None:
+        """The drafter is told of another plan, and answers as it would a commit: by growing, or by saying that it rests."""
+        if self.feed is not None and self.feed.resting is plan.speculates:
+            self.feed.rest(resting=not plan.speculates)
+        if self.mirror.resting:
+            self.mirror.stir()
+            self._wait.begin(now)
+
+    def hold(self, now: float) -> None:
+        """The session is not stepped now, for what may be grown."""
+        self._wait.hold(now)
+
+    def stepping(self, now: float) -> None:
+        """The session is about to step: note for how long it was held back, and if waiting brought nothing."""
+        if self._wait.held_since is not None:
+            self._record.held_s += now - self._wait.held_since
+        if not self.catching_up and not self.mirror.caught_up:
+            self._patience.in_vain(self._wait, now)
+
+    def close(self) -> None:
+        """End the session at its drafter. What was grown is lost; what is kept of features waits for another drafter."""
+        queued = sum(len(merged.grow.ids) for merged in self._queue.take())
+        self._counters.unverified_nodes += self.untaken + queued
+        self._record.end(movable=self._movable)
+        self.mirror.close()
+        if self.feed is not None:
+            self.feed.detach()

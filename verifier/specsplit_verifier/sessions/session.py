@@ -1,0 +1,235 @@
+"""One request while it is being decoded, as the engine thread sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specsplit.model.pages.pool import PageTable
+from specsplit.sampling import TokenCounts
+from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.speculation import Draft
+from specsplit.values import FinishReason, NoDraftsCause, Plan, SpeculationStatistics, Usage
+from specsplit_verifier.records.step import Accepted, Reroot, SessionResult
+from specsplit_verifier.records.undrafted import Undrafted
+from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter, TreeLimits
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted of a session: what SpeculationStatistics are made of, and what penalties go by."""
+
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    hits: int = 0
+    misses: int = 0
+    tokens: TokenCounts | None = None
+    """None: the session has no penalties."""
+    undrafted: Undrafted = field(default_factory=Undrafted)
+    """Its steps by why they had no drafts."""
+
+    @property
+    def accepted_a_step(self) -> float:
+        """Drafts accepted in a step, the mean; infinite before the first."""
+        return self.accepted / self.steps if self.steps else math.inf
+
+    @property
+    def explains(self) -> bool:
+        """True if it is to be told now why there were no drafts: with steps 1, 2, 4, 8 and so on, which costs next to nothing."""
+        return not self.steps & (self.steps - 1)
+
+    def step(self, draft: Draft, path: Sequence[int], undrafted: NoDraftsCause | None = None) -> None:
+        """A step accepted `path` of a draft, root included. `undrafted`: why the draft was its root alone."""
+        self.undrafted.step(undrafted)
+        self.steps += 1
+        self.drafted += len(draft.tokens) - 1
+        self.accepted += len(path) - 1
+
+    def commit(self, hit: bool | None) -> None:
+        """A commit was a hit, or was not; None: there was none to a drafter."""
+        self.hits += hit is True
+        self.misses += hit is False
+
+    def frozen(self) -> SpeculationStatistics:
+        """The sums so far."""
+        return SpeculationStatistics(self.steps, self.drafted, self.accepted, self.hits, self.misses)
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """Where a session ends."""
+
+    max_tokens: int
+    """Tokens to generate at most."""
+    token_ids: frozenset[int] = frozenset()
+
+    def cut(self, generated: int, fresh: list[int]) -> tuple[list[int], FinishReason | None, int | None]:
+        """Cut `fresh` tokens behind so many: (those to keep, why it ends here or None, the stop token that ended it)."""
+        left = self.max_tokens - generated
+        for i, token in enumerate(fresh[:left]):
+            if token in self.token_ids:
+                return fresh[:i], FinishReason.STOP, token
+        if len(fresh) >= left:
+            return fresh[:left], FinishReason.LENGTH, None
+        return fresh, None, None
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """Tokens, KV pages, what its drafter is to it, and the counts. Owned by the engine thread."""
+
+    id: int
+    request: DecodeRequest
+    plan: Plan
+    stops: StopRule
+    table: PageTable
+    tokens: list[int] = field(default_factory=list[int])
+    """Committed, prompt included; the last one is the root."""
+    kv_length: int = 0
+    """Committed tokens whose KV is held, from the front."""
+    drafter: DraftSession | NoDrafter = field(default_factory=NoDrafter)
+    refused_until: dict[str, float] = field(default_factory=dict[str, float])
+    """Drafters that would not have it, by address, and until when they are not asked again."""
+    tally: Tally = field(default_factory=Tally)
+    cached_tokens: int | None = None
+    """Tokens of its prompt whose KV was there when it began; None until then."""
+    traceparent: str = ""
+    """What its drafters hang their spans below; empty: nothing."""
+
+    def __post_init__(self) -> None:
+        if self.request.sampling.penalised:
+            self.tally.tokens = TokenCounts(self.prompt_length)
+
+    @property
+    def sampled(self) -> bool:
+        """True if its tokens are drawn, and so harder to draft."""
+        return not self.request.sampling.greedy
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the prompt."""
+        return self.request.prompt_tokens
+
+    @property
+    def generated(self) -> int:
+        """Tokens committed behind the prompt."""
+        return len(self.tokens) - self.prompt_length
+
+    def refused_by(self, address: str, now: float) -> bool:
+        """True if a drafter would not have it, and is not to be asked again yet."""
+        return now < self.refused_until.get(address, -math.inf)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens in and out so far."""
+        return Usage(self.prompt_length, self.generated, self.cached_tokens or 0)
+
+    @property
+    def prefilling(self) -> bool:
+        """True while KV is missing for tokens before the root."""
+        return self.kv_length < len(self.tokens) - 1
+
+    @property
+    def needs_drafter(self) -> bool:
+        """True if it has use for a drafter, may get one, and has none."""
+        return self.drafter.needed and self.plan.speculates
+
+    @property
+    def width(self) -> int:
+        """Tokens it may bring to a step, root included."""
+        return self.plan.num_draft_tokens if self.drafter.attached and self.plan.speculates else 1
+
+    @property
+    def lookahead_slots(self) -> int:
+        """Slots of its pages behind what is computed: for the root, and drafts."""
+        return len(self.table) - self.kv_length
+
+    @property
+    def tree_limits(self) -> TreeLimits:
+        """What a step may take of the speculation: nothing deeper than what may still be generated."""
+        plan, left = self.plan, self.stops.max_tokens - self.generated - 1
+        return TreeLimits(plan.num_draft_tokens, plan.topk, plan.num_steps if plan.num_steps < left else left)
+
+    def drafted_by(self, address: str) -> DraftSession | None:
+        """The session's drafter, if that is the one at `address`."""
+        return self.drafter if isinstance(self.drafter, DraftSession) and self.drafter.address == address else None
+
+    @property
+    def undrafted(self) -> NoDraftsCause:
+        """Why a step takes the root alone, if it does."""
+        wished, drafter = self.request.plan, self.drafter
+        if wished.num_steps == 0 or wished.num_draft_tokens == 1:
+            return NoDraftsCause.REQUEST
+        if isinstance(drafter, NoDrafter):
+            return self._undrafted_alone
+        if not self.plan.speculates:
+            return NoDraftsCause.RESTING
+        if not len(drafter.mirror):
+            return NoDraftsCause.EMPTY if drafter.heard else NoDraftsCause.LATE
+        room = self.tree_limits.num_steps >= 1 and self.lookahead_slots > 1
+        return NoDraftsCause.PRICE if room else NoDraftsCause.ROOM
+
+    @property
+    def _undrafted_alone(self) -> NoDraftsCause:
+        """Why it has no drafter."""
+        request = self.request
+        if request.drafter is None and not request.any_drafter:
+            return NoDraftsCause.REQUEST
+        if not self.plan.speculates:
+            return NoDraftsCause.PLAN
+        refused = request.drafter is not None and not self.drafter.needed
+        return NoDraftsCause.REFUSED if refused else NoDraftsCause.NO_DRAFTER
+
+    def take(self, limits: TreeLimits) -> Draft:
+        """The tokens this session brings to a step, in flight until `commit`."""
+        return self.drafter.take(self.tokens[-1], len(self.tokens) - 1, limits)
+
+    def commit(
+        self,
+        draft: Draft,
+        accepted: Accepted,
+        now: float,
+        *,
+        watched: bool = False,
+        shown: Plan | None = None,
+        heard: bool = True,
+        undrafted: NoDraftsCause | None = None,
+    ) -> SessionResult:
+        """Commit the accepted path and the bonus, or finish. `watched`: somebody wants to see the speculation as it was.
+
+        `shown`: what people are told of its plan, where that is not the plan. `heard`: its drafter had said what it has for the step.
+        `undrafted`: why the draft is its root alone.
+        """
+        path, drafter = accepted.path, self.drafter
+        attached, held_since = len(draft.tokens) > 1 or drafter.attached, drafter.held_since
+        tree = drafter.view(draft) if watched else None
+        self.tally.step(draft, path, undrafted)
+        kept, reason, stop_token = self.stops.cut(self.generated, accepted.commits(draft))
+        self.tokens += kept
+        finished, reroot = None, Reroot()
+        if reason is not None:
+            finished = Finished(reason, stop_token, self.usage, self.tally.frozen())
+        else:
+            self.kv_length += len(path)
+            reroot = drafter.commit(draft, accepted, now)
+            self.tally.commit(reroot.hit)
+        logprobs, cached = accepted.logprobs[: len(kept)], self.cached_tokens or 0
+        correct = min(len(path) - 1, len(kept))
+        output = Tokens(kept, correct, self.tally.frozen(), logprobs, cached) if kept else None
+        return SessionResult(
+            self.id,
+            self.plan,
+            draft,
+            path,
+            accepted.bonus,
+            attached,
+            held_since,
+            output,
+            finished,
+            reroot,
+            tree,
+            shown,
+            heard,
+        )

@@ -1,0 +1,121 @@
+"""The target: a step in, what it made of the step out. The only part of the verifier that touches tensors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import NamedTuple
+
+from specsplit.clock import Clock
+from specsplit.errors import RankLost, TargetFailed
+from specsplit.first_runs import FirstRuns
+from specsplit.model.lm.causal_lm import CausalLM
+from specsplit.model.lm.paced import Paced
+from specsplit.ranks.lockstep import Lockstep
+from specsplit.ranks.mesh import LocalMesh
+from specsplit_verifier.records.step import StepInput, StepOutput
+from specsplit_verifier.target.acceptor import Acceptor, acceptor_for
+from specsplit_verifier.target.extraction import Extractor
+from specsplit_verifier.target.forward_time import forward_time
+
+_log = logging.getLogger(__name__)
+
+
+class Profiled(NamedTuple):
+    """What one step took."""
+
+    tokens: int
+    kv_tokens: int
+    seconds: float
+
+
+class TargetRunner:
+    """The target, its KV, and how its tokens are picked. `run` belongs to one thread, and touches no session."""
+
+    def __init__(
+        self,
+        target: CausalLM,
+        paced: Paced,
+        extractor: Extractor | None,
+        clock: Clock,
+        lockstep: Lockstep | None = None,
+        acceptor: Acceptor | None = None,
+    ) -> None:
+        """Without `lockstep` it is alone; without `acceptor` it has the one for its device."""
+        self.lockstep = Lockstep(LocalMesh(), clock) if lockstep is None else lockstep
+        self.target = target
+        self.extractor = Extractor(target) if extractor is None else extractor
+        self.profile: Sequence[Profiled] = ()
+        """What steps of a few sizes took at load."""
+        self._paced = paced
+        self._clock = clock
+        self._first_runs = FirstRuns()
+        """Which forwards are the first of their token counts."""
+        self._acceptor = acceptor_for(target, self.extractor) if acceptor is None else acceptor
+
+    def run(self, step: StepInput) -> StepOutput:
+        """Forward, picks, the walk down every tree, the KV of what was accepted to its place, features.
+
+        What fails is tried again in halves, and what fails by itself once more: it may have been short of memory that another process
+        had. A session that fails then too is the only one to be handed back, and may go on elsewhere. If all of them do, a trial has to
+        show that it is not the device; raises whatever that raises. In a group each try is a turn of its own, and a turn in which
+        nobody has rows runs nothing. Raises RankLost.
+        """
+        output = self._in_halves(step)
+        if output.failed and len(output.failed) == len(step.sessions):
+            if not self.lockstep.alone:
+                self.lockstep.turn(step.proposal, 1, 1)
+            with self._turn():
+                self.target.trial()
+        return output
+
+    def _turn(self) -> AbstractContextManager[None]:
+        """The forward that was agreed upon. Nothing that may fail comes between the two, or the others would wait for this rank."""
+        return self.target.turn(self.lockstep.rows, self.lockstep.demand)
+
+    def _agree(self, step: StepInput) -> bool:
+        """Whether there is a forward."""
+        demand = self.target.demand(step.rows, step.layers)
+        return self.lockstep.turn(step.proposal, step.tokens, step.kv_tokens, demand)
+
+    def _in_halves(self, step: StepInput) -> StepOutput:
+        sessions = step.sessions
+        try:
+            return self._run(step)
+        except RankLost:
+            raise
+        except Exception as error:
+            if not sessions:
+                raise
+            how = "in halves" if len(sessions) > 1 else "once"
+            _log.warning("a step of sessions %s failed and is tried again %s: %s", sessions, how, error)
+        if len(sessions) == 1:
+            return self._once_more(step)
+        half = len(sessions) // 2
+        return self._in_halves(step.only(sessions[:half])).beside(self._in_halves(step.only(sessions[half:])))
+
+    def _once_more(self, step: StepInput) -> StepOutput:
+        """Try a step of one session for the last time here."""
+        started, (session,) = self._clock.now(), step.sessions
+        try:
+            return replace(self._run(step), cold=True)
+        except RankLost:
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever it is: logged, and told to the caller)
+            _log.exception("session %d: the target failed on it twice in a row, and it is handed back", session)
+            why = f"the target failed on this session, twice in a row: {type(error).__name__}: {error}"
+            return StepOutput(failed={session: TargetFailed(why)}, started=started)
+
+    def _run(self, step: StepInput) -> StepOutput:
+        accept = self._acceptor.prepare(step)
+        if not (self.lockstep.alone or self._agree(step)):
+            return StepOutput(started=self._clock.now())
+        started = self._clock.now()
+        with forward_time(self.target.device, self._clock) as time, self._paced.step(step.tokens), self._turn():
+            logits, hidden = self.target.forward_capturing(step.rows, step.layers)
+        accepted, features = accept(logits, hidden)
+        no_pick = [tree.session for tree in step.trees if tree.session not in accepted]
+        cold = self._first_runs.is_first(sum(self.lockstep.rows) or step.tokens)
+        return StepOutput(accepted, features, {}, no_pick, started, time.seconds, cold)

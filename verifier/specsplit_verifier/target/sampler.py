@@ -1,0 +1,136 @@
+"""How the target's tokens are picked on the host: with the noise of each session, made while the forward runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from specsplit.sampling import (
+    NoiseCache,
+    SamplingBatch,
+    SamplingRows,
+    TokenCounts,
+    divisors_of,
+    likeliest_tokens,
+    pick,
+    pick_noisy,
+)
+from specsplit.values import Sampling
+from specsplit_verifier.records.step import TreeInput
+
+NOISE_BYTES = 64 * 2**20  # rows of noise kept: the next step asks again for most positions of this one
+MOST_SHAPES = 64
+"""Shapes of forwards of the same sessions whose row indices are kept, at most."""
+
+Pick: TypeAlias = Callable[[Tensor], list[int | None]]
+"""Logits [n, V] behind every token of the drafts, end to end -> the n tokens picked; None where there is no pick."""
+
+_Rows = TypeVar("_Rows")
+_Rows_co = TypeVar("_Rows_co", covariant=True)
+
+
+class Batch(Protocol[_Rows_co]):
+    """How some sessions pick: a SamplingBatch or a DeviceBatch."""
+
+    def rows(self, owners: Sequence[int]) -> _Rows_co:
+        """Index the rows of a forward, of which number r is of the session owners[r]."""
+        ...
+
+
+MakeBatch: TypeAlias = Callable[[Sequence[Sampling], int, torch.device, Sequence[TokenCounts | None]], Batch[_Rows]]
+
+
+class TreeRows(Generic[_Rows]):
+    """How the rows of steps are picked. Most steps are of the sessions, and many of the shape, of the one before."""
+
+    def __init__(self, make: MakeBatch[_Rows], vocab_size: int, device: torch.device) -> None:
+        self._make = make
+        self._vocab_size = vocab_size
+        self._device = device
+        self._sessions: Sequence[tuple[Sampling, TokenCounts | None]] = ()
+        self._batch: Batch[_Rows] | None = None
+        self._rows: dict[tuple[int, ...], _Rows] = {}
+        """By the width of every draft."""
+
+    def of(self, trees: Sequence[TreeInput]) -> _Rows:
+        """Every token of every draft is a row."""
+        sessions = [(tree.sampling, tree.counts) for tree in trees]
+        widths = tuple(len(tree.draft.tokens) for tree in trees)
+        if self._batch is None or sessions != self._sessions:
+            samplings, counts = [sampling for sampling, _ in sessions], [counts for _, counts in sessions]
+            self._batch, self._rows = self._make(samplings, self._vocab_size, self._device, counts), {}
+            self._sessions = sessions
+        rows = self._rows.get(widths)
+        if rows is None:
+            rows = self._batch.rows([owner for owner, width in enumerate(widths) for _ in range(width)])
+            if len(self._rows) == MOST_SHAPES:
+                self._rows.clear()
+            self._rows[widths] = rows
+        return rows
+
+
+class Sampler:
+    """Picks for one target."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._noise = NoiseCache(NOISE_BYTES)
+        self._beside = ThreadPoolExecutor(1, "noise")
+        self._rows: TreeRows[SamplingRows] = TreeRows(SamplingBatch, vocab_size, device)
+
+    def prepare(self, trees: Sequence[TreeInput]) -> Pick:
+        """How to pick behind these drafts. To be asked before their forward: the noise is made beside it."""
+        if all(tree.sampling.plain for tree in trees):
+            return likeliest_tokens
+        if self._device.type == "cpu" and all(tree.sampling.plain or tree.sampling.noisy for tree in trees):
+            return self._noisy(trees)
+        rows = self._rows.of(trees)
+        positions = [position + 1 for tree in trees for position in tree.draft.positions]
+        made, paths = self._make(rows.seeds, rows.of_sampled(positions)), paths_of(trees)
+
+        @torch.inference_mode()
+        def sampled(logits: Tensor) -> list[int | None]:
+            made()
+            return pick(logits, rows, positions, paths, self._noise)
+
+        return sampled
+
+    def _noisy(self, trees: Sequence[TreeInput]) -> Pick:
+        """How to pick where no row needs more than noise: without an index of the rows, which steps of many sessions seldom share."""
+        seeds = [None if tree.sampling.greedy else tree.sampling.seed for tree in trees for _ in tree.draft.tokens]
+        positions = [position + 1 for tree in trees for position in tree.draft.positions]
+        divisors = divisors_of([tree.sampling.temperature for tree in trees for _ in tree.draft.tokens])
+        drawn = [(seed, position) for seed, position in zip(seeds, positions, strict=True) if seed is not None]
+        made, row = self._make(*zip(*drawn, strict=True)), self._noise.row
+
+        def noisy(logits: Tensor) -> list[int | None]:
+            made()
+            noise = (None if seed is None else row(seed, at) for seed, at in zip(seeds, positions, strict=True))
+            return pick_noisy(logits, divisors, noise)
+
+        return noisy
+
+    def _make(self, seeds: Sequence[int], positions: Sequence[int]) -> Callable[[], None]:
+        """Begin to make the noise that is missing -> waits for it."""
+        if self._noise.has(seeds, positions):
+            return lambda: None
+        return self._beside.submit(self._noise.warm, seeds, positions, self._vocab_size, self._device).result
+
+
+def paths_of(trees: Sequence[TreeInput]) -> list[Sequence[int]]:
+    """The tokens from below the root to each token of the drafts; of no account, and empty, where nothing is counted."""
+    return [path for tree in trees for path in _paths(tree)]
+
+
+def _paths(tree: TreeInput) -> Sequence[Sequence[int]]:
+    if tree.counts is None:
+        return [()] * len(tree.draft.tokens)
+    paths: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.draft.tokens, tree.draft.parents, strict=True):
+        paths.append((*paths[parent], token) if parent >= 0 else ())
+    return paths

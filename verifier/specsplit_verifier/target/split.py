@@ -1,0 +1,90 @@
+"""A target that is split over several processes (`tp_size`): this one's part, and all that a process does which follows.
+
+Only the leader is a verifier, or a rank of a group of them. A follower listens nowhere, has no sessions, and ends with its leader.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from specsplit.errors import LoadError, RankLost, SpecsplitError
+from specsplit.interpreter import freeze_heap
+from specsplit.model.graphs import Buckets
+from specsplit.model.lm.split_lm import SplitLM, follow
+from specsplit.model.ranks.split import weight_bytes
+from specsplit.model.ranks.tensor_group import TensorGroup
+from specsplit.model.tensors.device import check_device
+from specsplit.observe import announce, fields, set_up
+from specsplit.ranks.place import Place
+from specsplit.settings import VerifierSettings
+from specsplit_verifier.target.captured_layers import captured_layers
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def blaming(group: TensorGroup) -> Iterator[None]:
+    """What fails in here, while a part is loaded, ends the group, and all processes say why. Raises SpecsplitError."""
+    try:
+        yield
+    except Exception as error:
+        known = error if isinstance(error, SpecsplitError) else LoadError(f"{type(error).__name__}: {error}")
+        raise group.blamed(known) from error
+
+
+def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
+    """This process's part of the target, captured together with the others'. Raises LoadError if it cannot be served, and RankLost."""
+    part = SplitLM.load(
+        settings.model,
+        mesh=group,
+        split=group.processes,
+        num_pages=settings.kv_tokens // settings.page_size,
+        page_size=settings.page_size,
+        dtype=settings.dtype,
+        device=settings.device,
+        backend=settings.attention,
+        kv_cache_dtype=settings.kv_cache_dtype,
+    )
+    layers = captured_layers(settings.cuda_graph_layers, part)
+    with group.together():
+        part.capture_graphs(Buckets.of(settings), layers)
+    held = {"weight_bytes": weight_bytes(part.model), "kv_bytes": part.kv.nbytes}
+    _log.info("loaded a part of the target", extra=fields(rank=group.number, of=group.count, **held))
+    return part
+
+
+def meet(settings: VerifierSettings, number: int) -> TensorGroup:
+    """Wait for the processes that the target is split over, of all ranks. Raises RankLost."""
+    if settings.device.startswith("cuda"):
+        torch.cuda.set_device(settings.device)  # else torch takes the first for what it makes for all of them
+    _, count = settings.started_together
+    return TensorGroup(number, count, settings.rank_timeout_s, split=settings.tp_size, device=settings.device)
+
+
+def run_follower(settings: VerifierSettings, place: Place) -> int:
+    """Follow in this process until the leader leaves; the exit status, 1 if one is lost. Raises SpecsplitError if it cannot start."""
+    set_up("verifier", settings.log_level, settings.log_format)
+    announce("verifier", settings)
+    check_device(settings.device)
+    torch.set_num_threads(settings.threads)
+    group = meet(settings, place.number)
+    with blaming(group):
+        part = load_part(settings, group)
+    freeze_heap()
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # the leader gets these too, and drains; until that is over it needs this process
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        follow(part, group)
+    except RankLost as error:
+        _log.error("this process ends: %s", error)
+        return 1
+    group.close()
+    return place.status(dismissed=True)
