@@ -26,8 +26,7 @@ from specsplit_verifier.policy.account import Faded
 from specsplit_verifier.policy.adaptive.ema import EmaController
 from specsplit_verifier.policy.adaptive.goodput import GoodputController
 from specsplit_verifier.policy.adaptive.tiers_file import DEFAULT
-from specsplit_verifier.policy.planner import Batch, Pause, Planner
-from specsplit_verifier.policy.prefill import prompt_chunks
+from specsplit_verifier.policy.planner import Batch, Pause, Planner, prompt_chunks
 from specsplit_verifier.records.step import StepResult
 from specsplit_verifier.sessions.draft_session import DraftSession, TreeLimits
 from specsplit_verifier.sessions.session import Session

@@ -5,8 +5,7 @@ from __future__ import annotations
 from specsplit.tree.choice import likeliest
 from specsplit.tree.columns import ROOT, Column, Flags, Ints, Scores
 from specsplit.tree.edges import LEAST_EDGE, ROUNDING, are_edges, as_sent
-from specsplit.tree.links import link
-from specsplit.tree.token_tree import TokenTree
+from specsplit.tree.token_tree import TokenTree, link
 
 __all__ = [
     "LEAST_EDGE",

@@ -34,7 +34,6 @@ import numpy as np
 from specsplit.tree.choice import best, best_of_few
 from specsplit.tree.columns import ID, NO_SLOTS, PARENT, POSITION, ROOT, TOKEN, Columns, Flags, Ints, Scores
 from specsplit.tree.edges import are_edges, rounded
-from specsplit.tree.links import links
 
 _FEW: Final = 48
 """Up to so many nodes are looked at one by one in less time than a few calls for arrays take."""
@@ -241,3 +240,16 @@ class TokenTree(Columns):
         )
         scores, root = self.scores.tolist(), self.root_score
         return ids, tokens, parents, positions, [scores[slot] - root for slot in slots]
+
+
+_TOKEN_BITS: Final = 32
+
+
+def link(parent: int, token: int) -> int:
+    """Pack the slot of a parent and the token of its child into one number."""
+    return parent << _TOKEN_BITS | token
+
+
+def links(parents: Ints, tokens: Ints) -> Ints:
+    """Pack each parent and token [n] as `link` does."""
+    return (parents << _TOKEN_BITS) | tokens

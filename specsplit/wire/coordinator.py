@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias, cast
+
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.membership import Cluster, Member, PlanTold, TracingTold
@@ -23,7 +27,6 @@ from specsplit.wire import common, groups, speculation
 from specsplit.wire.checks import check
 from specsplit.wire.misfits import misfit
 from specsplit.wire.no_drafts import no_drafts_from_wire, no_drafts_to_wire
-from specsplit.wire.unknown import refuse_unknown
 
 GenerateMessage: TypeAlias = pb.GenerateRequest
 GenerateEventMessage: TypeAlias = pb.GenerateResponse
@@ -316,3 +319,16 @@ def _member_from_wire(message: pb.Member) -> Member:
         wave=groups.wave_from_wire(message.wave) if message.HasField("wave") else None,
         build=message.build,
     )
+
+
+def refuse_unknown(message: Message, path: str = "") -> None:
+    """Raise InvalidRequest, naming the number of the field, if `message` or one inside it holds an unknown field."""
+    for field in UnknownFieldSet(message):
+        where = path.removesuffix(".") or "request"
+        raise InvalidRequest(where, f"field number {field.field_number} is unknown to this version of specsplit")
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is None or descriptor.message_type.GetOptions().map_entry:
+            continue
+        inner = [value] if isinstance(value, Message) else cast("Iterable[Message]", value)
+        for part in inner:
+            refuse_unknown(part, f"{path}{descriptor.name}.")

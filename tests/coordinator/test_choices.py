@@ -15,7 +15,7 @@ from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError
 from specsplit.requests import Delta, Done, choice_seed
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.values import SpeculationStatistics
-from specsplit_coordinator.requests.merging import merged
+from specsplit_coordinator.requests.generation import merged
 
 from .test_failing_verifiers import join_unreachable
 

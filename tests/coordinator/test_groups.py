@@ -13,8 +13,8 @@ from specsplit.clock import ManualClock
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import Directive, Drain, Draining, GroupRank, Register, StartWave, WaveReport
 from specsplit.values import ModelInfo, Vocabulary
-from specsplit_coordinator.cluster.stalls import MAX_PLACEMENTS, Stalls
 from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.requests.run import MAX_PLACEMENTS, Stalls
 from tests.coordinator.test_join import Member, eventually
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from specsplit.errors import Incompatible
 from specsplit.features import LAST
 from specsplit.model import CausalLM, PageTable, Row, RowPages
 from specsplit.model.attention.flashinfer.attention import FlashInferAttention
-from specsplit.model.graphs import Bucket, Buckets, Halves, StaticAttention, StaticInputs, Upload, pool
+from specsplit.model.graphs import Bucket, Buckets, Halves, StaticAttention, StaticInputs, Upload, capturer
 from specsplit.records import Eager, GraphStatistics
 from tests.model import documented
 from tests.model.ragged import ragged
@@ -177,10 +177,10 @@ def test_the_pool_of_a_capture_that_failed_is_left_as_by_one_that_ended(
     monkeypatch.setattr("torch._C._cuda_endAllocateToPool", allocator.end)
     monkeypatch.setattr("torch._C._cuda_releasePool", allocator.release)
     failed: Any = Graph(ended=False)
-    pool.leave(7, failed, 0)
+    capturer.leave(7, failed, 0)
     assert (allocator.open, allocator.users) == (set(), {7: 2})
     ended: Any = Graph(ended=True)
-    pool.leave(7, ended, 0)
+    capturer.leave(7, ended, 0)
     assert allocator.users == {7: 2}, "a graph that has one gives its use up when it goes"
 
 

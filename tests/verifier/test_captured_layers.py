@@ -10,7 +10,7 @@ from specsplit.errors import InvalidRequest, LoadError
 from specsplit.features import LAST
 from specsplit.model import CausalLM
 from specsplit.settings import VerifierSettings
-from specsplit_verifier.target.captured_layers import captured_layers
+from specsplit_verifier.target.split import captured_layers
 from tests.support.toys import random_target
 
 

@@ -27,7 +27,7 @@ from specsplit.wire import verifier as wire
 from specsplit_verifier.edge.service import load_target
 from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.engine.watchdog import LEARNT_S, Watchdog
-from specsplit_verifier.target.profile import profile
+from specsplit_verifier.target.runner import profile
 from tests.verifier.conftest import decode, recorded
 
 POISON = ord("#")

@@ -7,8 +7,7 @@ from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
 from specsplit.values import Plan
-from specsplit_verifier.policy.planner import Batch, Pause, Planner
-from specsplit_verifier.policy.prefill import RECOMPUTE_TOKENS
+from specsplit_verifier.policy.planner import RECOMPUTE_TOKENS, Batch, Pause, Planner
 from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.records.step import Accepted
 from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter

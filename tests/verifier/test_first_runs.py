@@ -12,8 +12,7 @@ from specsplit.model import CausalLM, CostCurve, Paced, PageTable
 from specsplit.values import Plan
 from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.records.step import ChunkInput, StepInput, StepOutput, StepResult
-from specsplit_verifier.target.profile import profile
-from specsplit_verifier.target.runner import TargetRunner
+from specsplit_verifier.target.runner import TargetRunner, profile
 from tests.support.toys import random_target
 from tests.verifier.test_ema import COSTS
 

@@ -20,8 +20,7 @@ from specsplit.values import Endpoint, PlanChanges
 from specsplit_coordinator.members.group import Group
 from specsplit_verifier.edge import service
 from specsplit_verifier.edge.service import load_target
-from specsplit_verifier.target.profile import profile
-from specsplit_verifier.target.runner import Profiled, TargetRunner
+from specsplit_verifier.target.runner import Profiled, TargetRunner, profile
 from tests.drafter.service_toys import drafter
 from tests.support.meshes import ThreadMesh, mesh_of
 from tests.support.rank_groups import eventually, ranks_over

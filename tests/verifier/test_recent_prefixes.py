@@ -9,7 +9,7 @@ from specsplit.prefix import FIRST_PAGES, REPORTED, extend, first_marks, mark
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Plan, Stopping
 from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
-from specsplit_verifier.schedule.recent_prefixes import RecentPrefixes
+from specsplit_verifier.schedule.prefix_cache import RecentPrefixes
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, verifier_over
 from tests.verifier.test_kv_cache_manager import session_of

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, Plan, Sampling, Vocabulary
-from specsplit_verifier.drafters.pool import DrafterPool
-from specsplit_verifier.drafters.spread import ALIKE, KNOWN_STEPS, spread
+from specsplit_verifier.drafters.pool import ALIKE, KNOWN_STEPS, DrafterPool, spread
 from specsplit_verifier.sessions.draft_session import NoDrafter
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
 from specsplit_verifier.sessions.session import Session, StopRule

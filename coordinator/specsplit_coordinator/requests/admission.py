@@ -21,9 +21,8 @@ from specsplit_coordinator.cluster.placement import better_verifier, choose_veri
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.members.seat import Seat
 from specsplit_coordinator.requests.fair_queue import Claim, FairQueue
-from specsplit_coordinator.requests.place import Place
 from specsplit_coordinator.requests.quotas import Quotas
-from specsplit_coordinator.requests.tickets import Tickets
+from specsplit_coordinator.requests.tickets import Place, Tickets
 
 
 class Admission:

@@ -6,11 +6,12 @@ of every choice by itself (`run`): 5. wait for a verifier  6. choose a drafter  
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from specsplit.errors import ContextExceeded, SpecsplitError
 from specsplit.requests import Delta, GenerateEvent, GenerateRequest
@@ -23,7 +24,6 @@ from specsplit_coordinator.requests.answer import Answer
 from specsplit_coordinator.requests.caps import Caps
 from specsplit_coordinator.requests.engine_request import EngineRequest
 from specsplit_coordinator.requests.fair_queue import Claim
-from specsplit_coordinator.requests.merging import merged
 from specsplit_coordinator.requests.output import Output
 from specsplit_coordinator.requests.prompt import PromptReader
 from specsplit_coordinator.requests.quotas import Quotas
@@ -187,3 +187,36 @@ def _check_context(max_tokens: int | None, prompt_tokens: int, max_context: int)
             "max_tokens",
             f"is {max_tokens}, which with {prompt_tokens} prompt tokens exceeds the context of {max_context}; at most {context_left} fit",
         )
+
+
+T = TypeVar("T")
+
+
+async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """The events of all of them as they come, until the last stream ends; those of one stream are in order.
+
+    The first failure ends all of them and is raised. Closing this closes all of them.
+    """
+    came: asyncio.Queue[T | asyncio.Task[None]] = asyncio.Queue()
+    pumps = [asyncio.create_task(_pump(stream, came)) for stream in streams]
+    for pump in pumps:
+        pump.add_done_callback(came.put_nowait)
+    running = len(pumps)
+    try:
+        while running:
+            event = await came.get()
+            if isinstance(event, asyncio.Task):
+                event.result()
+                running -= 1
+            else:
+                yield event
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _pump(stream: AsyncGenerator[T, None], came: asyncio.Queue[T | asyncio.Task[None]]) -> None:
+    async with aclosing(stream):
+        async for event in stream:
+            came.put_nowait(event)

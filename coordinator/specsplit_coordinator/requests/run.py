@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -21,15 +21,14 @@ from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted
 from specsplit.values import FailoverCause, FinishReason, Usage, Vocabulary
 from specsplit_coordinator.cluster.lease import Lease
 from specsplit_coordinator.cluster.need import Need
-from specsplit_coordinator.cluster.placement import DrafterPlacement
-from specsplit_coordinator.cluster.stalls import Stalls
+from specsplit_coordinator.cluster.placement import DrafterPlacement, has_other
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.members.seat import Seat, endpoint_of
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.answer import Answer
 from specsplit_coordinator.requests.engine_request import EngineRequest
-from specsplit_coordinator.requests.place import Place
 from specsplit_coordinator.requests.request_log import LoggedChoice, Remaining
+from specsplit_coordinator.requests.tickets import Place
 
 _log = logging.getLogger(__name__)
 SHORTAGE_S: Final = 0.5
@@ -272,3 +271,28 @@ def _cause(verifier: Seat) -> FailoverCause:
     if verifier.leaving:
         return FailoverCause.DRAINED
     return FailoverCause.LOST if verifier.absent else FailoverCause.FAILED
+
+
+MAX_PLACEMENTS = 3
+"""Verifiers that one choice is tried on without a new token, at most: a request that brings verifiers down must not meet all of them."""
+
+
+class Stalls:
+    """Counts placements in a row that brought no new token. Those that brought one are bounded by time alone."""
+
+    def __init__(self, tokens: int = 0) -> None:
+        """`tokens`: those that the choice began with."""
+        self._tokens = tokens
+        self._in_a_row = 0
+
+    def goes_on(self, tokens: int, failed: Seat, verifiers: Sequence[Seat]) -> bool:
+        """A verifier let the choice down behind so many tokens. False if it is to end with that.
+
+        A verifier that is still in the cluster, and has failed so often that nobody expects anything of it, is not waited for.
+        """
+        self._in_a_row = 0 if tokens > self._tokens else self._in_a_row + 1
+        self._tokens = tokens
+        if self._in_a_row >= MAX_PLACEMENTS:
+            return False
+        gone = failed.leaving or failed.absent
+        return gone or failed.breaker.failures < MAX_PLACEMENTS or has_other(verifiers, failed)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 
 from specsplit.errors import Exhausted, InvalidRequest
-from specsplit_coordinator.cluster.lease import Leases
+from specsplit_coordinator.cluster.lease import Lease, Leases
+from specsplit_coordinator.cluster.need import Need
 from specsplit_coordinator.cluster.placement import free_places
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.fair_queue import Claim, FairQueue
-from specsplit_coordinator.requests.place import Place
 from specsplit_coordinator.requests.quotas import Quotas
 
 
@@ -113,3 +115,16 @@ class Tickets:
             self._preparing[client] -= places
             self._preparing += Counter[str]()  # drops who has none any more
             self._on_left()
+
+
+@dataclass(eq=False)
+class Place:
+    """A place that one session waits for."""
+
+    need: Need
+    again: bool
+    """The session had a place before, and the verifier was lost or failed."""
+    claim: Claim
+    granted: asyncio.Future[Lease]
+    absent_since: float | None = None
+    """Since when no verifier may have it; None: one may, if it has room."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Hashable
-from dataclasses import dataclass, fields, replace
-from typing import Final
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from specsplit.records import Eager, GraphStatistics
 from specsplit_drafter.descent.descent import Descent, Drawn
 from specsplit_drafter.descent.device_ranking import DeviceRanking, Ranked
 from specsplit_drafter.descent.graph_table import GraphTable
-from specsplit_drafter.descent.static_copy import copy_of, shape_of, write
 from specsplit_drafter.drafts.draft_model import DraftModel
 
 _log = logging.getLogger(__name__)
@@ -131,3 +130,36 @@ def _drawn(results: Results, levels: int) -> list[Drawn]:
         )
         for number in range(levels)
     ]
+
+
+def tensors_of(value: object) -> Iterator[Tensor]:
+    """List all tensors of a dataclass of tensors and such dataclasses."""
+    if isinstance(value, Tensor):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors_of(getattr(value, field.name))
+
+
+def shape_of(value: object) -> Hashable:
+    """Describe what two such values must have in common for one to be written over the other: all but the numbers in tensors and lists."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if is_dataclass(value):
+        return type(value), tuple(shape_of(getattr(value, field.name)) for field in fields(value))
+    return len(value) if isinstance(value, Sequence) else value
+
+
+def copy_of(value: Any) -> Any:
+    """Copy such a value, its tensors too."""
+    if isinstance(value, Tensor):
+        return value.clone(memory_format=torch.contiguous_format)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: copy_of(getattr(value, field.name)) for field in fields(value)})
+    return value
+
+
+def write(value: object, into: object) -> None:
+    """Write a value over the tensors of one of the same shape, without waiting for the device."""
+    for target, source in zip(tensors_of(into), tensors_of(value), strict=True):
+        target.copy_(source, non_blocking=True)

@@ -33,11 +33,9 @@ from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.report.reporter import Reporter
 from specsplit_verifier.report.telemetry import Telemetry
-from specsplit_verifier.target.captured_layers import captured_layers
 from specsplit_verifier.target.extraction import Extractor, Projection
-from specsplit_verifier.target.profile import profile
-from specsplit_verifier.target.runner import TargetRunner
-from specsplit_verifier.target.split import blaming, load_part, meet, run_follower
+from specsplit_verifier.target.runner import TargetRunner, profile
+from specsplit_verifier.target.split import blaming, captured_layers, load_part, meet, run_follower
 
 _log = logging.getLogger(__name__)
 

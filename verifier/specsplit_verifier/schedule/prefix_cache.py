@@ -17,10 +17,9 @@ import numpy as np
 from specsplit.features import Features
 from specsplit.model.pages.pool import PagePool
 from specsplit.model.pages.tables import Slots
-from specsplit.prefix import FIRST_PAGES, extend
+from specsplit.prefix import FIRST_PAGES, REPORTED, extend, mark
 from specsplit_verifier.records.feed import Recipe
 from specsplit_verifier.schedule.prefix_features import PrefixFeatures
-from specsplit_verifier.schedule.recent_prefixes import RecentPrefixes
 
 
 class PrefixCache:
@@ -113,3 +112,32 @@ class PrefixCache:
         self.recent.forget(digests)
         pages = [page for digest in digests if (page := self._pages.pop(digest, None)) is not None]
         self._pool.release(np.sort(np.array(pages, dtype=np.int64)))  # so that they are handed out side by side
+
+
+class RecentPrefixes:
+    """The first pages of the latest texts, as far as they are computed. Belongs to the engine thread, but for `marks`."""
+
+    def __init__(self) -> None:
+        self._pages: OrderedDict[bytes, None] = OrderedDict()
+        self.marks: tuple[int, ...] = ()
+        """The latest used last; made anew with every change, so that any thread may read it."""
+
+    def used(self, digests: Sequence[bytes]) -> None:
+        """These pages are there, and a session has a text that begins with them."""
+        for digest in reversed(digests[:FIRST_PAGES]):  # the first page of a text is forgotten last
+            self._pages[digest] = None
+            self._pages.move_to_end(digest)
+        while len(self._pages) > REPORTED:
+            self._pages.popitem(last=False)
+        self._tell()
+
+    def forget(self, digests: Sequence[bytes]) -> None:
+        """These pages are gone."""
+        known = [digest for digest in digests if digest in self._pages]
+        for digest in known:
+            del self._pages[digest]
+        if known:
+            self._tell()
+
+    def _tell(self) -> None:
+        self.marks = tuple(map(mark, self._pages))

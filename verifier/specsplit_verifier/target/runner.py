@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from specsplit.clock import Clock
-from specsplit.errors import RankLost, TargetFailed
+from specsplit.errors import LoadError, RankLost, TargetFailed
 from specsplit.first_runs import FirstRuns
+from specsplit.model.attention.support import refusing
 from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.model.lm.paced import Paced
+from specsplit.model.pages.pool import PageTable
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.mesh import LocalMesh
-from specsplit_verifier.records.step import StepInput, StepOutput
+from specsplit_verifier.records.step import ChunkInput, StepInput, StepOutput
 from specsplit_verifier.target.acceptor import Acceptor, acceptor_for
 from specsplit_verifier.target.extraction import Extractor
 from specsplit_verifier.target.forward_time import forward_time
@@ -119,3 +121,33 @@ class TargetRunner:
         no_pick = [tree.session for tree in step.trees if tree.session not in accepted]
         cold = self._first_runs.is_first(sum(self.lockstep.rows) or step.tokens)
         return StepOutput(accepted, features, {}, no_pick, started, time.seconds, cold)
+
+
+_SIZES: Final = (1, 8, 32, 64)
+
+
+def profile(runner: TargetRunner) -> Iterator[Profiled]:
+    """Run a forward of each size that there is room for, twice: the first of a size may be slow for reasons that do not come back.
+
+    All ranks of a group do so together. Raises LoadError if one fails, and RankLost.
+    """
+    pool = runner.target.pool
+    most = min(pool.num_slots, runner.target.info.max_context)
+    for size in (each for each in _SIZES if each <= most):
+        table = PageTable(pool)
+        table.reserve(size)
+        step = StepInput(chunks=[ChunkInput.chunk([0] * size, table.upto(size), session=0, first=0)])
+        _seconds(runner, step)
+        seconds = _seconds(runner, step)
+        # A forward of a group runs the rows of all ranks; which these are, the turn has told.
+        yield Profiled(sum(runner.lockstep.rows) or step.tokens, step.kv_tokens, seconds)
+        table.release()
+
+
+def _seconds(runner: TargetRunner, step: StepInput) -> float:
+    failed = f"a first step of {step.tokens} tokens fails (if for want of memory, set kv_tokens lower)"
+    with refusing(failed):
+        output = runner.run(step)
+    for error in output.failed.values():
+        raise LoadError(f"{failed}: {error}")
+    return output.forward_s

@@ -12,9 +12,12 @@ from contextlib import contextmanager
 
 import torch
 
-from specsplit.errors import LoadError, RankLost, SpecsplitError
+from specsplit.errors import Incompatible, LoadError, RankLost, SpecsplitError
+from specsplit.features import LAST
 from specsplit.interpreter import freeze_heap
 from specsplit.model.graphs import Buckets
+from specsplit.model.heads.config import usual_layers
+from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.model.lm.split_lm import SplitLM, follow
 from specsplit.model.ranks.split import weight_bytes
 from specsplit.model.ranks.tensor_group import TensorGroup
@@ -22,7 +25,6 @@ from specsplit.model.tensors.device import check_device
 from specsplit.observe import announce, fields, set_up
 from specsplit.ranks.place import Place
 from specsplit.settings import VerifierSettings
-from specsplit_verifier.target.captured_layers import captured_layers
 
 _log = logging.getLogger(__name__)
 
@@ -88,3 +90,22 @@ def run_follower(settings: VerifierSettings, place: Place) -> int:
         return 1
     group.close()
     return place.status(dismissed=True)
+
+
+def captured_layers(setting: str, target: CausalLM) -> frozenset[int]:
+    """Which layers `cuda_graph_layers` means. Raises LoadError for one that the target does not have.
+
+    With `auto` those that heads read whose files do not say otherwise: EAGLE and multi-token prediction the last behind the norm, EAGLE-3
+    three of those below. They are captured before any head has come, since a capture takes as long as several steps.
+    """
+    if setting == "none":
+        return frozenset()
+    if setting == "auto":
+        usual = (*usual_layers(target.model.config.num_hidden_layers), LAST)
+        return frozenset(filter(target.capture.has, usual))
+    layers = frozenset(map(int, setting.split(",")))
+    try:
+        target.capture.check(layers)
+    except Incompatible as error:
+        raise LoadError(f"cuda_graph_layers is {setting}: {error}") from error
+    return layers
