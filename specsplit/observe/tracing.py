@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, TypeAlias
 
-from specsplit.errors import Unavailable
-from specsplit.settings import ServiceSettings
 from specsplit.values import TraceChanges, TraceScope
 
 Attributes: TypeAlias = Mapping[str, str | bool | int | float | Sequence[str]]
@@ -190,24 +188,6 @@ class Tracing:
         assert self.sink is not None
         start_ns, end_ns = wall_ns(start_s), wall_ns(end_s)
         self.sink.emit(name, start_ns, end_ns, context, parent, attributes or {}, links, error, events)
-
-
-def set_up_tracing(service: str, settings: ServiceSettings) -> Tracing:
-    """The tracing of one service. `close` it in the end.
-
-    Raises Unavailable if there is an endpoint and OpenTelemetry is not installed, InvalidRequest if the CA file cannot be read.
-    """
-    if not settings.trace_endpoint:
-        return Tracing(service, settings.trace_scope)
-    try:
-        from specsplit.observe.otlp import OtlpSink  # noqa: PLC0415 (off means off: nothing of it is loaded)
-    except ModuleNotFoundError as error:
-        hint = "install what it needs with: pip install 'specsplit[otel]'"
-        raise Unavailable(f"trace_endpoint is set, and spans cannot be sent: {error}; {hint}") from error
-    scope = settings.trace_scope
-    tracing = Tracing(service, scope, sink := OtlpSink(service, settings))
-    sink.follow(lambda: tracing.scope.ratio)
-    return tracing
 
 
 def current_span() -> TraceContext | None:

@@ -20,10 +20,10 @@ from specsplit.model.tensors.parcel import Parcel
 from specsplit.model.tensors.transfer import to_host
 from specsplit.values import Sampling
 from specsplit_verifier.records.step import StepInput
-from specsplit_verifier.target.acceptor import HostAcceptor, acceptor_for
+from specsplit_verifier.target.acceptor import HostAcceptor
 from specsplit_verifier.target.device_acceptor import DeviceAcceptor
 from specsplit_verifier.target.extraction import Extractor
-from specsplit_verifier.target.runner import TargetRunner
+from specsplit_verifier.target.runner import TargetRunner, acceptor_for
 from tests.support.kernels import (
     DTYPES,
     GPU,

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, CostCurve, Paced, PageTable
 from specsplit_verifier.records.step import StepInput, StepOutput
-from specsplit_verifier.target.acceptor import Acceptor, HostAcceptor, acceptor_for
+from specsplit_verifier.target.acceptor import Acceptor, HostAcceptor
 from specsplit_verifier.target.device_acceptor import DeviceAcceptor
 from specsplit_verifier.target.extraction import Extractor
-from specsplit_verifier.target.runner import TargetRunner
+from specsplit_verifier.target.runner import TargetRunner, acceptor_for
 from tests.support.copies import counted_copies
 from tests.support.kernels import interpreted
 from tests.support.launches import recorded_kernels

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
-from specsplit.model.attention.support import refusing
 from specsplit.model.layers.capture import Hidden
 from specsplit.model.lm.causal_lm import CausalLM
-from specsplit.model.lm.split_lm import SplitLM
-from specsplit.sampling.kernels import obstacle
 from specsplit_verifier.records.step import Accepted, StepInput, TreeInput
 from specsplit_verifier.target.extraction import Extractor, Made, Wanted
 from specsplit_verifier.target.logprobs import with_logprobs
 from specsplit_verifier.target.sampler import Sampler
-
-_log = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
@@ -44,24 +38,6 @@ class Acceptor(Protocol):
     def prepare(self, step: StepInput) -> Accept:
         """Do what has to be under way before the forward of a step is."""
         ...
-
-
-def acceptor_for(target: CausalLM, extractor: Extractor) -> Acceptor:
-    """Choose the one for the target's device: kernels where they run. Raises LoadError if they should, and do not.
-
-    Followers of a split target move KV as its leader does, and only the host tells them.
-    """
-    if isinstance(target, SplitLM):
-        return HostAcceptor(target, extractor)
-    problem = obstacle(target.device)
-    if problem is None:
-        from specsplit_verifier.target.device_acceptor import DeviceAcceptor  # noqa: PLC0415 (imports triton)
-
-        with refusing(f"the kernels that pick tokens do not run on {target.device}"):
-            return DeviceAcceptor(target, extractor)
-    if target.device.type != "cpu":
-        _log.warning("tokens are picked and trees walked on the host, which is slower than by kernels: %s", problem)
-    return HostAcceptor(target, extractor)
 
 
 class HostAcceptor:

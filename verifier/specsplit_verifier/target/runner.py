@@ -14,11 +14,13 @@ from specsplit.first_runs import FirstRuns
 from specsplit.model.attention.support import refusing
 from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.model.lm.paced import Paced
+from specsplit.model.lm.split_lm import SplitLM
 from specsplit.model.pages.pool import PageTable
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.mesh import LocalMesh
+from specsplit.sampling.kernels import obstacle
 from specsplit_verifier.records.step import ChunkInput, StepInput, StepOutput
-from specsplit_verifier.target.acceptor import Acceptor, acceptor_for
+from specsplit_verifier.target.acceptor import Acceptor, HostAcceptor
 from specsplit_verifier.target.extraction import Extractor
 from specsplit_verifier.target.forward_time import forward_time
 
@@ -151,3 +153,21 @@ def _seconds(runner: TargetRunner, step: StepInput) -> float:
     for error in output.failed.values():
         raise LoadError(f"{failed}: {error}")
     return output.forward_s
+
+
+def acceptor_for(target: CausalLM, extractor: Extractor) -> Acceptor:
+    """Choose the one for the target's device: kernels where they run. Raises LoadError if they should, and do not.
+
+    Followers of a split target move KV as its leader does, and only the host tells them.
+    """
+    if isinstance(target, SplitLM):
+        return HostAcceptor(target, extractor)
+    problem = obstacle(target.device)
+    if problem is None:
+        from specsplit_verifier.target.device_acceptor import DeviceAcceptor  # noqa: PLC0415 (imports triton)
+
+        with refusing(f"the kernels that pick tokens do not run on {target.device}"):
+            return DeviceAcceptor(target, extractor)
+    if target.device.type != "cpu":
+        _log.warning("tokens are picked and trees walked on the host, which is slower than by kernels: %s", problem)
+    return HostAcceptor(target, extractor)
