@@ -89,8 +89,10 @@ class World:
             request = DecodeRequest(str(number), tuple(prompt), stopping=Stopping(LIMIT))
             session = Session(number, request, PLAN, StopRule(LIMIT), PageTable(pool), list(prompt), len(prompt) - 1)
             self.sessions[number] = session
-            self.send(self.drafters.attach(session, Endpoint("", self.addresses[number % 2]), self.now))
-        self.send(self.drafters.roster([Endpoint(a, a) for a in self.addresses], (), self.now))
+            self.drafters.attach(session, Endpoint("", self.addresses[number % 2]), self.now)
+            self.send(self.drafters.outgoing())
+        self.drafters.roster([Endpoint(a, a) for a in self.addresses], (), self.now)
+        self.send(self.drafters.outgoing())
 
     def send(self, sends: Sends) -> None:
         for address, session, event in sends:
@@ -98,7 +100,8 @@ class World:
             self.to_drafter[address].append(wire.draft_request([(session, event)]).SerializeToString())
 
     def settle(self) -> None:
-        self.send(self.drafters.settle(self.sessions.values()))
+        self.drafters.settle(self.sessions.values())
+        self.send(self.drafters.outgoing())
 
     def step(self, session: Session) -> None:
         self.settle()
@@ -111,7 +114,8 @@ class World:
         path = taken.accept(picks)
         result = session.commit(taken, Accepted(path, picks[path[-1]]), self.now)
         if result.finished is not None:
-            self.send(self.drafters.close(session))
+            self.drafters.close(session)
+            self.send(self.drafters.outgoing())
             del self.sessions[session.id]
         elif result.reroot.commit is not None and isinstance(session.drafter, DraftSession):
             self.send([(session.drafter.address, session.id, result.reroot.commit)])
@@ -141,7 +145,8 @@ class World:
             self.allowances[address].read(wire.bulk_of(message))
             events = FromDrafter(address, list(wire.draft_response_events(message)))
             self.allowances[address].heard(events.events)
-            self.send(self.drafters.received(events, self.sessions, self.now))
+            self.drafters.received(events, self.sessions, self.now)
+            self.send(self.drafters.outgoing())
 
     def drop(self, address: str) -> None:
         """The stream breaks with everything on it; a later open finds a new one."""
@@ -150,7 +155,8 @@ class World:
         self.to_drafter[address].clear()
         self.to_verifier[address].clear()
         self.allowances[address] = Allowance(MAX_NODES, 1.0)
-        self.send(self.drafters.lost(address, self.sessions.values(), self.now))
+        self.drafters.lost(address, self.sessions.values(), self.now)
+        self.send(self.drafters.outgoing())
 
     def drain(self) -> None:
         """Deliver everything, and let the drafters grow until they rest."""

@@ -80,8 +80,10 @@ class World:
             request = DecodeRequest(str(number), tuple(prompt), stopping=Stopping(LIMIT))
             session = Session(number, request, plan, StopRule(LIMIT), PageTable(pages), prompt)
             self.sessions[number] = session
-            self.send(self.drafters.attach(session, self.endpoints[number % 2], self.now))
-        self.send(self.drafters.roster(self.endpoints, (), self.now))
+            self.drafters.attach(session, self.endpoints[number % 2], self.now)
+            self.send(self.drafters.outgoing())
+        self.drafters.roster(self.endpoints, (), self.now)
+        self.send(self.drafters.outgoing())
 
     def send(self, sends: Sends) -> None:
         for address, session, event in sends:
@@ -102,7 +104,8 @@ class World:
             self.computed(session, first, count)
 
     def settle(self) -> None:
-        self.send(self.drafters.settle(self.sessions.values()))
+        self.drafters.settle(self.sessions.values())
+        self.send(self.drafters.outgoing())
 
     def verify(self, session: Session) -> int:
         """Tokens whose features it computed."""
@@ -115,7 +118,8 @@ class World:
         path = taken.accept(picks)
         result = session.commit(taken, Accepted(path, picks[path[-1]]), self.now)
         if result.finished is not None:
-            self.send(self.drafters.close(session))
+            self.drafters.close(session)
+            self.send(self.drafters.outgoing())
             del self.sessions[session.id]
         elif result.reroot.commit is not None and isinstance(session.drafter, DraftSession):
             self.send([(session.drafter.address, session.id, result.reroot.commit)])
@@ -138,7 +142,8 @@ class World:
         recipe = session.drafter.recipe
         if recipe is not None and count:
             rows = features_of(session.tokens[: first + count], recipe.layers)[first:]
-            self.send(self.drafters.computed(session, Features(first, count, *encode(rows, recipe.layout)), self.now))
+            self.drafters.computed(session, Features(first, count, *encode(rows, recipe.layout)), self.now)
+            self.send(self.drafters.outgoing())
 
     def deliver_to_drafter(self, address: str) -> None:
         if self.to_drafter[address]:
@@ -165,7 +170,8 @@ class World:
             events = list(wire.draft_response_events(message))
             self.allowances[address].heard(events)
             assert not any(isinstance(event, Refuse | SpecsplitError) for _, event in events), events
-            self.send(self.drafters.received(FromDrafter(address, events), self.sessions, self.now))
+            self.drafters.received(FromDrafter(address, events), self.sessions, self.now)
+            self.send(self.drafters.outgoing())
 
     def drop(self, address: str) -> None:
         """The stream breaks with everything on it; a later open finds a new one."""
@@ -174,7 +180,8 @@ class World:
         self.to_drafter[address].clear()
         self.to_verifier[address].clear()
         self.allowances[address] = Allowance(MAX_NODES, 1.0)
-        self.send(self.drafters.lost(address, self.sessions.values(), self.now))
+        self.drafters.lost(address, self.sessions.values(), self.now)
+        self.send(self.drafters.outgoing())
 
     def drain(self) -> None:
         """Prefill, recompute and deliver everything, and let the drafters grow until they rest."""
@@ -252,7 +259,8 @@ def test_whatever_the_wire_does_heads_draft_what_transformers_would_from_all_fea
             case _:
                 world.settle()
                 world.now += COOL_DOWN_S
-                world.send(world.drafters.retry(world.sessions.values(), world.now))
+                world.drafters.retry(world.sessions.values(), world.now)
+                world.send(world.drafters.outgoing())
         world.check()
     world.drain()
     world.check_at_rest()

@@ -44,7 +44,8 @@ def session_at(
     request = DecodeRequest("r", (1,), Sampling(temperature, seed=1), any_drafter=any_drafter)
     session = Session(number, request, Plan(), StopRule(500), table, [1])
     session.drafter = NoDrafter(needed=True)
-    assert pool.attach(session, drafter, 0.0)
+    pool.attach(session, drafter, 0.0)
+    assert session.drafter.attached and pool.outgoing()
     return session
 
 
@@ -55,10 +56,13 @@ def test_a_drafter_that_had_no_place_or_was_leaving_is_asked_again_later(code: i
     running = {session.id: session}
     pool.roster([only], (), 0.0)
     refusal = FromDrafter(only.address, [(session.id, Refuse(code, "64 sessions open, its limit"))])
-    assert [type(event) for _, _, event in pool.received(refusal, running, 10.0)] == [Close]
-    assert pool.retry(running.values(), 11.0) == [], "a session does not knock at a full drafter every second"
-    assert pool.retry(running.values(), 10.0 + REFUSED_S - 0.1) == []
-    assert bool(pool.retry(running.values(), 12.0 + REFUSED_S)) is for_now
+    pool.received(refusal, running, 10.0)
+    assert [type(event) for _, _, event in pool.outgoing()] == [Close]
+    pool.retry(running.values(), 11.0)
+    pool.retry(running.values(), 10.0 + REFUSED_S - 0.1)
+    assert pool.outgoing() == [], "a session does not knock at a full drafter every second"
+    pool.retry(running.values(), 12.0 + REFUSED_S)
+    assert bool(pool.outgoing()) is for_now
     assert session.drafter.attached is for_now
 
 
@@ -69,14 +73,15 @@ def test_what_had_come_before_a_session_was_opened_again_is_not_of_the_new_openi
     running = {session.id: session}
     pool.roster([first], (), 0.0)
     old = FromDrafter(first.address, [(session.id, Grow(2, (9,), (0,), (3,), (-1.0,)))], openings=1)
-    sends = pool.hand_over(HandOver(first.address, second, 1), [session], 1.0) + pool.lost(
-        second.address, [session], 1.0
-    )
-    told = [(address, type(event)) for address, _, event in sends]
+    pool.hand_over(HandOver(first.address, second, 1), [session], 1.0)
+    pool.lost(second.address, [session], 1.0)
+    told = [(address, type(event)) for address, _, event in pool.outgoing()]
     assert told == [("d:1", Close), ("e:1", Open), ("e:1", Close), ("d:1", Open)]
-    assert pool.received(old, running, 1.0) == []
+    pool.received(old, running, 1.0)
     new = FromDrafter(first.address, [(session.id, Grow(0, (1,), (0,), (4,), (-1.0,)))], openings=3)
-    assert pool.received(new, running, 1.0) == [] == pool.settle([session])
+    pool.received(new, running, 1.0)
+    pool.settle([session])
+    assert pool.outgoing() == []
     drafter = session.drafted_by(first.address)
     assert drafter is not None and drafter.mirror.listed()[0] == [0, 1]
     assert pool.counters.late_nodes == 1
@@ -91,7 +96,9 @@ def test_a_drafter_that_was_told_to_rest_is_not_given_up_for_reading_nothing_and
 ):
     pool = pool_with_features()
     session = session_at(pool, Endpoint("head", "head:1", NEED))
-    assert pool.computed(session, features(0, 1), 0.0) and pool.replan(session, RESTING, 0.0)
+    pool.computed(session, features(0, 1), 0.0)
+    pool.replan(session, RESTING, 0.0)
+    assert [type(event) for _, _, event in pool.outgoing()] == [Features, Plan]
     for position in range(1, 40):
         pool.computed(session, features(position, 1), 1.0)
     drafter = session.drafted_by("head:1")
@@ -114,7 +121,9 @@ def test_a_drafter_that_was_told_to_rest_is_not_given_up_for_reading_nothing_and
 
 
 def pool_sent(pool: DrafterPool, session: Session, made: Features) -> list[Features]:
-    return [event for _, _, event in pool.computed(session, made, 2.0) if isinstance(event, Features)]
+    pool.outgoing()
+    pool.computed(session, made, 2.0)
+    return [event for _, _, event in pool.outgoing() if isinstance(event, Features)]
 
 
 def test_sessions_stay_where_they_are_if_the_other_drafter_needs_what_the_target_has_not(
@@ -125,7 +134,8 @@ def test_sessions_stay_where_they_are_if_the_other_drafter_needs_what_the_target
     drafter, other = session.drafter, FeatureNeed(layers=(7,), hidden_size=1)
     with caplog.at_level(logging.WARNING):
         order = HandOver("head:1", Endpoint("other", "other:1", other), 1)
-        assert pool.hand_over(order, [session], 1.0) == []
+        pool.hand_over(order, [session], 1.0)
+        assert pool.outgoing() == []
     assert session.drafter is drafter and pool.counters.hand_overs == 0
     assert "sessions are not handed over to drafter other:1, which does not fit" in caplog.text
 

@@ -188,10 +188,12 @@ class World:
             self.running[number] = session
 
     def receive(self, *events: tuple[int, Grow | FeaturesRead]) -> list[tuple[str, int, object]]:
-        return list(self.pool.received(FromDrafter("drafter", events), self.running, 0.5))
+        self.pool.received(FromDrafter("drafter", events), self.running, 0.5)
+        return list(self.pool.outgoing())
 
     def settle(self) -> list[tuple[str, int, object]]:
-        return list(self.pool.settle(self.running.values()))
+        self.pool.settle(self.running.values())
+        return list(self.pool.outgoing())
 
 
 GOOD = Grow(0, (1,), (0,), (1,), (-0.1,))

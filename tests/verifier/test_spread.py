@@ -22,7 +22,8 @@ def attached(pool: DrafterPool, number: int, drafter: Endpoint) -> Session:
     request = DecodeRequest("r", (1,), Sampling(), drafter=drafter)
     session = Session(number, request, Plan(), StopRule(500), PageTable(PagePool(8, 16)), [1])
     session.drafter = NoDrafter(needed=True)
-    assert pool.attach(session, drafter, 0.0)
+    pool.attach(session, drafter, 0.0)
+    assert session.drafter.attached
     return session
 
 

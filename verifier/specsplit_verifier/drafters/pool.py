@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from specsplit.draft_events import Close, FeaturesRead, Open, Refuse, ToVerifier
+from specsplit.draft_events import Close, FeaturesRead, Open, Refuse, ToDrafter, ToVerifier
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, FeatureNeed, Features
 from specsplit.membership import HandOver
-from specsplit.speculation import Grow, Mirror
+from specsplit.speculation import Commit, Grow, Mirror
 from specsplit.values import Endpoint, Plan, Vocabulary
 from specsplit_verifier.drafters.memory import DrafterMemory
 from specsplit_verifier.records.events import FromDrafter, Sends
@@ -32,7 +32,7 @@ REFUSED_S = 30.0  # a drafter that could not take a session for now is asked aga
 
 
 class DrafterPool:
-    """Attaches drafters to sessions, and replaces those that are lost."""
+    """Attaches drafters to sessions, and replaces those that are lost. What drafters are to be told waits for `outgoing`."""
 
     def __init__(self, vocabulary: Vocabulary, max_nodes: int, features: FeatureSource | None = None) -> None:
         self._vocabulary = vocabulary
@@ -46,63 +46,83 @@ class DrafterPool:
         self._opened: dict[int, int] = {}
         """By session that is at a drafter: which of them was its own."""
         self.counters = DraftCounters()
-        self.step_us = 0
+        self._sends: Sends = []
+        self._step_us = 0
         """What drafters are told of the time from one step to the next; 0: nothing."""
+
+    def outgoing(self) -> Sends:
+        """What drafters are to be told since this was last asked."""
+        sends, self._sends = self._sends, []
+        return sends
+
+    def _tell(self, drafter: DraftSession, session: Session, *events: ToDrafter) -> None:
+        self._sends += [(drafter.address, session.id, event) for event in events]
 
     @property
     def records(self) -> Mapping[RecordKey, DrafterRecord]:
         """What every drafter has brought; a copy, so that another thread may walk it."""
         return self._memory.records
 
-    def replan(self, session: Session, plan: Plan, now: float) -> Sends:
+    def replan(self, session: Session, plan: Plan, now: float) -> None:
         """From its next step on a session is under this plan; its drafter is told. No step is in flight."""
         drafter, changed = session.drafter, plan != session.plan
         session.plan = plan
-        if not changed or isinstance(drafter, NoDrafter):
-            return []
-        drafter.replan(plan, now)
-        return [(drafter.address, session.id, plan)]
+        if changed and isinstance(drafter, DraftSession):
+            drafter.replan(plan, now)
+            self._tell(drafter, session, plan)
 
-    def resume(self, session: Session, now: float) -> Sends:
+    def commit(self, made: Iterable[tuple[Session, Commit]], step_us: int) -> None:
+        """A step has made these commits, and so many microseconds should pass until the next (0: nobody knows)."""
+        self._step_us = step_us
+        for session, commit in made:
+            if isinstance(drafter := session.drafter, DraftSession):
+                self._tell(
+                    drafter, session, Commit(commit.number, commit.deepest, commit.tokens, step_us, drafter.mirror.seen)
+                )
+
+    def resume(self, session: Session, now: float) -> None:
         """A session begins to run, or its plan has changed: if it has use for a drafter now and none yet, it gets one.
 
         That is the one of its request if possible, so that not all of them go to the first of the roster.
         """
         wished = session.request.drafter
         if not session.needs_drafter:
-            return []
+            return
         if wished is None or session.refused_by(wished.address, now):
-            return self._replace(session, now)
-        return self.attach(session, wished, now)
+            self._replace(session, now)
+        else:
+            self.attach(session, wished, now)
 
-    def attach(self, session: Session, drafter: Endpoint, now: float) -> Sends:
+    def attach(self, session: Session, drafter: Endpoint, now: float) -> None:
         """Let a drafter grow for a session from its present root on; if it cannot, another; none, for now, if there is none.
 
         One that was just lost cannot, nor one whose need for features cannot be met: the log says why.
         """
         session.drafter = NoDrafter(needed=True, feed=session.drafter.feed)
-        return self._open(session, drafter, now) or self._replace(session, now)
+        if not self._open(session, drafter, now):
+            self._replace(session, now)
 
-    def _open(self, session: Session, drafter: Endpoint, now: float) -> Sends:
-        """Nothing if it cannot be attached."""
+    def _open(self, session: Session, drafter: Endpoint, now: float) -> bool:
+        """False if it cannot be attached."""
         address, sampled = drafter.address, session.sampled
         if self._memory.cools_down(address, now):
-            return []
+            return False
         try:
             feed = self._feed(session, drafter.features)
         except Incompatible as error:
             _log.warning("session %d: drafter %s does not fit: %s", session.id, address, error)
             session.refused_until[address] = math.inf
-            return []
+            return False
         root = len(session.tokens) - 1
         mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
         patience, record = self._memory.recall(address, sampled)
         movable = session.request.any_drafter
-        session.drafter = DraftSession(address, mirror, patience, feed, self.counters, record, movable=movable)
+        attached = DraftSession(address, mirror, patience, feed, self.counters, record, movable=movable)
+        session.drafter = attached
         self._openings += 1
         self._opened[session.id] = self._openings
-        opened = self._open_event(session, feed)
-        return [(address, session.id, event) for event in (opened, *session.drafter.begin(root, now))]
+        self._tell(attached, session, self._open_event(session, feed), *attached.begin(root, now))
+        return True
 
     def _open_event(self, session: Session, feed: Feed | None) -> Open:
         layout = FeatureLayout() if feed is None else feed.recipe.layout
@@ -116,7 +136,7 @@ class DrafterPool:
             session.traceparent,
             layout,
             session.prompt_length,
-            self.step_us,
+            self._step_us,
         )
 
     def _feed(self, session: Session, need: FeatureNeed) -> Feed | None:
@@ -133,60 +153,55 @@ class DrafterPool:
             raise Incompatible(f"it needs features ({need}), and this verifier makes none")
         return self._features.recipe(need)
 
-    def _replace(self, session: Session, now: float) -> Sends:
+    def _replace(self, session: Session, now: float) -> None:
         """Another drafter, if the session has use for one and one is there that has not refused it and was not lost a moment ago."""
         if not session.needs_drafter:
-            return []
+            return
         wished = session.request.drafter
         there = [drafter for drafter in self._roster if self._may_try(session, drafter, now)]
         there = spread(there, self._memory.records, sampled=session.sampled)
         for drafter in [*there, *([wished] if wished and self._may_try(session, wished, now) else [])]:
-            if sends := self._open(session, drafter, now):
+            if self._open(session, drafter, now):
                 self.counters.failovers += 1
-                return sends
-        return []
+                return
 
     def _may_try(self, session: Session, drafter: Endpoint, now: float) -> bool:
         return not session.refused_by(drafter.address, now) and not self._memory.cools_down(drafter.address, now)
 
-    def retry(self, running: Iterable[Session], now: float) -> Sends:
+    def retry(self, running: Iterable[Session], now: float) -> None:
         """Now and then, look again after who needs a drafter. Only between steps: a mirror begins with no step in flight."""
-        if now < self._retry_at:
-            return []
-        self._retry_at = now + RETRY_S
-        return [send for session in running for send in self._replace(session, now)]
+        if now >= self._retry_at:
+            self._retry_at = now + RETRY_S
+            for session in running:
+                self._replace(session, now)
 
-    def roster(self, drafters: Sequence[Endpoint], running: Iterable[Session], now: float) -> Sends:
+    def roster(self, drafters: Sequence[Endpoint], running: Iterable[Session], now: float) -> None:
         """Take in which drafters there are now; who needs one gets one."""
         self._roster = drafters
-        return [send for session in running for send in self._replace(session, now)]
+        for session in running:
+            self._replace(session, now)
 
-    def lost(self, address: str, running: Iterable[Session], now: float) -> Sends:
+    def lost(self, address: str, running: Iterable[Session], now: float) -> None:
         """A drafter is gone: its sessions get another, or go on without."""
         self._memory.lost(address, now)
-        sends: Sends = []
         for session in running:
             if session.drafted_by(address):
-                sends += self._detach(session, needed=True)  # it may have been opened on the next stream already
-                sends += self._replace(session, now)
-        return sends
+                self._detach(session, needed=True)  # it may have been opened on the next stream already
+                self._replace(session, now)
 
-    def hand_over(self, order: HandOver, running: Iterable[Session], now: float) -> Sends:
+    def hand_over(self, order: HandOver, running: Iterable[Session], now: float) -> None:
         """Some sessions of a drafter, greedy or sampled, go on with another.
 
         They stay where they are if the other was just lost, or needs features that the target does not give.
         """
         if self._memory.cools_down(order.target.address, now) or not self._feeds(order.target):
-            return []
-        sends: Sends = []
+            return
         for session in _to_hand_over(order, running, now):
-            sends += self._detach(session, needed=True)
-            session.request = replace(
-                session.request, drafter=order.target
-            )  # it comes back to that one, should it be preempted
-            sends += self._open(session, order.target, now)
+            self._detach(session, needed=True)
+            # It comes back to that one, should it be preempted.
+            session.request = replace(session.request, drafter=order.target)
+            self._open(session, order.target, now)
             self.counters.hand_overs += 1
-        return sends
 
     def _feeds(self, drafter: Endpoint) -> bool:
         try:
@@ -196,9 +211,8 @@ class DrafterPool:
             return False
         return True
 
-    def received(self, message: FromDrafter, running: Mapping[int, Session], now: float) -> Sends:
+    def received(self, message: FromDrafter, running: Mapping[int, Session], now: float) -> None:
         """Take in a drafter's message; grows wait until they are settled. One out of step ends drafting for its own session only."""
-        sends: Sends = []
         for number, event in message.events:
             session = running.get(number)
             drafter = None if session is None else session.drafted_by(message.address)
@@ -206,51 +220,47 @@ class DrafterPool:
             if session is None or drafter is None or self._opened.get(number, 0) > message.openings:
                 self.counters.late_nodes += len(event.ids) if isinstance(event, Grow) else 0
             else:
-                sends += self._received(session, drafter, event, now)
-        return sends
+                self._received(session, drafter, event, now)
 
     def _received(
         self, session: Session, drafter: DraftSession, event: ToVerifier | InvalidRequest, now: float
-    ) -> Sends:
+    ) -> None:
         try:
             if isinstance(event, Grow):
                 drafter.grow(event, now)
-                return self._settle(session, drafter) if drafter.urgent else []
+                if not drafter.urgent:
+                    return
             drafter.settle(session.tree_limits, prefilling=session.prefilling)
             match event:
                 case FeaturesRead():
                     read = drafter.read(event.position, now, prefilling=session.prefilling)
-                    return [(drafter.address, session.id, features) for features in read]
+                    self._tell(drafter, session, *read)
                 case Refuse():
-                    return self._refused(session, drafter.address, event, now)
+                    self._refused(session, drafter.address, event, now)
                 case InvalidRequest():
                     raise event
+                case Grow():
+                    pass
         except (IllegalEvent, InvalidRequest) as error:
-            return self._give_up(session, drafter.address, "is out of step", error)
+            self._give_up(session, drafter.address, "is out of step", error)
 
-    def settle(self, running: Iterable[Session]) -> Sends:
+    def settle(self, running: Iterable[Session]) -> None:
         """Apply to the mirrors what drafters have grown. One that broke the protocol ends drafting for its own session only."""
-        sends: Sends = []
         for session in running:
             drafter = session.drafter
             if isinstance(drafter, DraftSession) and drafter.unsettled:
-                sends += self._settle(session, drafter)
-        return sends
+                try:
+                    drafter.settle(session.tree_limits, prefilling=session.prefilling)
+                except IllegalEvent as error:
+                    self._give_up(session, drafter.address, "is out of step", error)
 
-    def _settle(self, session: Session, drafter: DraftSession) -> Sends:
-        try:
-            drafter.settle(session.tree_limits, prefilling=session.prefilling)
-        except IllegalEvent as error:
-            return self._give_up(session, drafter.address, "is out of step", error)
-        return []
-
-    def _refused(self, session: Session, address: str, refusal: Refuse, now: float) -> Sends:
+    def _refused(self, session: Session, address: str, refusal: Refuse, now: float) -> None:
         _log.warning("session %d: drafter %s refused: %s", session.id, address, refusal.message)
         session.refused_until[address] = now + REFUSED_S if refusal.code in FOR_NOW else math.inf
         # It is closed all the same: what had crossed with the refusal on its way there ends with that.
-        return self._detach(session, needed=refusal.code in ELSEWHERE)
+        self._detach(session, needed=refusal.code in ELSEWHERE)
 
-    def computed(self, session: Session, features: Features, now: float) -> Sends:
+    def computed(self, session: Session, features: Features, now: float) -> None:
         """A step computed features of a session: what may be sent now.
 
         A drafter that reads too slowly for what may be kept loses the session, which goes on without drafts.
@@ -258,47 +268,45 @@ class DrafterPool:
         drafter = session.drafter
         if isinstance(drafter, NoDrafter):
             drafter.keep(features)
-            return []
+            return
         try:
             made = drafter.computed(features, now, prefilling=session.prefilling)
         except Overrun as error:
-            return self._give_up(session, drafter.address, "is too slow", error)
-        return [(drafter.address, session.id, each) for each in made]
+            self._give_up(session, drafter.address, "is too slow", error)
+        else:
+            self._tell(drafter, session, *made)
 
-    def give_up(self, session: Session, error: SpecsplitError) -> Sends:
+    def give_up(self, session: Session, error: SpecsplitError) -> None:
         """What was drafted is of no use: the session goes on without drafts."""
-        drafter = session.drafter
-        if isinstance(drafter, NoDrafter):
-            return []
-        return self._give_up(session, drafter.address, "drafted what the target cannot compute", error)
+        if isinstance(drafter := session.drafter, DraftSession):
+            self._give_up(session, drafter.address, "drafted what the target cannot compute", error)
 
-    def suspend(self, session: Session) -> Sends:
+    def suspend(self, session: Session) -> None:
         """The session stops running for a while: its drafter is to hold nothing for it meanwhile.
 
         Features are computed again with the KV of their tokens, so none are kept.
         """
         needed = session.drafter.attached or session.drafter.needed
-        sends = self._detach(session, needed=needed)
+        self._detach(session, needed=needed)
         session.drafter = NoDrafter(needed=needed)
-        return sends
 
-    def close(self, session: Session) -> Sends:
+    def close(self, session: Session) -> None:
         """The session is over."""
-        return self._detach(session, needed=False)
+        self._detach(session, needed=False)
 
-    def _give_up(self, session: Session, address: str, what: str, error: SpecsplitError) -> Sends:
+    def _give_up(self, session: Session, address: str, what: str, error: SpecsplitError) -> None:
         _log.warning("session %d: drafter %s %s, going on without drafts: %s", session.id, address, what, error)
-        return self._detach(session, needed=False)
+        self._detach(session, needed=False)
 
-    def _detach(self, session: Session, *, needed: bool) -> Sends:
+    def _detach(self, session: Session, *, needed: bool) -> None:
         """Go on without drafts; what is kept of features waits for the next drafter, if there may be one."""
         drafter = session.drafter
         if isinstance(drafter, NoDrafter):
-            return []
+            return
         drafter.close()
         self._opened.pop(session.id, None)
         session.drafter = NoDrafter(needed=needed, feed=drafter.feed if needed else None)
-        return [(drafter.address, session.id, Close())]
+        self._tell(drafter, session, Close())
 
 
 def _to_hand_over(order: HandOver, running: Iterable[Session], now: float) -> Sequence[Session]:

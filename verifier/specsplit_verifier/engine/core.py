@@ -13,7 +13,7 @@ from specsplit.membership import HandOver, PlanOrder, Roster
 from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
 from specsplit.records import StepCosts, TurnCosts
 from specsplit.sessions import Finished, Preempted
-from specsplit.speculation import Commit, Draft
+from specsplit.speculation import Draft
 from specsplit.values import Estimate, FinishReason, Load, ModelInfo, NoDrafts, Plan
 from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.engine.stopwatch import Stopwatch
@@ -32,7 +32,7 @@ from specsplit_verifier.records.feed import Recipe
 from specsplit_verifier.records.step import SessionResult, StepInput, StepOutput, StepResult, TreeInput
 from specsplit_verifier.records.undrafted import LATELY, Undrafted
 from specsplit_verifier.schedule.scheduler import Scheduler
-from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.sessions.draft_session import NoDrafter
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
 from specsplit_verifier.sessions.session import Session, StopRule
 
@@ -75,7 +75,6 @@ class EngineCore:
         self._drafters = drafters
         self._clock = clock
         self._outputs: list[tuple[int, Output]] = []
-        self._sends: Sends = []
         self._steps = 0
         self._plan_switches = 0
         self._undrafted = Undrafted(LATELY)
@@ -112,9 +111,8 @@ class EngineCore:
 
     def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
         """What has come up for callers and for drafters since this was last asked."""
-        outputs, sends = self._outputs, self._sends
-        self._outputs, self._sends = [], []
-        return outputs, sends
+        outputs, self._outputs = self._outputs, []
+        return outputs, self._drafters.outgoing()
 
     def handle(self, event: SessionEvent) -> None:
         """Take in an event. While a step is in flight only what drafters send may come."""
@@ -127,36 +125,36 @@ class EngineCore:
                 if session is not None:
                     self._end(session)
             case FromDrafter():
-                self._sends += self._drafters.received(event, running, now)
+                self._drafters.received(event, running, now)
             case DrafterLost():
                 what = "dropped" if event.dropped else "lost"
                 _log.warning("drafter %s %s: %s", event.address, what, event.why)
-                self._sends += self._drafters.lost(event.address, running.values(), now)
+                self._drafters.lost(event.address, running.values(), now)
             case Roster():
-                self._sends += self._drafters.roster(event.drafters, running.values(), now)
+                self._drafters.roster(event.drafters, running.values(), now)
             case HandOver():
-                self._sends += self._drafters.hand_over(event, running.values(), now)
+                self._drafters.hand_over(event, running.values(), now)
             case PlanOrder():
                 self._order(event)
 
     def settle(self) -> None:
         """Apply to the mirrors what drafters have grown, a step in flight or not."""
-        self._sends += self._drafters.settle(self._scheduler.running.values())
+        self._drafters.settle(self._scheduler.running.values())
 
     def plan(self) -> StepInput | Pause:
         """Admit who fits, and choose the next step, or how long to wait for a better one."""
         now = self._clock.now()
         self.settle()
         for session in self._scheduler.admit():
-            self._sends += self._drafters.resume(session, now)
+            self._drafters.resume(session, now)
         if self._planner.follow(len(self._scheduler.running)):
             self._replan("as its controller chose")
-        self._sends += self._drafters.retry(self._scheduler.running.values(), now)
+        self._drafters.retry(self._scheduler.running.values(), now)
         batch = self._choose(now)
         if isinstance(batch, Pause):
             return batch
         for session, plan in self._planner.resting_changes(session for session, _ in batch.decoding):
-            self._sends += self._drafters.replan(session, plan, now)
+            self._drafters.replan(session, plan, now)
         for session, _ in batch.decoding:
             session.drafter.stepping(now)
         return self._scheduler.lay_out(batch, now)
@@ -170,7 +168,7 @@ class EngineCore:
                 return batch
             session = scheduler.preempt()
             _log.info("session %d is preempted, for want of KV pages", session.id)
-            self._sends += self._drafters.suspend(session)
+            self._drafters.suspend(session)
             self._outputs.append((session.id, Preempted()))
 
     @property
@@ -218,9 +216,11 @@ class EngineCore:
         for tree in step.trees:
             if tree.session in output.no_pick:
                 self._without_pick(running[tree.session], tree.draft)
-        self._drafters.step_us = self._step_us(step)
+        step_us = self._step_us(step)
         made = [tree for tree in step.trees if tree.session in output.accepted]
         sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
+        told = ((running[each.session], each.reroot.commit) for each in sessions if each.finished is None)
+        self._drafters.commit(((session, commit) for session, commit in told if commit is not None), step_us)
         self._hand_on(output.features, now)
         self._scheduler.kv.end_step()
         self._steps += 1
@@ -230,7 +230,6 @@ class EngineCore:
 
     def _commit(self, tree: TreeInput, output: StepOutput, now: float, watched: bool) -> SessionResult:
         session = self._scheduler.running[tree.session]
-        drafter = session.drafter
         shown = self._planner.shown(session.plan)
         accepted = output.accepted[tree.session]
         result = session.commit(
@@ -244,9 +243,6 @@ class EngineCore:
         if result.finished is not None:
             self._outputs.append((session.id, result.finished))
             self._end(session)
-        elif (made := result.reroot.commit) is not None and isinstance(drafter, DraftSession):
-            told = Commit(made.number, made.deepest, made.tokens, self._drafters.step_us, drafter.mirror.seen)
-            self._sends.append((drafter.address, session.id, told))
         return result
 
     def _step_us(self, step: StepInput) -> int:
@@ -264,7 +260,7 @@ class EngineCore:
             "or its dtype is too narrow for this text (dtype float32 is the widest)"
         )
         if len(draft.tokens) > 1:
-            self._sends += self._drafters.give_up(session, error)
+            self._drafters.give_up(session, error)
             return
         _log.error("session %d ends: %s", session.id, error)
         self._outputs.append((session.id, error))
@@ -276,7 +272,7 @@ class EngineCore:
             session = self._scheduler.running.get(number)
             if session is not None and session.drafter.recipe == recipe:
                 self._scheduler.kv.recomputed(session, recipe, features)
-                self._sends += self._drafters.computed(session, features, now)
+                self._drafters.computed(session, features, now)
 
     def _costs(
         self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult], turn: TurnCosts | None
@@ -345,11 +341,11 @@ class EngineCore:
         self._plan_switches += 1
         now, running = self._clock.now(), self._scheduler.running.values()
         for session in (*self._scheduler.waiting, *running):
-            self._sends += self._drafters.replan(session, self._planner.plan_of(session.request.plan), now)
+            self._drafters.replan(session, self._planner.plan_of(session.request.plan), now)
         for session in running:
-            self._sends += self._drafters.resume(session, now)
+            self._drafters.resume(session, now)
         _log.info("the default plan is now %s, %s", self._planner.default, why)
 
     def _end(self, session: Session, *, sound: bool = True) -> None:
         self._scheduler.remove(session, sound=sound)  # first: features of its pages are kept for others
-        self._sends += self._drafters.close(session)
+        self._drafters.close(session)
