@@ -103,7 +103,7 @@ def test_every_event_is_taken_once_and_what_comes_of_a_drafter_in_order() -> Non
             if step % 5 == 0:
                 inbox.wait(0.01)
             else:
-                with listener.during_step(time.monotonic() + 0.0005 * (step % 2)):
+                with listener.during_step(0.0005 * (step % 2)):
                     time.sleep(0.0003 * (step % 4))
             drain(core, inbox)
     inbox.close()
@@ -127,7 +127,7 @@ def test_who_waits_for_the_step_before_is_told_during_the_next_one_however_short
     step = 0
     with listener.lock:
         for step in range(20):
-            with listener.during_step(time.monotonic() + LATER):
+            with listener.during_step(LATER):
                 time.sleep(length_s)
             assert sent == list(range(step + 1))
     inbox.close()
@@ -137,7 +137,7 @@ def test_during_a_step_drafters_are_listened_to_and_all_else_waits_for_its_end()
     core, inbox, heard = Core(), Inbox(), FromDrafter("d", ())
     listener = listening(core, inbox)
     with listener.lock:
-        with listener.during_step(time.monotonic() + LATER):
+        with listener.during_step(LATER):
             for event in (Cancel(1), heard, DrafterLost("d", "gone"), FromDrafter("d", (), 2)):
                 inbox.put(event)
             until = time.monotonic() + LATER
@@ -154,7 +154,7 @@ def test_what_is_grown_shortly_before_the_end_of_a_step_is_settled_within_it() -
     listener, settled = listening(core, inbox), list[int]()
     with listener.lock:
         for wait_s in (0.0, LATER):
-            with listener.during_step(time.monotonic() + wait_s):
+            with listener.during_step(wait_s):
                 inbox.put(FromDrafter("d", ()))
                 inbox.put(FromDrafter("d", ()))
             settled.append(core.settled)
@@ -175,7 +175,7 @@ def test_what_goes_wrong_while_it_listens_is_raised_where_the_step_is_run_and_no
 ) -> None:
     core, inbox, clock = kind(broken=ZeroDivisionError("in the core")), Inbox(), Counting()
     listener = listening(core, inbox, clock=clock)
-    with listener.lock, pytest.raises(ZeroDivisionError, match="in the core"), listener.during_step(time.monotonic()):
+    with listener.lock, pytest.raises(ZeroDivisionError, match="in the core"), listener.during_step(0.0):
         hear_and_fail(inbox)
     inbox.close()
     assert core.settled <= 1 and len(core.told) <= 1
@@ -186,7 +186,7 @@ def test_what_goes_wrong_while_it_listens_is_raised_where_the_step_is_run_and_no
 def test_a_step_that_fails_says_why_whatever_went_wrong_beside_it(caplog: pytest.LogCaptureFixture) -> None:
     core, inbox = Core(broken=ZeroDivisionError("in the core")), Inbox()
     listener = listening(core, inbox)
-    with listener.lock, pytest.raises(RankLost, match="rank 1"), listener.during_step(time.monotonic() + LATER):
+    with listener.lock, pytest.raises(RankLost, match="rank 1"), listener.during_step(LATER):
         hear_and_fail(inbox, RankLost("rank 1 is gone"))
     inbox.close()
     assert "in the core" in caplog.text
@@ -197,7 +197,7 @@ def test_a_listener_rests_once_nobody_has_the_lock_any_more() -> None:
     listener = listening(core, inbox, clock=clock)
     with listener.lock:
         for settle_s in (0.01, 0.1):
-            with listener.during_step(time.monotonic() + settle_s):
+            with listener.during_step(settle_s):
                 inbox.put(FromDrafter("d", ()))
     time.sleep(0.5)
     inbox.close()

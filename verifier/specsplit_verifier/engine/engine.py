@@ -9,8 +9,7 @@ that, for callers, drafters and telemetry, is made while the device works. And i
 features is answered, and what they have grown is queued for the mirrors, which are brought up to date shortly before the step should be
 over, so that little is left for `commit`. Every other event waits until the step is over.
 
-A rank of a group takes turns with the others in place of that: it runs a step whenever one of them has rows, and does nothing while its
-group is parked (`Rank`).
+What is stepped when is the `Pacer`'s: a rank of a group takes turns with the others, and does nothing while its group is parked (`Rank`).
 
 Everything about sessions and mirrors is touched by whichever of the two holds the lock of the listener.
 """
@@ -34,6 +33,7 @@ from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.engine.core import EngineCore, EngineStatistics
 from specsplit_verifier.engine.inbox import Inbox
 from specsplit_verifier.engine.listener import Listener
+from specsplit_verifier.engine.pacer import Alone, InTurns
 from specsplit_verifier.engine.watchdog import Watchdog
 from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.policy.planner import Pause, Planner
@@ -63,7 +63,6 @@ class Engine:
     ) -> None:
         """With an `inbox` that turns the clock where it would wait, all of this runs in the clock's time."""
         self._outbox = outbox
-        self._clock = clock
         self.rank = Rank(runner.lockstep, clock)
         recipe, grouped = runner.extractor.recipe, not self.rank.alone
         self._core = core_of(runner.target.info, runner.target.pool, recipe, settings, clock, grouped=grouped)
@@ -71,6 +70,7 @@ class Engine:
             self._core.cost.observe(*profiled)
         self._inbox = Inbox() if inbox is None else inbox
         self._runner = runner
+        self._pacer = Alone(self._core) if self.rank.alone else InTurns(self._core, self.rank)
         self._listener = Listener(self._core, self._send, self._inbox, clock)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         own = settings.started_together[1] == 1 and "step_timeout_s" not in settings.model_fields_set
@@ -126,36 +126,16 @@ class Engine:
             self._outbox.died(why)
 
     def _step(self) -> None:
-        if self.rank.parked:
-            self._rest()
-            return
-        plan = self._core.plan()
-        if not self.rank.alone:
-            self._turn(self._core.propose(plan))
-        elif isinstance(plan, Pause):
-            self._wait(plan)
-        else:
-            self._result = self._core.commit(plan, self._run_model(plan), self._outbox.watched)
+        step = self._pacer.choose()
+        pause = step if isinstance(step, Pause) else self._make(step)
+        if pause is not None:
+            self._wait(pause)
 
-    def _rest(self) -> None:
-        """The group is parked: until something comes there are no turns."""
-        self.rank.rests(unfinished=self._core.unfinished > 0)
-        self._wait(Pause(None))
-
-    def _turn(self, step: StepInput) -> None:
-        """Step with the other ranks of the group: a step without rows is run if one of them has some, or else all rest."""
+    def _make(self, step: StepInput) -> Pause | None:
+        """Run and commit a step -> how long to wait behind it; None: not at all."""
         output = self._run_model(step)
-        turned = self.rank.turned(output.started)
-        assert turned is not None, "a rank of a group runs nothing before it has agreed"
-        agreed, costs = turned
-        self._core.stopwatch.waited(costs.waited_s)
-        if step.rows:
-            self._result = self._core.commit(step, output, self._outbox.watched, costs)
-        elif agreed.runs:
-            self._result = self._core.sat_out(step, output, costs)
-        self._core.agree(agreed)
-        if not agreed.runs:
-            self._wait(Pause(agreed.rest_s))
+        self._result, pause = self._pacer.settle(step, output, self._outbox.watched)
+        return pause
 
     def _wait(self, pause: Pause) -> None:
         """Wait for an event, once everybody has been told of what there is: who was refused hears of it without a step."""
@@ -183,8 +163,7 @@ class Engine:
     def _run_model(self, step: StepInput) -> StepOutput:
         """Run a step. Meanwhile what the last one brought leaves, and grows are taken in; other events wait."""
         expected_s = self._core.expected_s(step)
-        settle_at = self._clock.now() + SETTLED_AT * expected_s
-        with self.watchdog.over(step.tokens, expected_s), self._listener.during_step(settle_at):
+        with self.watchdog.over(step.tokens, expected_s), self._listener.during_step(SETTLED_AT * expected_s):
             return self._runner.run(step)
 
     def _send(self) -> None:

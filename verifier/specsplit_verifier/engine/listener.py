@@ -45,12 +45,14 @@ class Listener:
         self._thread.start()
 
     @contextmanager
-    def during_step(self, settle_at: float) -> Iterator[None]:
+    def during_step(self, settle_s: float) -> Iterator[None]:
         """Listen while the engine thread runs a step inside, without the lock. Raises what has gone wrong here meanwhile.
 
-        What the listener was too late for is done before the end, so that a short step leaves nothing undone.
+        After `settle_s` seconds the mirrors take in what was grown. What the listener was too late for is done before the end, so that a
+        short step leaves nothing undone.
         """
-        self._stepping, self._told, self._settle_at, self._look_at = True, False, settle_at, None
+        self._stepping, self._told, self._look_at = True, False, None
+        self._settle_at = self._clock.now() + settle_s
         self._inbox.begin_step()
         self.lock.release()
         try:
