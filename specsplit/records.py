@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Protocol, Self
 
 from specsplit.values import Estimate, Miss, Plan
 
@@ -26,6 +27,43 @@ class TurnCosts:
     def imbalance(self) -> float:
         """Tokens of the rank that brought most, by the mean of all ranks: 1 if all brought as many, the number of ranks if only one did."""
         return max(self.rows) * len(self.rows) / max(1, sum(self.rows))
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts since they were last taken. Every field has a default, from which it counts; who adds fields has slots too."""
+
+    def take(self) -> Self:
+        """The counts so far; they begin anew."""
+        taken = type(self)(*[getattr(self, name) for name in self.__slots__])
+        self.__init__()
+        return taken
+
+
+@dataclass(slots=True)
+class DraftCounters(Counters):
+    """What was lost to drafters, and how long they took, since this was last taken."""
+
+    unverified_nodes: int = 0
+    """Nodes that were cut off, or left at the end of their session or of its drafter, before any step took them."""
+    late_nodes: int = 0
+    """Nodes that came when their place in the tree, or all of it, was gone."""
+    failovers: int = 0
+    """Sessions that were given another drafter, for want of their own."""
+    hand_overs: int = 0
+    """Sessions that went on with another drafter because the coordinator wanted it."""
+    round_trips_s: list[float] = field(default_factory=list[float])
+    """From a commit to the first grow made after it, of every one that came."""
+
+
+@dataclass(slots=True)
+class KVCounters(Counters):
+    """What happened to sessions since this was last taken."""
+
+    preemptions: int = 0
+    """Sessions that gave their KV pages back, to be computed again later."""
+    cached_tokens: int = 0
+    """Prompt tokens of sessions that began whose KV was there already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +88,8 @@ class StepCosts:
     forward_us: float
     host_us: float
     """Everything else: sending, events, scheduling, batching, picking, committing."""
-    unverified_nodes: int
-    """Nodes that were cut off, or left at the end of their session or of its drafter, before any step took them."""
-    late_nodes: int
-    """Nodes that came when their place in the tree was gone."""
-    failovers: int
-    """Sessions that were given another drafter."""
-    cached_tokens: int
-    """Prompt tokens of sessions that began whose KV was there already."""
-    preemptions: int
-    """Sessions that gave their KV pages back, to be computed again later."""
-    round_trips_s: Sequence[float]
-    """From a commit to the first grow made after it, of every one that came."""
-    hand_overs: int = 0
-    """Sessions that went on with another drafter because the coordinator wanted it."""
+    drafts: DraftCounters = field(default_factory=DraftCounters)
+    kv: KVCounters = field(default_factory=KVCounters)
     cold: bool = False
     """True if the forward says nothing of what others take: it was the first of its size, or was run in halves."""
     turn: TurnCosts | None = None
@@ -92,26 +118,48 @@ class PlanRecord:
     """None: the controller has not said."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStep:
+class SessionStep(Protocol):
     """What one step was to a session that brought a tree, the root alone included, in numbers."""
 
-    plan: Plan
-    """The plan that the session stepped under."""
-    attached: bool
-    """True if it had a drafter, and a plan to draft by."""
-    drafted: int
-    """Nodes verified, root not counted."""
-    depth: int
-    """The depth of the deepest of them below the root; 0 without any."""
-    accepted: int
-    """Nodes accepted in the step (num_correct_drafts)."""
-    committed: int
-    """Tokens that its caller gets; at a stop fewer than `accepted` + 1."""
-    hit: bool | None
-    """Whether the bonus was a node; None if there was no commit to a drafter."""
-    miss: Miss | None
-    """Why it was none, if `hit` is False."""
+    @property
+    def told(self) -> Plan:
+        """The plan that the session stepped under, as people are told of it."""
+        ...
+
+    @property
+    def speculates(self) -> bool:
+        """True if it had a drafter, and a plan to draft by."""
+        ...
+
+    @property
+    def drafted(self) -> int:
+        """Nodes verified, root not counted."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """The depth of the deepest of them below the root; 0 without any."""
+        ...
+
+    @property
+    def accepted(self) -> int:
+        """Nodes accepted in the step (num_correct_drafts)."""
+        ...
+
+    @property
+    def committed(self) -> int:
+        """Tokens that its caller gets; at a stop fewer than `accepted` + 1."""
+        ...
+
+    @property
+    def hit(self) -> bool | None:
+        """Whether the bonus was a node; None if there was no commit to a drafter."""
+        ...
+
+    @property
+    def miss(self) -> Miss | None:
+        """Why it was none, if `hit` is False."""
+        ...
 
 
 @dataclass(slots=True)

@@ -90,7 +90,7 @@ def _tell(job: Job, name: str, texts: Sequence[Generated], made: Sequence[StepRe
         hits, misses = sum(step.hits for step in steps), sum(step.misses for step in steps)
         findings.figure(name, "hits", hits / max(1, hits + misses), "of commits")
         findings.figure(name, "accept_length", 1 + sum(step.accepted for step in steps) / len(steps))
-        trips = [seconds * 1e3 for step in made for seconds in step.costs.round_trips_s]
+        trips = [seconds * 1e3 for step in made for seconds in step.costs.drafts.round_trips_s]
         if trips:
             findings.figures_of(name, "round trip, commit to first grow", trips, "ms")
 

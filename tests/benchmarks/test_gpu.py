@@ -48,8 +48,7 @@ def job(findings: Findings, **scale: object) -> Job:
 def step(started: float, forward_ms: float, *, hit: bool | None = None, waited_us: float = 0.0, prompt: int = 0) -> StepResult:  # fmt: skip
     costs = StepCosts(
         tokens=1, kv_tokens=1, prefill_tokens=prompt, recomputed_tokens=0, began=started, started=started, ended=started,
-        waited_us=waited_us, forward_us=forward_ms * 1e3, host_us=0.0, unverified_nodes=0, late_nodes=0, failovers=0,
-        cached_tokens=0, preemptions=0, round_trips_s=(),
+        waited_us=waited_us, forward_us=forward_ms * 1e3, host_us=0.0,
     )  # fmt: skip
     session = SessionResult(
         1, Plan(1, 1, 2, 0), Draft.root_alone(1, 1), (0,), 1, True, None, None, reroot=Reroot(hit=hit)

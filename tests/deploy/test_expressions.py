@@ -13,7 +13,7 @@ from scripts.dashboards.expressions import check_expressions, unfiltered
 from specsplit.membership import Cluster, Member
 from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import CoordinatorMetrics, DrafterMetrics, VerifierMetrics
-from specsplit.records import Eager, GraphStatistics, PlanRecord, StreamStatistics
+from specsplit.records import DraftCounters, Eager, GraphStatistics, PlanRecord, StreamStatistics
 from specsplit.values import DrafterInfo, DrafterKind, Estimate, FinishReason, Load, Miss, ModelInfo, Vocabulary
 from tests.deploy.live import needs_prometheus, prometheus, query
 from tests.observe.test_metrics import TRACE, Costs, Step, Totals
@@ -59,7 +59,7 @@ class Cast:
         self.coordinator.failed("UNAVAILABLE")
         hit = Step(drafted=9, depth=9, accepted=8, committed=9, hit=True)
         miss = Step(drafted=6, depth=3, accepted=1, committed=2, hit=False, miss=Miss.WRONG)
-        self.verifier.step(Costs(prefill_tokens=3, round_trips_s=(0.002,)), [hit, miss])
+        self.verifier.step(Costs(prefill_tokens=3, drafts=DraftCounters(round_trips_s=[0.002])), [hit, miss])
         for drafter in self.drafters:
             drafter.expansion(0.001)
 

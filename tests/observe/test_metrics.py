@@ -26,11 +26,12 @@ from specsplit.observe.metric import Kind, Metric, Service, steps_of_125
 from specsplit.observe.metric_table import KIND, TABLE, metrics_of
 from specsplit.observe.metrics import MOST_STEPS, CoordinatorMetrics, DrafterMetrics, Metrics, VerifierMetrics
 from specsplit.records import (
+    DraftCounters,
     DrafterStatistics,
     Eager,
     GraphStatistics,
+    KVCounters,
     PlanRecord,
-    SessionStep,
     StepCosts,
     StreamStatistics,
     TurnCosts,
@@ -55,24 +56,18 @@ class Costs(StepCosts):
     kv_tokens: int = 0
     prefill_tokens: int = 0
     recomputed_tokens: int = 0
-    unverified_nodes: int = 0
-    late_nodes: int = 0
-    failovers: int = 0
-    cached_tokens: int = 0
-    preemptions: int = 0
-    round_trips_s: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
-class Step(SessionStep):
+class Step:
     drafted: int = 0
     depth: int = 0
     accepted: int = 0
     committed: int = 1
-    attached: bool = True
+    speculates: bool = True
     hit: bool | None = None
     miss: Miss | None = None
-    plan: Plan = field(default_factory=Plan)
+    told: Plan = field(default_factory=Plan)
 
 
 @dataclass(frozen=True)
@@ -321,7 +316,7 @@ def test_turns_of_a_rank_worked_through_by_hand() -> None:
     metrics = VerifierMetrics(on=True)
     metrics.step(Costs(), [])
     metrics.step(Costs(turn=TurnCosts(2, [40, 0, 20, 0], woke_s=0.003)), [])
-    metrics.step(Costs(tokens=0, failovers=1, turn=TurnCosts(3, [0, 40, 0, 0])), [])
+    metrics.step(Costs(tokens=0, drafts=DraftCounters(failovers=1), turn=TurnCosts(3, [0, 40, 0, 0])), [])
     samples = scrape(metrics)
     totals = {"steps": 2, "batch_tokens": 80, "idle_turns": 1, "waves": 3, "failovers": 1}
     assert {name: value(samples, f"specsplit_{name}_total") for name in totals} == totals
@@ -344,20 +339,16 @@ def test_a_step_worked_through_by_hand() -> None:
     metrics = VerifierMetrics(on=True)
     plan = Plan(num_steps=4, num_draft_tokens=12)
     sessions = [
-        Step(drafted=11, depth=4, accepted=3, committed=4, hit=True, plan=plan),
-        Step(drafted=6, depth=2, accepted=0, committed=1, hit=False, miss=Miss.LATE, plan=plan),
-        Step(attached=False),
-        Step(drafted=11, depth=4, accepted=2, committed=2, plan=plan),  # a stop token: no bonus, no commit
+        Step(drafted=11, depth=4, accepted=3, committed=4, hit=True, told=plan),
+        Step(drafted=6, depth=2, accepted=0, committed=1, hit=False, miss=Miss.LATE, told=plan),
+        Step(speculates=False),
+        Step(drafted=11, depth=4, accepted=2, committed=2, told=plan),  # a stop token: no bonus, no commit
     ]
     costs = Costs(
         prefill_tokens=7,
         recomputed_tokens=3,
-        unverified_nodes=9,
-        late_nodes=2,
-        failovers=1,
-        cached_tokens=64,
-        preemptions=2,
-        round_trips_s=(0.004, 0.03),
+        drafts=DraftCounters(9, 2, 1, round_trips_s=[0.004, 0.03]),
+        kv=KVCounters(preemptions=2, cached_tokens=64),
     )
     metrics.step(costs, sessions)
     samples = scrape(metrics)
@@ -395,7 +386,7 @@ def test_the_gauges_of_the_plan_are_0_without_a_drafter_and_under_a_plan_that_do
     assert value(scrape(metrics), "specsplit_spec_num_steps") == Plan().num_steps
     metrics.step(Costs(), [])  # a prompt alone says nothing of the plan
     assert value(scrape(metrics), "specsplit_spec_num_steps") == Plan().num_steps
-    metrics.step(Costs(), [Step(attached=False), Step(attached=False, plan=Plan(num_steps=0))])
+    metrics.step(Costs(), [Step(speculates=False), Step(speculates=False, told=Plan(num_steps=0))])
     samples = scrape(metrics)
     assert value(samples, "specsplit_spec_num_steps") == value(samples, "specsplit_spec_num_draft_tokens") == 0
     assert value(samples, "specsplit_accept_length_count") == 1
@@ -403,7 +394,7 @@ def test_the_gauges_of_the_plan_are_0_without_a_drafter_and_under_a_plan_that_do
 
 def test_a_session_that_drafts_counts_for_accept_length_even_if_it_is_shown_as_one_of_0_steps() -> None:
     metrics = VerifierMetrics(on=True)
-    metrics.step(Costs(), [Step(plan=Plan(num_steps=0)), Step(drafted=4, depth=2, accepted=2, committed=3)])
+    metrics.step(Costs(), [Step(told=Plan(num_steps=0)), Step(drafted=4, depth=2, accepted=2, committed=3)])
     samples = scrape(metrics)
     assert value(samples, "specsplit_accept_length_count") == 2
     assert value(samples, "specsplit_accept_length_sum") == 1 + 3
@@ -422,7 +413,7 @@ STEPS = st.builds(
     drafted=st.integers(12, 40),
     depth=st.just(12),
     accepted=st.integers(0, 12),
-    attached=st.booleans(),
+    speculates=st.booleans(),
     hit=st.sampled_from([True, None]),
 )
 
@@ -439,7 +430,7 @@ def test_counts_agree_with_one_another_whatever_the_steps(batches: list[list[Ste
     assert found["specsplit_reached_depth_total"] == 12 * found["specsplit_session_steps_total"]
     wasted = found["specsplit_drafted_tokens_total"] - found["specsplit_accepted_tokens_total"]
     assert found["specsplit_wasted_nodes_total"] == wasted
-    attached = [step for sessions in batches for step in sessions if step.attached]
+    attached = [step for sessions in batches for step in sessions if step.speculates]
     assert found["specsplit_accept_length_count"] == len(attached)
     assert found["specsplit_accept_length_sum"] == sum(step.accepted + 1 for step in attached)
 

@@ -6,9 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from specsplit_verifier.records.counters import Counters
-from specsplit_verifier.schedule.kv_cache_manager import KVCounters
-from specsplit_verifier.sessions.draft_session import DraftCounters
+from specsplit.records import Counters, DraftCounters, KVCounters
 
 
 @pytest.mark.parametrize("kind", [DraftCounters, KVCounters])

@@ -236,6 +236,6 @@ async def test_a_session_that_is_handed_over_goes_on_with_the_other_drafter_and_
     opened = [event.open for event in second.seen if event.WhichOneof("event") == "open"]
     assert [each.prompt_tokens for each in opened] == [2], "the one with the shorter text"
     assert len(first.closed()) == 2 and len(second.closed()) == 1
-    assert sum(record.costs.hand_overs for record in records) == 1
-    assert sum(record.costs.failovers for record in records) == 0
+    assert sum(record.costs.drafts.hand_overs for record in records) == 1
+    assert sum(record.costs.drafts.failovers for record in records) == 0
     assert not lost

@@ -48,12 +48,6 @@ COSTS = StepCosts(
     waited_us=0.0,
     forward_us=1.0,
     host_us=1.0,
-    unverified_nodes=0,
-    late_nodes=0,
-    failovers=0,
-    cached_tokens=0,
-    preemptions=0,
-    round_trips_s=(),
 )
 
 

@@ -91,9 +91,9 @@ def test_a_bound_that_nobody_has_named_gives_way_to_the_room_there_is_for_featur
 def test_a_step_shown_as_one_of_0_steps_counts_as_drafted_and_one_whose_plan_has_0_steps_does_not() -> None:
     (part,) = step(LAUNCHED, 0, 0).sessions
     resting = replace(LAUNCHED, num_steps=0)
-    assert replace(part, shown=resting).numbers.attached
-    assert replace(part, shown=resting).numbers.plan == resting
-    assert not replace(part, plan=resting).numbers.attached
+    assert replace(part, shown=resting).speculates
+    assert replace(part, shown=resting).told == resting
+    assert not replace(part, plan=resting).speculates
 
 
 def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew() -> None:

@@ -140,7 +140,7 @@ async def test_fifty_requests_that_share_a_beginning_prefill_it_once(target: Pat
         texts, ends = await write_all(verifier, prompts, sampling, new=8)
     assert texts == truth
     assert sum(step.costs.prefill_tokens for step in steps) == 400 + sum(len(prompt) - 1 - 400 for prompt in prompts)
-    assert sum(step.costs.cached_tokens for step in steps) == 49 * 400
+    assert sum(step.costs.kv.cached_tokens for step in steps) == 49 * 400
     assert sorted(end.usage.cached_prompt_tokens for end in ends) == [0] + [400] * 49
     assert {end.usage.cached_prompt_tokens for end in plain} == {0}
 
@@ -183,7 +183,7 @@ async def test_pages_that_are_needed_are_evicted(target: Path) -> None:
         _, (again,) = await write_all(verifier, prompts[-1:], SEEDED)
         _, (gone,) = await write_all(verifier, prompts[:1], SEEDED)
     assert (again.usage.cached_prompt_tokens, gone.usage.cached_prompt_tokens) == (96, 0)
-    assert sum(step.costs.preemptions for step in steps) == 0
+    assert sum(step.costs.kv.preemptions for step in steps) == 0
 
 
 @asynccontextmanager
@@ -336,7 +336,7 @@ async def test_preempted_sessions_with_heads_get_them_again_with_all_features(tm
         written, ends = await write_all(verifier, prompts, Sampling(), endpoint, new=100)
         await reader.all_closed()
     assert written == [text[:100] for text in truth]
-    assert sum(step.costs.preemptions for step in steps) > 0 and all(end.speculation.accepted for end in ends)
+    assert sum(step.costs.kv.preemptions for step in steps) > 0 and all(end.speculation.accepted for end in ends)
     numbers = {number: prompts.index(opened.tokens[:40]) for number, opened in sorted(reader.sessions.items())}
     assert len(numbers) > 3, "a session that comes back is opened by another number"
     last = {text: number for number, text in numbers.items()}

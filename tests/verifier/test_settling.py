@@ -12,6 +12,7 @@ from specsplit.draft_events import Close, FeaturesRead
 from specsplit.errors import IllegalEvent, InvalidRequest
 from specsplit.features import FeatureLayout, Features
 from specsplit.model.pages.pool import PagePool, PageTable
+from specsplit.records import DraftCounters
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Commit, Grow, Mirror, Original
 from specsplit.tree import TokenTree
@@ -20,7 +21,7 @@ from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.records.events import FromDrafter
 from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.records.step import Accepted
-from specsplit_verifier.sessions.draft_session import DraftCounters, DraftSession, TreeLimits
+from specsplit_verifier.sessions.draft_session import DraftSession, TreeLimits
 from specsplit_verifier.sessions.patience import PROBED, Patience
 from specsplit_verifier.sessions.session import Session, StopRule
 from tests.support.trees import NewNode, Seen, grow_nodes

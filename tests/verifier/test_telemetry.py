@@ -220,7 +220,7 @@ async def test_sessions_of_one_step_link_to_the_same_span_and_only_those_of_samp
 
 
 def test_a_forward_for_other_ranks_alone_is_a_step_that_says_so_while_somebody_is_traced_here(alphabet: Path) -> None:
-    costs = StepCosts(0, 0, 0, 0, 1.0, 1.1, 1.2, 5.0, 90.0, 10.0, 0, 0, 0, 0, 0, (), turn=TurnCosts(1, (0, 5)))
+    costs = StepCosts(0, 0, 0, 0, 1.0, 1.1, 1.2, 5.0, 90.0, 10.0, turn=TurnCosts(1, (0, 5)))
     with receiving() as receiver:
         settings = VerifierSettings.load(model=alphabet, trace_endpoint=receiver.address)
         sink = OtlpSink("verifier", settings)
@@ -393,14 +393,14 @@ async def test_every_node_that_came_is_accounted_for(alphabet: Path) -> None:
             while True:  # what comes when all is over is told of with the next step
                 await decode(verifier, DecodeRequest("plain", list(b"a"), stopping=Stopping(1)))
                 hits, drafted = sum(r.hits for r in records), sum(r.drafted for r in records)
-                lost = sum(r.costs.unverified_nodes + r.costs.late_nodes for r in records)
+                lost = sum(r.costs.drafts.unverified_nodes + r.costs.drafts.late_nodes for r in records)
                 came = verifier.streams.statistics[endpoint.address].nodes_received
                 if came == drafted + hits + lost:
                     break
                 await asyncio.sleep(0.02)
     assert hits >= sum(end.speculation.hits for _, end in ends) > 0 and lost > 0
-    assert all(0 <= seconds < WAIT_S for r in records for seconds in r.costs.round_trips_s)
-    assert any(r.costs.round_trips_s for r in records)
+    assert all(0 <= seconds < WAIT_S for r in records for seconds in r.costs.drafts.round_trips_s)
+    assert any(r.costs.drafts.round_trips_s for r in records)
 
 
 def session_of(resting: bool, *nodes: tuple[int, int, int]) -> tuple[Session, Draft]:
@@ -461,4 +461,4 @@ async def test_a_session_given_to_another_drafter_is_counted(alphabet: Path) -> 
         while verifier.load().steps < before + 2:
             await anext(events)
         await events.aclose()
-        assert sum(record.costs.failovers for record in records) == 1
+        assert sum(record.costs.drafts.failovers for record in records) == 1

@@ -67,12 +67,12 @@ class _Costs:
         """Count one step; of one that was run for other ranks alone no more than what was lost meanwhile."""
         if not costs.idle:
             self._count_step(costs)
-        for counter, nodes in zip(self._wasted, (costs.unverified_nodes, costs.late_nodes), strict=True):
+        for counter, nodes in zip(self._wasted, (costs.drafts.unverified_nodes, costs.drafts.late_nodes), strict=True):
             counter.add(nodes)
-        self._failovers.add(costs.failovers)
-        self._hand_overs.add(costs.hand_overs)
-        self._preemptions.add(costs.preemptions)
-        for seconds in costs.round_trips_s:
+        self._failovers.add(costs.drafts.failovers)
+        self._hand_overs.add(costs.drafts.hand_overs)
+        self._preemptions.add(costs.kv.preemptions)
+        for seconds in costs.drafts.round_trips_s:
             self._round_trip.observe(seconds)
 
     def _count_step(self, costs: StepCosts) -> None:
@@ -80,7 +80,7 @@ class _Costs:
         self._batch_tokens.add(costs.tokens)
         self._prefill_tokens.add(costs.prefill_tokens)
         self._recomputed_tokens.add(costs.recomputed_tokens)
-        self._cached_tokens.add(costs.cached_tokens)
+        self._cached_tokens.add(costs.kv.cached_tokens)
         parts_us = (costs.waited_us, costs.forward_us, costs.host_us)
         self._step_time.observe(sum(parts_us) * 1e-6)
         for histogram, part_us in zip(self._parts, parts_us, strict=True):
@@ -121,7 +121,7 @@ class _Speculation:
                 self._misses[session.miss].add()
             self._reached.ends[session.depth] += 1
             self._accepted_to.ends[correct] += 1
-            if session.attached:
+            if session.speculates:
                 self._accept_length.observe(correct + 1)
         self._session_steps.add(len(sessions))
         self._drafted.add(drafted)
@@ -156,7 +156,7 @@ class VerifierMetrics(Metrics):
             self._turns.count(costs.turn, idle=costs.idle)
         if sessions:
             self._speculation.count(sessions)
-            speculating = [s.plan for s in sessions if s.attached]
+            speculating = [s.told for s in sessions if s.speculates]
             self._num_steps.set(sum(plan.num_steps for plan in speculating) / len(sessions))
             self._num_draft_tokens.set(sum(plan.num_draft_tokens for plan in speculating) / len(sessions))
 

@@ -15,12 +15,13 @@ from specsplit.draft_events import Close, FeaturesRead, Open, Refuse, ToDrafter,
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, FeatureNeed, Features
 from specsplit.membership import HandOver
+from specsplit.records import DraftCounters
 from specsplit.speculation import Commit, Grow, Mirror
 from specsplit.values import Endpoint, Plan, Vocabulary
 from specsplit_verifier.drafters.memory import DrafterMemory
 from specsplit_verifier.records.events import FromDrafter, Sends
 from specsplit_verifier.records.feed import FeatureSource, Feed, Overrun, Recipe
-from specsplit_verifier.sessions.draft_session import DraftCounters, DraftSession, NoDrafter
+from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
 from specsplit_verifier.sessions.session import Session
 

@@ -278,8 +278,8 @@ class EngineCore:
         self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult], turn: TurnCosts | None
     ) -> StepCosts:
         lap = self.stopwatch.lap(output.forward_s)
-        lost = self._drafters.counters.take()
-        kv = self._scheduler.kv.counters.take()
+        drafts = self._drafters.counters.take()
+        drafts.unverified_nodes += sum(session.reroot.cut for session in sessions)
         chunked = sum(chunk.num_tokens for chunk in step.chunks)
         recomputed = sum(chunk.num_tokens for chunk in step.chunks if chunk.recomputed)
         return StepCosts(
@@ -294,13 +294,8 @@ class EngineCore:
             forward_us=output.forward_s * 1e6,
             cold=output.cold,
             host_us=lap.host_s * 1e6,
-            unverified_nodes=lost.unverified_nodes + sum(session.reroot.cut for session in sessions),
-            late_nodes=lost.late_nodes,
-            failovers=lost.failovers,
-            hand_overs=lost.hand_overs,
-            preemptions=kv.preemptions,
-            cached_tokens=kv.cached_tokens,
-            round_trips_s=lost.round_trips_s,
+            drafts=drafts,
+            kv=self._scheduler.kv.counters.take(),
             turn=turn,
         )
 

@@ -11,7 +11,7 @@ from specsplit.errors import SpecsplitError
 from specsplit.features import Features
 from specsplit.model.pages.batch import Row
 from specsplit.ranks.lockstep import NOTHING, Proposal
-from specsplit.records import SessionStep, StepCosts
+from specsplit.records import StepCosts
 from specsplit.sampling import TokenCounts
 from specsplit.sessions import Finished, Tokens
 from specsplit.speculation import Commit, Draft
@@ -243,18 +243,9 @@ class SessionResult:
         return 0 if self.output is None else len(self.output.tokens)
 
     @property
-    def numbers(self) -> SessionStep:
-        """What metrics count of it."""
-        return SessionStep(
-            self.told,
-            self.attached and self.plan.speculates,
-            self.drafted,
-            self.depth,
-            self.accepted,
-            self.committed,
-            self.hit,
-            self.miss,
-        )
+    def speculates(self) -> bool:
+        """True if it had a drafter, and a plan to draft by."""
+        return self.attached and self.plan.speculates
 
     @property
     def totals(self) -> SpeculationStatistics:

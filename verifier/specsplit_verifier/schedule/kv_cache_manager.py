@@ -15,21 +15,12 @@ from specsplit.features import Features
 from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.model.pages.tables import RowPages
 from specsplit.prefix import BLOCK, FIRST_PAGES
-from specsplit_verifier.records.counters import Counters
+from specsplit.records import KVCounters
 from specsplit_verifier.records.feed import Feed, Recipe, Rows
 from specsplit_verifier.schedule.prefix_cache import PrefixCache
 from specsplit_verifier.sessions.session import Session
 
 EVICTED_PART = 32  # of all pages one in so many is evicted at once, at least
-
-
-@dataclass(slots=True)
-class KVCounters(Counters):
-    """What happened to sessions since this was last taken."""
-
-    preemptions: int = 0
-    cached_tokens: int = 0
-    """Prompt tokens whose KV was there already."""
 
 
 @dataclass(slots=True)

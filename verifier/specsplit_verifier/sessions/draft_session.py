@@ -12,14 +12,13 @@ somebody decides by it. Everything else that a drafter says is taken in at once,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from specsplit.errors import InvalidRequest
 from specsplit.features import Features
+from specsplit.records import DraftCounters
 from specsplit.speculation import AT_ONCE, Draft, Grow, Mirror, State
 from specsplit.values import Miss, Plan
-from specsplit_verifier.records.counters import Counters
 from specsplit_verifier.records.feed import Feed, Recipe
 from specsplit_verifier.records.step import Accepted, Reroot, TreeView
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
@@ -39,22 +38,6 @@ class TreeLimits(NamedTuple):
     def within(self, num_tokens: int) -> TreeLimits:
         """These limits with num_draft_tokens capped at `num_tokens`."""
         return self if num_tokens >= self.num_draft_tokens else TreeLimits(num_tokens, self.topk, self.num_steps)
-
-
-@dataclass(slots=True)
-class DraftCounters(Counters):
-    """What was lost to drafters, and how long they took, since this was last taken."""
-
-    unverified_nodes: int = 0
-    """Left when a session, or its drafter, went."""
-    late_nodes: int = 0
-    """Came when their place in the tree, or all of it, was gone."""
-    failovers: int = 0
-    """Sessions that were given another drafter, for want of their own."""
-    hand_overs: int = 0
-    """Sessions that went on with another drafter because the coordinator wanted it."""
-    round_trips_s: list[float] = field(default_factory=list[float])
-    """From a commit to the first grow made after it."""
 
 
 class NoDrafter:
