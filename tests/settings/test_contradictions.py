@@ -49,7 +49,7 @@ def test_what_stands_in_the_environment_is_blamed_on_its_variable(
 ) -> None:
     for name, value in given.items():
         monkeypatch.setenv(f"SPECSPLIT_{service.upper()}_{name.upper()}", value)
-    said = problem(service, **required(service, given))
+    said = problem(service, None, **required(service, given))
     assert "--" not in said
     told = [f"SPECSPLIT_{service.upper()}_{name.upper()}" for name in given if name not in QUIET]
     assert all(variable in said for variable in told), said
@@ -92,7 +92,7 @@ def test_a_number_of_thousands_of_digits_is_refused_in_one_short_sentence_wherev
         for written in (f"{name} = {digits}", f'{name} = "{digits}"', f'{name} = "-{digits},1"'):
             file.write_text(written)
             sentences.append(problem(service, file, model="m"))
-        sentences.append(problem(service, model="m", **{name: digits}))
+        sentences.append(problem(service, None, model="m", **{name: digits}))
         assert max(map(len, sentences)) < 600, (name, sentences)
 
 
