@@ -62,7 +62,7 @@ def settings_of(service: str, *files: Path) -> Settings:
     values: dict[str, object] = {name.lower(): value for name, value in environment.items()}
     if service != "coordinator":
         values["advertise"] = "host:1"  # the entry point says the container's own
-    return SETTINGS[service](**values)
+    return SETTINGS[service].model_validate(values)
 
 
 @pytest.mark.parametrize("file", [COMPOSE, GPU, RANKS], ids=lambda file: file.name)

@@ -65,7 +65,8 @@ def settings(service: str, *containers: Object) -> Settings:
     own = {name: value for name, value in environment(*containers).items() if name.startswith("SPECSPLIT_")}
     assert all(name.startswith(prefix) for name in own)
     listen = f"[::]:{ports(WORKLOADS[service])['grpc']}"  # the image's
-    return SETTINGS[service](**{"listen": listen, **{name.removeprefix(prefix).lower(): own[name] for name in own}})
+    values = {name.removeprefix(prefix).lower(): own[name] for name in own}
+    return SETTINGS[service].model_validate({"listen": listen, **values})
 
 
 def ports(workload: Object) -> dict[str, int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage] (where its users find it)
 
 from specsplit.values.bounds import MOST_SECONDS
 
