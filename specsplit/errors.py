@@ -133,9 +133,13 @@ class PermissionDenied(SpecsplitError):
 class Unavailable(SpecsplitError):
     """A peer is gone, draining or not ready."""
 
-    def __init__(self, message: str, received: tuple[int, ...] = ()) -> None:
-        """`received`: tokens of one's answer that had come when its stream broke; `resume_from` takes them."""
-        super().__init__(message)
+    def __init__(self, message: str, received: tuple[int, ...] = (), advice: str = "") -> None:
+        """`received`: tokens of one's answer that had come when its stream broke; `resume_from` takes them.
+
+        `advice`: what a program can do with them. A command that cannot do that says `message` alone.
+        """
+        super().__init__(f"{message}: {advice}" if advice else message)
+        self.message = message
         self.received = received
 
 

@@ -24,7 +24,9 @@ from specsplit.cli.paint import Painter, legend
 from specsplit.cli.screen import Screen, text
 from specsplit.cli.signals import sigterm_as_ctrl_c
 from specsplit.client import Client, Result, make_request
+from specsplit.client.result import Gatherer
 from specsplit.errors import InvalidRequest
+from specsplit.settings.sources import read_environment
 from specsplit.values import DrafterKind
 
 PROMPT = '''\
@@ -42,6 +44,7 @@ class Stack:
 '''
 """Python source, which the pocket models have learnt to continue."""
 _PAGE = re.compile(r"page on (http://[^/\s]+/)")
+_COORDINATOR = "SPECSPLIT_COORDINATOR_"
 _PAUSE_S = 1.0
 """Between two generations for those who watch the page."""
 
@@ -70,6 +73,7 @@ def demo(
     page: options.PageOption = False,
 ) -> None:
     """Start three services on this machine, generate with a drafter and without, and compare."""
+    _check_environment()
     folder = models or pocket("--models")
     kind, draft = _best_draft(folder)
     console = Screen()
@@ -93,6 +97,16 @@ def demo(
             _show(client, console, kind, prompt, wanted, told)
     except KeyboardInterrupt:
         raise typer.Abort from None
+
+
+def _check_environment() -> None:
+    """Raise InvalidRequest if the environment has the coordinator ask for what the client in here does not have."""
+    told, _ = read_environment(_COORDINATOR, ("tls_cert", "tokens_file", "anonymous_clients"))
+    for name in told.keys() & ({"tls_cert"} if "anonymous_clients" in told else {"tls_cert", "tokens_file"}):
+        raise InvalidRequest(
+            f"{_COORDINATOR}{name.upper()}",
+            "is set, and demo has no options for TLS and tokens; unset it, or use specsplit up and specsplit generate",
+        )
 
 
 @contextmanager
@@ -162,7 +176,7 @@ def _generate(client: Client, painter: Painter | None, drafter: str, prompt: str
         seed=int(wanted["seed"]),
     )
     started = time.monotonic()
-    result = run(client, request, painter)
+    result = run(client, request, Gatherer(), painter)
     return _Run(result, time.monotonic() - started)
 
 

@@ -83,7 +83,7 @@ def leave(error: SpecsplitError) -> NoReturn:
 
 def sentence(error: SpecsplitError) -> str:
     """Say what went wrong, and what to do about it where a user of the command line can."""
-    said = str(error)
+    said = error.message if isinstance(error, Unavailable) else str(error)
     if isinstance(error, Unavailable) and "connection refused" in said.lower():
         return f"{said}; {_NOBODY_THERE}"
     if isinstance(error, Unauthenticated | PermissionDenied):

@@ -10,7 +10,7 @@ from specsplit.cli import request_options as options
 from specsplit.cli.logprobs import as_objects, show
 from specsplit.cli.options import ADDRESS, AddressOption, with_transport
 from specsplit.cli.paint import ChoicesPainter, Painter, summary
-from specsplit.cli.resuming import tell, tokens_of
+from specsplit.cli.resuming import tokens_of, told
 from specsplit.cli.say import say
 from specsplit.cli.streams import checked, read_input
 from specsplit.client import Client, Conversation, Result, TextPrompt
@@ -37,26 +37,33 @@ def generate(
 ) -> None:
     """Continue a text. Accepted drafts and the target's own tokens are coloured apart."""
     request = replace(request, prompt=_prompt(prompt, chat), n=n, logprobs=logprobs, resume_from=tokens_of(resume_from))
-    with Client(address, transport) as client:
-        result = run(client, request, None if as_json else Painter(), timeout_s)
+    gatherer = Gatherer(n)
+    try:
+        with Client(address, transport) as client:
+            result = run(client, request, gatherer, None if as_json else Painter(), timeout_s)
+    except Unavailable as error:
+        if not error.received:
+            raise
+        raise told(error, gatherer.text if as_json else None) from error
     if as_json:
         say(json.dumps(as_object(result, request.resume_from)))
     else:
         _sum_up(result, logprobs=logprobs is not None)
 
 
-def run(client: Client, request: GenerateRequest, painter: Painter | None, timeout_s: float | None = None) -> Result:
-    """Generate, painting what comes, and return the whole; of a stream that breaks, print the tokens that had come."""
-    gatherer, choices = Gatherer(request.n), None if painter is None else ChoicesPainter(painter, request.n)
-    try:
-        for event in client.send(request, timeout_s):
-            gatherer.add(event)
-            if choices is not None:
-                choices.add(event)
-    except Unavailable as error:
-        if error.received:
-            tell(error, gatherer.text if painter is None else None)
-        raise
+def run(
+    client: Client,
+    request: GenerateRequest,
+    gatherer: Gatherer,
+    painter: Painter | None,
+    timeout_s: float | None = None,
+) -> Result:
+    """Generate, painting and gathering what comes, and return the whole."""
+    choices = None if painter is None else ChoicesPainter(painter, request.n)
+    for event in client.send(request, timeout_s):
+        gatherer.add(event)
+        if choices is not None:
+            choices.add(event)
     return gatherer.result()
 
 

@@ -25,7 +25,7 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 _OF_MEMBERS = ("listen", "advertise", "member_id")
 """What up says to each verifier and drafter by itself."""
 _RANKS = ("dp_size", "tp_size")
-_OPTION = re.compile(r"\((--[a-z-]+)\)")
+_OPTION = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*")
 """How a sentence names the option of a service."""
 
 
@@ -77,7 +77,7 @@ class Handed:
         """The error of a service's settings, as one who gave them to up understands it. One that names a variable keeps that."""
         known = error.field in SETTINGS[service].model_fields or error.field in self.values(service)
         field = self.place(service, error.field) if known else error.field
-        return InvalidRequest(field, _OPTION.sub(lambda found: f"({self._named(service, found[1])})", error.problem))
+        return InvalidRequest(field, _OPTION.sub(lambda found: self._named(service, found[0]), error.problem))
 
     def _named(self, service: str, option: str) -> str:
         name = option.removeprefix("--").replace("-", "_")

@@ -30,12 +30,18 @@ def tokens_of(given: str | None) -> tuple[int, ...]:
     return tuple(found)
 
 
-def tell(error: Unavailable, text: str | None) -> None:
-    """Print the tokens of a stream that broke where the user can keep them: as an object beside the `text` of them, or on stderr."""
-    if text is not None:
-        say(json.dumps({"text": text, "resume_from": error.received, "error": str(error)}))
-    else:
+def told(error: Unavailable, text: str | None) -> Unavailable:
+    """Print the tokens that had come where the user can keep them: as an object beside the `text` of them, or on stderr.
+
+    Returns the error that says how the command gets the rest.
+    """
+    given = "them" if text is None else "this object, in a file,"
+    advised = Unavailable(f"{error.message}: the same command with {given} as {_OPTION} gets the rest")
+    if text is None:
         say(f"{_OPTION} {','.join(map(str, error.received))}", err=True)
+    else:
+        say(json.dumps({"text": text, "resume_from": error.received, "error": str(advised)}))
+    return advised
 
 
 def _read(path: str) -> str:

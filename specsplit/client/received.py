@@ -34,4 +34,4 @@ class Received:
         came = f"{error}; {len(self._tokens)} tokens of the answer had come"
         if not (self._request.seeded or self._request.sampling.greedy):
             return Unavailable(f"{came}, and no seed was given, so it cannot be gone on with: send the request again")
-        return Unavailable(f"{came}: the same request with resume_from set to them gets the rest", tuple(self._tokens))
+        return Unavailable(came, tuple(self._tokens), "the same request with resume_from set to them gets the rest")

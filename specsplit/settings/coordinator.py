@@ -82,7 +82,8 @@ class CoordinatorSettings(ServiceSettings):
             raise InvalidRequest(
                 "members_listen",
                 f"is required: {self.listen} can be reached from other machines, and whoever reaches it could join as a verifier "
-                "and read prompts; give members another port, or ask callers who they are (tokens_file, or tls_client_ca and roles_file)",
+                "and read prompts; give members another port, or ask callers who they are (--tokens-file, or --tls-client-ca and "
+                "--roles-file)",
                 "listen",
             )
         return self

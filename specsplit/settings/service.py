@@ -65,7 +65,7 @@ class ServiceSettings(TransportSettings):
                 raise InvalidRequest(
                     "trace_endpoint",
                     f"{self.trace_endpoint} is on another machine and would be sent spans in the clear; "
-                    "give tls_ca, or allow it with insecure (--insecure)",
+                    "give tls_ca (--tls-ca), or allow it with insecure (--insecure)",
                 )
         self._check_plain("metrics_listen", self.metrics_listen, "metrics are")
         return self
@@ -94,7 +94,7 @@ class ServiceSettings(TransportSettings):
             raise InvalidRequest(
                 field,
                 f"{listen} can be reached from other machines and there is no TLS; "
-                "give tls_cert and tls_key, or allow it with insecure (--insecure)",
+                "give tls_cert and tls_key (--tls-cert, --tls-key), or allow it with insecure (--insecure)",
             )
 
     @model_validator(mode="after")
@@ -103,7 +103,8 @@ class ServiceSettings(TransportSettings):
             raise InvalidRequest("tls_client_ca", "and roles_file go together; give both or neither", "roles_file")
         if self.tls_client_ca is not None and not self.secured:
             raise InvalidRequest(
-                "tls_client_ca", "asks callers for certificates, which takes TLS; give tls_cert and tls_key too"
+                "tls_client_ca",
+                "asks callers for certificates, which takes TLS; give tls_cert and tls_key (--tls-cert, --tls-key) too",
             )
         if self.anonymous_clients and (self.tokens_file is None or self.roles_file is not None):
             raise InvalidRequest(

@@ -55,6 +55,7 @@ class ClientSettings(TransportSettings):
     def _check_certificate(self) -> Self:
         if self.tls_cert is not None and self.tls_ca is None:
             raise InvalidRequest(
-                "tls_cert", "is shown over TLS alone; give tls_ca, the authority of the server's certificate, too"
+                "tls_cert",
+                "is shown over TLS alone; give tls_ca (--tls-ca), the authority of the server's certificate, too",
             )
         return self

@@ -153,9 +153,8 @@ def test_a_question_that_fails_is_not_kept_and_the_next_is_answered(
     assert out == f"one two\n{ANSWER}\n"
     first, second = err.splitlines()
     assert first == "specsplit: full; try again in 1 s; the question is not kept"
-    assert second.startswith("specsplit: the coordinator is leaving; ") and second.endswith(
-        "; the question is not kept"
-    )
+    had_come = "2 tokens of the answer had come"  # chat has no option with which to get the rest
+    assert second == f"specsplit: the coordinator is leaving; {had_come}; the question is not kept"
     assert sent(coordinator.asked[-1]) == [("user", "three")]
 
 

@@ -329,6 +329,15 @@ def test_a_failure_on_the_other_side_exits_1_with_one_line(
     assert capsys.readouterr().err == "specsplit: full; try again in 1 s\n"
 
 
+@pytest.mark.parametrize("name", ["TLS_CERT", "TOKENS_FILE"])
+def test_demo_says_that_it_has_no_options_for_what_the_environment_asks_of_clients(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"SPECSPLIT_COORDINATOR_{name}", "some.file")
+    assert run("demo") == 2
+    assert f"SPECSPLIT_COORDINATOR_{name}: is set, and demo has no options for TLS" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [("generate", "-p", "x"), ("status", "--once")])
 def test_where_nobody_listens_one_line_says_what_to_do(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -381,7 +390,7 @@ def test_generate_tells_the_tokens_of_a_stream_that_broke_so_that_it_can_be_gone
     out, err = capsys.readouterr()
     assert out == "one two"
     assert err.splitlines()[0] == "--resume-from 11,12"
-    assert "2 tokens of the answer had come: the same request with resume_from set to them gets the rest" in err
+    assert "2 tokens of the answer had come: the same command with them as --resume-from gets the rest" in err
     assert run(*arguments, "--json") == 1
     out = capsys.readouterr().out
     assert json.loads(out)["text"] == "one two"

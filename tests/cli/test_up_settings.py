@@ -105,6 +105,12 @@ def test_set_counts_before_the_environment_and_that_before_the_file(
         ),
         (["--drafters", "0", *sets("drafter.node_us=2")], "--set drafter.node_us: there is no drafter to give it to"),
         (["--listen", "0.0.0.0:0"], "allow it with insecure (--set coordinator.insecure=true)"),
+        (["--listen", "0.0.0.0:0"], "(--set coordinator.tls_cert=FILE, --set coordinator.tls_key=FILE)"),
+        (
+            ["--listen", "0.0.0.0:0", *sets("coordinator.insecure=true")],
+            "give members another port, or ask callers who they are (--set coordinator.tokens_file=FILE, or "
+            "--set coordinator.tls_client_ca=FILE and --set coordinator.roles_file=FILE)",
+        ),
         (
             ["--listen", "10.0.0.3:0", *sets("coordinator.insecure=true", "coordinator.members_listen=10.0.0.3:0")],
             "--listen: 10.0.0.3:1 is on another machine",
