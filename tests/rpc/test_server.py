@@ -307,7 +307,7 @@ async def test_a_server_with_a_certificate_speaks_tls_and_nothing_else(certifica
 
 
 async def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(errors.InvalidRequest, match="tls_key: cannot read"):
+    with pytest.raises(errors.InvalidRequest, match="tls_cert: cannot read"):
         await make_server(tls_cert=tmp_path / "cert", tls_key=tmp_path / "key").start()
     with pytest.raises(errors.InvalidRequest, match="tls_ca: cannot read"):
         dial("127.0.0.1:1", TransportSettings(tls_ca=tmp_path / "ca"))
