@@ -9,6 +9,7 @@ from typing import Self, Unpack
 
 import grpc
 
+from specsplit.client.interrupts import undisturbed
 from specsplit.client.options import Options, Promptable, check_timeout, make_request
 from specsplit.client.received import Received
 from specsplit.client.result import Gatherer, Result
@@ -56,7 +57,7 @@ class Client:
         self._require_open()
         received = Received(request)
         message = wire.generate_to_wire(request)
-        with self._typed_failures():
+        with self._typed_failures(), undisturbed():
             call = self._stub.Generate(message, timeout=check_timeout(timeout_s), metadata=trace_metadata())
         try:
             with self._typed_failures():
