@@ -101,7 +101,7 @@ def verifier_operations(nodes: int, whole: Grow) -> Iterator[tuple[str, Callable
         return timed(lambda: mirror.grow(rest))
 
     def best(count: int, topk: int) -> float:
-        mirror.stir()
+        mirror.mark_busy()
         mirror.grow(Grow(0))  # forgets the last preview
         return timed(lambda: mirror.preview(count, topk, DEPTH))
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specsplit.model.tensors.transfer import Put, on_device
+from specsplit.model.tensors.transfer import UploadArray, on_device
 from specsplit.sampling.batch import COLDEST, SamplingBatch, SamplingRows
 from specsplit.sampling.counts import TokenCounts
 from specsplit.sampling.kernels.filtering import bars
@@ -80,10 +80,10 @@ class UnsentColumns(NamedTuple):
     streams: Ints
     filters: tuple[Ints, Ints, Floats, Floats] | None
 
-    def sent(self, put: Put) -> Columns:
-        """Send all columns with `put`."""
-        filters = None if self.filters is None else tuple(put(each) for each in self.filters)
-        return Columns(put(self.temperatures), put(self.streams), filters)
+    def sent(self, upload: UploadArray) -> Columns:
+        """Send all columns with `upload`."""
+        filters = None if self.filters is None else tuple(upload(each) for each in self.filters)
+        return Columns(upload(self.temperatures), upload(self.streams), filters)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,10 +93,10 @@ class UnsentRows:
     columns: UnsentColumns
     processed: tuple[ProcessedRows, UnsentColumns] | None = None
 
-    def sent(self, put: Put) -> DeviceRows:
+    def sent(self, upload: UploadArray) -> DeviceRows:
         """Put what the kernels read."""
-        own = None if self.processed is None else (self.processed[0], self.processed[1].sent(put))
-        return DeviceRows(self.columns.sent(put), own)
+        own = None if self.processed is None else (self.processed[0], self.processed[1].sent(upload))
+        return DeviceRows(self.columns.sent(upload), own)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -222,7 +222,7 @@ class Mirror:
             self._protocol.refuse(Event.GROW, f"commits: is {commits}, expected {self.acknowledged}..{self.commits}")
         self._trail.forget(commits)
 
-    def stir(self) -> None:
+    def mark_busy(self) -> None:
         """Forget that the drafter rests: it was sent what it lacked (features), and its answer is to come."""
         if self.resting:
             self.resting = self.caught_up = False

@@ -36,7 +36,7 @@ async def enter(admission: Admission) -> Lease:
     """As a request does."""
     with admission.ticket():
         pass
-    return await admission.enter()
+    return await admission.acquire()
 
 
 async def settle() -> None:
@@ -181,7 +181,7 @@ async def test_a_request_that_a_verifier_let_down_goes_ahead_of_the_others(regis
     first = await enter(admission)
     waiting = asyncio.create_task(enter(admission))
     await settle()
-    again = asyncio.create_task(admission.enter(again=True))
+    again = asyncio.create_task(admission.acquire(again=True))
     await settle()
     first.release()
     await settle()
@@ -210,7 +210,7 @@ async def test_who_lost_a_verifier_waits_for_one_and_only_so_long() -> None:
     admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
     (await enter(admission)).release()
     registry.remove(seat, "it was killed")
-    first, second = (asyncio.create_task(admission.enter(again=True)) for _ in range(2))
+    first, second = (asyncio.create_task(admission.acquire(again=True)) for _ in range(2))
     await settle()
     clock.advance(2.9)
     admission.serve_waiting()
@@ -234,19 +234,19 @@ async def test_who_was_let_down_waits_for_a_verifier_that_can_hold_it_and_only_s
     registry = Registry(Vocabulary(50), clock, 2.0)
     small, need = join(registry, "small", max_sessions=2), Need(range(500), 100)
     admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
-    again = asyncio.create_task(admission.enter(need, again=True))
+    again = asyncio.create_task(admission.acquire(need, again=True))
     await settle()
     assert not again.done(), "its context is of 512 tokens"
     large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
     assert (await again).verifier is large
     registry.remove(large, "it was killed")
-    again = asyncio.create_task(admission.enter(need, again=True))
+    again = asyncio.create_task(admission.acquire(need, again=True))
     await settle()
     clock.advance(3.1)
     admission.serve_waiting()
     with pytest.raises(Unavailable, match="no verifier took it over in 3 s: no verifier that is there can hold this"):
         await again
-    assert (await admission.enter(need)).verifier is small, "which says to a new request why not"
+    assert (await admission.acquire(need)).verifier is small, "which says to a new request why not"
 
 
 async def test_a_new_request_that_only_a_verifier_could_hold_that_is_away_waits_for_it(registry: Registry) -> None:
@@ -254,7 +254,7 @@ async def test_a_new_request_that_only_a_verifier_could_hold_that_is_away_waits_
     large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
     admission = Admission(registry, max_queue=4, retry_after_s=1)
     registry.part(large, "its stream ended")
-    waiting = asyncio.create_task(admission.enter(Need(range(500), 100)))
+    waiting = asyncio.create_task(admission.acquire(Need(range(500), 100)))
     await settle()
     assert not waiting.done()
     registry.register(large.who)
@@ -267,9 +267,9 @@ async def test_who_waits_for_the_verifier_that_could_hold_it_holds_up_nobody_and
     small = join(registry, "small", max_sessions=2)
     large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
     admission, need = Admission(registry, max_queue=4, retry_after_s=1), Need(range(500), 100)
-    running = await admission.enter(need)
+    running = await admission.acquire(need)
     assert running.verifier is large
-    waiting = [asyncio.create_task(admission.enter(need)) for _ in range(2)]
+    waiting = [asyncio.create_task(admission.acquire(need)) for _ in range(2)]
     await settle()
     others = [await asyncio.wait_for(enter(admission), 1) for _ in range(2)]
     assert [lease.verifier for lease in others] == [small, small] and admission.queued == 2
@@ -310,7 +310,7 @@ async def test_who_waits_for_a_sound_verifier_holds_up_nobody() -> None:
     seat = join(registry, "v1", max_sessions=2)
     admission = Admission(registry, max_queue=4, retry_after_s=1)
     seat.breaker.failed()
-    again = asyncio.create_task(admission.enter(again=True))
+    again = asyncio.create_task(admission.acquire(again=True))
     await settle()
     other = asyncio.create_task(enter(admission))
     await settle()
@@ -326,7 +326,7 @@ async def test_a_verifier_that_fails_every_try_is_not_waited_for_for_ever() -> N
     seat = join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
     seat.breaker.failed()
-    again = asyncio.create_task(admission.enter(again=True))
+    again = asyncio.create_task(admission.acquire(again=True))
     await settle()
     while not again.done() and clock.now() < 60:
         clock.advance(0.5)
@@ -349,7 +349,7 @@ async def test_a_rank_that_keeps_failing_closes_its_group_only_for_as_long_as_a_
         clock.advance(bad.breaker.cool_down_s)
         bad.breaker.failed()
     assert bad.breaker.cool_down_s > 10
-    again = asyncio.create_task(admission.enter(again=True))
+    again = asyncio.create_task(admission.acquire(again=True))
     await settle()
     clock.advance(1.9)
     admission.serve_waiting()
@@ -363,7 +363,7 @@ async def test_a_rank_that_keeps_failing_closes_its_group_only_for_as_long_as_a_
         rank.running = 3
     clock.advance(bad.breaker.cool_down_s)
     assert bad.breaker.admits
-    assert (await admission.enter(again=True)).verifier in others, "busier than the one that failed last"
+    assert (await admission.acquire(again=True)).verifier in others, "busier than the one that failed last"
 
 
 async def test_requests_that_a_failing_group_still_serves_do_not_prolong_the_wait_of_one_that_it_let_down() -> None:
@@ -372,7 +372,7 @@ async def test_requests_that_a_failing_group_still_serves_do_not_prolong_the_wai
     bad, good = join_group(registry, 2)
     admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
     bad.breaker.failed()
-    again = asyncio.create_task(admission.enter(again=True))
+    again = asyncio.create_task(admission.acquire(again=True))
     for _ in range(3):
         await settle()
         assert not again.done()
@@ -404,7 +404,7 @@ class Crowded:
         claim = Claim(client)
         with self.admission.ticket(choices, claim):
             pass
-        waiting = [asyncio.create_task(self.admission.enter(claim=claim)) for _ in range(choices)]
+        waiting = [asyncio.create_task(self.admission.acquire(claim=claim)) for _ in range(choices)]
         await settle()
         return waiting
 
@@ -477,7 +477,7 @@ async def test_no_more_prompts_are_read_than_there_is_room_for_once_others_give_
     entered: list[asyncio.Task[Lease]] = []
     for claim, ticket in tickets:
         ticket.__exit__(None, None, None)
-        entered.append(asyncio.create_task(admission.enter(claim=claim)))
+        entered.append(asyncio.create_task(admission.acquire(claim=claim)))
         await settle()
         assert admission.queued == 4
     assert [task.done() for (task,) in flood] == [False, True, True, True]
@@ -513,7 +513,7 @@ async def test_who_had_room_when_his_prompt_was_taken_keeps_it_when_there_is_les
     other = join(registry, "v2")
     with admission.ticket():
         registry.remove(other, "it was killed")
-    waiting = asyncio.create_task(admission.enter())
+    waiting = asyncio.create_task(admission.acquire())
     await settle()
     assert not waiting.done() and admission.queued == 1
     waiting.cancel()

@@ -80,7 +80,7 @@ class Seats:
     async def place(self, name: str, count: int) -> None:
         """Sessions that are drafted for by one drafter."""
         for _ in range(count):
-            (await self.admission.enter()).take_drafter(self.drafters[name])
+            (await self.admission.acquire()).take_drafter(self.drafters[name])
 
     def spread(self) -> dict[str, int]:
         return {name: seat.running for name, seat in self.drafters.items()}
@@ -631,7 +631,7 @@ async def test_a_verifier_that_is_told_late_has_as_much_time_to_hand_a_session_o
 async def test_a_session_that_has_ended_since_it_was_to_be_handed_over_is_counted_nowhere() -> None:
     seats = InVain()
     seats.drafters = {"first": seats.join("first"), "late": seats.join("late")}
-    leases = [await seats.admission.enter() for _ in range(8)]
+    leases = [await seats.admission.acquire() for _ in range(8)]
     for lease in leases:
         lease.take_drafter(seats.drafters["first"])
     assert seats.round() == 1
@@ -821,7 +821,7 @@ def test_no_number_that_a_verifier_reports_is_too_large_for_the_rebalancer(
 
 async def test_a_session_that_was_handed_over_is_given_back_where_it_is() -> None:
     seats = Seats("a", "b")
-    lease = await seats.admission.enter()
+    lease = await seats.admission.acquire()
     lease.take_drafter(seats.drafters["a"])
     seats.admission.leases.hand_over(seats.verifier, seats.drafters["a"], seats.drafters["b"])
     assert seats.spread() == {"a": 0, "b": 1}

@@ -95,7 +95,7 @@ async def test_a_request_counts_as_many_as_it_has_choices(start_cluster: StartCl
     cluster = await start_cluster(max_queue=1)
     verifier = await cluster.add_verifier(say((5,)), max_sessions=2)
     assert len((await cluster.client.generate("x", n=3)).choices) == 3
-    lease = await cluster.coordinator.admission.enter()
+    lease = await cluster.coordinator.admission.acquire()
     with pytest.raises(
         Exhausted, match="1 requests run and 0 wait, which is all there is room for beside one for 3 ch"
     ):

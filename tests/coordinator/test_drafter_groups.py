@@ -43,7 +43,7 @@ async def test_a_session_that_is_given_to_a_parked_drafter_group_starts_a_wave_o
     seats = [joined(registry, rank) for rank in range(2)]
     group = seats[0].group
     assert group is not None and group is seats[1].group and group.wave == 0
-    lease = await Admission(registry, max_queue=4, retry_after_s=1).enter()
+    lease = await Admission(registry, max_queue=4, retry_after_s=1).acquire()
     lease.take_drafter(seats[1])
     assert group.wave == 1
     registry.hear_wave(seats[1], WaveReport(1, parked=True))

@@ -58,7 +58,7 @@ async def test_a_group_gets_sessions_once_all_of_its_ranks_are_there_and_none_wh
     await ranks.join(0, size=3)
     with pytest.raises(Unavailable, match="no verifier takes sessions: a group of 3 ranks lacks rank 1 and 2; try"):
         await cluster.client.generate("x")
-    again = asyncio.ensure_future(admission.enter(again=True))
+    again = asyncio.ensure_future(admission.acquire(again=True))
     await ranks.join(1, size=3)
     assert not again.done(), "two thirds of a group step for nobody"
     third = await ranks.join(2, size=3)
@@ -100,7 +100,7 @@ async def test_who_was_let_down_by_a_rank_is_not_given_to_another_of_its_group_s
     for rank in range(2):
         await ranks.join(rank)
     registry.verifiers[0].breaker.failed()
-    again = asyncio.ensure_future(admission.enter(again=True))
+    again = asyncio.ensure_future(admission.acquire(again=True))
     await asyncio.sleep(0)
     assert not again.done()
     again.cancel()
@@ -120,9 +120,9 @@ async def test_a_session_that_is_placed_on_a_parked_group_starts_a_wave_on_every
 ) -> None:
     admission = cluster.coordinator.admission
     members = [await ranks.join(rank) for rank in range(2)]
-    first = await admission.enter()
+    first = await admission.acquire()
     assert [await next_wave(member) for member in members] == [1, 1]
-    second = await admission.enter()
+    second = await admission.acquire()
     for member in members:
         member.say(WaveReport(1, parked=False))
     members[0].say(WaveReport(1, parked=True))

@@ -125,7 +125,7 @@ async def test_the_ranks_of_a_group_are_told_with_their_wave_and_what_each_does(
     assert await ranks() == [group | {"rank": rank, "wave": 0, "state": ""} for rank in (0, 1)], "nothing was said yet"
     for seat in (first, second):
         registry.hear_wave(seat, WaveReport(3, parked=False))
-    lease = await cluster.coordinator.admission.enter()
+    lease = await cluster.coordinator.admission.acquire()
     busy, idle = ("busy", "idle") if lease.verifier is first else ("idle", "busy")
     assert await ranks() == [
         group | {"rank": 0, "wave": 3, "state": busy},

@@ -270,7 +270,7 @@ async def test_a_request_that_is_refused_ends_nobody_elses(known: Callable[..., 
         while not admission.queued:
             await asyncio.sleep(0.01)
     claims = [Claim("other") for _ in range(3)]
-    waiting = [asyncio.create_task(admission.enter(claim=claim)) for claim in claims]
+    waiting = [asyncio.create_task(admission.acquire(claim=claim)) for claim in claims]
     await asyncio.sleep(0)
     with pytest.raises(InvalidRequest, match="max_tokens"):
         await alice.generate("x", max_tokens=512)

@@ -81,7 +81,7 @@ async def test_a_caller_that_goes_away_while_its_session_moves_leaves_no_place_t
 async def test_one_that_waits_for_a_first_place_when_nobody_has_any_more_ends_with_that_error_as_it_is() -> None:
     generator, registry, admission = a_coordinator()
     seat = registry.register(Register("one", "a:1", ModelInfo("toy", VOCABULARY, 512), 1))
-    lease = await admission.enter()
+    lease = await admission.acquire()
 
     async def ask() -> None:
         async with aclosing(generator.generate(make_request("x"), lambda: None)) as events:

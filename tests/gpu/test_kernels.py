@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, CostCurve, Paced, PageTable
-from specsplit.model.tensors.parcel import Parcel
+from specsplit.model.tensors.staging_buffer import StagingBuffer
 from specsplit.model.tensors.transfer import to_host
 from specsplit.values import Sampling
 from specsplit_verifier.records.step import StepInput
-from specsplit_verifier.target.acceptor import HostAcceptor
-from specsplit_verifier.target.device_acceptor import DeviceAcceptor
+from specsplit_verifier.target.device_tree_sampler import DeviceTreeSampler
 from specsplit_verifier.target.extraction import Extractor
-from specsplit_verifier.target.runner import TargetRunner, acceptor_for
+from specsplit_verifier.target.runner import TargetRunner, tree_sampler_for
+from specsplit_verifier.target.tree_sampler import HostTreeSampler
 from tests.support.kernels import (
     DTYPES,
     GPU,
@@ -90,10 +90,10 @@ def test_a_step_comes_out_as_on_the_host(target: CausalLM, data: st.DataObject) 
     with torch.inference_mode():
         logits, hidden = target.forward_capturing(step.rows, step.layers)
     before = target.kv.data.clone()
-    expected = HostAcceptor(target, Extractor(target)).prepare(step)(logits, hidden)
+    expected = HostTreeSampler(target, Extractor(target)).prepare(step)(logits, hidden)
     kv = target.kv.data.clone()
     target.kv.data.copy_(before)
-    found = DeviceAcceptor(target, Extractor(target)).prepare(step)(logits, hidden)
+    found = DeviceTreeSampler(target, Extractor(target)).prepare(step)(logits, hidden)
     for table in tables:
         table.release()
     assert found.accepted.keys() == expected.accepted.keys() and found.features == expected.features
@@ -144,7 +144,7 @@ def test_the_host_does_not_wait_for_what_is_copied_aside() -> None:
 def test_a_step_copies_to_the_host_once_and_features_aside_and_waits_for_nothing_else(
     target: CausalLM, data: st.DataObject
 ) -> None:
-    assert isinstance(acceptor_for(target, Extractor(target)), DeviceAcceptor)
+    assert isinstance(tree_sampler_for(target, Extractor(target)), DeviceTreeSampler)
     clock, tables = SystemClock(), list[PageTable]()
     runner = TargetRunner(target, Paced(CostCurve(), clock), None, clock)
     step = data.draw(steps(target, tables).filter(lambda step: bool(step.trees)))
@@ -160,23 +160,23 @@ def test_a_step_copies_to_the_host_once_and_features_aside_and_waits_for_nothing
 def test_what_a_forward_does_not_read_goes_to_the_device_in_one_copy_and_does_not_wait_for_the_forward(
     target: CausalLM,
 ) -> None:
-    acceptor, tables = DeviceAcceptor(target, Extractor(target)), list[PageTable]()
+    tree_sampler, tables = DeviceTreeSampler(target, Extractor(target)), list[PageTable]()
     step = drafted(target, tables, 3)
     with torch.inference_mode():
         logits, hidden = target.forward_capturing(step.rows, step.layers)
-    expected = acceptor.prepare(step)(logits, hidden)
-    assert copies("HtoD", lambda: acceptor.prepare(step)(logits, hidden)) == 1
-    parcel = Parcel(GPU)
+    expected = tree_sampler.prepare(step)(logits, hidden)
+    assert copies("HtoD", lambda: tree_sampler.prepare(step)(logits, hidden)) == 1
+    buffer = StagingBuffer(GPU)
     torch.cuda.synchronize()
     torch.cuda._sleep(2_000_000_000)  # pyright: ignore[reportPrivateUsage] (about a second, in the place of a forward)
     asleep = torch.cuda.current_stream(GPU).record_event()
-    there = parcel.begin()(np.arange(5))
-    parcel.send()
-    copied = parcel._halves[0].sent  # pyright: ignore[reportPrivateUsage]
+    there = buffer.begin()(np.arange(5))
+    buffer.send()
+    copied = buffer._halves[0].sent  # pyright: ignore[reportPrivateUsage]
     assert copied is not None
     copied.synchronize()
     assert not asleep.query(), "it went while the device was busy"
     assert there.tolist() == [0, 1, 2, 3, 4]
-    assert acceptor.prepare(step)(logits, hidden).accepted == expected.accepted
+    assert tree_sampler.prepare(step)(logits, hidden).accepted == expected.accepted
     for table in tables:
         table.release()

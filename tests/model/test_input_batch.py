@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specsplit.model import PagePool, PageTable, Row, RowPages
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.tables import TablesCopy
-from specsplit.model.tensors.parcel import Parcel
+from specsplit.model.tensors.staging_buffer import StagingBuffer
 
 CPU = torch.device("cpu")
 
@@ -103,18 +103,18 @@ def no_memory(_: object) -> torch.Tensor:
 
 @given(st.data())
 def test_a_copy_of_the_tables_is_brought_up_to_date_by_what_was_written(data: st.DataObject) -> None:
-    copy, parcel, matrix = TablesCopy(CPU), Parcel(CPU), np.zeros((3, 8), dtype=np.int32)
+    copy, buffer, matrix = TablesCopy(CPU), StagingBuffer(CPU), np.zeros((3, 8), dtype=np.int32)
 
     def told() -> list[list[int]]:
-        follow = copy.follow(matrix, parcel.begin())
-        parcel.send()
+        follow = copy.follow(matrix, buffer.begin())
+        buffer.send()
         return follow().tolist()
 
     def fails() -> None:
         """A step has no room for what is put, or ends before it is written."""
-        put = parcel.begin()
+        upload = buffer.begin()
         if data.draw(st.booleans()):
-            copy.follow(matrix, put)
+            copy.follow(matrix, upload)
             return
         with suppress(torch.OutOfMemoryError):
             copy.follow(matrix, no_memory)

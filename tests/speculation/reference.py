@@ -261,7 +261,7 @@ class Mirror:
         self._trail_ids[node_id] = index + 1
         return None
 
-    def stir(self) -> None:
+    def mark_busy(self) -> None:
         """The drafter was sent what it lacked (features): if it said that it rests, that holds no longer, and its answer is to come."""
         if self.resting:
             self.resting = self.caught_up = False

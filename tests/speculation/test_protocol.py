@@ -190,11 +190,11 @@ def test_a_drafter_that_rested_for_want_of_something_is_stirred_when_it_is_sent_
     original, mirror = example()
     mirror.grow(grow_nodes(original, [], resting=True))
     assert mirror.resting and mirror.caught_up
-    mirror.stir()
+    mirror.mark_busy()
     assert not mirror.resting and not mirror.caught_up, "its answer is still to come"
     mirror.grow(grow_nodes(original, [NewNode(7, RUG, -0.1)]))
     assert mirror.caught_up and not mirror.resting
-    mirror.stir()
+    mirror.mark_busy()
     assert mirror.caught_up, "it did not rest"
 
 

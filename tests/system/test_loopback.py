@@ -99,12 +99,12 @@ class World:
             self.allowances[address].told(session, event)
             self.to_drafter[address].append(wire.draft_request([(session, event)]).SerializeToString())
 
-    def settle(self) -> None:
-        self.drafters.settle(self.sessions.values())
+    def apply_grows(self) -> None:
+        self.drafters.apply_grows(self.sessions.values())
         self.send(self.drafters.outgoing())
 
     def step(self, session: Session) -> None:
-        self.settle()
+        self.apply_grows()
         taken = session.take(session.tree_limits)
         picks: list[int] = []
         paths: list[list[int]] = []
@@ -170,7 +170,7 @@ class World:
                     busy = True
                     self.deliver_to_verifier(address)
             if not busy and not any(self.to_drafter.values()):
-                self.settle()
+                self.apply_grows()
                 return
         raise AssertionError("the drafters never rest")
 
@@ -201,7 +201,7 @@ def test_whatever_the_wire_does_the_text_is_the_targets_own(data: st.DataObject)
             case "drop" if data.draw(st.integers(0, 3)) == 0:
                 world.drop(address)
             case _:
-                world.settle()
+                world.apply_grows()
                 world.now += COOL_DOWN_S
         for session in written.values():
             assert session.tokens[session.prompt_length :] == truth(session.request.tokens, session.generated)

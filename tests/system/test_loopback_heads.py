@@ -103,17 +103,17 @@ class World:
             self.computed(session, again.start, len(again))
             self.computed(session, first, count)
 
-    def settle(self) -> None:
-        self.drafters.settle(self.sessions.values())
+    def apply_grows(self) -> None:
+        self.drafters.apply_grows(self.sessions.values())
         self.send(self.drafters.outgoing())
 
     def verify(self, session: Session) -> int:
         """Tokens whose features it computed."""
-        self.settle()
+        self.apply_grows()
         taken = session.take(session.tree_limits)
         for _ in range(self.chance.randrange(3)):
             self.deliver_to_verifier(self.chance.choice(ADDRESSES))  # while the step runs
-        self.settle()
+        self.apply_grows()
         picks = self.picks(taken)
         path = taken.accept(picks)
         result = session.commit(taken, Accepted(path, picks[path[-1]]), self.now)
@@ -138,7 +138,7 @@ class World:
         ]
 
     def computed(self, session: Session, first: int, count: int) -> None:
-        self.settle()
+        self.apply_grows()
         recipe = session.drafter.recipe
         if recipe is not None and count:
             rows = features_of(session.tokens[: first + count], recipe.layers)[first:]
@@ -203,7 +203,7 @@ class World:
                     missing = session.drafter.recompute[:3]
                     self.computed(session, missing.start, len(missing))
             if not busy and not any(self.to_drafter.values()):
-                self.settle()
+                self.apply_grows()
                 return
         raise AssertionError("the drafters never rest")
 
@@ -257,7 +257,7 @@ def test_whatever_the_wire_does_heads_draft_what_transformers_would_from_all_fea
             case "drop" if data.draw(st.integers(0, 3)) == 0:
                 world.drop(address)
             case _:
-                world.settle()
+                world.apply_grows()
                 world.now += COOL_DOWN_S
                 world.drafters.retry(world.sessions.values(), world.now)
                 world.send(world.drafters.outgoing())

@@ -10,23 +10,23 @@ from specsplit_verifier.drafters.memory import COOL_DOWN_S, FORGIVEN_S, LAST_COO
 
 def test_patience_is_with_a_drafter_whatever_it_drafts_and_outlasts_its_sessions() -> None:
     memory = DrafterMemory()
-    patience, greedy = memory.recall("d:1", False)
+    wait_policy, greedy = memory.recall("d:1", False)
     again, sampled = memory.recall("d:1", True)
-    assert again is patience and sampled is not greedy
-    assert memory.recall("d:1", False) == (patience, greedy) and memory.recall("e:1", False)[0] is not patience
+    assert again is wait_policy and sampled is not greedy
+    assert memory.recall("d:1", False) == (wait_policy, greedy) and memory.recall("e:1", False)[0] is not wait_policy
 
 
 def test_patience_ends_with_the_last_record_of_a_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafter_memory, "REMEMBERED", 2)
     memory = DrafterMemory()
-    patience, _ = memory.recall("a:1", False)
+    wait_policy, _ = memory.recall("a:1", False)
     memory.recall("a:1", True)
     memory.recall("b:1", False)
     assert list(memory.records) == [("a:1", True), ("b:1", False)]
-    assert memory.recall("a:1", True)[0] is patience
+    assert memory.recall("a:1", True)[0] is wait_policy
     memory.recall("c:1", False)
     memory.recall("d:1", False)
-    assert memory.recall("a:1", True)[0] is not patience
+    assert memory.recall("a:1", True)[0] is not wait_policy
 
 
 def test_patience_with_a_drafter_in_use_does_not_end_when_its_other_record_makes_room(
@@ -35,19 +35,19 @@ def test_patience_with_a_drafter_in_use_does_not_end_when_its_other_record_makes
     monkeypatch.setattr(drafter_memory, "REMEMBERED", 1)
     memory = DrafterMemory()
     memory.recall("a:1", True)
-    patience, record = memory.recall("a:1", False)
+    wait_policy, record = memory.recall("a:1", False)
     assert list(memory.records) == [("a:1", False)]
-    assert memory.recall("a:1", False) == (patience, record)
+    assert memory.recall("a:1", False) == (wait_policy, record)
 
 
 def test_a_lost_drafter_cools_down_and_its_timing_is_learnt_anew_but_what_it_brought_stays() -> None:
     memory = DrafterMemory()
-    patience, record = memory.recall("a:1", False)
+    wait_policy, record = memory.recall("a:1", False)
     memory.lost("a:1", 10.0)
     assert memory.cools_down("a:1", 10.0) and not memory.cools_down("b:1", 10.0)
     assert not memory.cools_down("a:1", 10.0 + COOL_DOWN_S)
     again, same = memory.recall("a:1", False)
-    assert again is not patience and same is record
+    assert again is not wait_policy and same is record
 
 
 def test_one_that_is_lost_while_another_cools_down_changes_nothing_for_that() -> None:

@@ -80,7 +80,7 @@ def test_what_had_come_before_a_session_was_opened_again_is_not_of_the_new_openi
     pool.received(old, running, 1.0)
     new = FromDrafter(first.address, [(session.id, Grow(0, (1,), (0,), (4,), (-1.0,)))], openings=3)
     pool.received(new, running, 1.0)
-    pool.settle([session])
+    pool.apply_grows([session])
     assert pool.outgoing() == []
     drafter = session.drafted_by(first.address)
     assert drafter is not None and drafter.mirror.listed()[0] == [0, 1]
@@ -198,7 +198,7 @@ def test_the_shortest_go_first_and_to_another_kind_those_that_drafters_have_brou
     sessions = [session_at(pool, drafter, number, any_drafter=True) for number in range(4)]
     told = [(10, 30, 5), (10, 2, 90), (100, 20, 60), (50, 100, 3)]  # steps, accepted in them, tokens
     for session, (steps, accepted, tokens) in zip(sessions, told, strict=True):
-        session.tally.steps, session.tally.accepted, session.tokens = steps, accepted, [1] * tokens
+        session.counters.steps, session.counters.accepted, session.tokens = steps, accepted, [1] * tokens
     gone: list[int] = []
     while left := [session for session in sessions if session.drafted_by("d:0")]:
         pool.hand_over(HandOver("d:0", Endpoint("e", "e:0"), 1, other_kind=other_kind), sessions, 0.0)

@@ -146,21 +146,21 @@ async def test_a_target_that_fails_on_nothing_at_all_ends_the_engine(alphabet: P
 def test_a_step_hangs_when_it_takes_the_limit_and_many_times_what_its_like_take() -> None:
     clock = ManualClock()
     watchdog = Watchdog(clock, limit_s=60.0)
-    assert not watchdog.barks
+    assert not watchdog.expired
     with watchdog.over(tokens=20, expected_s=0.02):
         clock.advance(60.0)
-        assert not watchdog.barks, "it is the first of its size, and may be compiling"
+        assert not watchdog.expired, "it is the first of its size, and may be compiling"
         clock.advance(0.5)
-        assert watchdog.barks == "a step of this verifier hangs: it has run for 60.5 s, where 60.0 s is the limit"
-    assert not watchdog.barks
+        assert watchdog.expired == "a step of this verifier hangs: it has run for 60.5 s, where 60.0 s is the limit"
+    assert not watchdog.expired
     with watchdog.over(tokens=20, expected_s=0.02):
         clock.advance(LEARNT_S)
-        assert not watchdog.barks
+        assert not watchdog.expired
         clock.advance(0.5)
-        assert watchdog.barks == "a step of this verifier hangs: it has run for 10.5 s, where 10.0 s is the limit"
+        assert watchdog.expired == "a step of this verifier hangs: it has run for 10.5 s, where 10.0 s is the limit"
     with watchdog.over(tokens=20, expected_s=1.0):
         clock.advance(49.0)
-        assert not watchdog.barks, "steps of its size are long"
+        assert not watchdog.expired, "steps of its size are long"
 
 
 @pytest.mark.parametrize(("limit_s", "learns"), [(4.0, True), (60.0, False)])
@@ -172,9 +172,9 @@ def test_the_limit_of_the_settings_holds_where_it_is_less_or_nothing_can_be_lear
     for _ in range(2):
         with watchdog.over(tokens=20, expected_s=0.02):
             clock.advance(limit_s)
-            assert not watchdog.barks
+            assert not watchdog.expired
             clock.advance(0.5)
-            assert watchdog.barks
+            assert watchdog.expired
 
 
 def test_a_step_that_ends_with_an_error_teaches_nothing_of_its_size() -> None:
@@ -184,7 +184,7 @@ def test_a_step_that_ends_with_an_error_teaches_nothing_of_its_size() -> None:
         raise ValueError("broken")
     with watchdog.over(tokens=20, expected_s=0.02):
         clock.advance(59.0)
-        assert not watchdog.barks
+        assert not watchdog.expired
 
 
 def test_a_stop_before_a_step_began_is_no_time_of_that_step() -> None:

@@ -11,8 +11,8 @@ from specsplit_verifier.policy.planner import RECOMPUTE_TOKENS, Batch, Pause, Pl
 from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.records.step import Accepted
 from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
-from specsplit_verifier.sessions.patience import Patience
 from specsplit_verifier.sessions.session import Session, StopRule
+from specsplit_verifier.sessions.wait_policy import WaitPolicy
 
 BUDGET = 100
 WAITING = Plan(draft_ahead=False, wait_budget_us=1_000_000)
@@ -20,7 +20,7 @@ WAITING = Plan(draft_ahead=False, wait_budget_us=1_000_000)
 
 def drafting(session: int, root: int, feed: Feed | None = None) -> DraftSession:
     """A drafter that begins at a session whose root has position `root`."""
-    drafter = DraftSession("drafter", Mirror(session, 1, root, 8, 16), Patience(), feed)
+    drafter = DraftSession("drafter", Mirror(session, 1, root, 8, 16), WaitPolicy(), feed)
     drafter.begin(root, now=0.0)
     return drafter
 

@@ -26,18 +26,18 @@ from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.policy.standing import IDLE
 from specsplit_verifier.records.step import SessionResult, StepResult
 from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
-from specsplit_verifier.sessions.patience import Patience
 from specsplit_verifier.sessions.session import Session, StopRule
+from specsplit_verifier.sessions.wait_policy import WaitPolicy
 from tests.verifier.test_ema import COSTS
 
 LAUNCHED = Plan(num_steps=3, num_draft_tokens=8, topk=3)
 
 
-def step(plan: Plan, nodes: int, accepted: int, *, seconds: float = 0.02, heard: bool = True) -> StepResult:
+def step(plan: Plan, nodes: int, accepted: int, *, seconds: float = 0.02, drafter_ready: bool = True) -> StepResult:
     """A step of one session that verified a chain of so many nodes."""
     chain = range(nodes + 1)
     draft = Draft(chain, chain, [at - 1 for at in chain], chain, [-0.1 * at for at in chain])
-    part = SessionResult(1, plan, draft, range(accepted + 1), 7, True, None, None, heard=heard)
+    part = SessionResult(1, plan, draft, range(accepted + 1), 7, True, None, None, drafter_ready=drafter_ready)
     return StepResult([part], (), {}, replace(COSTS, forward_us=1e6 * seconds, host_us=0.0))
 
 
@@ -106,19 +106,19 @@ def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew()
         return [plan for _, plan in chooser.resting_changes([session], lambda wishes: wishes.over(bounds))]
 
     def drafted_by(address: str) -> None:
-        session.drafter = DraftSession(address, Mirror(1, 1, 0, 50, 100), Patience())
+        session.drafter = DraftSession(address, Mirror(1, 1, 0, 50, 100), WaitPolicy())
 
     drafted_by("slow")
-    assert isinstance(session.drafter, DraftSession) and not session.drafter.heard
+    assert isinstance(session.drafter, DraftSession) and not session.drafter.drafter_ready
     for _ in range(2 * IDLE):
         assert turned() == []
         assert chooser.spending([session], StepCost(), LAUNCHED).nodes == [0]
-        controller.observe(step(session.plan, 0, 0, heard=session.drafter.heard))
+        controller.observe(step(session.plan, 0, 0, drafter_ready=session.drafter.drafter_ready))
     session.drafter.mirror.grow(Grow(0, resting=True))  # until now it may have been reading the prompt
     for _ in range(IDLE):
         assert turned() == []
         assert chooser.spending([session], StepCost(), LAUNCHED).nodes == [0]
-        controller.observe(step(session.plan, 0, 0, heard=session.drafter.heard))
+        controller.observe(step(session.plan, 0, 0, drafter_ready=session.drafter.drafter_ready))
     (resting,) = turned()
     assert resting == replace(bounds, num_steps=0)
     session.plan = resting
@@ -134,7 +134,7 @@ def test_a_wait_that_a_step_beside_prompts_cut_short_says_nothing_of_what_waits_
     bounds, chooser = controller.plan(LAUNCHED, 1), controller.chooser
     session = Session(1, DecodeRequest("r", (1,)), bounds, StopRule(50), PageTable(PagePool(8, 16)), [1])
     for number in range(100):
-        drafter = session.drafter = DraftSession("quick", Mirror(1, 1, 0, 50, 100), Patience())
+        drafter = session.drafter = DraftSession("quick", Mirror(1, 1, 0, 50, 100), WaitPolicy())
         drafter.begin(0, float(number))
         chooser.meet([session])
         spending = chooser.spending([session], StepCost(base_s=0.02), LAUNCHED)

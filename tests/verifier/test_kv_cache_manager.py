@@ -25,8 +25,8 @@ from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
 from specsplit_verifier.schedule.prefix_cache import PrefixCache
 from specsplit_verifier.schedule.scheduler import Scheduler
 from specsplit_verifier.sessions.draft_session import DraftSession
-from specsplit_verifier.sessions.patience import Patience
 from specsplit_verifier.sessions.session import Session, StopRule
+from specsplit_verifier.sessions.wait_policy import WaitPolicy
 from tests.drafter.service_toys import drafter
 from tests.support.toys import alphabet_target, random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
@@ -40,7 +40,7 @@ def session_of(number: int, tokens: list[int], max_tokens: int, plan: Plan, kv: 
 def drafted(session: Session) -> Session:
     """The same with a drafter."""
     mirror = Mirror(session.id, session.tokens[-1], len(session.tokens) - 1, 8, 16)
-    session.drafter = DraftSession("drafter", mirror, Patience())
+    session.drafter = DraftSession("drafter", mirror, WaitPolicy())
     return session
 
 

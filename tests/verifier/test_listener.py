@@ -37,7 +37,7 @@ class Core(EngineCore):
         self.told.append(event)
         self._within.release()
 
-    def settle(self) -> None:
+    def apply_grows(self) -> None:
         self.settled += 1
         if self._broken is not None:
             raise self._broken
@@ -163,7 +163,7 @@ def test_what_is_grown_shortly_before_the_end_of_a_step_is_settled_within_it() -
 
 
 class Unsettled(Core):
-    """One that takes events in, and breaks where it would settle them."""
+    """One that takes events in, and breaks where it would apply them."""
 
     def handle(self, event: SessionEvent) -> None:
         self.told.append(event)
@@ -196,8 +196,8 @@ def test_a_listener_rests_once_nobody_has_the_lock_any_more() -> None:
     core, inbox, clock = Core(), Inbox(), Counting()
     listener = listening(core, inbox, clock=clock)
     with listener.lock:
-        for settle_s in (0.01, 0.1):
-            with listener.during_step(settle_s):
+        for apply_s in (0.01, 0.1):
+            with listener.during_step(apply_s):
                 inbox.put(FromDrafter("d", ()))
     time.sleep(0.5)
     inbox.close()

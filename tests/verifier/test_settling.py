@@ -22,8 +22,8 @@ from specsplit_verifier.records.events import FromDrafter
 from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.records.step import Accepted
 from specsplit_verifier.sessions.draft_session import DraftSession, TreeLimits
-from specsplit_verifier.sessions.patience import PROBED, Patience
 from specsplit_verifier.sessions.session import Session, StopRule
+from specsplit_verifier.sessions.wait_policy import PROBED, WaitPolicy
 from tests.support.trees import NewNode, Seen, grow_nodes
 
 VOCAB, MAX_NODES = 4, 24
@@ -32,11 +32,11 @@ LIMITS = TreeLimits(6, 3, 4)
 
 def drafting(feed: Feed | None = None, counters: DraftCounters | None = None) -> DraftSession:
     mirror = Mirror(7, root_token=0, root_position=0, max_nodes=MAX_NODES, vocab_size=VOCAB)
-    return DraftSession("drafter", mirror, Patience(), feed, counters)
+    return DraftSession("drafter", mirror, WaitPolicy(), feed, counters)
 
 
-def settle(drafter: DraftSession) -> None:
-    drafter.settle(LIMITS, prefilling=False)
+def apply_grows(drafter: DraftSession) -> None:
+    drafter.apply_grows(LIMITS, prefilling=False)
 
 
 def test_a_draft_is_chosen_once_a_step_however_many_grows_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_a_draft_is_chosen_once_a_step_however_many_grows_come(monkeypatch: pyte
     monkeypatch.setattr(Mirror, "_best", counted)
     for number in range(1, 6):
         drafter.grow(Grow(0, (number,), (number - 1,), (1,), (-0.1,)), number * 0.01)
-    settle(drafter)
+    apply_grows(drafter)
     assert drafter.take(0, 0, LIMITS).ids == [0, 1, 2, 3, 4]
     assert chosen == [0, 5], "what there was before any came, and what the step takes"
 
@@ -81,10 +81,10 @@ class Pair:
             self.now += 1.0
             for drafter in (self.eager, self.queued):
                 drafter.grow(grow, self.now)
-            settle(self.eager)
+            apply_grows(self.eager)
 
     def step(self, data: st.DataObject) -> None:
-        settle(self.queued)
+        apply_grows(self.queued)
         taken = [drafter.take(0, 0, LIMITS) for drafter in (self.eager, self.queued)]
         assert taken[0] == taken[1]
         draft = taken[0]
@@ -94,7 +94,7 @@ class Pair:
         path = draft.accept(picks)
         accepted = Accepted(path, picks[path[-1]])
         self.now += 1.0
-        settle(self.queued)
+        apply_grows(self.queued)
         self.check()
         first, second = (drafter.commit(draft, accepted, self.now) for drafter in (self.eager, self.queued))
         assert first == second
@@ -123,7 +123,7 @@ def test_whether_grows_are_settled_one_by_one_or_together_nothing_differs(data: 
             case _:
                 if pair.commits:
                     pair.original.commit(pair.commits.popleft())
-    settle(pair.queued)
+    apply_grows(pair.queued)
     pair.check()
     assert pair.counters[0] == pair.counters[1]
 
@@ -132,16 +132,16 @@ def test_grows_between_the_same_two_commits_reach_the_mirror_as_one_and_it_rests
     drafter = drafting()
     drafter.grow(Grow(0, (1,), (0,), (1,), (-0.1,), resting=True), 0.1)
     drafter.grow(Grow(0, (2, 3), (1, 2), (2, 3), (-0.2, -0.3)), 0.2)
-    assert len(drafter.mirror) == 0 and drafter.unsettled
-    settle(drafter)
-    assert len(drafter.mirror) == 3 and not drafter.mirror.resting and not drafter.unsettled
+    assert len(drafter.mirror) == 0 and drafter.grows_queued
+    apply_grows(drafter)
+    assert len(drafter.mirror) == 3 and not drafter.mirror.resting and not drafter.grows_queued
 
 
 def test_what_is_queued_when_a_drafter_goes_is_counted_as_unverified() -> None:
     counters = DraftCounters()
     drafter = drafting(counters=counters)
     drafter.grow(Grow(0, (1,), (0,), (1,), (-0.1,)), 0.1)
-    settle(drafter)
+    apply_grows(drafter)
     drafter.grow(Grow(0, (2, 3), (1, 2), (2, 3), (-0.2, -0.3)), 0.2)
     drafter.close()
     assert counters.unverified_nodes == 3
@@ -150,7 +150,7 @@ def test_what_is_queued_when_a_drafter_goes_is_counted_as_unverified() -> None:
 def test_a_bonus_that_a_step_had_taken_cuts_off_nothing() -> None:
     drafter = drafting()
     drafter.grow(Grow(0, (1, 2), (0, 1), (1, 2), (-0.1, -0.1)), 0.1)
-    settle(drafter)
+    apply_grows(drafter)
     draft = drafter.take(0, 0, LIMITS)
     path = draft.accept([1, None, None])
     assert path == [0], "the node behind which there is no pick is the bonus"
@@ -172,7 +172,7 @@ def test_a_round_trip_ends_when_the_grow_comes_and_not_when_it_is_settled() -> N
     drafter = drafting(counters=counters)
     drafter.commit(drafter.take(0, 0, LIMITS), Accepted([0], bonus=1), now=1.0)
     drafter.grow(Grow(1, (1,), (0,), (1,), (-0.1,)), 1.25)
-    settle(drafter)
+    apply_grows(drafter)
     assert counters.round_trips_s == [0.25]
 
 
@@ -192,8 +192,8 @@ class World:
         self.pool.received(FromDrafter("drafter", events), self.running, 0.5)
         return list(self.pool.outgoing())
 
-    def settle(self) -> list[tuple[str, int, object]]:
-        self.pool.settle(self.running.values())
+    def apply_grows(self) -> list[tuple[str, int, object]]:
+        self.pool.apply_grows(self.running.values())
         return list(self.pool.outgoing())
 
 
@@ -204,11 +204,11 @@ BROKEN = Grow(0, (1,), (0,), (VOCAB,), (-0.1,))
 def test_who_breaks_the_protocol_is_given_up_where_grows_are_settled_and_for_its_own_session_only() -> None:
     world = World()
     assert world.receive((1, BROKEN), (2, GOOD)) == []
-    assert world.settle() == [("drafter", 1, Close())]
+    assert world.apply_grows() == [("drafter", 1, Close())]
     assert not world.running[1].drafter.attached
     drafter = world.running[2].drafter
     assert isinstance(drafter, DraftSession) and drafter.untaken == 1
-    assert world.settle() == []
+    assert world.apply_grows() == []
 
 
 def test_more_than_a_tree_can_hold_is_not_queued() -> None:
@@ -236,10 +236,10 @@ def test_what_a_drafter_says_of_features_is_taken_in_behind_what_it_had_grown() 
     world = World()
     drafter = world.running[1].drafter = drafting(feed)
     drafter.begin(5, 0.0)
-    drafter.mirror.stir()
+    drafter.mirror.mark_busy()
     sends = world.receive((1, Grow(0, resting=True)), (1, FeaturesRead(2)))
     assert len(sends) == 1 and isinstance(sends[0][2], Features)
-    assert world.settle() == []
+    assert world.apply_grows() == []
     assert not drafter.mirror.resting, "it was sent what it lacked after it had said that it rests"
 
 
@@ -250,7 +250,7 @@ def test_of_most_first_grows_in_flight_only_the_time_is_learnt_and_a_probe_is_lo
         drafter.commit(drafter.take(0, 0, LIMITS), Accepted([0], bonus=0), float(number))
         drafter.grow(Grow(number, (number,), (0,), (1,), (-0.1,)), number + 0.1)
         seen.append(drafter.urgent)
-        settle(drafter)
+        apply_grows(drafter)
         assert not drafter.urgent
     assert seen.count(True) == 2
 
@@ -260,7 +260,7 @@ def test_a_grow_out_of_order_is_refused_behind_those_in_order() -> None:
     drafter.grow(GOOD, 0.1)
     drafter.grow(Grow(1, (2,), (1,), (1,), (-0.2,)), 0.2)
     with pytest.raises(IllegalEvent, match="commits"):
-        settle(drafter)
+        apply_grows(drafter)
     assert len(drafter.mirror) == 1
 
 
@@ -271,11 +271,11 @@ def test_the_best_of_a_tree_is_looked_up_no_more_often_for_more_grows(monkeypatc
 
     def lookups(grows: int) -> int:
         mirror = Mirror(7, root_token=0, root_position=0, max_nodes=100, vocab_size=100)
-        drafter = DraftSession("drafter", mirror, Patience())
+        drafter = DraftSession("drafter", mirror, WaitPolicy())
         looked.clear()
         for i in range(1, 1 + grows):
             drafter.grow(Grow(0, [i], [0], [i], [-1.0]), float(i))
-        settle(drafter)
+        apply_grows(drafter)
         drafter.take(0, 0, LIMITS)
         return len(looked)
 

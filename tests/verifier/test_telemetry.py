@@ -44,8 +44,8 @@ from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.records.step import Accepted, StepResult
 from specsplit_verifier.report.spans import Spans
 from specsplit_verifier.sessions.draft_session import DraftSession
-from specsplit_verifier.sessions.patience import Patience
 from specsplit_verifier.sessions.session import Session, StopRule
+from specsplit_verifier.sessions.wait_policy import WaitPolicy
 from tests.drafter.service_toys import drafter
 from tests.rpc.test_member import Script
 from tests.support.otlp import ReceivedSpan, receiving
@@ -409,7 +409,7 @@ def session_of(resting: bool, *nodes: tuple[int, int, int]) -> tuple[Session, Dr
     request = DecodeRequest("r", (1,))
     session = Session(1, request, plan, StopRule(50), PageTable(PagePool(8, 16)), [1])
     mirror = Mirror(1, 1, 0, 50, 100)
-    session.drafter = DraftSession("drafter", mirror, Patience())
+    session.drafter = DraftSession("drafter", mirror, WaitPolicy())
     ids, parents, tokens = zip(*nodes, strict=True) if nodes else ((), (), ())
     mirror.grow(Grow(0, ids, parents, tokens, [-0.1 * each for each in ids], resting))
     return session, session.take(session.tree_limits)

@@ -20,8 +20,8 @@ from specsplit_verifier.policy.budget import Line, fixed, spend
 from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.records.undrafted import MOSTLY, Undrafted
 from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
-from specsplit_verifier.sessions.patience import Patience
 from specsplit_verifier.sessions.session import Session, StopRule
+from specsplit_verifier.sessions.wait_policy import WaitPolicy
 
 PRICE = NoDrafts(NoDraftsCause.PRICE, 4, 1.9, 1.4)
 causes = st.sampled_from(NoDraftsCause)
@@ -101,7 +101,7 @@ def test_who_has_no_drafter_says_why() -> None:
 
 def test_who_has_a_drafter_says_what_it_had_for_the_step() -> None:
     made = session(DecodeRequest("r", (1,), drafter=AT), Plan(draft_ahead=False))
-    drafter = made.drafter = DraftSession("h:1", Mirror(1, 1, 0, 50, 100), Patience())
+    drafter = made.drafter = DraftSession("h:1", Mirror(1, 1, 0, 50, 100), WaitPolicy())
     drafter.begin(0, now=0.0)
     assert made.undrafted is NoDraftsCause.LATE
     drafter.mirror.grow(Grow(0, resting=True))

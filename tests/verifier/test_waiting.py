@@ -16,7 +16,7 @@ from specsplit.values import Plan
 from specsplit_verifier.policy.cost import StepCost, solved
 from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.records.step import StepResult
-from specsplit_verifier.sessions.patience import Patience, Wait
+from specsplit_verifier.sessions.wait_policy import Wait, WaitPolicy
 from tests.verifier.test_ema import COSTS
 
 PLAN = Plan(wait_budget_us=20_000)
@@ -30,53 +30,53 @@ def missed(at: float = 0.0) -> Wait:
 
 
 def test_after_a_miss_a_quick_drafter_is_waited_for() -> None:
-    patience = Patience()
+    wait_policy = WaitPolicy()
     for i in range(20):
-        patience.first_grow(missed(i), i + 0.002, expected=2.5)
-    assert patience.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) > 0
+        wait_policy.first_grow(missed(i), i + 0.002, expected=2.5)
+    assert wait_policy.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) > 0
 
 
 def test_a_drafter_slower_than_a_step_is_not_waited_for() -> None:
-    patience = Patience()
+    wait_policy = WaitPolicy()
     for i in range(50):
-        patience.first_grow(missed(i), i + 0.1, expected=2.5)
-    assert patience.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
+        wait_policy.first_grow(missed(i), i + 0.1, expected=2.5)
+    assert wait_policy.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
 
 
 def test_a_drafter_that_sleeps_is_soon_not_waited_for() -> None:
-    patience = Patience()
+    wait_policy = WaitPolicy()
     for i in range(30):
-        patience.in_vain(missed(i), i + 0.02)
-    assert patience.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
+        wait_policy.in_vain(missed(i), i + 0.02)
+    assert wait_policy.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
 
 
 def test_a_drafter_that_only_answers_late_is_timed_all_the_same() -> None:
-    patience = Patience()
+    wait_policy = WaitPolicy()
     for _ in range(100):
-        patience.late_grow(missed(), 0.1)
-    assert patience.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
+        wait_policy.late_grow(missed(), 0.1)
+    assert wait_policy.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
     for _ in range(100):
-        patience.late_grow(missed(), 0.001)
-    assert patience.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) > 0.0
+        wait_policy.late_grow(missed(), 0.001)
+    assert wait_policy.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) > 0.0
 
 
 def test_the_serial_loop_waits_for_the_whole_tree() -> None:
     serial = Plan(wait_budget_us=20_000, draft_ahead=False)
-    assert Patience().pause(missed(), 0.0, step_s=1e-6, plan=serial, caught_up=True) == 0.02
+    assert WaitPolicy().pause(missed(), 0.0, step_s=1e-6, plan=serial, caught_up=True) == 0.02
 
 
 @given(st.floats(0, 0.1), st.booleans(), st.floats(1e-4, 1.0))
 def test_the_wait_never_exceeds_its_budget(elapsed: float, caught_up: bool, step_s: float) -> None:
-    pause = Patience().pause(missed(), elapsed, step_s, PLAN, caught_up)
+    pause = WaitPolicy().pause(missed(), elapsed, step_s, PLAN, caught_up)
     assert 0.0 <= pause <= max(0.0, 0.02 - elapsed)
 
 
 def test_waiting_stops_when_the_gain_per_second_falls_below_stepping() -> None:
-    patience = Patience()
+    wait_policy = WaitPolicy()
     wait = missed()
-    patience.first_grow(wait, 0.002, expected=1.9)
-    patience.later_grow(wait, 0.004, expected=1.91)
-    assert patience.pause(wait, 0.004, step_s=0.02, plan=PLAN, caught_up=True) == 0.0
+    wait_policy.first_grow(wait, 0.002, expected=1.9)
+    wait_policy.later_grow(wait, 0.004, expected=1.91)
+    assert wait_policy.pause(wait, 0.004, step_s=0.02, plan=PLAN, caught_up=True) == 0.0
 
 
 def test_step_cost_learns_a_line() -> None:

@@ -2,7 +2,7 @@
 
 A request for n choices counts as n. It takes its ticket before anything is done for it, so that what all of them hold is bounded, too.
 
-    ticket ──(the prompt is read)──> enter ──> lease ──(the verifier failed, or was lost)──> enter, ahead of the others
+    ticket ──(the prompt is read)──> acquire ──> lease ──(the verifier failed, or was lost)──> acquire, ahead of the others
 
 Where the queue is full of one client, the last request that it has waiting gives way to another client who has less there: as a whole, so
 never one of which a choice had a place already, and not before the other's prompt has been read, since that may be refused too.
@@ -61,31 +61,31 @@ class Admission:
         """While a request is prepared; see `Tickets.take`."""
         return self._tickets.take(places, claim or Claim())
 
-    async def enter(self, need: Need | None = None, *, again: bool = False, claim: Claim | None = None) -> Lease:
+    async def acquire(self, need: Need | None = None, *, again: bool = False, claim: Claim | None = None) -> Lease:
         """A place on the verifier that suits best, as soon as one is free; ahead of the others if the request had one before (`again`).
 
         Raises Exhausted if it gives way to another client.
         Raises Unavailable if no verifier takes sessions; if it is `again`, after a while without any, and one that has just failed, or can
         never hold it, is not taken then. Cancelling gives the place in the queue back.
         """
-        return await self.wait(self.line_up(need, again=again, claim=claim))
+        return await self.wait(self.enqueue(need, again=again, claim=claim))
 
-    def line_up(self, need: Need | None = None, *, again: bool = False, claim: Claim | None = None) -> Place:
-        """Begin to wait for a place, as `enter` does; to be followed by `wait` or `leave`."""
+    def enqueue(self, need: Need | None = None, *, again: bool = False, claim: Claim | None = None) -> Place:
+        """Begin to wait for a place, as `acquire` does; to be followed by `wait` or `cancel`."""
         place = Place(need or Need(), again, claim or Claim(), asyncio.get_running_loop().create_future())
         self._waiting.add(place, place.claim, ahead=again)
         self.serve_waiting()
         return place
 
     async def wait(self, place: Place) -> Lease:
-        """The lease of a place that was lined up for. Raises, and is cancelled, as `enter`."""
+        """The lease of a place that was enqueued. Raises, and is cancelled, as `acquire`."""
         try:
             return await place.granted
         except asyncio.CancelledError:
-            self.leave(place)
+            self.cancel(place)
             raise
 
-    def leave(self, place: Place) -> None:
+    def cancel(self, place: Place) -> None:
         """Nobody waits for the place any more; it is given back if it has been granted meanwhile."""
         granted = place.granted
         if place in self._waiting:
@@ -94,7 +94,7 @@ class Admission:
             granted.result().release()
         self._note_idle()
 
-    def better(self, preempted_by: Seat, need: Need) -> Lease | None:
+    def acquire_elsewhere(self, preempted_by: Seat, need: Need) -> Lease | None:
         """A place for a session that its verifier had to preempt, where its pages are free now; None if there is none."""
         seat = better_verifier(self._registry.verifiers, preempted_by, need)
         return None if seat is None else self.leases.grant(seat, need)

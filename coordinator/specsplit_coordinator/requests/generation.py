@@ -114,13 +114,13 @@ class Generator:
         choices = [run.events() for run in runs]
         try:
             for run in runs:
-                run.line_up()
+                run.enqueue()
             async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
                 async for event in events:
                     yield event
         finally:
             for run in runs:
-                run.leave()
+                run.cancel()
             if logged.verifier is None:
                 use(-read)
 

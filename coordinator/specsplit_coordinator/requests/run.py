@@ -86,16 +86,16 @@ class Run:
         self._first: Place | None = None
         """The place that it was lined up for before it was run."""
 
-    def line_up(self) -> None:
-        """Begin to wait for a verifier now, so that it is counted when the next request asks; `leave` has to be called at the end."""
+    def enqueue(self) -> None:
+        """Begin to wait for a verifier now, so that it is counted when the next request asks; `cancel` has to be called at the end."""
         if self._unfinished:
-            self._first = self._cluster.admission.line_up(self._need, claim=self._prepared.claim)
+            self._first = self._cluster.admission.enqueue(self._need, claim=self._prepared.claim)
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """Stop waiting for a verifier, if the choice was never run. A second call does nothing."""
         place, self._first = self._first, None
         if place is not None:
-            self._cluster.admission.leave(place)
+            self._cluster.admission.cancel(place)
 
     async def events(self) -> AsyncGenerator[GenerateEvent, None]:
         """The deltas of the choice, then its Done. Raises SpecsplitError."""
@@ -161,7 +161,7 @@ class Run:
         first, self._first = self._first, None
         if first is not None:
             return await self._cluster.admission.wait(first)
-        return await self._cluster.admission.enter(self._need, again=again, claim=self._prepared.claim)
+        return await self._cluster.admission.acquire(self._need, again=again, claim=self._prepared.claim)
 
     @property
     def _need(self) -> Need:
@@ -213,7 +213,7 @@ class Run:
         self._logged.preempted()
         if self._answer.full or len(self._answer.tokens) == begun:
             return
-        self._reserved = self._cluster.admission.better(verifier, self._need)
+        self._reserved = self._cluster.admission.acquire_elsewhere(verifier, self._need)
         if self._reserved is not None:
             self._goes_on(FailoverCause.PREEMPTED)
 

@@ -121,7 +121,7 @@ class Growth:
         without any are left out. Raises ValueError if these are not the children of as many nodes.
         """
         slots, self._chosen = self._chosen, _NO_SLOTS
-        self._unsent.stir()  # if it rested, it was for want of features
+        self._unsent.mark_busy()  # if it rested, it was for want of features
         self._take_in(slots, children)
         kept: list[Ints] = []
         for level in children.levels:

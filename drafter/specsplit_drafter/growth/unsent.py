@@ -49,7 +49,7 @@ class UnsentGrows:
         self._open.append(grow)
         self._kept += len(grow.ids) + len(grow.rescored)
 
-    def stir(self) -> None:
+    def mark_busy(self) -> None:
         """Forget that the verifier was told of rest: there has been work since."""
         self._told_resting = False
 

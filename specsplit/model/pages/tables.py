@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specsplit.model.tensors.transfer import Put, on_device
+from specsplit.model.tensors.transfer import UploadArray, on_device
 
 Pages = NDArray[np.int32]
 Slots = NDArray[np.int64]
@@ -66,7 +66,7 @@ class TablesCopy:
             self._tensor = None
             self._changed.clear()
 
-    def follow(self, matrix: Pages, put: Put) -> Callable[[], Tensor]:
+    def follow(self, matrix: Pages, upload: UploadArray) -> Callable[[], Tensor]:
         """Put what was written -> to be called once that is under way: int32, equal to the host's `matrix` as it is now.
 
         All of the matrix is copied, by itself, if it has grown, or if what was put the last time was never written.
@@ -80,7 +80,7 @@ class TablesCopy:
             at = np.concatenate([np.arange(t * width + start, t * width + stop) for t, start, stop in changed])
             at = np.unique(at)  # where an index comes twice, which value a device writes last is open
             self._tensor = None  # until all of it is written
-            return partial(self._write, tensor, put(np.stack((at, matrix.reshape(-1).take(at)))))
+            return partial(self._write, tensor, upload(np.stack((at, matrix.reshape(-1).take(at)))))
         return lambda: tensor
 
     def _write(self, tensor: Tensor, written: Tensor) -> Tensor:
@@ -151,14 +151,14 @@ class PageTables:
         """The pages of all tables, int32 [tables, pages], as they are now, on a device, which is the same every time."""
         return self.follow(device, partial(on_device, device=device))()
 
-    def follow(self, device: torch.device, put: Put) -> Callable[[], Tensor]:
+    def follow(self, device: torch.device, upload: UploadArray) -> Callable[[], Tensor]:
         """Put what a device lacks of all tables -> to be called once that is under way: see `on`.
 
         Where it is never called, since a step failed, all of the tables are copied the next time.
         """
         if self._copy is None:
             self._copy = TablesCopy(device)
-        return self._copy.follow(self._matrix, put)
+        return self._copy.follow(self._matrix, upload)
 
     def _grow(self, count: int, width: int) -> None:
         more = count - self._matrix.shape[0], width - self._matrix.shape[1]

@@ -26,7 +26,7 @@ _NUMPY: Final = {
     torch.float32: np.float32,
 }
 
-Put: TypeAlias = Callable[[NDArray[Any]], Tensor]
+UploadArray: TypeAlias = Callable[[NDArray[Any]], Tensor]
 """Takes an array that is to be on the device, and gives the place where it will be."""
 
 

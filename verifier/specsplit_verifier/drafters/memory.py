@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
-from specsplit_verifier.sessions.patience import Patience
+from specsplit_verifier.sessions.wait_policy import WaitPolicy
 
 COOL_DOWN_S = 5.0  # a lost drafter is not tried again for so long
 LAST_COOL_DOWN_S = 60.0  # and twice as long each time that it is lost again, up to this
@@ -20,11 +20,11 @@ class _CoolDown(NamedTuple):
 
 
 class DrafterMemory:
-    """What outlasts the sessions that drafters served: their records, and, until they are lost, the patience with them."""
+    """What outlasts the sessions that drafters served: their records, and, until they are lost, the wait policies for them."""
 
     def __init__(self) -> None:
         self._records: dict[RecordKey, DrafterRecord] = {}
-        self._patience: dict[str, Patience] = {}
+        self._wait_policy: dict[str, WaitPolicy] = {}
         self._cooling_down: dict[str, _CoolDown] = {}
         """Drafters that were lost and are not forgiven yet."""
 
@@ -33,10 +33,10 @@ class DrafterMemory:
         """What every drafter has brought; a copy, so that another thread may walk it."""
         return self._records.copy()
 
-    def recall(self, address: str, sampled: bool) -> tuple[Patience, DrafterRecord]:
+    def recall(self, address: str, sampled: bool) -> tuple[WaitPolicy, DrafterRecord]:
         """Look up what is known of a drafter that begins on a session, or begin to learn it."""
-        record = self._record(address, sampled)  # first: making room for it may end patience with its own drafter
-        return self._patience.setdefault(address, Patience()), record
+        record = self._record(address, sampled)  # first: making room for it may end the wait policy for its own drafter
+        return self._wait_policy.setdefault(address, WaitPolicy()), record
 
     def _record(self, address: str, sampled: bool) -> DrafterRecord:
         """From now on it is the last to be forgotten."""
@@ -55,7 +55,7 @@ class DrafterMemory:
             del self._records[idle]
             address, sampled = idle
             if (address, not sampled) not in self._records:
-                self._patience.pop(address, None)
+                self._wait_policy.pop(address, None)
 
     def lost(self, address: str, now: float) -> None:
         """A drafter is gone: it cools down, twice as long as the last time, and what was learnt of its timing is void.
@@ -68,7 +68,7 @@ class DrafterMemory:
         last = self._cooling_down.get(address)
         seconds = COOL_DOWN_S if last is None else min(2 * last.seconds, LAST_COOL_DOWN_S)
         self._cooling_down[address] = _CoolDown(now + seconds, seconds)
-        self._patience.pop(address, None)
+        self._wait_policy.pop(address, None)
 
     def cools_down(self, address: str, now: float) -> bool:
         """Whether a drafter was lost a moment ago."""

@@ -116,9 +116,9 @@ class DrafterPool:
             return False
         root = len(session.tokens) - 1
         mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
-        patience, record = self._memory.recall(address, sampled)
+        wait_policy, record = self._memory.recall(address, sampled)
         movable = session.request.any_drafter
-        attached = DraftSession(address, mirror, patience, feed, self.counters, record, movable=movable)
+        attached = DraftSession(address, mirror, wait_policy, feed, self.counters, record, movable=movable)
         session.drafter = attached
         self._openings += 1
         self._opened[session.id] = self._openings
@@ -213,7 +213,7 @@ class DrafterPool:
         return True
 
     def received(self, message: FromDrafter, running: Mapping[int, Session], now: float) -> None:
-        """Take in a drafter's message; grows wait until they are settled. One out of step ends drafting for its own session only."""
+        """Take in a drafter's message; grows wait until they are applied. One out of step ends drafting for its own session only."""
         for number, event in message.events:
             session = running.get(number)
             drafter = None if session is None else session.drafted_by(message.address)
@@ -231,7 +231,7 @@ class DrafterPool:
                 drafter.grow(event, now)
                 if not drafter.urgent:
                     return
-            drafter.settle(session.tree_limits, prefilling=session.prefilling)
+            drafter.apply_grows(session.tree_limits, prefilling=session.prefilling)
             match event:
                 case FeaturesRead():
                     read = drafter.read(event.position, now, prefilling=session.prefilling)
@@ -245,13 +245,13 @@ class DrafterPool:
         except (IllegalEvent, InvalidRequest) as error:
             self._give_up(session, drafter.address, "is out of step", error)
 
-    def settle(self, running: Iterable[Session]) -> None:
+    def apply_grows(self, running: Iterable[Session]) -> None:
         """Apply to the mirrors what drafters have grown. One that broke the protocol ends drafting for its own session only."""
         for session in running:
             drafter = session.drafter
-            if isinstance(drafter, DraftSession) and drafter.unsettled:
+            if isinstance(drafter, DraftSession) and drafter.grows_queued:
                 try:
-                    drafter.settle(session.tree_limits, prefilling=session.prefilling)
+                    drafter.apply_grows(session.tree_limits, prefilling=session.prefilling)
                 except IllegalEvent as error:
                     self._give_up(session, drafter.address, "is out of step", error)
 
@@ -325,7 +325,7 @@ def _to_hand_over(order: HandOver, running: Iterable[Session], now: float) -> Se
     )
 
     def place(session: Session) -> tuple[float, int]:
-        return session.tally.accepted_a_step if order.other_kind else 0.0, len(session.tokens)
+        return session.counters.accepted_a_step if order.other_kind else 0.0, len(session.tokens)
 
     return sorted(willing, key=place)[: order.sessions]
 

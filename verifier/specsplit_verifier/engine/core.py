@@ -137,14 +137,14 @@ class EngineCore:
             case PlanOrder():
                 self._order(event)
 
-    def settle(self) -> None:
+    def apply_grows(self) -> None:
         """Apply to the mirrors what drafters have grown, a step in flight or not."""
-        self._drafters.settle(self._scheduler.running.values())
+        self._drafters.apply_grows(self._scheduler.running.values())
 
     def plan(self) -> StepInput | Pause:
         """Admit who fits, and choose the next step, or how long to wait for a better one."""
         now = self._clock.now()
-        self.settle()
+        self.apply_grows()
         for session in self._scheduler.admit():
             self._drafters.resume(session, now)
         if self._planner.follow(len(self._scheduler.running)):
@@ -190,7 +190,7 @@ class EngineCore:
         if self._planner.agree(agreed):
             self._replan("as the ranks of the group agreed")
 
-    def sat_out(self, step: StepInput, output: StepOutput, turn: TurnCosts) -> StepResult:
+    def commit_idle(self, step: StepInput, output: StepOutput, turn: TurnCosts) -> StepResult:
         """A step was run for other ranks alone."""
         return StepResult((), (), {}, self._costs(step, output, (), turn))
 
@@ -206,7 +206,7 @@ class EngineCore:
         `turn`: which turn of a rank group it was.
         """
         running, now = self._scheduler.running, self._clock.now()
-        self.settle()  # first: it was grown for what the step went out with
+        self.apply_grows()  # first: it was grown for what the step went out with
         for chunk in step.chunks:
             if not chunk.recomputed and chunk.session not in output.failed:
                 running[chunk.session].kv_length += chunk.num_tokens
@@ -233,11 +233,17 @@ class EngineCore:
         shown = self._planner.shown(session.plan)
         accepted = output.accepted[tree.session]
         result = session.commit(
-            tree.draft, accepted, now, watched=watched, shown=shown, heard=tree.heard, undrafted=tree.undrafted
+            tree.draft,
+            accepted,
+            now,
+            watched=watched,
+            shown=shown,
+            drafter_ready=tree.drafter_ready,
+            undrafted=tree.undrafted,
         )
         self._undrafted.step(tree.undrafted)
-        if watched or result.finished is not None or session.tally.explains:
-            result = result.explained(self._planner.no_drafts(session.tally.undrafted))
+        if watched or result.finished is not None or session.counters.explains:
+            result = result.explained(self._planner.no_drafts(session.counters.undrafted))
         if result.output is not None:
             self._outputs.append((session.id, result.output))
         if result.finished is not None:
@@ -303,7 +309,7 @@ class EngineCore:
         try:
             session = self._session(event)
             if session.generated >= session.stops.max_tokens:  # the pool where it began was larger
-                ended = Finished(FinishReason.LENGTH, None, session.usage, session.tally.frozen())
+                ended = Finished(FinishReason.LENGTH, None, session.usage, session.counters.frozen())
                 self._outputs.append((event.session, ended))
             else:
                 self._scheduler.submit(session)
@@ -326,7 +332,7 @@ class EngineCore:
     def _order(self, order: PlanOrder) -> None:
         """An operator wants this from now on."""
         # Queued grows first: to a mirror that is behind, a drafter that rests seems busy, and is not told.
-        self.settle()
+        self.apply_grows()
         was = self._planner.default
         self._planner.replan(order.changes, order.control)
         self._replan(f"by an operator's order, from {was}")

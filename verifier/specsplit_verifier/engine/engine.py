@@ -46,7 +46,7 @@ from specsplit_verifier.target.runner import TargetRunner
 
 _log = logging.getLogger(__name__)
 
-SETTLED_AT = 0.8
+APPLIED_AT = 0.8
 """After this share of a step's expected time the mirrors take in what was grown meanwhile; what comes later waits for the commit."""
 
 
@@ -92,7 +92,7 @@ class Engine:
     def stop(self) -> None:
         """End the thread after the step in flight, and wait for it; not for a step that hangs."""
         self.post(Stop())
-        while self._thread.is_alive() and not self.watchdog.barks:
+        while self._thread.is_alive() and not self.watchdog.expired:
             self._thread.join(0.1)
         self._abandoned = self._thread.is_alive()
         self._inbox.close()
@@ -134,7 +134,7 @@ class Engine:
     def _make(self, step: StepInput) -> Pause | None:
         """Run and commit a step -> how long to wait behind it; None: not at all."""
         output = self._run_model(step)
-        self._result, pause = self._pacer.settle(step, output, self._outbox.watched)
+        self._result, pause = self._pacer.commit(step, output, self._outbox.watched)
         return pause
 
     def _wait(self, pause: Pause) -> None:
@@ -163,7 +163,7 @@ class Engine:
     def _run_model(self, step: StepInput) -> StepOutput:
         """Run a step. Meanwhile what the last one brought leaves, and grows are taken in; other events wait."""
         expected_s = self._core.expected_s(step)
-        with self.watchdog.over(step.tokens, expected_s), self._listener.during_step(SETTLED_AT * expected_s):
+        with self.watchdog.over(step.tokens, expected_s), self._listener.during_step(APPLIED_AT * expected_s):
             return self._runner.run(step)
 
     def _send(self) -> None:

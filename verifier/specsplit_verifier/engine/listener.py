@@ -31,10 +31,10 @@ class Listener:
         self._clock = clock
         self._deferred: list[Inbound] = []
         """What has come in this step and has to wait for its end."""
-        self._settle_at = 0.0
+        self._apply_at = 0.0
         """From when on the mirrors take in what is grown in this step: shortly before it should be over."""
         self._look_at: float | None = None
-        """`_settle_at` while something is queued for the mirrors; None: nothing is."""
+        """`_apply_at` while something is queued for the mirrors; None: nothing is."""
         self._error: Exception | None = None
         """What went wrong while it listened; the engine thread raises it."""
         self._stepping = False
@@ -45,14 +45,14 @@ class Listener:
         self._thread.start()
 
     @contextmanager
-    def during_step(self, settle_s: float) -> Iterator[None]:
+    def during_step(self, apply_s: float) -> Iterator[None]:
         """Listen while the engine thread runs a step inside, without the lock. Raises what has gone wrong here meanwhile.
 
-        After `settle_s` seconds the mirrors take in what was grown. What the listener was too late for is done before the end, so that a
+        After `apply_s` seconds the mirrors take in what was grown. What the listener was too late for is done before the end, so that a
         short step leaves nothing undone.
         """
         self._stepping, self._told, self._look_at = True, False, None
-        self._settle_at = self._clock.now() + settle_s
+        self._apply_at = self._clock.now() + apply_s
         self._inbox.begin_step()
         self.lock.release()
         try:
@@ -87,7 +87,7 @@ class Listener:
                 self._hear(event)
             if self._look_at is not None and self._clock.now() >= self._look_at:
                 self._look_at = None
-                self._core.settle()
+                self._core.apply_grows()
         except Exception as error:  # noqa: BLE001 (the edge of a thread: raised again on the engine's)
             _log.exception("the engine ends with its step: what came meanwhile could not be taken in")
             self._error, self._look_at = error, None
@@ -96,6 +96,6 @@ class Listener:
         """What drafters say is taken in, in order with the loss of one; all else has to wait."""
         if isinstance(event, FromDrafter) and not any(isinstance(each, DrafterLost) for each in self._deferred):
             self._core.handle(event)
-            self._look_at = self._settle_at
+            self._look_at = self._apply_at
         else:
             self._deferred.append(event)

@@ -18,7 +18,7 @@ class Pacer(Protocol):
         """The step to run now, or how long to wait before asking again."""
         ...
 
-    def settle(
+    def commit(
         self, step: StepInput, output: StepOutput, watched: Collection[int]
     ) -> tuple[StepResult | None, Pause | None]:
         """Commit a step that was run -> what came of it (None: nobody had rows), and for how long to wait behind it (None: not at all)."""
@@ -35,7 +35,7 @@ class Alone:
         """See `Pacer`."""
         return self._core.plan()
 
-    def settle(
+    def commit(
         self, step: StepInput, output: StepOutput, watched: Collection[int]
     ) -> tuple[StepResult | None, Pause | None]:
         """See `Pacer`."""
@@ -56,7 +56,7 @@ class InTurns:
             return Pause(None)
         return self._core.propose(self._core.plan())
 
-    def settle(
+    def commit(
         self, step: StepInput, output: StepOutput, watched: Collection[int]
     ) -> tuple[StepResult | None, Pause | None]:
         """See `Pacer`. The ranks agreed on the turn, and ran it, in one call of the target: nothing that may fail came between."""
@@ -68,6 +68,6 @@ class InTurns:
         if step.rows:
             result = self._core.commit(step, output, watched, costs)
         elif agreed.runs:
-            result = self._core.sat_out(step, output, costs)
+            result = self._core.commit_idle(step, output, costs)
         self._core.agree(agreed)
         return result, None if agreed.runs else Pause(agreed.rest_s)

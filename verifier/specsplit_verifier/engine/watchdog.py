@@ -46,16 +46,16 @@ class Watchdog:
             self._step = None
 
     def look(self, every_s: float) -> str:
-        """What `barks` says, asked every `every_s`: by how much that is late does not count as time of the step."""
+        """What `expired` says, asked every `every_s`: by how much that is late does not count as time of the step."""
         step, now = self._step, self._clock.now()
         late_s = 0.0 if self._looked is None else now - self._looked - every_s
         if step is not None and late_s > every_s:
             self._stood_still_s += min(late_s, now - step[0])
         self._looked = now
-        return self.barks
+        return self.expired
 
     @property
-    def barks(self) -> str:
+    def expired(self) -> str:
         """What is wrong; empty if nothing is. Any thread may ask."""
         step = self._step
         if step is None:

@@ -1,7 +1,7 @@
 """What a step verifies and when it begins, by what that brings per second: the policy behind `adaptive = goodput`.
 
 Every number here is measured: what a step costs (`StepCost`), how often nodes of such a survival are accepted (`Acceptance`), what
-drafters bring after a commit and when (`Patience`), and which part of what was waited for came (`Trust`).
+drafters bring after a commit and when (`WaitPolicy`), and which part of what was waited for came (`Trust`).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class StepChooser:
             standing = self._standings.get(part.session)
             if standing is not None and (part.plan.speculates or standing.resting):
                 accepted = [index - 1 for index in part.accepted_path[1:]]
-                standing.stepped(_probabilities(part.draft), accepted, heard=part.heard)
+                standing.stepped(_probabilities(part.draft), accepted, drafter_ready=part.drafter_ready)
 
     def resting_changes(
         self, sessions: Iterable[Session], plan_of: Callable[[PlanChanges], Plan]

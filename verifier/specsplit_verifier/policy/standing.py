@@ -35,13 +35,13 @@ class Standing:
         """Nodes that the next step takes whether they pay or not, if they are there."""
         return PROBED if self._left > 0 and not self.resting else 0
 
-    def stepped(self, survivals: Sequence[float], accepted: Sequence[int], *, heard: bool = True) -> None:
+    def stepped(self, survivals: Sequence[float], accepted: Sequence[int], *, drafter_ready: bool = True) -> None:
         """The session has made a step over nodes with these survivals; those at the indices `accepted` were accepted.
 
-        A step for which a drafter that is at work had said nothing yet (`heard`), since it still reads or is late, tells nothing of its
-        worth.
+        A step for which a drafter that is at work had said nothing yet (`drafter_ready`), since it still reads or is late, tells
+        nothing of its worth.
         """
-        if not (self.resting or heard):
+        if not (self.resting or drafter_ready):
             return
         if len(survivals):
             self.acceptance.observe(survivals, accepted)

@@ -32,7 +32,7 @@ class TreeInput(Row):
     """Likeliest tokens wanted beside each of its accepted tokens and the bonus; None: no log-probabilities at all."""
     counts: TokenCounts | None = None
     """What its penalties count of the committed tokens; None: it has none. The session's own, which stands still while the step is run."""
-    heard: bool = True
+    drafter_ready: bool = True
     """True if its drafter had said what it has for the step, be it nothing."""
     undrafted: NoDraftsCause | None = None
     """Why it brings its root alone; None: it does not."""
@@ -196,7 +196,7 @@ class SessionResult:
     """The speculation that the draft was taken from, if somebody watches."""
     shown: Plan | None = None
     """What people are told of the plan, where a controller spends less than it; None: the plan."""
-    heard: bool = True
+    drafter_ready: bool = True
     """True if the drafter had said what it has for the step, be it nothing; one that was late says nothing of its worth."""
     no_drafts: NoDrafts | None = None
     """Why the steps of the session so far had no drafts, if that is told with this step; None too: they had some."""

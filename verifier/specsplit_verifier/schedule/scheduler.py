@@ -126,7 +126,7 @@ class Scheduler:
 
 
 def _tree(session: Session, draft: Draft) -> TreeInput:
-    request, counts = session.request, session.tally.tokens
+    request, counts = session.request, session.counters.tokens
     if counts is not None:
         counts.add(session.tokens[len(counts) :])
     return TreeInput.tree(
@@ -139,7 +139,7 @@ def _tree(session: Session, draft: Draft) -> TreeInput:
         recipe=session.drafter.recipe,
         logprobs=request.logprobs,
         counts=counts,
-        heard=session.drafter.heard,
+        drafter_ready=session.drafter.drafter_ready,
         undrafted=session.undrafted if len(draft.tokens) == 1 else None,
     )
 

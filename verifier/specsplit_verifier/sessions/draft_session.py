@@ -2,10 +2,10 @@
 
 A session knows nothing more of drafters than what the two classes here have in common. Without one it has `NoDrafter`.
 
-A grow is not applied when it comes. It is queued, and settled once there is enough of it for arrays to be worth while, or when the target
-should soon be done with its step; what is left the engine settles at the beginning of `plan` and of `commit`. All grows made between the
+A grow is not applied when it comes. It is queued, and applied once there is enough of it for arrays to be worth while, or when the target
+should soon be done with its step; what is left the engine applies at the beginning of `plan` and of `commit`. All grows made between the
 same two commits that are queued reach the mirror as one, so that a tree costs a few operations a step and not some for every grow.
-What the mirror says (live nodes, whether the drafter rests or has caught up) is therefore as of the last settling, and right wherever
+What the mirror says (live nodes, whether the drafter rests or has caught up) is as of when grows were last applied, and right wherever
 somebody decides by it. Everything else that a drafter says is taken in at once, behind what it had grown before.
 """
 
@@ -23,8 +23,8 @@ from specsplit_verifier.records.feed import Feed, Recipe
 from specsplit_verifier.records.step import Accepted, Reroot, TreeView
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
 from specsplit_verifier.sessions.grow_queue import GrowQueue, Merged
-from specsplit_verifier.sessions.patience import Patience, Wait
 from specsplit_verifier.sessions.prospect import Prospect
+from specsplit_verifier.sessions.wait_policy import Wait, WaitPolicy
 
 
 class TreeLimits(NamedTuple):
@@ -44,7 +44,7 @@ class NoDrafter:
     """Nobody drafts: a step takes the root alone, and nothing is waited for."""
 
     attached: Final = False
-    heard: Final = True
+    drafter_ready: Final = True
     held_since: Final = None
     recompute: Final = range(0)
 
@@ -108,21 +108,21 @@ class DraftSession:
         self,
         address: str,
         mirror: Mirror,
-        patience: Patience,
+        wait_policy: WaitPolicy,
         feed: Feed | None = None,
         counters: DraftCounters | None = None,
         record: DrafterRecord | None = None,
         *,
         movable: bool = False,
     ) -> None:
-        """`patience`: what waiting for this drafter has brought, in whatever session. `feed`: None if it reads no features.
+        """`wait_policy`: what waiting for this drafter has brought, in whatever session. `feed`: None if it reads no features.
 
         `record`: what the drafter brings, in whatever session. `movable`: a drafter of another kind may take over.
         """
         self.address: Final = address
         self.mirror: Final = mirror
         self.feed: Final = feed
-        self._patience = patience
+        self._wait_policy = wait_policy
         self._counters = counters or DraftCounters()
         self._record = record or DrafterRecord()
         self._movable = movable
@@ -147,7 +147,7 @@ class DraftSession:
         return self._wait.held_since
 
     @property
-    def heard(self) -> bool:
+    def drafter_ready(self) -> bool:
         """True if the drafter has said what it has for the next step, be it nothing."""
         return self.mirror.caught_up or self.mirror.resting or len(self.mirror) > 0
 
@@ -186,7 +186,7 @@ class DraftSession:
         commit, hit = mirror.commit(draft, accepted.path, accepted.bonus)
         self._record.step(len(accepted.path) - 1, hit=hit)
         self._in_flight = 0
-        self._wait.restart(now, hit, probed=self._patience.probes())
+        self._wait.restart(now, hit, probed=self._wait_policy.probes())
         # Below 0 where the bonus had been taken, as a node behind which the target has no pick: then nothing was cut off.
         return Reroot(commit, hit, None if hit else cause, max(0, untaken - hit - len(mirror)))
 
@@ -195,7 +195,7 @@ class DraftSession:
         return TreeView(*self.mirror.listed())
 
     def grow(self, grow: Grow, now: float) -> None:
-        """Queue what was grown, until the engine settles. Raises InvalidRequest for more new edges than there can be nodes."""
+        """Queue what was grown, until the engine applies it. Raises InvalidRequest for more new edges than there can be nodes."""
         if len(grow.rescored) > self.mirror.max_nodes:
             raise InvalidRequest(
                 "grow.rescored_ids", f"has {len(grow.rescored)}, expected at most {self.mirror.max_nodes}"
@@ -203,7 +203,7 @@ class DraftSession:
         self._queue.add(grow, now)
 
     @property
-    def unsettled(self) -> bool:
+    def grows_queued(self) -> bool:
         """True if something is queued."""
         return self._queue.size > 0
 
@@ -212,7 +212,7 @@ class DraftSession:
         """True if what is queued should not wait: arrays take it at no more cost a node than later, and now the target may be at work."""
         return self._queue.size >= AT_ONCE or (self._wait.probed and not self.mirror.caught_up)
 
-    def settle(self, limits: TreeLimits, *, prefilling: bool) -> None:
+    def apply_grows(self, limits: TreeLimits, *, prefilling: bool) -> None:
         """Apply what is queued, and learn from when it came. Raises IllegalEvent if the drafter broke the protocol."""
         for merged in self._queue.take():
             self._apply(merged, limits, prefilling=prefilling)
@@ -224,7 +224,7 @@ class DraftSession:
         seen, first = mirror.acknowledged, not mirror.caught_up
         self._counters.late_nodes += len(merged.grow.ids) - mirror.grow(merged.grow)
         if self.catching_up and not merged.last.ids:
-            mirror.stir()  # it rests for want of features, which are on their way
+            mirror.mark_busy()  # it rests for want of features, which are on their way
         made = self._wait.answered(mirror.acknowledged - seen)
         if made is not None:
             self._counters.round_trips_s.append(times[0] - made)
@@ -233,17 +233,17 @@ class DraftSession:
             return  # what it does now says nothing about how it answers a commit
         if not mirror.caught_up:
             if made is not None:
-                self._patience.late_grow(self._wait, times[0], made)
+                self._wait_policy.late_grow(self._wait, times[0], made)
         elif not prefilling:
             self._learn(times, limits, first=first)
 
     def _learn(self, times: Sequence[float], limits: TreeLimits, *, first: bool) -> None:
         """Learn from grows that answer the last commit; from what they brought only if no step is in flight, or in a probe."""
-        wait, patience = self._wait, self._patience
+        wait, wait_policy = self._wait, self._wait_policy
         if self.mirror.state is State.READY or (first and wait.probed):
-            patience.grew(wait, times, self.mirror.preview(*limits), first=first)
+            wait_policy.grew(wait, times, self.mirror.preview(*limits), first=first)
         elif first:
-            patience.late_grow(wait, times[0])
+            wait_policy.late_grow(wait, times[0])
 
     def read(self, position: int, now: float, *, prefilling: bool) -> list[Features]:
         """The drafter has read the features of every position below: what it is to be sent now. Raises InvalidRequest if it cannot have."""
@@ -258,7 +258,7 @@ class DraftSession:
     def _sent(self, features: Sequence[Features], now: float, *, prefilling: bool) -> list[Features]:
         """When these are the last that the drafter needs for a first grow, the wait for that begins."""
         if features:
-            self.mirror.stir()
+            self.mirror.mark_busy()
             if self.mirror.commits == 0 and not prefilling and not self._features_withheld:
                 self._wait.begin(now)
         return list(features)
@@ -273,14 +273,14 @@ class DraftSession:
         if self._brings_nothing(plan, limits):
             return 0.0
         self._look(limits)
-        return self._patience.pause(self._wait, now, step_s, plan, self.mirror.caught_up)
+        return self._wait_policy.pause(self._wait, now, step_s, plan, self.mirror.caught_up)
 
     def prospect(self, now: float, plan: Plan, limits: TreeLimits) -> Prospect | None:
         """What may still be grown before the next step; None: nothing that might be waited for."""
         if self._brings_nothing(plan, limits):
             return None
         self._look(limits)
-        return self._patience.prospect(self._wait, now, plan, self.mirror.caught_up)
+        return self._wait_policy.prospect(self._wait, now, plan, self.mirror.caught_up)
 
     def _brings_nothing(self, plan: Plan, limits: TreeLimits) -> bool:
         """True if nothing comes before the next step, or nothing that it could be told when or that the step could take."""
@@ -293,7 +293,7 @@ class DraftSession:
         if self.feed is not None and self.feed.resting is plan.speculates:
             self.feed.rest(resting=not plan.speculates)
         if self.mirror.resting:
-            self.mirror.stir()
+            self.mirror.mark_busy()
             self._wait.begin(now)
 
     def hold(self, now: float) -> None:
@@ -305,7 +305,7 @@ class DraftSession:
         if self._wait.held_since is not None:
             self._record.held_s += now - self._wait.held_since
         if not self.catching_up and not self.mirror.caught_up:
-            self._patience.in_vain(self._wait, now)
+            self._wait_policy.in_vain(self._wait, now)
 
     def close(self) -> None:
         """End the session at its drafter. What was grown is lost; what is kept of features waits for another drafter."""

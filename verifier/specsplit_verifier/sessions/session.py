@@ -17,7 +17,7 @@ from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter, T
 
 
 @dataclass(slots=True)
-class Tally:
+class SessionCounters:
     """What is counted of a session: what SpeculationStatistics are made of, and what penalties go by."""
 
     steps: int = 0
@@ -92,7 +92,7 @@ class Session:
     drafter: DraftSession | NoDrafter = field(default_factory=NoDrafter)
     refused_until: dict[str, float] = field(default_factory=dict[str, float])
     """Drafters that would not have it, by address, and until when they are not asked again."""
-    tally: Tally = field(default_factory=Tally)
+    counters: SessionCounters = field(default_factory=SessionCounters)
     cached_tokens: int | None = None
     """Tokens of its prompt whose KV was there when it began; None until then."""
     traceparent: str = ""
@@ -100,7 +100,7 @@ class Session:
 
     def __post_init__(self) -> None:
         if self.request.sampling.penalised:
-            self.tally.tokens = TokenCounts(self.prompt_length)
+            self.counters.tokens = TokenCounts(self.prompt_length)
 
     @property
     def sampled(self) -> bool:
@@ -167,7 +167,7 @@ class Session:
         if not self.plan.speculates:
             return NoDraftsCause.RESTING
         if not len(drafter.mirror):
-            return NoDraftsCause.EMPTY if drafter.heard else NoDraftsCause.LATE
+            return NoDraftsCause.EMPTY if drafter.drafter_ready else NoDraftsCause.LATE
         room = self.tree_limits.num_steps >= 1 and self.lookahead_slots > 1
         return NoDraftsCause.PRICE if room else NoDraftsCause.ROOM
 
@@ -194,30 +194,31 @@ class Session:
         *,
         watched: bool = False,
         shown: Plan | None = None,
-        heard: bool = True,
+        drafter_ready: bool = True,
         undrafted: NoDraftsCause | None = None,
     ) -> SessionResult:
         """Commit the accepted path and the bonus, or finish. `watched`: somebody wants to see the speculation as it was.
 
-        `shown`: what people are told of its plan, where that is not the plan. `heard`: its drafter had said what it has for the step.
+        `shown`: what people are told of its plan, where that is not the plan. `drafter_ready`: its drafter
+        had said what it has for the step.
         `undrafted`: why the draft is its root alone.
         """
         path, drafter = accepted.path, self.drafter
         attached, held_since = len(draft.tokens) > 1 or drafter.attached, drafter.held_since
         tree = drafter.view(draft) if watched else None
-        self.tally.step(draft, path, undrafted)
+        self.counters.step(draft, path, undrafted)
         kept, reason, stop_token = self.stops.cut(self.generated, accepted.commits(draft))
         self.tokens += kept
         finished, reroot = None, Reroot()
         if reason is not None:
-            finished = Finished(reason, stop_token, self.usage, self.tally.frozen())
+            finished = Finished(reason, stop_token, self.usage, self.counters.frozen())
         else:
             self.kv_length += len(path)
             reroot = drafter.commit(draft, accepted, now)
-            self.tally.commit(reroot.hit)
+            self.counters.commit(reroot.hit)
         logprobs, cached = accepted.logprobs[: len(kept)], self.cached_tokens or 0
         correct = min(len(path) - 1, len(kept))
-        output = Tokens(kept, correct, self.tally.frozen(), logprobs, cached) if kept else None
+        output = Tokens(kept, correct, self.counters.frozen(), logprobs, cached) if kept else None
         return SessionResult(
             self.id,
             self.plan,
@@ -231,5 +232,5 @@ class Session:
             reroot,
             tree,
             shown,
-            heard,
+            drafter_ready,
         )

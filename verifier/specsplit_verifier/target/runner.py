@@ -20,9 +20,9 @@ from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.mesh import LocalMesh
 from specsplit.sampling.kernels import obstacle
 from specsplit_verifier.records.step import ChunkInput, StepInput, StepOutput
-from specsplit_verifier.target.acceptor import Acceptor, HostAcceptor
 from specsplit_verifier.target.extraction import Extractor
 from specsplit_verifier.target.forward_time import forward_time
+from specsplit_verifier.target.tree_sampler import HostTreeSampler, TreeSampler
 
 _log = logging.getLogger(__name__)
 
@@ -45,9 +45,9 @@ class TargetRunner:
         extractor: Extractor | None,
         clock: Clock,
         lockstep: Lockstep | None = None,
-        acceptor: Acceptor | None = None,
+        tree_sampler: TreeSampler | None = None,
     ) -> None:
-        """Without `lockstep` it is alone; without `acceptor` it has the one for its device."""
+        """Without `lockstep` it is alone; without `tree_sampler` it has the one for its device."""
         self.lockstep = Lockstep(LocalMesh(), clock) if lockstep is None else lockstep
         self.target = target
         self.extractor = Extractor(target) if extractor is None else extractor
@@ -57,7 +57,7 @@ class TargetRunner:
         self._clock = clock
         self._first_runs = FirstRuns()
         """Which forwards are the first of their token counts."""
-        self._acceptor = acceptor_for(target, self.extractor) if acceptor is None else acceptor
+        self._tree_sampler = tree_sampler_for(target, self.extractor) if tree_sampler is None else tree_sampler
 
     def run(self, step: StepInput) -> StepOutput:
         """Forward, picks, the walk down every tree, the KV of what was accepted to its place, features.
@@ -113,7 +113,7 @@ class TargetRunner:
             return StepOutput(failed={session: TargetFailed(why)}, started=started)
 
     def _run(self, step: StepInput) -> StepOutput:
-        accept = self._acceptor.prepare(step)
+        accept = self._tree_sampler.prepare(step)
         if not (self.lockstep.alone or self._agree(step)):
             return StepOutput(started=self._clock.now())
         started = self._clock.now()
@@ -155,19 +155,19 @@ def _seconds(runner: TargetRunner, step: StepInput) -> float:
     return output.forward_s
 
 
-def acceptor_for(target: CausalLM, extractor: Extractor) -> Acceptor:
+def tree_sampler_for(target: CausalLM, extractor: Extractor) -> TreeSampler:
     """Choose the one for the target's device: kernels where they run. Raises LoadError if they should, and do not.
 
     Followers of a split target move KV as its leader does, and only the host tells them.
     """
     if isinstance(target, SplitLM):
-        return HostAcceptor(target, extractor)
+        return HostTreeSampler(target, extractor)
     problem = obstacle(target.device)
     if problem is None:
-        from specsplit_verifier.target.device_acceptor import DeviceAcceptor  # noqa: PLC0415 (imports triton)
+        from specsplit_verifier.target.device_tree_sampler import DeviceTreeSampler  # noqa: PLC0415 (imports triton)
 
         with refusing(f"the kernels that pick tokens do not run on {target.device}"):
-            return DeviceAcceptor(target, extractor)
+            return DeviceTreeSampler(target, extractor)
     if target.device.type != "cpu":
         _log.warning("tokens are picked and trees walked on the host, which is slower than by kernels: %s", problem)
-    return HostAcceptor(target, extractor)
+    return HostTreeSampler(target, extractor)

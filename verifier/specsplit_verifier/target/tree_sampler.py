@@ -32,7 +32,7 @@ The KV of what was accepted is in its place, or is moved there before the device
 """
 
 
-class Acceptor(Protocol):
+class TreeSampler(Protocol):
     """Settles steps, one after the other."""
 
     def prepare(self, step: StepInput) -> Accept:
@@ -40,7 +40,7 @@ class Acceptor(Protocol):
         ...
 
 
-class HostAcceptor:
+class HostTreeSampler:
     """Picks by torch and walks on the host: the reference, and on a CPU the quicker way."""
 
     def __init__(self, target: CausalLM, extractor: Extractor) -> None:

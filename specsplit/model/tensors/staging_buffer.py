@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specsplit.model.tensors.transfer import Event, Put, given_so_far, pinned_zeros, send
+from specsplit.model.tensors.transfer import Event, UploadArray, given_so_far, pinned_zeros, send
 
 _ALIGNMENT: Final = 16
 """Bytes at whose multiples arrays begin: kernels read aligned numbers faster, and are compiled for one alignment only."""
@@ -19,7 +19,7 @@ _FIRST_BYTES: Final = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class _Half:
-    """Memory of one parcel: on the host, in pinned memory, and as much on the device."""
+    """Memory for one batch of arrays: on the host, in pinned memory, and as much on the device."""
 
     host: Tensor
     memory: Tensor
@@ -35,32 +35,32 @@ class _Half:
         return cls(host, memory, given_so_far(device))
 
 
-class Parcel:
+class StagingBuffer:
     """Arrays of any types that go to one device together, again and again. Used by one thread at a time.
 
-    Two halves of memory take turns, so that a parcel can be made while the last one is still being read. On a GPU the copy is on a stream
-    of its own: it does not wait for the forward that the device is at, and what is given to the device after `send` comes behind it.
+    Two halves of memory take turns, so that a batch can be filled in while the last one is still being read. On a GPU the copy is on a
+    stream of its own: it does not wait for the forward that the device is at, and what is given to the device after `send` comes behind it.
     """
 
     def __init__(self, device: torch.device, nbytes: int = _FIRST_BYTES) -> None:
-        """`nbytes`: room at first. A parcel that needs more makes more, and goes in two copies that once."""
+        """`nbytes`: room at first. A batch that needs more makes more, and goes in two copies that once."""
         self._device: Final = device
         self._stream: Final = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._halves: Final = [_Half.of(nbytes, device) for _ in range(2)]
         self._filled = 0
         """Bytes of the half in front."""
 
-    def begin(self) -> Put:
-        """Begin the next parcel -> how arrays are put into it. All that reads the last one has been given to the device.
+    def begin(self) -> UploadArray:
+        """Begin the next batch -> how arrays are uploaded with it. All that reads the last one has been given to the device.
 
-        What is put in is on the device for whatever is given to it after `send`, until the parcel after the next one is begun.
+        What is put in is on the device for whatever is given to it after `send`, until the batch after the next one is begun.
         """
         self._halves[0].read = given_so_far(self._device)
         self._halves.reverse()
         if (sent := self._halves[0].sent) is not None:
-            sent.synchronize()  # two parcels ago: done long since
+            sent.synchronize()  # two batches ago: done long since
         self._filled = 0
-        return self._put
+        return self._upload
 
     def send(self) -> None:
         """Copy all that was put in. Nothing waits here."""
@@ -77,7 +77,7 @@ class Parcel:
             copied = half.sent = self._stream.record_event()
         torch.cuda.current_stream(self._device).wait_event(copied)
 
-    def _put(self, array: NDArray[Any]) -> Tensor:
+    def _upload(self, array: NDArray[Any]) -> Tensor:
         start = -(-self._filled // _ALIGNMENT) * _ALIGNMENT
         if start + array.nbytes > len(self._halves[0].host):
             self._enlarge(array.nbytes)

@@ -1,6 +1,6 @@
 """What comes behind the forward of a step, on the device: the host waits once, for what it has to know of it.
 
-The forward reads none of this, so it is laid out and copied, in one parcel, while the device runs the forward.
+The forward reads none of this, so it is laid out and copied, in one copy, while the device runs the forward.
 
     n   tokens of all trees      B   trees      D   tokens of the longest path from a root to a leaf      T   tokens of the forward
 
@@ -24,8 +24,8 @@ from torch import Tensor
 from specsplit.model.layers.capture import Hidden
 from specsplit.model.layers.kernels.compaction import compact
 from specsplit.model.lm.causal_lm import CausalLM
-from specsplit.model.tensors.parcel import Parcel
-from specsplit.model.tensors.transfer import HostCopy, Put, on_host, to_host
+from specsplit.model.tensors.staging_buffer import StagingBuffer
+from specsplit.model.tensors.transfer import HostCopy, UploadArray, on_host, to_host
 from specsplit.sampling.device import DeviceBatch, DeviceRows, UnsentRows
 from specsplit.sampling.kernels import launching_on
 from specsplit.sampling.kernels.walking import Walked, walk
@@ -33,15 +33,15 @@ from specsplit.sampling.pick import Paths
 from specsplit.values import Sampling
 from specsplit_verifier.records.feed import Recipe
 from specsplit_verifier.records.step import Accepted, StepInput, TreeInput
-from specsplit_verifier.target.acceptor import Accept, Outcome, wanted_of_chunks
 from specsplit_verifier.target.extraction import Extractor, Made, Wanted, by_recipe, parted
 from specsplit_verifier.target.logprobs import listed, measured
 from specsplit_verifier.target.sampler import TreeRows, paths_of
+from specsplit_verifier.target.tree_sampler import Accept, Outcome, wanted_of_chunks
 
 _log = logging.getLogger(__name__)
 
 
-class DeviceAcceptor:
+class DeviceTreeSampler:
     """Picks, walks and compacts by kernels, and waits for one copy of what came of a step.
 
     Features follow in a copy that is waited for when somebody asks for their bytes.
@@ -50,7 +50,7 @@ class DeviceAcceptor:
     def __init__(self, target: CausalLM, extractor: Extractor) -> None:
         self._target = target
         self._extractor = extractor
-        self._parcel = Parcel(target.device)
+        self._staging = StagingBuffer(target.device)
         self._rows: TreeRows[UnsentRows] = TreeRows(DeviceBatch, target.info.vocabulary.size, target.device)
         self._trial()
 
@@ -62,10 +62,10 @@ class DeviceAcceptor:
         rows = DeviceBatch([Sampling(1.0, top_k=1, top_p=0.5)], vocab_size, device).rows([0])
         for each in dict.fromkeys((dtype, torch.float32)):  # what is biased or penalised is float32
             _log.info("kernels that pick from %s on %s are compiled, unless an earlier start has", each, device)
-            put = self._parcel.begin()
-            zero, columns = np.zeros(1, dtype=np.int64), rows.sent(put)
-            trees = DeviceTrees(*map(put, (zero, zero - 1, zero, np.arange(2), zero, zero)), depths=[1])
-            walked = self._walk(trees, columns, torch.zeros(1, vocab_size, dtype=each, device=device), (), put)[1]
+            upload = self._staging.begin()
+            zero, columns = np.zeros(1, dtype=np.int64), rows.sent(upload)
+            trees = DeviceTrees(*map(upload, (zero, zero - 1, zero, np.arange(2), zero, zero)), depths=[1])
+            walked = self._walk(trees, columns, torch.zeros(1, vocab_size, dtype=each, device=device), (), upload)[1]
             on_host(walked)
 
     def prepare(self, step: StepInput) -> Accept:
@@ -74,12 +74,12 @@ class DeviceAcceptor:
 
     @torch.inference_mode()
     def _accept(self, step: StepInput, logits: Tensor, hidden: Hidden) -> Outcome:
-        put = self._parcel.begin()
-        trees = DeviceTrees.of(step.trees, put)
-        asked = AskedLogprobs.of(step.trees, trees, put)
-        wanted = WantedFeatures.of(step, trees, put)
-        rows, paths = self._rows.of(step.trees).sent(put), paths_of(step.trees)
-        picked, walked = self._walk(trees, rows, logits, paths, put)
+        upload = self._staging.begin()
+        trees = DeviceTrees.of(step.trees, upload)
+        asked = AskedLogprobs.of(step.trees, trees, upload)
+        wanted = WantedFeatures.of(step, trees, upload)
+        rows, paths = self._rows.of(step.trees).sent(upload), paths_of(step.trees)
+        picked, walked = self._walk(trees, rows, logits, paths, upload)
         nodes = trees.nodes(walked)
         told = to_host((*walked, *asked.measure(logits, picked, nodes)))
         features = wanted.gather(self._extractor, hidden, nodes)  # behind the copy above, so as not to delay it
@@ -92,12 +92,12 @@ class DeviceAcceptor:
         return Outcome(asked.read(logprobs, accepted), wanted.read(features, accepted))
 
     def _walk(
-        self, trees: DeviceTrees, rows: DeviceRows, logits: Tensor, paths: Paths, put: Put
+        self, trees: DeviceTrees, rows: DeviceRows, logits: Tensor, paths: Paths, upload: UploadArray
     ) -> tuple[Tensor, Walked]:
-        """Send the parcel off, pick behind every token, walk, and move the KV of what was accepted -> picks int64 [n], and what was."""
+        """Send what was uploaded, pick behind every token, walk, move the KV of what was accepted -> picks int64 [n], and what was."""
         pool, device = self._target.pool, self._target.device
-        follow = pool.tables.follow(device, put)
-        self._parcel.send()
+        follow = pool.tables.follow(device, upload)
+        self._staging.send()
         tables = follow()
         with launching_on(device):
             picked = rows.pick(logits, trees.positions, paths)
@@ -126,8 +126,8 @@ class DeviceTrees:
     """[B] tokens of the longest path of each tree."""
 
     @classmethod
-    def of(cls, trees: Sequence[TreeInput], put: Put) -> DeviceTrees:
-        """Lay the trees out end to end and send them with `put`."""
+    def of(cls, trees: Sequence[TreeInput], upload: UploadArray) -> DeviceTrees:
+        """Lay the trees out end to end and send them with `upload`."""
         drafts = [tree.draft for tree in trees]
         widths = [len(draft.tokens) for draft in drafts]
         arrays = [
@@ -139,7 +139,7 @@ class DeviceTrees:
             [tree.pages.length - tree.num_tokens for tree in trees],
         ]
         depths = [max(draft.positions) - draft.positions[0] + 1 for draft in drafts]
-        return cls(*(put(np.array(array, dtype=np.int64)) for array in arrays), depths=depths)
+        return cls(*(upload(np.array(array, dtype=np.int64)) for array in arrays), depths=depths)
 
     @property
     def deepest(self) -> int:
@@ -170,11 +170,11 @@ class AskedLogprobs:
     """int64 [R] places of all trees that ask."""
 
     @classmethod
-    def of(cls, trees: Sequence[TreeInput], on_device: DeviceTrees, put: Put) -> AskedLogprobs:
+    def of(cls, trees: Sequence[TreeInput], on_device: DeviceTrees, upload: UploadArray) -> AskedLogprobs:
         """Find the trees whose sessions ask for log-probabilities."""
         asking = [(b, tree, tree.logprobs) for b, tree in enumerate(trees) if tree.logprobs is not None]
         places = np.array([place for b, _, _ in asking for place in on_device.places(b)], dtype=np.int64)
-        return cls([(tree, most, on_device.depths[b]) for b, tree, most in asking], put(places))
+        return cls([(tree, most, on_device.depths[b]) for b, tree, most in asking], upload(places))
 
     def measure(self, logits: Tensor, picked: Tensor, nodes: Tensor) -> Sequence[Tensor]:
         """Measure at every place what was picked there; nothing if nobody asks."""
@@ -215,7 +215,7 @@ class WantedFeatures:
     """T: the tokens of the forward."""
 
     @classmethod
-    def of(cls, step: StepInput, trees: DeviceTrees, put: Put) -> WantedFeatures:
+    def of(cls, step: StepInput, trees: DeviceTrees, upload: UploadArray) -> WantedFeatures:
         """Find the features that drafters want of this step."""
         first = len(trees.depths) * trees.deepest
         starts = list(accumulate((row.num_tokens for row in step.rows), initial=first))
@@ -226,7 +226,7 @@ class WantedFeatures:
         )
         groups = by_recipe([*wanted_of_chunks(step, starts[len(step.trees) :]), *of_trees])
         indices = {recipe: np.concatenate([want.at for want in group]) for recipe, group in groups.items()}
-        return cls([(recipe, group, put(indices[recipe])) for recipe, group in groups.items()], step.tokens)
+        return cls([(recipe, group, upload(indices[recipe])) for recipe, group in groups.items()], step.tokens)
 
     def gather(self, extractor: Extractor, hidden: Hidden, nodes: Tensor) -> HostCopy:
         """Make the features of each recipe, uint8 [m, bytes_per_token], wherever something may have been accepted, and send them off."""

@@ -7,7 +7,7 @@ expected accept_length now, c the time of a step, and an expected gain g after a
 
 g and r are learnt from what this drafter did after earlier commits; a drafter that sleeps soon has nothing to be waited for.
 
-What is known when: grows reach `Patience` where the engine settles them (see `DraftSession`), with the times at which they came.
+What is known when: grows reach `WaitPolicy` where the engine settles them (see `DraftSession`), with the times at which they came.
 Between steps their gain is known too, since the next step is chosen by it. Of those that come while a step is in flight only the times
 are, but for a probe: after one commit in PROBED the first grow is applied when it comes, and its gain is looked at.
 """
@@ -87,7 +87,7 @@ class Wait:
         return made
 
 
-class Patience:
+class WaitPolicy:
     """What waiting for one drafter has brought lately. All times in seconds."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What is put into a parcel is on the device behind it, whatever it is, in one copy."""
+"""What is uploaded by way of a staging buffer is on the device behind it, whatever it is, in one copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from specsplit.model.tensors.parcel import Parcel
+from specsplit.model.tensors.staging_buffer import StagingBuffer
 from tests.support.copies import counted_copies
 
 CPU = torch.device("cpu")
@@ -21,16 +21,16 @@ contents = st.lists(st.sampled_from(TYPES).flatmap(lambda dtype: arrays.arrays(d
 
 
 @given(st.lists(contents, min_size=1, max_size=5))
-def test_arrays_of_any_type_are_there_behind_one_copy_until_the_parcel_after_the_next(
-    parcels: list[list[NDArray[Any]]],
+def test_arrays_of_any_type_are_there_behind_one_copy_until_the_batch_after_the_next(
+    batches: list[list[NDArray[Any]]],
 ) -> None:
-    parcel = Parcel(CPU, nbytes=8192)
+    buffer = StagingBuffer(CPU, nbytes=8192)
     last: list[tuple[NDArray[Any], torch.Tensor]] = []
-    for arrays_of_step in parcels:
+    for arrays_of_step in batches:
         with counted_copies() as found:
-            put = parcel.begin()
-            sent = [(array.copy(), put(array)) for array in arrays_of_step]
-            parcel.send()
+            upload = buffer.begin()
+            sent = [(array.copy(), upload(array)) for array in arrays_of_step]
+            buffer.send()
         assert found["copies"] == any(array.size for array in arrays_of_step)
         for array, tensor in (*last, *sent):
             np.testing.assert_array_equal(tensor.numpy(), array)
@@ -39,21 +39,21 @@ def test_arrays_of_any_type_are_there_behind_one_copy_until_the_parcel_after_the
         last = sent
 
 
-def test_a_parcel_that_needs_more_room_makes_it_and_later_ones_have_it() -> None:
-    parcel, wide = Parcel(CPU, nbytes=64), np.arange(100)
+def test_a_buffer_that_needs_more_room_makes_it_and_has_it_later() -> None:
+    buffer, wide = StagingBuffer(CPU, nbytes=64), np.arange(100)
     for copies in (2, 2, 1, 1):  # either half has to learn it
         with counted_copies() as found:
-            put = parcel.begin()
-            first, second = put(np.arange(3)), put(wide)
-            parcel.send()
+            upload = buffer.begin()
+            first, second = upload(np.arange(3)), upload(wide)
+            buffer.send()
         assert first.tolist() == [0, 1, 2] and second.tolist() == wide.tolist()
         assert found["copies"] == copies
 
 
 def test_an_array_that_is_not_contiguous_arrives_as_it_is() -> None:
-    parcel = Parcel(CPU)
-    put = parcel.begin()
+    buffer = StagingBuffer(CPU)
+    upload = buffer.begin()
     columns = np.arange(12).reshape(3, 4)[:, ::2]
-    tensor = put(columns)
-    parcel.send()
+    tensor = upload(columns)
+    buffer.send()
     assert tensor.tolist() == columns.tolist()
