@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -35,7 +36,7 @@ class Settings(BaseSettings):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise _first_problem(error, self.removed) from error
+            raise _first_problem(error, self.removed, type(self).model_fields) from error
 
     @field_validator("*")
     @classmethod
@@ -91,7 +92,11 @@ def _gone(instead: str) -> str:
     return f"there is no such setting any more; {instead}"
 
 
-def _first_problem(error: ValidationError, removed: Mapping[str, str]) -> InvalidRequest:
+def _nearest(name: str, known: Iterable[str]) -> str:
+    return "".join(f"; did you mean {each}?" for each in get_close_matches(name, known, 1))
+
+
+def _first_problem(error: ValidationError, removed: Mapping[str, str], known: Iterable[str]) -> InvalidRequest:
     problems = error.errors(include_url=False)
     problem = min(
         problems, key=lambda each: each["type"] != "extra_forbidden"
@@ -100,7 +105,7 @@ def _first_problem(error: ValidationError, removed: Mapping[str, str]) -> Invali
     if problem["type"] == "extra_forbidden" and field in removed:
         return InvalidRequest(field, _gone(removed[field]))
     if problem["type"] == "extra_forbidden":
-        return InvalidRequest(field, "there is no such setting")
+        return InvalidRequest(field, f"there is no such setting{_nearest(field, known)}")
     if problem["type"] == "missing":
         return InvalidRequest(field, "is required")
     message = problem["msg"]

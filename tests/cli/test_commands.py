@@ -110,7 +110,10 @@ def test_an_unknown_name_in_a_settings_file_is_one_line(
     file = tmp_path_factory.mktemp("settings") / "coordinator.toml"
     file.write_text(f'model = "{POCKET}"\nmax_kueue = 3\n')
     assert run("serve", "coordinator", "--config", str(file)) == 2
-    assert capsys.readouterr().err == f"specsplit: max_kueue in {file}: there is no such setting\n"
+    assert (
+        capsys.readouterr().err
+        == f"specsplit: max_kueue in {file}: there is no such setting; did you mean max_queue?\n"
+    )
 
 
 def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

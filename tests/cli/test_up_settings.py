@@ -145,7 +145,10 @@ def test_what_is_wrong_for_a_child_is_refused_with_its_source_before_one_is_star
             "[verifier]\nkv_tokens = 3\n",
             "kv_tokens in [verifier] of {file}: is 3: input should be greater than or equal to 16",
         ),
-        ("[verifier]\nkv_token = 3\n", "kv_token in [verifier] of {file}: there is no such setting"),
+        (
+            "[verifier]\nkv_token = 3\n",
+            "kv_token in [verifier] of {file}: there is no such setting; did you mean kv_tokens?",
+        ),
         ("[verifier.more]\nkv_tokens = 3\n", "more in [verifier] of {file}: there is no such setting"),
         (
             "[drafter]\nkind = 'ngram'\n",
