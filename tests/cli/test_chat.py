@@ -10,23 +10,17 @@ from dataclasses import replace
 
 import pytest
 
-from specsplit.cli import app
 from specsplit.cli.chat_commands import COMMANDS
 from specsplit.client import ChatPrompt, Delta
 from specsplit.errors import ContextExceeded, Exhausted, InvalidRequest
 from specsplit.requests import GenerateEvent, GenerateRequest
 from specsplit.values import FinishReason, Usage
-from tests.client.scripted import DONE, EVENTS, MODEL, Scripted, breaking, serving, usual
+from tests.client.scripted import DONE, EVENTS, MODEL, Scripted, breaking, usual
+from tests.support.command import run
 from tests.support.terminal import CTRL_C, CTRL_D, UP, Terminal, at_terminal
 
 CHAT = [sys.executable, "-m", "specsplit", "chat", "--address"]
 ANSWER = "one two three"
-
-
-@pytest.fixture
-def coordinator() -> Iterator[Scripted]:
-    with serving() as scripted:
-        yield scripted
 
 
 @pytest.fixture
@@ -44,9 +38,7 @@ class Piped:
     def __call__(self, *lines: str, options: tuple[str, ...] = ()) -> int:
         """The exit status."""
         self._monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
-        with pytest.raises(SystemExit) as left:
-            app(["chat", "--address", self._coordinator.address, *options], prog_name="specsplit")
-        return left.value.code if isinstance(left.value.code, int) else 0
+        return run("chat", "--address", self._coordinator.address, *options)
 
 
 def sent(request: GenerateRequest) -> list[tuple[str, str]]:

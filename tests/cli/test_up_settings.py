@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from specsplit.cli import app
 from specsplit.cli.local import LocalCluster
 from specsplit.cli.serve import SETTINGS
 from specsplit.cli.tokens import write
 from specsplit.identity import CallerRole
 from tests.support.certificates import Authority
+from tests.support.command import run
 
 POCKET = "models/pocket/target"
 BY_UP = {
@@ -31,9 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[LocalCluster]:
 
 
 def up(*arguments: str, drafter: str = "ngram") -> int:
-    with pytest.raises(SystemExit) as left:
-        app(["up", "--model", POCKET, "--drafter", drafter, *arguments], prog_name="specsplit")
-    return left.value.code if isinstance(left.value.code, int) else 0
+    return run("up", "--model", POCKET, "--drafter", drafter, *arguments)
 
 
 def sets(*settings: str) -> list[str]:

@@ -229,8 +229,9 @@ class DrafterPool:
         try:
             if isinstance(event, Grow):
                 drafter.grow(event, now)
-                if not drafter.urgent:
-                    return
+                if drafter.urgent:
+                    drafter.apply_grows(session.tree_limits, prefilling=session.prefilling)
+                return
             drafter.apply_grows(session.tree_limits, prefilling=session.prefilling)
             match event:
                 case FeaturesRead():
@@ -240,8 +241,6 @@ class DrafterPool:
                     self._refused(session, drafter.address, event, now)
                 case InvalidRequest():
                     raise event
-                case Grow():
-                    pass
         except (IllegalEvent, InvalidRequest) as error:
             self._give_up(session, drafter.address, "is out of step", error)
 
