@@ -75,6 +75,10 @@ _BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType({int(code.value[0])
 _ERRORS: Mapping[grpc.StatusCode, type[SpecsplitError]] = MappingProxyType(
     {code: error for error, code in CODES.items() if error not in (ContextExceeded, LoadError, RankLost, TargetFailed)}
 )
+_ON_THE_WAY_S = 0.1
+"""A call may take so much longer to arrive than the news of its end."""
+_ROUNDED_UP = 0.01
+"""gRPC sends three digits of a timeout at most."""
 _TRANSPORT_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 _BROKEN_OFF = frozenset(
     {(grpc.StatusCode.INTERNAL, "Internal error from Core"), (grpc.StatusCode.CANCELLED, "CANCELLED")}
@@ -96,6 +100,18 @@ class _Failure(Protocol):
 def code_of(error: SpecsplitError) -> grpc.StatusCode:
     """Look up the status code of an error."""
     return next(CODES[ancestor] for ancestor in type(error).__mro__ if ancestor in CODES)
+
+
+def code_of_departure(left_s: float | None, allowed_s: float | None) -> grpc.StatusCode:
+    """The status of a call that its caller ended with `left_s` of the `allowed_s` seconds that it gave still to come; None: no deadline.
+
+    DEADLINE_EXCEEDED if hardly any time was left, else CANCELLED. A caller's own deadline ends a call a little before the one that the
+    server knows of: it is sent rounded up, by at most 1 %, and the server counts from when the call arrived.
+    """
+    if left_s is None or allowed_s is None:
+        return grpc.StatusCode.CANCELLED
+    late = left_s <= _ON_THE_WAY_S + _ROUNDED_UP * allowed_s
+    return grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
 
 
 def number_of(error: SpecsplitError) -> int:

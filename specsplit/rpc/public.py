@@ -6,6 +6,7 @@ from specsplit.rpc.callers import caller
 from specsplit.rpc.catalogue import (
     CODES,
     code_of,
+    code_of_departure,
     from_rpc_error,
     is_from_peer,
     is_task_cancelled,
@@ -40,6 +41,7 @@ __all__ = [
     "caller",
     "check_reachable",
     "code_of",
+    "code_of_departure",
     "dial",
     "dial_blocking",
     "from_rpc_error",

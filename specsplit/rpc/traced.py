@@ -32,6 +32,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from specsplit.clock import SystemClock
 from specsplit.observe.tracing import SpanSink, Tracing, wall_ns
+from specsplit.rpc.catalogue import code_of_departure
 from specsplit.rpc.names import COORDINATOR_SERVICE, VERIFIER_SERVICE
 
 TRACED = frozenset({f"/{COORDINATOR_SERVICE}/Generate", f"/{VERIFIER_SERVICE}/Decode"})
@@ -136,7 +137,7 @@ class _ServerInterceptor(OpenTelemetryAioServerInterceptor):
     ) -> Generator[Span]:
         span = cast("Span", super()._start_span(handler_call_details, context, set_status_on_exception))  # pyright: ignore[reportUnknownMemberType]
         otel_context.attach(trace.set_span_in_context(span))
-        call = _Served(span)
+        call = _Served(span, context.time_remaining())
         context.add_done_callback(call.over)
         yield trace.INVALID_SPAN  # what the instrumentation would say of it is said in `over`, and truly
         call.answered = True
@@ -145,8 +146,10 @@ class _ServerInterceptor(OpenTelemetryAioServerInterceptor):
 class _Served:
     """One call that is being served."""
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, allowed_s: float | None) -> None:
+        """`allowed_s`: what its caller gives it; None: no deadline."""
         self._span = span
+        self._allowed_s = allowed_s
         self.answered = False
         """The handler came to its end."""
 
@@ -162,7 +165,7 @@ class _Served:
         """Tell how a call ended that this side gave no status."""
         if self.answered:
             return grpc.StatusCode.OK
-        return grpc.StatusCode.DEADLINE_EXCEEDED if context.time_remaining() == 0 else grpc.StatusCode.CANCELLED
+        return code_of_departure(context.time_remaining(), self._allowed_s)
 
 
 class _ClientInterceptor(UnaryStreamAioClientInterceptor):

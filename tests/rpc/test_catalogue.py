@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit import errors
-from specsplit.rpc import CODES, code_of, from_rpc_error, number_of, to_error, to_status
+from specsplit.rpc import CODES, code_of, code_of_departure, from_rpc_error, number_of, to_error, to_status
 from tests.rpc.toy import get_model_info, serving
 
 OWN_CANCEL = "Locally cancelled by application!"
@@ -62,6 +62,47 @@ def test_a_subclass_takes_the_code_of_its_nearest_ancestor() -> None:
         pass
 
     assert code_of(Late("late")) is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    ("left_s", "allowed_s", "code"),
+    [
+        (None, None, grpc.StatusCode.CANCELLED),
+        (0.0, 0.5, grpc.StatusCode.DEADLINE_EXCEEDED),
+        (0.0004, 0.5, grpc.StatusCode.DEADLINE_EXCEEDED),
+        (0.3, 0.5, grpc.StatusCode.CANCELLED),
+        (0.9, 91.0, grpc.StatusCode.DEADLINE_EXCEEDED),
+        (30.0, 60.0, grpc.StatusCode.CANCELLED),
+    ],
+)
+def test_a_call_that_its_caller_left_just_before_its_deadline_is_late(
+    left_s: float | None, allowed_s: float | None, code: grpc.StatusCode
+) -> None:
+    assert code_of_departure(left_s, allowed_s) is code
+
+
+async def test_a_deadline_arrives_at_most_one_per_cent_later_than_it_was_set() -> None:
+    found: list[float] = []
+
+    async def note(_: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        left_s = context.time_remaining()
+        assert left_s is not None
+        found.append(left_s)
+        return b""
+
+    server = grpc.aio.server()
+    handlers = {"b": grpc.unary_unary_rpc_method_handler(note)}  # pyright: ignore[reportUnknownMemberType]
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a", handlers),))  # pyright: ignore[reportUnknownMemberType]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    timeouts = [10.011, 50.01, 99.95, 100.5, 1009.0, 12345.0]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for timeout_s in timeouts:
+            await channel.unary_unary("/a/b")(b"", timeout=timeout_s)  # pyright: ignore[reportUnknownMemberType]
+    await server.stop(0)
+    later = [left_s / timeout_s for left_s, timeout_s in zip(found, timeouts, strict=True)]
+    assert max(later) <= 1.01  # what CANCELLED and DEADLINE_EXCEEDED are told apart by
+    assert max(later) > 1.001  # else nothing is rounded any more
 
 
 def test_the_public_sentence_is_the_error_itself() -> None:

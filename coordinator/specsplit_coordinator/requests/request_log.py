@@ -19,7 +19,7 @@ from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
 from specsplit.requests import Done, GenerateRequest
-from specsplit.rpc import code_of
+from specsplit.rpc import code_of, code_of_departure
 from specsplit.sessions import Finished, Tokens
 from specsplit.values import FailoverCause, FinishReason, SpeculationStatistics
 from specsplit_coordinator.cluster.lease import Lease
@@ -201,9 +201,9 @@ class LoggedRequest:
         """Whether it ended before it had a place on a verifier."""
         return self.ending is not None and self.verifier is None
 
-    def end(self, failure: Exception | None, remaining_s: float | None) -> None:
-        """Note that it is over: finished, failed, or left by the caller, who had so much time left."""
-        code = grpc.StatusCode.OK if self.dones else _code(failure, remaining_s)
+    def end(self, failure: Exception | None, left_s: float | None, allowed_s: float | None) -> None:
+        """Note that it is over: finished, failed, or left by the caller, with `left_s` of the `allowed_s` seconds that it gave to come."""
+        code = grpc.StatusCode.OK if self.dones else _code(failure, left_s, allowed_s)
         self.ending = Ending(self.log.clock.now() - self.arrived_at, code, failure)
         for hear in self.log.on_ended:
             hear(self, self.ending)
@@ -292,6 +292,7 @@ class RequestLog:
         request = LoggedRequest(self, self.totals.arrived, asked, self.clock.now(), trace, particulars, client)
         self._open[request.number] = request
         failure: Exception | None = None
+        allowed_s = remaining_s()
         try:
             yield request
         except Exception as error:
@@ -299,15 +300,12 @@ class RequestLog:
             raise
         finally:
             del self._open[request.number]
-            request.end(failure, remaining_s())
+            request.end(failure, remaining_s(), allowed_s)
             self._ended.add(request)
 
 
-def _code(failure: Exception | None, remaining_s: float | None) -> grpc.StatusCode:
-    """The status of a request that failed with this, or that its caller has left, with so much time."""
+def _code(failure: Exception | None, left_s: float | None, allowed_s: float | None) -> grpc.StatusCode:
+    """The status of a request that failed with this, or that its caller has left."""
     if isinstance(failure, SpecsplitError):
         return code_of(failure)
-    if failure is not None:
-        return grpc.StatusCode.INTERNAL
-    late = remaining_s is not None and remaining_s <= 0
-    return grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
+    return code_of_departure(left_s, allowed_s) if failure is None else grpc.StatusCode.INTERNAL
