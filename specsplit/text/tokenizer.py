@@ -33,6 +33,8 @@ class Tokenizer:
         self._inner = inner
         self._template = template
         self._special = frozenset(token for token, added in inner.get_added_tokens_decoder().items() if added.special)
+        self._writes: dict[int, bool] = {}
+        """Whether `decode` writes something for a token, by those that were asked for."""
         self._byte_table = _ByteTable(inner, self._special) if byte_level else None
         self.longest_token = max(map(len, inner.get_vocab(with_added_tokens=True)), default=1)
         """Characters of the longest token as the table spells it (a byte-level one writes one for each byte).
@@ -100,8 +102,14 @@ class Tokenizer:
         return WindowDetokenizer(self.decode, context, self._is_text)
 
     def _is_text(self, token: int) -> bool:
-        """False for what `decode` leaves out: special tokens, and ids that only pad the vocabulary."""
-        return token not in self._special and self._inner.id_to_token(token) is not None
+        """False for what `decode` leaves out: special tokens, ids that only pad the vocabulary, and tokens for which it writes nothing.
+
+        Two of each are asked for, since a decoder may leave out the space with which a text begins.
+        """
+        if token not in self._writes:
+            shown = token not in self._special and self._inner.id_to_token(token) is not None
+            self._writes[token] = shown and self.decode([token, token]) != ""
+        return self._writes[token]
 
 
 def _encodable(field: str, text: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ from transformers import LlamaForCausalLM
 
 from specsplit.cli.local import Child
 from specsplit.client import Client
-from specsplit.requests import Delta
+from specsplit.requests import Delta, Done
 from tests.support.torchrun import torchrun
 from tests.system.conftest import as_soon_as
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 PROMPTS = (tuple(range(40, 60)), tuple(range(300, 330)))
-SHORT, LONG = 16, 200
+SHORT, LONG, LONGEST = 16, 200, 480
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,6 +54,18 @@ def written(model: Any, prompt: Sequence[int], count: int) -> list[int]:
     rows = torch.tensor([list(prompt)])
     made = model.generate(rows, attention_mask=torch.ones_like(rows), max_new_tokens=count, do_sample=False)
     return made[0, len(prompt) :].tolist()
+
+
+def received(events: Iterable[object], begun: threading.Event) -> tuple[list[int], str]:
+    """The tokens of a stream and who wrote the last of them; says when the first are there."""
+    tokens, verifier = list[int](), ""
+    for event in events:
+        if isinstance(event, Delta):
+            tokens += event.tokens
+            begun.set()
+        if isinstance(event, Done):
+            verifier = event.verifier
+    return tokens, verifier
 
 
 @pytest.mark.slow

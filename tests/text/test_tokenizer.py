@@ -177,6 +177,12 @@ def with_silent_words(folder: Path) -> Tokenizer:
     return Tokenizer.load(write_folder(folder, inner, tokenizer.vocabulary.size))
 
 
+def test_a_space_behind_tokens_that_the_decoder_writes_nothing_for_is_written(tmp_path: Path) -> None:
+    tokenizer = with_silent_words(tmp_path)
+    before, space = [*tokens_of("a"), *[WORDS["▁cat"]] * 99], tokens_of(" ")
+    assert stream(tokenizer.detokenizer(before), space) == [" ", ""]
+
+
 class Kind(NamedTuple):
     """A tokenizer, tokens of whole characters, and tokens of which no text comes."""
 
