@@ -77,14 +77,17 @@ def test_two_ranks_serve_a_request_each_and_a_stream_outlives_a_killed_one_as_th
     with Client(coordinator) as client, torchrun(2, *serve, log=tmp_path / "ranks.log") as group:
         model = plain()
         long = written(model, PROMPTS[0], LONG)
-        texts = [long[:SHORT], written(model, PROMPTS[1], SHORT)]
+        short = written(model, PROMPTS[1], SHORT)
         as_soon_as(lambda: members(client) == 2, within_s=120)
         with ThreadPoolExecutor() as pool:
-            calls = [pool.submit(client.generate, each, max_tokens=SHORT, ignore_eos=True) for each in PROMPTS]
-            done = [call.result(60) for call in calls]
-        assert {each.done.verifier for each in done} == {member.member_id for member in client.cluster().members}
-        assert [list(each.tokens) for each in done] == texts
-        tokens: list[int] = []
+            begun = threading.Event()
+            first = pool.submit(received, client.stream(PROMPTS[0], max_tokens=LONGEST, ignore_eos=True), begun)
+            assert begun.wait(60)  # the second request is placed while the first one runs
+            second = client.generate(PROMPTS[1], max_tokens=SHORT, ignore_eos=True)
+            tokens, verifier = first.result(60)
+        assert {verifier, second.done.verifier} == {member.member_id for member in client.cluster().members}
+        assert (tokens[:LONG], list(second.tokens)) == (long, short)
+        tokens = []
         for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
             if isinstance(event, Delta):
                 if not tokens:
