@@ -17,6 +17,7 @@ from specsplit.cli.options import ADDRESS, AddressOption, with_transport
 from specsplit.cli.paint import legend
 from specsplit.cli.say import say
 from specsplit.cli.screen import Screen, text
+from specsplit.cli.signals import ctrl_c_heard
 from specsplit.cli.streams import checked, let_bytes_pass, piped_lines
 from specsplit.cli.talk import Talk
 from specsplit.client import Client, Conversation, Result
@@ -91,7 +92,8 @@ def _typed(screen: Console) -> Iterator[str]:
     let_bytes_pass()
     while True:
         try:
-            line = input(_PROMPT)
+            with ctrl_c_heard():
+                line = input(_PROMPT)
         except (EOFError, KeyboardInterrupt):
             screen.print()
             raise EOFError from None
