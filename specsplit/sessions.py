@@ -40,6 +40,10 @@ class DecodeRequest:
 
     committed: int = 0
     """How many of the tokens, at the end, were generated earlier, here or elsewhere. They are not sent again, and count as generated."""
+    session: int = 0
+    """The number that the verifier has given the session. This and the next are not part of the message."""
+    traceparent: str = ""
+    """What its drafters are told to hang their spans below; empty: nothing."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)

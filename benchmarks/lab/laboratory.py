@@ -22,7 +22,7 @@ from specsplit.values import Endpoint
 from specsplit_drafter.drafts.calibration import Calibrations
 from specsplit_drafter.engine.session_table import SessionTable, TableLimits
 from specsplit_verifier.engine.engine import core_of
-from specsplit_verifier.records.events import Output, Submit
+from specsplit_verifier.records.events import Output
 
 MAX_SESSIONS = 1024
 
@@ -101,9 +101,9 @@ class Laboratory:
         self._places.append(place)
         self._load[place] += 1
         drafter = self._endpoints[number % len(self._endpoints)] if self._endpoints else None
-        request = replace(self._requests[number], drafter=drafter)
+        request = replace(self._requests[number], drafter=drafter, session=number)
         self.ledger.entries.append(Entry(request, self.timeline.clock.now()))
-        self.verifiers[place].post(Submit(number, request))
+        self.verifiers[place].post(request)
 
     def _tell(self, session: int, output: Output) -> None:
         if not self.ledger.entries[session].take(output, self.timeline.clock.now()):

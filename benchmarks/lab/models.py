@@ -23,7 +23,6 @@ from specsplit_drafter.drafts.proposer import Proposer
 from specsplit_drafter.edge.service import load_proposer
 from specsplit_verifier.engine.engine import core_of
 from specsplit_verifier.policy.planner import Pause
-from specsplit_verifier.records.events import Submit
 from specsplit_verifier.records.feed import Recipe
 from specsplit_verifier.records.step import StepInput, StepOutput
 from specsplit_verifier.target.runner import TargetRunner
@@ -96,7 +95,7 @@ class ModelSource:
 def plain(target: ModelTarget, request: DecodeRequest) -> list[int]:
     """The prompt, and what the target says behind it without a drafter."""
     core = core_of(target.info, target.pool, target.recipe, VerifierSettings(model=Path()), VirtualClock())
-    core.handle(Submit(0, request))
+    core.handle(request)
     tokens = list(request.tokens)
     while not isinstance(step := core.plan(), Pause):
         core.commit(step, target.run(step))

@@ -18,7 +18,7 @@ from specsplit_verifier.edge.service import load_target
 from specsplit_verifier.engine.core import EngineCore
 from specsplit_verifier.engine.engine import core_of
 from specsplit_verifier.policy.planner import Pause
-from specsplit_verifier.records.events import Cancel, Output, Submit
+from specsplit_verifier.records.events import Cancel, Output
 from specsplit_verifier.target.runner import TargetRunner
 
 TOKENS = 12
@@ -60,7 +60,7 @@ class Fails:
 
 def stepped(core: EngineCore, runner: TargetRunner) -> list[Output]:
     """Everything that comes of one session, step by step."""
-    core.handle(Submit(1, DecodeRequest("r", list(b"...a"), stopping=Stopping(TOKENS))))
+    core.handle(DecodeRequest("r", list(b"...a"), stopping=Stopping(TOKENS), session=1))
     told: list[Output] = []
     while core.unfinished:
         step = core.plan()

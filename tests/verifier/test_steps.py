@@ -21,7 +21,7 @@ from specsplit.wire import drafter
 from specsplit_verifier.edge.service import load_target
 from specsplit_verifier.engine.engine import Engine
 from specsplit_verifier.engine.inbox import Bell, Inbox
-from specsplit_verifier.records.events import FromDrafter, Output, Submit
+from specsplit_verifier.records.events import FromDrafter, Output
 from specsplit_verifier.records.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target.runner import TargetRunner
 
@@ -96,7 +96,7 @@ def test_a_whole_engine_runs_in_the_time_of_its_clock(alphabet: Path) -> None:
     target = load_target(settings, clock).target
     runner = TargetRunner(target, Paced(CostCurve(base_ms=3000.0), clock, clock.advance), None, clock)
     engine = Engine(runner, settings, outbox, clock, TurningInbox(clock))
-    engine.post(Submit(1, DecodeRequest("r", list(b"abc"), stopping=Stopping(20))))
+    engine.post(DecodeRequest("r", list(b"abc"), stopping=Stopping(20), session=1))
     engine.start()
     assert outbox.over.wait(60)
     engine.stop()
@@ -137,9 +137,8 @@ def told_of_steps(alphabet: Path, base_ms: float) -> list[ToDrafter]:
     outbox.inbox = TurningInbox(clock)
     engine = Engine(runner, settings, outbox, clock, outbox.inbox)
     for session in (1, 2):
-        engine.post(
-            Submit(session, DecodeRequest("r", list(b"abc"), stopping=Stopping(40), drafter=Endpoint("d", "d:1")))
-        )
+        drafter = Endpoint("d", "d:1")
+        engine.post(DecodeRequest("r", list(b"abc"), stopping=Stopping(40), drafter=drafter, session=session))
     engine.start()
     assert outbox.over.wait(60)
     engine.stop()
@@ -166,7 +165,7 @@ def test_what_is_grown_during_a_step_is_taken_in_before_the_step_is_over(
     engine = Engine(
         TargetRunner(load_target(settings, clock).target, paced, None, clock), settings, outbox, clock, outbox.inbox
     )
-    engine.post(Submit(1, DecodeRequest("r", list(b"abc"), stopping=Stopping(2), drafter=Endpoint("d", "d:1"))))
+    engine.post(DecodeRequest("r", list(b"abc"), stopping=Stopping(2), drafter=Endpoint("d", "d:1"), session=1))
     engine.start()
     assert outbox.over.wait(60)
     engine.stop()

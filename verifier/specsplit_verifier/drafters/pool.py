@@ -134,7 +134,7 @@ class DrafterPool:
             session.plan,
             self._vocabulary,
             self._max_nodes,
-            session.traceparent,
+            request.traceparent,
             layout,
             session.prompt_length,
             self._step_us,

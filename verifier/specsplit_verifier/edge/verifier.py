@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 
 from specsplit.clock import Clock
 from specsplit.draft_events import ToDrafter
@@ -20,7 +21,7 @@ from specsplit_verifier.drafters.streams import DrafterStreams
 from specsplit_verifier.edge.callers import Callers
 from specsplit_verifier.engine.engine import Engine
 from specsplit_verifier.policy.adaptive.choice import bound_of, controller_for
-from specsplit_verifier.records.events import Cancel, DrafterLost, FromDrafter, Output, Submit
+from specsplit_verifier.records.events import Cancel, DrafterLost, FromDrafter, Output
 from specsplit_verifier.records.step import StepResult
 from specsplit_verifier.report.telemetry import Telemetry
 from specsplit_verifier.target.runner import TargetRunner
@@ -58,7 +59,8 @@ class Verifier:
     async def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
         """Decode one session. Closing the iterator frees it. Raises SpecsplitError."""
         with self._callers.waiting() as (session, outputs):
-            self.engine.post(Submit(session, request, self._telemetry.submitted(session, request)))
+            traceparent = self._telemetry.submitted(session, request)
+            self.engine.post(replace(request, session=session, traceparent=traceparent))
             failure: SpecsplitError | None = None
             try:
                 while True:

@@ -12,7 +12,7 @@ from specsplit.features import Features
 from specsplit.membership import HandOver, PlanOrder, Roster
 from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
 from specsplit.records import StepCosts, TurnCosts
-from specsplit.sessions import Finished, Preempted
+from specsplit.sessions import DecodeRequest, Finished, Preempted
 from specsplit.speculation import Draft
 from specsplit.values import Estimate, FinishReason, Load, ModelInfo, NoDrafts, Plan
 from specsplit_verifier.drafters.pool import DrafterPool
@@ -26,7 +26,6 @@ from specsplit_verifier.records.events import (
     Output,
     Sends,
     SessionEvent,
-    Submit,
 )
 from specsplit_verifier.records.feed import Recipe
 from specsplit_verifier.records.step import SessionResult, StepInput, StepOutput, StepResult, TreeInput
@@ -118,7 +117,7 @@ class EngineCore:
         """Take in an event. While a step is in flight only what drafters send may come."""
         running, now = self._scheduler.running, self._clock.now()
         match event:
-            case Submit():
+            case DecodeRequest():
                 self._submit(event)
             case Cancel():
                 session = self._scheduler.find(event.session)
@@ -305,21 +304,20 @@ class EngineCore:
             turn=turn,
         )
 
-    def _submit(self, event: Submit) -> None:
+    def _submit(self, request: DecodeRequest) -> None:
         try:
-            session = self._session(event)
+            session = self._session(request)
             if session.generated >= session.stops.max_tokens:  # the pool where it began was larger
                 ended = Finished(FinishReason.LENGTH, None, session.usage, session.counters.frozen())
-                self._outputs.append((event.session, ended))
+                self._outputs.append((session.id, ended))
             else:
                 self._scheduler.submit(session)
         except SpecsplitError as error:
-            self._outputs.append((event.session, error))
+            self._outputs.append((request.session, error))
 
-    def _session(self, event: Submit) -> Session:
+    def _session(self, request: DecodeRequest) -> Session:
         """Raises InvalidRequest if prompt and output exceed the context."""
-        request, stopping = event.request, event.request.stopping
-        plan = self._planner.plan_of(request.plan)
+        plan, stopping = self._planner.plan_of(request.plan), request.stopping
         own_ends = () if stopping.ignore_eos else self._info.eos_token_ids
         stops = StopRule(
             self._scheduler.max_tokens_of(request.prompt_tokens, stopping.max_tokens, plan.num_draft_tokens),
@@ -327,7 +325,7 @@ class EngineCore:
         )
         drafter = NoDrafter(needed=request.drafter is not None)
         table, tokens = self._scheduler.kv.table(), list(request.tokens)
-        return Session(event.session, request, plan, stops, table, tokens, 0, drafter, traceparent=event.traceparent)
+        return Session(request.session, request, plan, stops, table, tokens, 0, drafter)
 
     def _order(self, order: PlanOrder) -> None:
         """An operator wants this from now on."""

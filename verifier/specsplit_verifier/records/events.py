@@ -20,16 +20,6 @@ Sends = list[tuple[str, int, ToDrafter]]
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
-    """A session is to be decoded."""
-
-    session: int
-    request: DecodeRequest
-    traceparent: str = ""
-    """What its drafters are told to hang their spans below; empty: nothing."""
-
-
-@dataclass(frozen=True, slots=True)
 class Cancel:
     """The caller of a session is gone. A session that has ended already is no error."""
 
@@ -61,8 +51,8 @@ class Stop:
     """End the engine thread."""
 
 
-SessionEvent = Submit | Cancel | FromDrafter | DrafterLost | Roster | HandOver | PlanOrder
-"""What happens to sessions. Of a HandOver the source is the address of the drafter, by which a verifier knows it."""
+SessionEvent = DecodeRequest | Cancel | FromDrafter | DrafterLost | Roster | HandOver | PlanOrder
+"""What happens to sessions: a request begins one. Of a HandOver the source is the address of the drafter, by which a verifier knows it."""
 Inbound = SessionEvent | StartWave | Stop
 
 

@@ -95,8 +95,6 @@ class Session:
     counters: SessionCounters = field(default_factory=SessionCounters)
     cached_tokens: int | None = None
     """Tokens of its prompt whose KV was there when it began; None until then."""
-    traceparent: str = ""
-    """What its drafters hang their spans below; empty: nothing."""
 
     def __post_init__(self) -> None:
         if self.request.sampling.penalised:
