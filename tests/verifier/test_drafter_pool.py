@@ -82,7 +82,7 @@ def test_what_had_come_before_a_session_was_opened_again_is_not_of_the_new_openi
     pool.received(new, running, 1.0)
     pool.apply_grows([session])
     assert pool.outgoing() == []
-    drafter = session.drafted_by(first.address)
+    drafter = session.drafter.at(first.address)
     assert drafter is not None and drafter.mirror.listed()[0] == [0, 1]
     assert pool.counters.late_nodes == 1
 
@@ -101,7 +101,7 @@ def test_a_drafter_that_was_told_to_rest_is_not_given_up_for_reading_nothing_and
     assert [type(event) for _, _, event in pool.outgoing()] == [Features, Plan]
     for position in range(1, 40):
         pool.computed(session, features(position, 1), 1.0)
-    drafter = session.drafted_by("head:1")
+    drafter = session.drafter.at("head:1")
     assert drafter is not None and drafter.feed is not None, "it has read nothing of 40 tokens, of which 8 are kept"
     pool.replan(session, Plan(), 2.0)
     assert drafter.recompute == range(4, 4), "it has yet to read what it was sent"
@@ -184,10 +184,10 @@ def test_to_another_kind_go_only_sessions_whose_callers_asked_for_none() -> None
     bound, free = (session_at(pool, drafter, number, any_drafter=number == 2) for number in (1, 2))
     for _ in range(2):
         pool.hand_over(HandOver("d:0", other, 2, other_kind=True), [bound, free], 0.0)
-        assert bound.drafted_by("d:0") and free.drafted_by("e:0")
+        assert bound.drafter.at("d:0") and free.drafter.at("e:0")
     assert pool.counters.hand_overs == 1
     pool.hand_over(HandOver("d:0", other, 2), [bound, free], 0.0)
-    assert bound.drafted_by("e:0"), "to another of its kind it may go"
+    assert bound.drafter.at("e:0"), "to another of its kind it may go"
 
 
 @pytest.mark.parametrize(("other_kind", "order"), [(True, [2, 1, 3, 0]), (False, [3, 0, 2, 1])])
@@ -200,9 +200,9 @@ def test_the_shortest_go_first_and_to_another_kind_those_that_drafters_have_brou
     for session, (steps, accepted, tokens) in zip(sessions, told, strict=True):
         session.counters.steps, session.counters.accepted, session.tokens = steps, accepted, [1] * tokens
     gone: list[int] = []
-    while left := [session for session in sessions if session.drafted_by("d:0")]:
+    while left := [session for session in sessions if session.drafter.at("d:0")]:
         pool.hand_over(HandOver("d:0", Endpoint("e", "e:0"), 1, other_kind=other_kind), sessions, 0.0)
-        gone += [session.id for session in left if not session.drafted_by("d:0")]
+        gone += [session.id for session in left if not session.drafter.at("d:0")]
     assert gone == order
 
 
@@ -212,16 +212,16 @@ def test_a_session_that_was_handed_over_and_is_preempted_comes_back_to_where_it_
     pool.hand_over(HandOver("d:0", other, 1), [session], 0.0)
     pool.suspend(session)
     pool.resume(session, 1.0)
-    assert session.drafted_by("e:0")
+    assert session.drafter.at("e:0")
 
 
 def test_only_sessions_of_the_kind_of_text_that_is_asked_for_are_handed_over() -> None:
     pool, drafter, other = pool_with_features(), Endpoint("d", "d:0"), Endpoint("e", "e:0")
     greedy, sampled = (session_at(pool, drafter, number, temperature) for number, temperature in ((1, 0.0), (2, 1.0)))
     pool.hand_over(HandOver("d:0", other, 2, sampled=True), [greedy, sampled], 0.0)
-    assert greedy.drafted_by("d:0") and sampled.drafted_by("e:0")
+    assert greedy.drafter.at("d:0") and sampled.drafter.at("e:0")
     pool.hand_over(HandOver("d:0", other, 2, sampled=True), [greedy, sampled], 0.0)
-    assert greedy.drafted_by("d:0"), "it is let pass where there is none"
+    assert greedy.drafter.at("d:0"), "it is let pass where there is none"
     assert pool.counters.hand_overs == 1
 
 

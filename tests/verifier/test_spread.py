@@ -28,7 +28,7 @@ def attached(pool: DrafterPool, number: int, drafter: Endpoint) -> Session:
 
 
 def counts(sessions: list[Session]) -> list[int]:
-    found = Counter(each.address for session in sessions for each in DRAFTERS if session.drafted_by(each.address))
+    found = Counter(each.address for session in sessions for each in DRAFTERS if session.drafter.at(each.address))
     return sorted(found.values(), reverse=True)
 
 

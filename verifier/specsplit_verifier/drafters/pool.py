@@ -44,8 +44,6 @@ class DrafterPool:
         self._retry_at = 0.0
         self._openings = 0
         """Opens that were made, for whatever drafter: the streams are told of them in this order."""
-        self._opened: dict[int, int] = {}
-        """By session that is at a drafter: which of them was its own."""
         self.counters = DraftCounters()
         self._sends: Sends = []
         self._step_us = 0
@@ -56,8 +54,8 @@ class DrafterPool:
         sends, self._sends = self._sends, []
         return sends
 
-    def _tell(self, drafter: DraftSession, session: Session, *events: ToDrafter) -> None:
-        self._sends += [(drafter.address, session.id, event) for event in events]
+    def _tell(self, session: Session, *events: ToDrafter) -> None:
+        self._sends += [(session.drafter.address, session.id, event) for event in events]
 
     @property
     def records(self) -> Mapping[RecordKey, DrafterRecord]:
@@ -66,20 +64,16 @@ class DrafterPool:
 
     def replan(self, session: Session, plan: Plan, now: float) -> None:
         """From its next step on a session is under this plan; its drafter is told. No step is in flight."""
-        drafter, changed = session.drafter, plan != session.plan
-        session.plan = plan
-        if changed and isinstance(drafter, DraftSession):
-            drafter.replan(plan, now)
-            self._tell(drafter, session, plan)
+        if plan != session.plan:
+            session.plan = plan
+            self._tell(session, *session.drafter.replan(plan, now))
 
     def commit(self, made: Iterable[tuple[Session, Commit]], step_us: int) -> None:
         """A step has made these commits, and so many microseconds should pass until the next (0: nobody knows)."""
         self._step_us = step_us
         for session, commit in made:
-            if isinstance(drafter := session.drafter, DraftSession):
-                self._tell(
-                    drafter, session, Commit(commit.number, commit.deepest, commit.tokens, step_us, drafter.mirror.seen)
-                )
+            seen = session.drafter.seen
+            self._tell(session, Commit(commit.number, commit.deepest, commit.tokens, step_us, seen))
 
     def resume(self, session: Session, now: float) -> None:
         """A session begins to run, or its plan has changed: if it has use for a drafter now and none yet, it gets one.
@@ -118,11 +112,12 @@ class DrafterPool:
         mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
         wait_policy, record = self._memory.recall(address, sampled)
         movable = session.request.any_drafter
-        attached = DraftSession(address, mirror, wait_policy, feed, self.counters, record, movable=movable)
-        session.drafter = attached
         self._openings += 1
-        self._opened[session.id] = self._openings
-        self._tell(attached, session, self._open_event(session, feed), *attached.begin(root, now))
+        attached = DraftSession(
+            address, mirror, wait_policy, feed, self.counters, record, movable=movable, opening=self._openings
+        )
+        session.drafter = attached
+        self._tell(session, self._open_event(session, feed), *attached.begin(root, now))
         return True
 
     def _open_event(self, session: Session, feed: Feed | None) -> Open:
@@ -186,7 +181,7 @@ class DrafterPool:
         """A drafter is gone: its sessions get another, or go on without."""
         self._memory.lost(address, now)
         for session in running:
-            if session.drafted_by(address):
+            if session.drafter.address == address:
                 self._detach(session, needed=True)  # it may have been opened on the next stream already
                 self._replace(session, now)
 
@@ -216,9 +211,9 @@ class DrafterPool:
         """Take in a drafter's message; grows wait until they are applied. One out of step ends drafting for its own session only."""
         for number, event in message.events:
             session = running.get(number)
-            drafter = None if session is None else session.drafted_by(message.address)
+            drafter = None if session is None else session.drafter.at(message.address)
             # It may have crossed with the session's end, or with another opening of it.
-            if session is None or drafter is None or self._opened.get(number, 0) > message.openings:
+            if session is None or drafter is None or drafter.opening > message.openings:
                 self.counters.late_nodes += len(event.ids) if isinstance(event, Grow) else 0
             else:
                 self._received(session, drafter, event, now)
@@ -236,23 +231,22 @@ class DrafterPool:
             match event:
                 case FeaturesRead():
                     read = drafter.read(event.position, now, prefilling=session.prefilling)
-                    self._tell(drafter, session, *read)
+                    self._tell(session, *read)
                 case Refuse():
                     self._refused(session, drafter.address, event, now)
                 case InvalidRequest():
                     raise event
         except (IllegalEvent, InvalidRequest) as error:
-            self._give_up(session, drafter.address, "is out of step", error)
+            self._give_up(session, "is out of step", error)
 
     def apply_grows(self, running: Iterable[Session]) -> None:
         """Apply to the mirrors what drafters have grown. One that broke the protocol ends drafting for its own session only."""
         for session in running:
-            drafter = session.drafter
-            if isinstance(drafter, DraftSession) and drafter.grows_queued:
+            if session.drafter.grows_queued:
                 try:
-                    drafter.apply_grows(session.tree_limits, prefilling=session.prefilling)
+                    session.drafter.apply_grows(session.tree_limits, prefilling=session.prefilling)
                 except IllegalEvent as error:
-                    self._give_up(session, drafter.address, "is out of step", error)
+                    self._give_up(session, "is out of step", error)
 
     def _refused(self, session: Session, address: str, refusal: Refuse, now: float) -> None:
         _log.warning("session %d: drafter %s refused: %s", session.id, address, refusal.message)
@@ -265,21 +259,15 @@ class DrafterPool:
 
         A drafter that reads too slowly for what may be kept loses the session, which goes on without drafts.
         """
-        drafter = session.drafter
-        if isinstance(drafter, NoDrafter):
-            drafter.keep(features)
-            return
         try:
-            made = drafter.computed(features, now, prefilling=session.prefilling)
+            self._tell(session, *session.drafter.computed(features, now, prefilling=session.prefilling))
         except Overrun as error:
-            self._give_up(session, drafter.address, "is too slow", error)
-        else:
-            self._tell(drafter, session, *made)
+            self._give_up(session, "is too slow", error)
 
     def give_up(self, session: Session, error: SpecsplitError) -> None:
         """What was drafted is of no use: the session goes on without drafts."""
-        if isinstance(drafter := session.drafter, DraftSession):
-            self._give_up(session, drafter.address, "drafted what the target cannot compute", error)
+        if session.drafter.attached:
+            self._give_up(session, "drafted what the target cannot compute", error)
 
     def suspend(self, session: Session) -> None:
         """The session stops running for a while: its drafter is to hold nothing for it meanwhile.
@@ -294,19 +282,17 @@ class DrafterPool:
         """The session is over."""
         self._detach(session, needed=False)
 
-    def _give_up(self, session: Session, address: str, what: str, error: SpecsplitError) -> None:
+    def _give_up(self, session: Session, what: str, error: SpecsplitError) -> None:
+        address = session.drafter.address
         _log.warning("session %d: drafter %s %s, going on without drafts: %s", session.id, address, what, error)
         self._detach(session, needed=False)
 
     def _detach(self, session: Session, *, needed: bool) -> None:
         """Go on without drafts; what is kept of features waits for the next drafter, if there may be one."""
-        drafter = session.drafter
-        if isinstance(drafter, NoDrafter):
-            return
-        drafter.close()
-        self._opened.pop(session.id, None)
-        session.drafter = NoDrafter(needed=needed, feed=drafter.feed if needed else None)
-        self._tell(drafter, session, Close())
+        if session.drafter.attached:
+            session.drafter.close()
+            self._tell(session, Close())
+            session.drafter = NoDrafter(needed=needed, feed=session.drafter.feed if needed else None)
 
 
 def _to_hand_over(order: HandOver, running: Iterable[Session], now: float) -> Sequence[Session]:
@@ -317,7 +303,7 @@ def _to_hand_over(order: HandOver, running: Iterable[Session], now: float) -> Se
     willing = (
         session
         for session in running
-        if session.drafted_by(order.source)
+        if session.drafter.address == order.source
         and session.sampled is order.sampled
         and (session.request.any_drafter or not order.other_kind)
         and not session.refused_by(order.target.address, now)

@@ -12,8 +12,9 @@ somebody decides by it. Everything else that a drafter says is taken in at once,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
+from specsplit.draft_events import ToDrafter
 from specsplit.errors import InvalidRequest
 from specsplit.features import Features
 from specsplit.records import DraftCounters
@@ -44,9 +45,13 @@ class NoDrafter:
     """Nobody drafts: a step takes the root alone, and nothing is waited for."""
 
     attached: Final = False
+    address: Final = ""
     drafter_ready: Final = True
+    grows_queued: Final = False
     held_since: Final = None
+    nodes: Final = 0
     recompute: Final = range(0)
+    seen: Final = 0
 
     def __init__(self, *, needed: bool = False, feed: Feed | None = None) -> None:
         self.needed = needed
@@ -58,6 +63,14 @@ class NoDrafter:
     def recipe(self) -> Recipe | None:
         """How features of the session's tokens are made; None: none are wanted."""
         return None if self.feed is None else self.feed.recipe
+
+    def at(self, address: str) -> DraftSession | None:
+        """Return None: it is no drafter."""
+        return None
+
+    def log_survivals(self, limits: TreeLimits) -> Sequence[float]:
+        """Return nothing: there are no nodes."""
+        return ()
 
     def take(self, root: int, position: int, limits: TreeLimits) -> Draft:
         """What the session brings to a step: its root."""
@@ -86,23 +99,34 @@ class NoDrafter:
         """Return None: there is no drafter that could bring anything."""
         return None
 
+    def replan(self, plan: Plan, now: float) -> Sequence[ToDrafter]:
+        """Return nothing: there is nobody to tell."""
+        return ()
+
     def hold(self, now: float) -> None:
         """Do nothing: there is no drafter to wait for."""
 
     def stepping(self, now: float) -> None:
         """Do nothing: there is no drafter to wait for."""
 
-    def keep(self, features: Features) -> None:
-        """Features were computed, and somebody may want them later."""
+    def apply_grows(self, limits: TreeLimits, *, prefilling: bool) -> None:
+        """Do nothing: nobody grows."""
+
+    def close(self) -> None:
+        """Do nothing: nobody holds anything for the session."""
+
+    def computed(self, features: Features, now: float, *, prefilling: bool) -> Sequence[Features]:
+        """Features were computed, and the next drafter may want them: nobody is sent them now."""
         if self.feed is not None:
             self.feed.add(features)
+        return ()
 
 
 class DraftSession:
     """One session at one drafter."""
 
-    attached: Final = True
-    needed: Final = False
+    attached: ClassVar = True
+    needed: ClassVar = False
 
     def __init__(
         self,
@@ -114,14 +138,17 @@ class DraftSession:
         record: DrafterRecord | None = None,
         *,
         movable: bool = False,
+        opening: int = 0,
     ) -> None:
         """`wait_policy`: what waiting for this drafter has brought, in whatever session. `feed`: None if it reads no features.
 
-        `record`: what the drafter brings, in whatever session. `movable`: a drafter of another kind may take over.
+        `record`: what the drafter brings, in whatever session. `movable`: a drafter of another kind may take over. `opening`: which of
+        all openings it is.
         """
         self.address: Final = address
         self.mirror: Final = mirror
         self.feed: Final = feed
+        self.opening: Final = opening
         self._wait_policy = wait_policy
         self._counters = counters or DraftCounters()
         self._record = record or DrafterRecord()
@@ -152,6 +179,16 @@ class DraftSession:
         return self.mirror.caught_up or self.mirror.resting or len(self.mirror) > 0
 
     @property
+    def nodes(self) -> int:
+        """Nodes of the speculation."""
+        return len(self.mirror)
+
+    @property
+    def seen(self) -> int:
+        """Highest id of a node that has come; 0: none has."""
+        return self.mirror.seen
+
+    @property
     def untaken(self) -> int:
         """Nodes of the speculation that no step has taken."""
         return len(self.mirror) - self._in_flight
@@ -170,6 +207,14 @@ class DraftSession:
         self._record.begin(movable=self._movable)
         self._wait.begin(now)
         return [] if self.feed is None else self._sent(self.feed.attach(root), now, prefilling=True)
+
+    def at(self, address: str) -> DraftSession | None:
+        """Return this, if `address` is the drafter's."""
+        return self if self.address == address else None
+
+    def log_survivals(self, limits: TreeLimits) -> Sequence[float]:
+        """Log-survivals of the nodes that a step would take now, best first."""
+        return self.mirror.preview(*limits).log_survivals[1:]
 
     def take(self, root: int, position: int, limits: TreeLimits) -> Draft:
         """What the session brings to a step: the best of what was grown, root first; in flight until `commit`."""
@@ -288,13 +333,14 @@ class DraftSession:
             return True
         return self.catching_up and self.mirror.commits > 0
 
-    def replan(self, plan: Plan, now: float) -> None:
-        """The drafter is told of another plan, and answers as it would a commit: by growing, or by saying that it rests."""
+    def replan(self, plan: Plan, now: float) -> Sequence[ToDrafter]:
+        """The drafter is to be told of another plan, and answers as it would a commit: by growing, or by saying that it rests."""
         if self.feed is not None and self.feed.resting is plan.speculates:
             self.feed.rest(resting=not plan.speculates)
         if self.mirror.resting:
             self.mirror.mark_busy()
             self._wait.begin(now)
+        return (plan,)
 
     def hold(self, now: float) -> None:
         """The session is not stepped now, for what may be grown."""

@@ -150,21 +150,17 @@ class Session:
         plan, left = self.plan, self.stops.max_tokens - self.generated - 1
         return TreeLimits(plan.num_draft_tokens, plan.topk, plan.num_steps if plan.num_steps < left else left)
 
-    def drafted_by(self, address: str) -> DraftSession | None:
-        """The session's drafter, if that is the one at `address`."""
-        return self.drafter if isinstance(self.drafter, DraftSession) and self.drafter.address == address else None
-
     @property
     def undrafted(self) -> NoDraftsCause:
         """Why a step takes the root alone, if it does."""
         wished, drafter = self.request.plan, self.drafter
         if wished.num_steps == 0 or wished.num_draft_tokens == 1:
             return NoDraftsCause.REQUEST
-        if isinstance(drafter, NoDrafter):
+        if not drafter.attached:
             return self._undrafted_alone
         if not self.plan.speculates:
             return NoDraftsCause.RESTING
-        if not len(drafter.mirror):
+        if not drafter.nodes:
             return NoDraftsCause.EMPTY if drafter.drafter_ready else NoDraftsCause.LATE
         room = self.tree_limits.num_steps >= 1 and self.lookahead_slots > 1
         return NoDraftsCause.PRICE if room else NoDraftsCause.ROOM
