@@ -13,7 +13,7 @@ from specsplit.membership import HandOver
 from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Grow
-from specsplit.values import Endpoint, Plan, Sampling, Vocabulary
+from specsplit.values import Endpoint, Plan, Sampling, SpeculationStatistics, Vocabulary
 from specsplit_verifier.drafters import memory as drafter_memory
 from specsplit_verifier.drafters.pool import REFUSED_S, DrafterPool
 from specsplit_verifier.records.events import FromDrafter
@@ -198,7 +198,7 @@ def test_the_shortest_go_first_and_to_another_kind_those_that_drafters_have_brou
     sessions = [session_at(pool, drafter, number, any_drafter=True) for number in range(4)]
     told = [(10, 30, 5), (10, 2, 90), (100, 20, 60), (50, 100, 3)]  # steps, accepted in them, tokens
     for session, (steps, accepted, tokens) in zip(sessions, told, strict=True):
-        session.counters.steps, session.counters.accepted, session.tokens = steps, accepted, [1] * tokens
+        session.counters.totals, session.tokens = SpeculationStatistics(steps, accepted=accepted), [1] * tokens
     gone: list[int] = []
     while left := [session for session in sessions if session.drafter.at("d:0")]:
         pool.hand_over(HandOver("d:0", Endpoint("e", "e:0"), 1, other_kind=other_kind), sessions, 0.0)

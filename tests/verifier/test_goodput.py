@@ -16,7 +16,7 @@ from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft, Grow, Mirror
-from specsplit.values import AS_SET, Adaptive, Control, Plan, PlanChanges
+from specsplit.values import AS_SET, Adaptive, Control, NoDraftsCause, Plan, PlanChanges
 from specsplit_verifier.policy.account import Account
 from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.policy.adaptive.goodput import MAX_STEPS, GoodputController
@@ -37,7 +37,8 @@ def step(plan: Plan, nodes: int, accepted: int, *, seconds: float = 0.02, drafte
     """A step of one session that verified a chain of so many nodes."""
     chain = range(nodes + 1)
     draft = Draft(chain, chain, [at - 1 for at in chain], chain, [-0.1 * at for at in chain])
-    part = SessionResult(1, plan, draft, range(accepted + 1), 7, True, None, None, drafter_ready=drafter_ready)
+    late = None if drafter_ready else NoDraftsCause.LATE
+    part = SessionResult(1, plan, draft, range(accepted + 1), 7, True, None, None, undrafted=late)
     return StepResult([part], (), {}, replace(COSTS, forward_us=1e6 * seconds, host_us=0.0))
 
 

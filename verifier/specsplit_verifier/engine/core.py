@@ -237,12 +237,10 @@ class EngineCore:
             now,
             watched=watched,
             shown=shown,
-            drafter_ready=tree.drafter_ready,
             undrafted=tree.undrafted,
+            explain=self._planner.no_drafts,
         )
         self._undrafted.step(tree.undrafted)
-        if watched or result.finished is not None or session.counters.explains:
-            result = result.explained(self._planner.no_drafts(session.counters.undrafted))
         if result.output is not None:
             self._outputs.append((session.id, result.output))
         if result.finished is not None:
@@ -308,7 +306,7 @@ class EngineCore:
         try:
             session = self._session(request)
             if session.generated >= session.stops.max_tokens:  # the pool where it began was larger
-                ended = Finished(FinishReason.LENGTH, None, session.usage, session.counters.frozen())
+                ended = Finished(FinishReason.LENGTH, None, session.usage, session.counters.totals)
                 self._outputs.append((session.id, ended))
             else:
                 self._scheduler.submit(session)

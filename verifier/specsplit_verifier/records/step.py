@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 
@@ -32,8 +32,6 @@ class TreeInput(Row):
     """Likeliest tokens wanted beside each of its accepted tokens and the bonus; None: no log-probabilities at all."""
     counts: TokenCounts | None = None
     """What its penalties count of the committed tokens; None: it has none. The session's own, which stands still while the step is run."""
-    drafter_ready: bool = True
-    """True if its drafter had said what it has for the step, be it nothing."""
     undrafted: NoDraftsCause | None = None
     """Why it brings its root alone; None: it does not."""
 
@@ -196,16 +194,15 @@ class SessionResult:
     """The speculation that the draft was taken from, if somebody watches."""
     shown: Plan | None = None
     """What people are told of the plan, where a controller spends less than it; None: the plan."""
-    drafter_ready: bool = True
-    """True if the drafter had said what it has for the step, be it nothing; one that was late says nothing of its worth."""
+    undrafted: NoDraftsCause | None = None
+    """Why the draft was its root alone; None: it was not."""
     no_drafts: NoDrafts | None = None
     """Why the steps of the session so far had no drafts, if that is told with this step; None too: they had some."""
 
-    def explained(self, why: NoDrafts | None) -> SessionResult:
-        """This result with why the steps so far had no drafts, in what the caller gets too."""
-        output = None if self.output is None else replace(self.output, no_drafts=why)
-        finished = None if self.finished is None else replace(self.finished, no_drafts=why)
-        return replace(self, output=output, finished=finished, no_drafts=why)
+    @property
+    def drafter_ready(self) -> bool:
+        """True if the drafter had said what it has for the step, be it nothing; one that was late says nothing of its worth."""
+        return self.undrafted is not NoDraftsCause.LATE
 
     @property
     def told(self) -> Plan:

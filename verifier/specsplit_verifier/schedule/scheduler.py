@@ -139,7 +139,6 @@ def _tree(session: Session, draft: Draft) -> TreeInput:
         recipe=session.drafter.recipe,
         logprobs=request.logprobs,
         counts=counts,
-        drafter_ready=session.drafter.drafter_ready,
         undrafted=session.undrafted if len(draft.tokens) == 1 else None,
     )
 

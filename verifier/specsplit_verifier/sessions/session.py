@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from specsplit.model.pages.pool import PageTable
 from specsplit.sampling import TokenCounts
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.speculation import Draft
-from specsplit.values import FinishReason, NoDraftsCause, Plan, SpeculationStatistics, Usage
+from specsplit.values import FinishReason, NoDrafts, NoDraftsCause, Plan, SpeculationStatistics, Usage
 from specsplit_verifier.records.step import Accepted, Reroot, SessionResult
 from specsplit_verifier.records.undrafted import Undrafted
 from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter, TreeLimits
@@ -18,13 +18,9 @@ from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter, T
 
 @dataclass(slots=True)
 class SessionCounters:
-    """What is counted of a session: what SpeculationStatistics are made of, and what penalties go by."""
+    """What is counted of a session: the sums over its steps, and what penalties go by."""
 
-    steps: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    hits: int = 0
-    misses: int = 0
+    totals: SpeculationStatistics = field(default_factory=SpeculationStatistics)
     tokens: TokenCounts | None = None
     """None: the session has no penalties."""
     undrafted: Undrafted = field(default_factory=Undrafted)
@@ -33,28 +29,24 @@ class SessionCounters:
     @property
     def accepted_a_step(self) -> float:
         """Drafts accepted in a step, the mean; infinite before the first."""
-        return self.accepted / self.steps if self.steps else math.inf
+        return self.totals.accepted / self.totals.steps if self.totals.steps else math.inf
 
     @property
     def explains(self) -> bool:
         """True if it is to be told now why there were no drafts: with steps 1, 2, 4, 8 and so on, which costs next to nothing."""
-        return not self.steps & (self.steps - 1)
+        return not self.totals.steps & (self.totals.steps - 1)
 
-    def step(self, draft: Draft, path: Sequence[int], undrafted: NoDraftsCause | None = None) -> None:
-        """A step accepted `path` of a draft, root included. `undrafted`: why the draft was its root alone."""
+    def step(self, drafted: int, accepted: int, hit: bool | None, undrafted: NoDraftsCause | None) -> None:
+        """Count a step by its nodes. `hit`: None without a commit to a drafter. `undrafted`: why it had no nodes."""
+        before = self.totals
+        self.totals = SpeculationStatistics(
+            before.steps + 1,
+            before.drafted + drafted,
+            before.accepted + accepted,
+            before.hits + (hit is True),
+            before.misses + (hit is False),
+        )
         self.undrafted.step(undrafted)
-        self.steps += 1
-        self.drafted += len(draft.tokens) - 1
-        self.accepted += len(path) - 1
-
-    def commit(self, hit: bool | None) -> None:
-        """A commit was a hit, or was not; None: there was none to a drafter."""
-        self.hits += hit is True
-        self.misses += hit is False
-
-    def frozen(self) -> SpeculationStatistics:
-        """The sums so far."""
-        return SpeculationStatistics(self.steps, self.drafted, self.accepted, self.hits, self.misses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +66,10 @@ class StopRule:
         if len(fresh) >= left:
             return fresh[:left], FinishReason.LENGTH, None
         return fresh, None, None
+
+
+def _unexplained(_: Undrafted) -> NoDrafts | None:
+    """Explain nothing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -188,31 +184,30 @@ class Session:
         *,
         watched: bool = False,
         shown: Plan | None = None,
-        drafter_ready: bool = True,
         undrafted: NoDraftsCause | None = None,
+        explain: Callable[[Undrafted], NoDrafts | None] = _unexplained,
     ) -> SessionResult:
         """Commit the accepted path and the bonus, or finish. `watched`: somebody wants to see the speculation as it was.
 
-        `shown`: what people are told of its plan, where that is not the plan. `drafter_ready`: its drafter
-        had said what it has for the step.
-        `undrafted`: why the draft is its root alone.
+        `shown`: what people are told of its plan, where that is not the plan. `undrafted`: why the draft is its root alone.
+        `explain`: asked now and then why the steps so far had no drafts.
         """
-        path, drafter = accepted.path, self.drafter
+        path, drafter, counters = accepted.path, self.drafter, self.counters
         attached, held_since = len(draft.tokens) > 1 or drafter.attached, drafter.held_since
         tree = drafter.view(draft) if watched else None
-        self.counters.step(draft, path, undrafted)
         kept, reason, stop_token = self.stops.cut(self.generated, accepted.commits(draft))
         self.tokens += kept
-        finished, reroot = None, Reroot()
-        if reason is not None:
-            finished = Finished(reason, stop_token, self.usage, self.counters.frozen())
-        else:
+        reroot = Reroot()
+        if reason is None:
             self.kv_length += len(path)
             reroot = drafter.commit(draft, accepted, now)
-            self.counters.commit(reroot.hit)
+        counters.step(len(draft.tokens) - 1, len(path) - 1, reroot.hit, undrafted)
+        told = watched or reason is not None or counters.explains
+        totals, no_drafts = counters.totals, explain(counters.undrafted) if told else None
         logprobs, cached = accepted.logprobs[: len(kept)], self.cached_tokens or 0
         correct = min(len(path) - 1, len(kept))
-        output = Tokens(kept, correct, self.counters.frozen(), logprobs, cached) if kept else None
+        output = Tokens(kept, correct, totals, logprobs, cached, no_drafts) if kept else None
+        finished = None if reason is None else Finished(reason, stop_token, self.usage, totals, no_drafts)
         return SessionResult(
             self.id,
             self.plan,
@@ -226,5 +221,6 @@ class Session:
             reroot,
             tree,
             shown,
-            drafter_ready,
+            undrafted,
+            no_drafts,
         )
