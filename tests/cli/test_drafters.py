@@ -10,7 +10,7 @@ from specsplit.cli.drafters import CHOICES, KINDS, Drafters, choose_drafters
 from specsplit.cli.folders import DRAFTS, drafts_beside
 from specsplit.errors import InvalidRequest
 from specsplit.values import DrafterKind
-from specsplit_coordinator.members.seat import KIND_ORDER
+from specsplit_coordinator.members.member_state import KIND_ORDER
 
 EAGLE3, STANDALONE, NGRAM = DrafterKind.EAGLE3, DrafterKind.STANDALONE, DrafterKind.NGRAM
 

@@ -13,8 +13,8 @@ from specsplit.membership import GroupRank, Register
 from specsplit.values import ModelInfo, Vocabulary
 from specsplit_coordinator.cluster.lease import Lease
 from specsplit_coordinator.cluster.need import Need
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.fair_queue import Claim
 
@@ -24,11 +24,11 @@ def registry() -> Registry:
     return Registry(Vocabulary(50), ManualClock(), 2.0)
 
 
-def join(registry: Registry, name: str, max_sessions: int = 1, group: GroupRank | None = None) -> Seat:
+def join(registry: Registry, name: str, max_sessions: int = 1, group: GroupRank | None = None) -> MemberState:
     return registry.register(Register(name, "a:1", ModelInfo("toy", Vocabulary(50), 512), max_sessions, group=group))
 
 
-def join_group(registry: Registry, size: int) -> list[Seat]:
+def join_group(registry: Registry, size: int) -> list[MemberState]:
     return [join(registry, f"v{rank}", 4, GroupRank("g", rank, size)) for rank in range(size)]
 
 
@@ -82,31 +82,31 @@ async def test_a_newcomer_does_not_overtake_and_a_new_verifier_serves_who_waits(
 
 
 async def test_who_waits_is_told_when_the_last_verifier_goes(registry: Registry) -> None:
-    seat = join(registry, "v1")
+    member = join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1)
     await enter(admission)
     waiting = asyncio.create_task(enter(admission))
     await settle()
-    registry.remove(seat, "it left")
+    registry.remove(member, "it left")
     with pytest.raises(Unavailable):
         await waiting
     assert admission.queued == 0
 
 
 async def test_who_waits_for_a_verifier_that_is_away_takes_another_that_comes_by_its_name(registry: Registry) -> None:
-    seat = join(registry, "v1")
+    member = join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1)
     await enter(admission)
     waiting = asyncio.create_task(enter(admission))
     await settle()
-    registry.part(seat, "its stream ended")
+    registry.part(member, "its stream ended")
     other = join(registry, "v1", max_sessions=2)
-    assert other is not seat and seat.lost_because == "another has its name now"
+    assert other is not member and member.lost_because == "another has its name now"
     assert (await waiting).verifier is other
 
 
 async def test_who_gives_up_waiting_leaves_the_queue(registry: Registry) -> None:
-    seat = join(registry, "v1")
+    member = join(registry, "v1")
     admission = Admission(registry, max_queue=1, retry_after_s=1)
     lease = await enter(admission)
     waiting = asyncio.create_task(enter(admission))
@@ -115,11 +115,11 @@ async def test_who_gives_up_waiting_leaves_the_queue(registry: Registry) -> None
     await asyncio.wait({waiting})
     assert admission.queued == 0
     lease.release()
-    assert (admission.running, seat.running) == (0, 0)
+    assert (admission.running, member.running) == (0, 0)
 
 
 async def test_a_place_given_in_the_very_moment_of_giving_up_goes_back(registry: Registry) -> None:
-    seat = join(registry, "v1")
+    member = join(registry, "v1")
     admission = Admission(registry, max_queue=1, retry_after_s=1)
     lease = await enter(admission)
     waiting = asyncio.create_task(enter(admission))
@@ -127,16 +127,16 @@ async def test_a_place_given_in_the_very_moment_of_giving_up_goes_back(registry:
     lease.release()
     waiting.cancel()
     await asyncio.wait({waiting})
-    assert (admission.running, seat.running) == (0, 0)
+    assert (admission.running, member.running) == (0, 0)
 
 
 async def test_releasing_twice_gives_one_place_back(registry: Registry) -> None:
-    seat = join(registry, "v1", max_sessions=2)
+    member = join(registry, "v1", max_sessions=2)
     admission = Admission(registry, max_queue=1, retry_after_s=1)
     one, two = await enter(admission), await enter(admission)
     one.release()
     one.release()
-    assert (admission.running, seat.running) == (1, 1)
+    assert (admission.running, member.running) == (1, 1)
     two.release()
 
 
@@ -191,25 +191,25 @@ async def test_a_request_that_a_verifier_let_down_goes_ahead_of_the_others(regis
 
 
 async def test_a_trial_ends_with_the_first_event_or_with_the_lease(registry: Registry) -> None:
-    seat = join(registry, "v1", max_sessions=3)
+    member = join(registry, "v1", max_sessions=3)
     admission = Admission(registry, max_queue=4, retry_after_s=1)
-    seat.breaker.failed()
+    member.breaker.failed()
     trial = await enter(admission)  # there is no other, so it is tried at once
     trial.release()
     trial = await enter(admission)
     trial.succeeded()
-    assert seat.breaker.admits
+    assert member.breaker.admits
     trial.release()
-    assert (admission.running, seat.running) == (0, 0)
+    assert (admission.running, member.running) == (0, 0)
 
 
 async def test_who_lost_a_verifier_waits_for_one_and_only_so_long() -> None:
     clock = ManualClock()
     registry = Registry(Vocabulary(50), clock, 2.0)
-    seat = join(registry, "v1")
+    member = join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
     (await enter(admission)).release()
-    registry.remove(seat, "it was killed")
+    registry.remove(member, "it was killed")
     first, second = (asyncio.create_task(admission.acquire(again=True)) for _ in range(2))
     await settle()
     clock.advance(2.9)
@@ -287,9 +287,9 @@ async def test_who_waits_for_the_verifier_that_could_hold_it_holds_up_nobody_and
 async def test_choices_that_a_verifier_has_places_for_that_is_away_are_too_many_now_and_not_for_ever(
     registry: Registry,
 ) -> None:
-    seat = join(registry, "v1", max_sessions=2)
+    member = join(registry, "v1", max_sessions=2)
     admission = Admission(registry, max_queue=1, retry_after_s=1)
-    registry.part(seat, "its stream ended")
+    registry.part(member, "its stream ended")
     with pytest.raises(Exhausted):
         admission.ticket(3)
     with pytest.raises(InvalidRequest, match="ask for 3 choices at most"):
@@ -297,24 +297,24 @@ async def test_choices_that_a_verifier_has_places_for_that_is_away_are_too_many_
 
 
 async def test_a_second_word_of_one_session_makes_up_for_no_failure_of_others(registry: Registry) -> None:
-    seat = join(registry, "v1")
+    member = join(registry, "v1")
     lease = await enter(Admission(registry, max_queue=1, retry_after_s=1))
     lease.succeeded()
-    seat.breaker.failed()
+    member.breaker.failed()
     lease.succeeded()
-    assert seat.breaker.failures == 1
+    assert member.breaker.failures == 1
 
 
 async def test_who_waits_for_a_sound_verifier_holds_up_nobody() -> None:
     registry = Registry(Vocabulary(50), ManualClock(), 2.0)
-    seat = join(registry, "v1", max_sessions=2)
+    member = join(registry, "v1", max_sessions=2)
     admission = Admission(registry, max_queue=4, retry_after_s=1)
-    seat.breaker.failed()
+    member.breaker.failed()
     again = asyncio.create_task(admission.acquire(again=True))
     await settle()
     other = asyncio.create_task(enter(admission))
     await settle()
-    assert other.done() and other.result().verifier is seat, "and no sweep is waited for"
+    assert other.done() and other.result().verifier is member, "and no sweep is waited for"
     assert not again.done() and admission.queued == 1
     again.cancel()
     await asyncio.wait({again})
@@ -323,15 +323,15 @@ async def test_who_waits_for_a_sound_verifier_holds_up_nobody() -> None:
 async def test_a_verifier_that_fails_every_try_is_not_waited_for_for_ever() -> None:
     clock = ManualClock()
     registry = Registry(Vocabulary(50), clock, 2.0)
-    seat = join(registry, "v1")
+    member = join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
-    seat.breaker.failed()
+    member.breaker.failed()
     again = asyncio.create_task(admission.acquire(again=True))
     await settle()
     while not again.done() and clock.now() < 60:
         clock.advance(0.5)
-        if seat.breaker.admits:  # somebody else's turn
-            seat.breaker.failed()
+        if member.breaker.admits:  # somebody else's turn
+            member.breaker.failed()
         admission.serve_waiting()
         await settle()
     with pytest.raises(

@@ -37,8 +37,8 @@ from specsplit_coordinator.cluster.placement import EXPLORE_EVERY, NO_DRAFTER, D
 from specsplit_coordinator.cluster.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
 from specsplit_coordinator.cluster.rosters import MARGIN, Rosters, reordered
 from specsplit_coordinator.members.group import Group
+from specsplit_coordinator.members.member_state import MemberState, endpoint_of
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat, endpoint_of
 from specsplit_coordinator.requests.admission import Admission
 
 HERE = Vocabulary(50, "aa")
@@ -55,7 +55,7 @@ steps, accepted, seconds, shares = (
 brought = st.builds(Brought, steps, accepted, seconds)
 
 
-class Seats:
+class MemberStates:
     """Those of a cluster: who is there, and what verifiers say."""
 
     def __init__(self, *drafters: str, kind: DrafterKind = STANDALONE) -> None:
@@ -67,7 +67,7 @@ class Seats:
         self.verifier = self.registry.register(Register("v", "v:1", ModelInfo("toy", HERE, 512), 64))
         self.drafters = {name: self.join(name, kind) for name in drafters}
 
-    def join(self, name: str, kind: DrafterKind = STANDALONE) -> Seat:
+    def join(self, name: str, kind: DrafterKind = STANDALONE) -> MemberState:
         return self.registry.register(Register(name, f"{name}:1", DrafterInfo(kind, "", HERE, 512), PLACES))
 
     def hear(self, *reports: DrafterReport) -> None:
@@ -83,14 +83,14 @@ class Seats:
             (await self.admission.acquire()).take_drafter(self.drafters[name])
 
     def spread(self) -> dict[str, int]:
-        return {name: seat.running for name, seat in self.drafters.items()}
+        return {name: member.running for name, member in self.drafters.items()}
 
     def settle(self) -> list[HandOver]:
         """Let the coordinator look again and again, until it leaves everything as it is; what it ordered."""
         ordered: list[HandOver] = []
         for _ in range(200):
             self.clock.advance(EVERY_S)
-            self.hear(*(DrafterReport(name, seat.running) for name, seat in self.drafters.items()))
+            self.hear(*(DrafterReport(name, member.running) for name, member in self.drafters.items()))
             self.rebalancer.look()
             if not self.verifier.hand_overs:
                 return ordered
@@ -127,46 +127,46 @@ def test_the_mean_over_verifiers_goes_by_their_steps(reports: list[DrafterReport
 
 
 def test_a_worked_example() -> None:
-    seats = Seats("a")
-    seats.hear(DrafterReport("a", 1, steps=150.0, accepted=2.0, held_s=0.004))
+    members = MemberStates("a")
+    members.hear(DrafterReport("a", 1, steps=150.0, accepted=2.0, held_s=0.004))
     kind = 0.25 * GUESSES[STANDALONE] + 0.75 * 2.0, 0.75 * 0.004
     whole = (kind[0] + 2.0) / 2, (kind[1] + 0.004) / 2  # of greedy text 50 steps count, as many as a guess weighs
     greedy = 0.25 * whole[0] + 0.75 * 2.0, 0.25 * whole[1] + 0.75 * 0.004
     pair = 0.25 * greedy[0] + 0.75 * 2.0, 0.25 * greedy[1] + 0.75 * 0.004
-    seats.drafters["a"].running = PLACES // 2
-    assert seats.score("a") == pytest.approx((1 + pair[0]) * STEP_S / (STEP_S + pair[1]) * (1 - 0.25 / 2))
+    members.drafters["a"].running = PLACES // 2
+    assert members.score("a") == pytest.approx((1 + pair[0]) * STEP_S / (STEP_S + pair[1]) * (1 - 0.25 / 2))
 
 
 def test_one_that_was_never_seen_is_expected_to_bring_what_its_kind_brings() -> None:
-    seats = Seats("seen", "new")
-    seats.hear(DrafterReport("seen", 1, steps=1e6, accepted=3.0))
+    members = MemberStates("seen", "new")
+    members.hear(DrafterReport("seen", 1, steps=1e6, accepted=3.0))
     # Of 1e6 steps 1,000 count, so a guess weighs 50 / 1,050 = 1/21: that of the kind is (3 - 1.4) / 21 short of 3. For all that the drafter
     # does 50 count: 1/2 of that; for greedy text again 1/21 of that, and for the verifier.
-    assert seats.score("new") == pytest.approx(1 + 3 - 1.6 / 21)
-    assert seats.score("seen") == pytest.approx(1 + 3 - 1.6 / 21 / 2 / 21**2)
-    seats.drafters["seen"].running = 4
-    assert seats.score("new") > seats.score("seen")
+    assert members.score("new") == pytest.approx(1 + 3 - 1.6 / 21)
+    assert members.score("seen") == pytest.approx(1 + 3 - 1.6 / 21 / 2 / 21**2)
+    members.drafters["seen"].running = 4
+    assert members.score("new") > members.score("seen")
 
 
 def test_what_another_verifier_says_counts_until_there_is_more_to_go_by() -> None:
-    seats = Seats("a", "b")
-    other = seats.registry.register(Register("w", "w:1", ModelInfo("toy", HERE, 512), 4))
+    members = MemberStates("a", "b")
+    other = members.registry.register(Register("w", "w:1", ModelInfo("toy", HERE, 512), 4))
     reports = (DrafterReport("a", 1, steps=500.0, accepted=0.2), DrafterReport("b", 1, steps=500.0, accepted=2.5))
-    seats.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=reports)))
-    assert seats.score("b") > seats.score("a")
-    seats.clock.advance(POOL_EVERY_S)
-    seats.hear(DrafterReport("a", 1, steps=5e3, accepted=2.5), DrafterReport("b", 1, steps=5e3, accepted=0.2))
-    assert seats.score("a") > seats.score("b")
+    members.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=reports)))
+    assert members.score("b") > members.score("a")
+    members.clock.advance(POOL_EVERY_S)
+    members.hear(DrafterReport("a", 1, steps=5e3, accepted=2.5), DrafterReport("b", 1, steps=5e3, accepted=0.2))
+    assert members.score("a") > members.score("b")
 
 
 def test_one_that_answers_late_is_expected_to_bring_less_until_it_has_been_seen_often() -> None:
     def scores(steps: float) -> tuple[float, float]:
-        seats = Seats("near", "far")
-        seats.hear(
+        members = MemberStates("near", "far")
+        members.hear(
             DrafterReport("near", 1, steps, 2.0, round_trip_s=STEP_S / 2),
             DrafterReport("far", 1, steps, 2.0, round_trip_s=5 * STEP_S),
         )
-        return seats.score("near"), seats.score("far")
+        return members.score("near"), members.score("far")
 
     near, far = scores(2.0)
     assert far < 0.75 * near
@@ -178,13 +178,13 @@ def test_one_that_answers_late_is_expected_to_bring_less_until_it_has_been_seen_
 
 
 def test_of_one_report_no_more_than_so_many_steps_count() -> None:
-    seats = Seats("d")
+    members = MemberStates("d")
     for name, count, accepted in (("w", 1e9, 3.0), ("x", MOST_STEPS, 1.0)):
-        other = seats.registry.register(Register(name, f"{name}:1", ModelInfo("toy", HERE, 512), 4))
+        other = members.registry.register(Register(name, f"{name}:1", ModelInfo("toy", HERE, 512), 4))
         report = DrafterReport("d", 1, count, accepted)
-        seats.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=(report,))))
-    assert seats.balance.seen(seats.drafters["d"], sampled=False) == 2 * MOST_STEPS
-    assert seats.score("d") == pytest.approx(1 + 2.0 - 0.6 / 41 / 2 / 41), "both verifiers count alike: 2 of 1 and 3"
+        members.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=(report,))))
+    assert members.balance.seen(members.drafters["d"], sampled=False) == 2 * MOST_STEPS
+    assert members.score("d") == pytest.approx(1 + 2.0 - 0.6 / 41 / 2 / 41), "both verifiers count alike: 2 of 1 and 3"
 
 
 @given(brought, brought)
@@ -201,24 +201,24 @@ def test_what_was_known_fills_up_what_is_seen_to_as_many_steps_as_are_remembered
 
 
 def test_however_many_heartbeats_come_what_they_say_is_summed_up_once_in_so_long() -> None:
-    seats = Seats("d")
+    members = MemberStates("d")
     scores = list[float]()
     for i in range(9):
-        seats.hear(DrafterReport("d", 1, 1e3, accepted=float(i)))
-        scores.append(seats.score("d"))
-        seats.clock.advance(POOL_EVERY_S / 4)
+        members.hear(DrafterReport("d", 1, 1e3, accepted=float(i)))
+        scores.append(members.score("d"))
+        members.clock.advance(POOL_EVERY_S / 4)
     assert [scores.index(score) for score in scores] == [0, 0, 0, 0, 4, 4, 4, 4, 8]
 
 
 def test_what_is_remembered_rests_on_no_more_steps_however_often_they_are_told() -> None:
     def told(heartbeats: int) -> float:
-        seats = Seats("d")
+        members = MemberStates("d")
         for _ in range(heartbeats):
-            seats.hear(DrafterReport("d", 1, steps=10.0, accepted=4.0))
-            seats.score("d")
-            seats.clock.advance(POOL_EVERY_S)
-        seats.hear()  # from now on it is only remembered
-        return seats.score("d")
+            members.hear(DrafterReport("d", 1, steps=10.0, accepted=4.0))
+            members.score("d")
+            members.clock.advance(POOL_EVERY_S)
+        members.hear()  # from now on it is only remembered
+        return members.score("d")
 
     guess = GUESSES[STANDALONE]
     whole = (10 * 4.0 + 50 * guess) / 60
@@ -246,13 +246,13 @@ def test_what_is_about_equal_does_not_change_places(scores: dict[str, float]) ->
 
 
 def test_a_roster_follows_the_scores_and_not_every_little_change() -> None:
-    seats = Seats("a", "b")
-    rosters = Rosters(seats.registry, seats.balance)
+    members = MemberStates("a", "b")
+    rosters = Rosters(members.registry, members.balance)
 
     def order(a: float, b: float) -> list[str]:
-        seats.clock.advance(POOL_EVERY_S)
-        seats.hear(DrafterReport("a", 1, 1e5, a), DrafterReport("b", 1, 1e5, b))
-        return [each.member_id for each in rosters.of(seats.verifier).drafters]
+        members.clock.advance(POOL_EVERY_S)
+        members.hear(DrafterReport("a", 1, 1e5, a), DrafterReport("b", 1, 1e5, b))
+        return [each.member_id for each in rosters.of(members.verifier).drafters]
 
     assert order(2.0, 2.0) == ["a", "b"]
     assert order(2.0, 2.2) == ["a", "b"], "that is too little"
@@ -265,7 +265,7 @@ class CountingBalance(Balance):
 
     asked = 0
 
-    def score(self, verifier: Seat, drafter: Seat, more: int = 0, *, sampled: bool) -> float:
+    def score(self, verifier: MemberState, drafter: MemberState, more: int = 0, *, sampled: bool) -> float:
         self.asked += 1
         return super().score(verifier, drafter, more, sampled=sampled)
 
@@ -274,12 +274,12 @@ class Crowd:
     """Eight verifiers and forty drafters, and the rosters that the verifiers have."""
 
     def __init__(self) -> None:
-        self.seats = Seats(*(f"d{number}" for number in range(40)))
-        join = self.seats.registry.register
+        self.members = MemberStates(*(f"d{number}" for number in range(40)))
+        join = self.members.registry.register
         others = [join(Register(f"v{number}", "v:1", ModelInfo("toy", HERE, 512), 64)) for number in range(7)]
-        self.verifiers = [self.seats.verifier, *others]
-        self.balance = CountingBalance(self.seats.registry, self.seats.clock)
-        self.rosters = Rosters(self.seats.registry, self.balance)
+        self.verifiers = [self.members.verifier, *others]
+        self.balance = CountingBalance(self.members.registry, self.members.clock)
+        self.rosters = Rosters(self.members.registry, self.balance)
         self.told = Counter[str]()
         for verifier in self.verifiers:
             self.rosters.of(verifier)
@@ -290,7 +290,7 @@ class Crowd:
         for _ in self.rosters.draw():
             pass
 
-    def names(self, verifier: Seat) -> list[str]:
+    def names(self, verifier: MemberState) -> list[str]:
         """The drafters that a verifier is told of."""
         return [each.member_id for each in self.rosters.told(verifier).drafters]
 
@@ -298,8 +298,8 @@ class Crowd:
         """A second passes, in which every verifier reports twice; how many scores that took."""
         before, told = self.balance.asked, SpeculationReport("static", drafters=reports)
         for verifier in self.verifiers * 2:
-            self.seats.clock.advance(POOL_EVERY_S / 16)
-            self.seats.registry.hear(verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
+            self.members.clock.advance(POOL_EVERY_S / 16)
+            self.members.registry.hear(verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
         self.draw()
         return self.balance.asked - before
 
@@ -326,11 +326,11 @@ def test_drafters_that_come_together_are_told_once_and_one_that_goes_too() -> No
     crowd = Crowd()
     crowd.beat()
     before = crowd.balance.asked
-    new = [crowd.seats.join(f"n{number}", NGRAM) for number in range(10)]
+    new = [crowd.members.join(f"n{number}", NGRAM) for number in range(10)]
     crowd.draw()
     crowd.draw()
     assert crowd.balance.asked - before == 50 and set(crowd.told.values()) == {1}
-    crowd.seats.registry.remove(new[0], "gone")
+    crowd.members.registry.remove(new[0], "gone")
     crowd.draw()
     assert set(crowd.told.values()) == {2}
     drafters = crowd.rosters.of(crowd.verifiers[3]).drafters
@@ -342,8 +342,8 @@ def test_a_drafter_that_may_no_longer_be_used_is_struck_out_of_every_roster_and_
     crowd.beat(DrafterReport("d7", 1, 200.0, 3.0))
     before, asked = {verifier: crowd.names(verifier) for verifier in crowd.verifiers}, crowd.balance.asked
     crowd.told.clear()
-    crowd.seats.registry.remove(crowd.seats.drafters["d7"], "gone")
-    crowd.seats.registry.drain(crowd.seats.drafters["d9"])
+    crowd.members.registry.remove(crowd.members.drafters["d7"], "gone")
+    crowd.members.registry.drain(crowd.members.drafters["d9"])
     crowd.rosters.strike()
     crowd.rosters.strike()
     assert set(crowd.told.values()) == {1} and len(crowd.told) == 8
@@ -355,8 +355,8 @@ def test_a_drafter_that_may_no_longer_be_used_is_struck_out_of_every_roster_and_
 
 def test_a_drafter_that_went_is_struck_although_others_have_come_and_one_of_them_has_its_name() -> None:
     crowd = Crowd()
-    registry = crowd.seats.registry
-    registry.remove(crowd.seats.drafters["d7"], "gone")
+    registry = crowd.members.registry
+    registry.remove(crowd.members.drafters["d7"], "gone")
     registry.register(Register("d7", "elsewhere:1", DrafterInfo(STANDALONE, "", HERE, 512), PLACES))
     late = registry.register(Register("late", "v:1", ModelInfo("toy", HERE, 512), 64))
     assert Endpoint("d7", "elsewhere:1") in crowd.rosters.told(late).drafters
@@ -371,20 +371,20 @@ def test_a_drafter_that_went_is_struck_although_others_have_come_and_one_of_them
     st.lists(st.tuples(st.sampled_from(["join", "go", "drain", "late", "strike", "draw", "step"]), st.integers(0, 5)))
 )
 def test_after_a_strike_nobody_is_told_of_a_drafter_that_may_not_be_used(changes: list[tuple[str, int]]) -> None:
-    seats = Seats()
-    rosters, steps, usable = Rosters(seats.registry, seats.balance), iter(()), set[Endpoint]()
+    members = MemberStates()
+    rosters, steps, usable = Rosters(members.registry, members.balance), iter(()), set[Endpoint]()
     for change, number in changes:
-        drafter = next((seat for seat in seats.registry.drafters if seat.member_id == f"d{number}"), None)
+        drafter = next((member for member in members.registry.drafters if member.member_id == f"d{number}"), None)
         match change:
             case "join" if drafter is None:
-                seats.join(f"d{number}")
+                members.join(f"d{number}")
             case "go" if drafter is not None:
-                seats.registry.remove(drafter, "gone")
+                members.registry.remove(drafter, "gone")
             case "drain" if drafter is not None:
-                seats.registry.drain(drafter)
+                members.registry.drain(drafter)
             case "late":
-                name = f"v{seats.registry.changes}"
-                rosters.told(seats.registry.register(Register(name, "v:1", ModelInfo("toy", HERE, 512), 64)))
+                name = f"v{members.registry.changes}"
+                rosters.told(members.registry.register(Register(name, "v:1", ModelInfo("toy", HERE, 512), 64)))
             case "draw":
                 steps = rosters.draw()
             case "step":
@@ -392,11 +392,11 @@ def test_after_a_strike_nobody_is_told_of_a_drafter_that_may_not_be_used(changes
             case _:
                 pass
         rosters.strike()
-        usable = {endpoint_of(seat) for seat in seats.registry.usable_drafters}
-        assert all(usable.issuperset(rosters.told(verifier).drafters) for verifier in seats.registry.verifiers)
+        usable = {endpoint_of(member) for member in members.registry.usable_drafters}
+        assert all(usable.issuperset(rosters.told(verifier).drafters) for verifier in members.registry.verifiers)
     for _ in rosters.draw():
         pass
-    assert all(usable == {*rosters.told(verifier).drafters} for verifier in seats.registry.verifiers)
+    assert all(usable == {*rosters.told(verifier).drafters} for verifier in members.registry.verifiers)
 
 
 def test_a_verifier_that_is_to_hand_a_session_over_is_called_and_no_other_one() -> None:
@@ -406,12 +406,12 @@ def test_a_verifier_that_is_to_hand_a_session_over_is_called_and_no_other_one() 
     assert crowd.told == {crowd.verifiers[2].member_id: 1}
 
 
-def placed(seats: Seats, count: int, wish: str | None = None, *, sampled: bool = False) -> Counter[str]:
-    placement, chosen = DrafterPlacement(seats.balance), Counter[str]()
+def placed(members: MemberStates, count: int, wish: str | None = None, *, sampled: bool = False) -> Counter[str]:
+    placement, chosen = DrafterPlacement(members.balance), Counter[str]()
     for _ in range(count):
-        seat = placement.choose(seats.registry, seats.verifier, wish, HERE, sampled=sampled)
-        assert seat is not None
-        chosen[seat.member_id] += 1
+        member = placement.choose(members.registry, members.verifier, wish, HERE, sampled=sampled)
+        assert member is not None
+        chosen[member.member_id] += 1
     return chosen
 
 
@@ -420,9 +420,9 @@ reports = st.builds(DrafterReport, st.just("d"), st.just(1), steps, accepted, se
 
 def scores(*told: DrafterReport) -> tuple[float, float]:
     """Of greedy and of sampled sessions."""
-    seats = Seats("d")
-    seats.hear(*told)
-    return seats.score("d"), seats.score("d", sampled=True)
+    members = MemberStates("d")
+    members.hear(*told)
+    return members.score("d"), members.score("d", sampled=True)
 
 
 @given(reports, reports, accepted)
@@ -455,57 +455,57 @@ def test_one_that_answers_late_does_so_with_any_text() -> None:
 
 
 def test_a_session_is_placed_for_its_own_kind_of_text() -> None:
-    seats = Seats("s")
-    seats.drafters["n"] = seats.join("n", NGRAM)
+    members = MemberStates("s")
+    members.drafters["n"] = members.join("n", NGRAM)
     told = (DrafterReport("n", 1, 1e3, 3.0), DrafterReport("n", 1, 1e3, 0.1, sampled=True))
-    seats.hear(*told, DrafterReport("s", 1, 1e3, 1.5), DrafterReport("s", 1, 1e3, 1.0, sampled=True))
-    assert placed(seats, 20) == {"n": 20}
-    assert placed(seats, 20, sampled=True) == {"s": 20}
-    seats.hear(DrafterReport("n", 1, 1e3, 3.0), DrafterReport("s", 1, 1e3, 1.0, sampled=True))
-    assert placed(seats, EXPLORE_EVERY - 1, sampled=True) == {"s": EXPLORE_EVERY - 1}, "what it brought is remembered"
+    members.hear(*told, DrafterReport("s", 1, 1e3, 1.5), DrafterReport("s", 1, 1e3, 1.0, sampled=True))
+    assert placed(members, 20) == {"n": 20}
+    assert placed(members, 20, sampled=True) == {"s": 20}
+    members.hear(DrafterReport("n", 1, 1e3, 3.0), DrafterReport("s", 1, 1e3, 1.0, sampled=True))
+    assert placed(members, EXPLORE_EVERY - 1, sampled=True) == {"s": EXPLORE_EVERY - 1}, "what it brought is remembered"
 
 
 def test_a_drafter_is_explored_with_the_text_that_has_seen_little_of_it() -> None:
-    seats = Seats("good", "bad")
+    members = MemberStates("good", "bad")
     told = DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, 1e5, 0.1)
-    seats.hear(*told, replace(told[0], sampled=True))
-    placement, chosen = DrafterPlacement(seats.balance), Counter[tuple[str, bool]]()
+    members.hear(*told, replace(told[0], sampled=True))
+    placement, chosen = DrafterPlacement(members.balance), Counter[tuple[str, bool]]()
     for _ in range(4 * EXPLORE_EVERY):
         for sampled in (False, True):
-            seat = placement.choose(seats.registry, seats.verifier, None, HERE, sampled=sampled)
-            assert seat is not None
-            chosen[seat.member_id, sampled] += 1
+            member = placement.choose(members.registry, members.verifier, None, HERE, sampled=sampled)
+            assert member is not None
+            chosen[member.member_id, sampled] += 1
     assert chosen["bad", False] == 0 and chosen["bad", True] == 4
 
 
 def test_a_roster_is_for_the_texts_that_its_verifier_has() -> None:
     def best(greedy: float, sampled: float) -> str:
-        seats = Seats("a", "b")
-        seats.hear(
+        members = MemberStates("a", "b")
+        members.hear(
             DrafterReport("a", 1, greedy, 3.0),
             DrafterReport("b", 1, greedy, 1.0),
             DrafterReport("a", 1, sampled, 0.1, sampled=True),
             DrafterReport("b", 1, sampled, 1.0, sampled=True),
         )
-        return Rosters(seats.registry, seats.balance).of(seats.verifier).drafters[0].member_id
+        return Rosters(members.registry, members.balance).of(members.verifier).drafters[0].member_id
 
     assert best(1e3, 0.0) == best(1e3, 1e2) == "a"
     assert best(0.0, 1e3) == best(1e2, 1e3) == "b"
 
 
 async def test_running_sessions_go_where_their_own_kind_of_text_fares_better_and_none_goes_back() -> None:
-    seats = Seats("a", "b")
-    await seats.place("a", 4)
-    await seats.place("b", 4)
+    members = MemberStates("a", "b")
+    await members.place("a", 4)
+    await members.place("b", 4)
 
     def look(of_greedy: float, of_sampled: float) -> list[HandOver]:
-        seats.clock.advance(EVERY_S)
+        members.clock.advance(EVERY_S)
         greedy = DrafterReport("a", 2, 1e5, 1.5), DrafterReport("b", 2, 1e5, of_greedy)
         sampled = DrafterReport("a", 2, 1e5, 1.5, sampled=True), DrafterReport("b", 2, 1e5, of_sampled, sampled=True)
-        seats.hear(*greedy, *sampled)
-        seats.rebalancer.look()
-        ordered = list(seats.verifier.hand_overs)
-        seats.verifier.hand_overs.clear()
+        members.hear(*greedy, *sampled)
+        members.rebalancer.look()
+        ordered = list(members.verifier.hand_overs)
+        members.verifier.hand_overs.clear()
         return ordered
 
     to_a, to_b = Endpoint("a", "a:1"), Endpoint("b", "b:1")
@@ -517,78 +517,80 @@ async def test_running_sessions_go_where_their_own_kind_of_text_fares_better_and
 def test_one_session_in_so_many_goes_to_a_drafter_that_was_seldom_seen_and_none_to_one_that_is_known_to_be_worse() -> (
     None
 ):
-    seats = Seats("good", "bad")
-    seats.hear(DrafterReport("good", 1, 1e5, 2.5))
-    seats.drafters["bad"].running = 2  # as much is expected of it as of the other, and it is busier
-    assert placed(seats, 4 * EXPLORE_EVERY) == {"good": 4 * (EXPLORE_EVERY - 1), "bad": 4}
-    seats.clock.advance(POOL_EVERY_S)
-    seats.hear(DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, GUESS_STEPS, 0.1))
-    assert placed(seats, 4 * EXPLORE_EVERY) == {"good": 4 * EXPLORE_EVERY}
+    members = MemberStates("good", "bad")
+    members.hear(DrafterReport("good", 1, 1e5, 2.5))
+    members.drafters["bad"].running = 2  # as much is expected of it as of the other, and it is busier
+    assert placed(members, 4 * EXPLORE_EVERY) == {"good": 4 * (EXPLORE_EVERY - 1), "bad": 4}
+    members.clock.advance(POOL_EVERY_S)
+    members.hear(DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, GUESS_STEPS, 0.1))
+    assert placed(members, 4 * EXPLORE_EVERY) == {"good": 4 * EXPLORE_EVERY}
 
 
 def test_sessions_that_want_no_drafter_take_no_turn_at_exploring() -> None:
-    seats = Seats("good", "bad")
-    seats.hear(DrafterReport("good", 1, 1e5, 2.5))
-    seats.drafters["bad"].running = 2
-    placement, chosen = DrafterPlacement(seats.balance), list[str]()
+    members = MemberStates("good", "bad")
+    members.hear(DrafterReport("good", 1, 1e5, 2.5))
+    members.drafters["bad"].running = 2
+    placement, chosen = DrafterPlacement(members.balance), list[str]()
     for _ in range(EXPLORE_EVERY):
-        seat = placement.choose(seats.registry, seats.verifier, None, HERE, sampled=False)
-        assert seat is not None
-        chosen.append(seat.member_id)
-        assert placement.choose(seats.registry, seats.verifier, NO_DRAFTER, HERE, sampled=False) is None
+        member = placement.choose(members.registry, members.verifier, None, HERE, sampled=False)
+        assert member is not None
+        chosen.append(member.member_id)
+        assert placement.choose(members.registry, members.verifier, NO_DRAFTER, HERE, sampled=False) is None
     assert chosen == ["good"] * (EXPLORE_EVERY - 1) + ["bad"], "one in so many of those that a drafter serves"
 
 
 def test_exploring_keeps_to_the_wished_kind_and_to_those_with_room() -> None:
-    seats = Seats("good")
-    seats.drafters["ngram"] = seats.join("ngram", NGRAM)
-    seats.hear(DrafterReport("good", 1, 1e5, 2.5))
-    assert placed(seats, EXPLORE_EVERY, "standalone") == {"good": EXPLORE_EVERY}
-    seats.drafters["ngram"].running = PLACES
-    assert placed(seats, EXPLORE_EVERY) == {"good": EXPLORE_EVERY}
+    members = MemberStates("good")
+    members.drafters["ngram"] = members.join("ngram", NGRAM)
+    members.hear(DrafterReport("good", 1, 1e5, 2.5))
+    assert placed(members, EXPLORE_EVERY, "standalone") == {"good": EXPLORE_EVERY}
+    members.drafters["ngram"].running = PLACES
+    assert placed(members, EXPLORE_EVERY) == {"good": EXPLORE_EVERY}
 
 
 async def test_a_drafter_that_joins_late_gets_running_sessions_little_by_little() -> None:
-    seats = Seats("first")
-    await seats.place("first", 8)
-    seats.drafters["late"] = seats.join("late")
-    assert seats.settle() == [HandOver("first", Endpoint("late", "late:1"), 1)] * 2
-    assert seats.spread() == {"first": 6, "late": 2}, "6 is no more than twice what the other would have with one more"
+    members = MemberStates("first")
+    await members.place("first", 8)
+    members.drafters["late"] = members.join("late")
+    assert members.settle() == [HandOver("first", Endpoint("late", "late:1"), 1)] * 2
+    assert members.spread() == {"first": 6, "late": 2}, (
+        "6 is no more than twice what the other would have with one more"
+    )
 
 
 async def test_in_one_round_a_verifier_hands_over_one_session_and_then_there_is_a_pause() -> None:
-    seats = Seats("first")
-    await seats.place("first", 8)
-    seats.drafters["late"] = seats.join("late")
-    seats.hear(DrafterReport("first", 8))
-    seats.clock.advance(EVERY_S)
+    members = MemberStates("first")
+    await members.place("first", 8)
+    members.drafters["late"] = members.join("late")
+    members.hear(DrafterReport("first", 8))
+    members.clock.advance(EVERY_S)
     for _ in range(5):
-        seats.rebalancer.look()
-    assert len(seats.verifier.hand_overs) == 1
+        members.rebalancer.look()
+    assert len(members.verifier.hand_overs) == 1
 
 
 async def test_a_rank_whose_group_leaves_hands_no_session_over() -> None:
-    seats = Seats("first")
-    await seats.place("first", 8)
-    seats.drafters["late"] = seats.join("late")
-    seats.verifier.group = Group(2)
-    seats.verifier.group.drain()
-    assert seats.settle() == []
+    members = MemberStates("first")
+    await members.place("first", 8)
+    members.drafters["late"] = members.join("late")
+    members.verifier.group = Group(2)
+    members.verifier.group.drain()
+    assert members.settle() == []
 
 
 async def test_a_verifier_that_does_not_listen_is_told_to_hand_over_one_session_and_none_is_counted_elsewhere() -> None:
-    seats = Seats("first")
-    await seats.place("first", 8)
-    seats.drafters["late"] = seats.join("late")
+    members = MemberStates("first")
+    await members.place("first", 8)
+    members.drafters["late"] = members.join("late")
     for _ in range(20):
-        seats.hear(DrafterReport("first", 8))
-        seats.clock.advance(EVERY_S)
-        seats.rebalancer.look()
-    assert len(seats.verifier.hand_overs) == 1
-    assert seats.spread() == {"first": 7, "late": 1}, "as it will be once the verifier has been told"
+        members.hear(DrafterReport("first", 8))
+        members.clock.advance(EVERY_S)
+        members.rebalancer.look()
+    assert len(members.verifier.hand_overs) == 1
+    assert members.spread() == {"first": 7, "late": 1}, "as it will be once the verifier has been told"
 
 
-class InVain(Seats):
+class InVain(MemberStates):
     """Eight sessions of a drafter that another would serve better, and a verifier that hands none over."""
 
     async def start(self) -> None:
@@ -607,50 +609,50 @@ class InVain(Seats):
 
 
 async def test_a_session_that_was_not_handed_over_is_counted_where_it_is() -> None:
-    seats = InVain("first")
-    await seats.start()
+    members = InVain("first")
+    await members.start()
     spreads = list[tuple[int, dict[str, int]]]()
     for _ in range(4):
-        spreads.append((seats.round(), seats.spread()))
+        spreads.append((members.round(), members.spread()))
     before, after = {"first": 8, "late": 0}, {"first": 7, "late": 1}
     assert spreads == [(1, after), (0, after), (0, before), (0, before)]
 
 
 async def test_a_verifier_that_is_told_late_has_as_much_time_to_hand_a_session_over() -> None:
-    seats = InVain("first")
-    await seats.start()
+    members = InVain("first")
+    await members.start()
     for _ in range(int(2 * NEVER_BACK_S / EVERY_S)):
-        seats.round(told=False)
-    seats.verifier.hand_overs.clear()
-    seats.round()
-    assert seats.spread() == {"first": 7, "late": 1}
-    seats.round(first=7, late=1)
-    assert seats.spread() == {"first": 7 - 1, "late": 1 + 1}, "it went, and so the next one may"
+        members.round(told=False)
+    members.verifier.hand_overs.clear()
+    members.round()
+    assert members.spread() == {"first": 7, "late": 1}
+    members.round(first=7, late=1)
+    assert members.spread() == {"first": 7 - 1, "late": 1 + 1}, "it went, and so the next one may"
 
 
 async def test_a_session_that_has_ended_since_it_was_to_be_handed_over_is_counted_nowhere() -> None:
-    seats = InVain()
-    seats.drafters = {"first": seats.join("first"), "late": seats.join("late")}
-    leases = [await seats.admission.acquire() for _ in range(8)]
+    members = InVain()
+    members.drafters = {"first": members.join("first"), "late": members.join("late")}
+    leases = [await members.admission.acquire() for _ in range(8)]
     for lease in leases:
-        lease.take_drafter(seats.drafters["first"])
-    assert seats.round() == 1
-    (moved,) = (lease for lease in leases if lease.serving is seats.drafters["late"])
+        lease.take_drafter(members.drafters["first"])
+    assert members.round() == 1
+    (moved,) = (lease for lease in leases if lease.serving is members.drafters["late"])
     moved.release()
     for _ in range(4):
-        seats.round()
-    assert seats.spread() == {"first": 7, "late": 0}
+        members.round()
+    assert members.spread() == {"first": 7, "late": 0}
 
 
 async def test_sessions_that_begin_and_end_later_do_not_undo_that_one_was_handed_over() -> None:
-    seats = InVain("first")
-    await seats.start()
-    assert seats.round() == 1
-    assert seats.round(first=7, late=1, told=False) == 1, "it went, and so the next one may"
-    seats.verifier.hand_overs.clear()
-    assert seats.round(first=6, late=2) == 0, "that is spread evenly enough"
-    await seats.place("first", 4)
-    assert seats.round(first=10, late=1) == 1, (
+    members = InVain("first")
+    await members.start()
+    assert members.round() == 1
+    assert members.round(first=7, late=1, told=False) == 1, "it went, and so the next one may"
+    members.verifier.hand_overs.clear()
+    assert members.round(first=6, late=2) == 0, "that is spread evenly enough"
+    await members.place("first", 4)
+    assert members.round(first=10, late=1) == 1, (
         "others began at the one and ended at the other: it has gone all the same"
     )
 
@@ -659,17 +661,17 @@ async def test_sessions_that_begin_and_end_later_do_not_undo_that_one_was_handed
 async def test_sessions_are_spread_until_no_drafter_has_far_more_than_another_and_then_all_rest(
     counts: list[int],
 ) -> None:
-    seats = Seats(*(f"d{i}" for i in range(len(counts))))
-    for name, count in zip(seats.drafters, counts, strict=True):
-        await seats.place(name, min(count, 64 - sum(seats.spread().values())))
-    before = sum(seats.spread().values())
-    seats.settle()
-    spread = seats.spread().values()
+    members = MemberStates(*(f"d{i}" for i in range(len(counts))))
+    for name, count in zip(members.drafters, counts, strict=True):
+        await members.place(name, min(count, 64 - sum(members.spread().values())))
+    before = sum(members.spread().values())
+    members.settle()
+    spread = members.spread().values()
     assert sum(spread) == before
     assert max(spread) <= 2 * (min(spread) + 1)
 
 
-class Kinds(Seats):
+class Kinds(MemberStates):
     """An n-gram and a standalone drafter, which do as their names say with sampled text; sessions go where they are told to."""
 
     def __init__(self, at_ngram: int, movable: int, *, obeys: bool = True) -> None:
@@ -706,36 +708,36 @@ TO_N = HandOver("s", Endpoint("n", "n:1"), 1, sampled=True, other_kind=True)
 
 
 def test_sessions_whose_callers_asked_for_no_kind_go_to_the_kind_that_brings_more_and_the_others_stay() -> None:
-    seats = Kinds(at_ngram=5, movable=3)
-    assert [seats.round() for _ in range(6)] == [[TO_S]] * 3 + [[]] * 3
-    assert seats.sessions == {"n": 2, "s": 3}
+    members = Kinds(at_ngram=5, movable=3)
+    assert [members.round() for _ in range(6)] == [[TO_S]] * 3 + [[]] * 3
+    assert members.sessions == {"n": 2, "s": 3}
 
 
 def test_a_session_goes_to_another_kind_only_if_it_gains_clearly_however_the_sessions_are_spread() -> None:
-    seats = Kinds(at_ngram=8, movable=8)
-    seats.accepted = {"n": 1.0, "s": 1.0}
-    assert seats.round() == [], "they are twice as many and more, but a kind is no equal of another"
-    seats.accepted = {"n": 1.0, "s": 1.6}
-    assert seats.round() == [TO_S]
+    members = Kinds(at_ngram=8, movable=8)
+    members.accepted = {"n": 1.0, "s": 1.0}
+    assert members.round() == [], "they are twice as many and more, but a kind is no equal of another"
+    members.accepted = {"n": 1.0, "s": 1.6}
+    assert members.round() == [TO_S]
 
 
 def test_sessions_do_not_flap_between_kinds() -> None:
-    seats = Kinds(at_ngram=1, movable=1)
-    assert seats.round() == [TO_S]
-    seats.accepted = {"n": 3.0, "s": 1.0}
-    assert seats.round() == [], "not at once"
-    assert seats.round(NEVER_BACK_S) == [TO_N]
-    assert seats.round(NEVER_BACK_S) == seats.round(NEVER_BACK_S) == []
+    members = Kinds(at_ngram=1, movable=1)
+    assert members.round() == [TO_S]
+    members.accepted = {"n": 3.0, "s": 1.0}
+    assert members.round() == [], "not at once"
+    assert members.round(NEVER_BACK_S) == [TO_N]
+    assert members.round(NEVER_BACK_S) == members.round(NEVER_BACK_S) == []
 
 
 def test_an_order_that_finds_no_session_is_let_pass_and_not_repeated_for_a_while() -> None:
-    seats = Kinds(at_ngram=3, movable=3, obeys=False)
-    assert seats.round() == [TO_S]
+    members = Kinds(at_ngram=3, movable=3, obeys=False)
+    assert members.round() == [TO_S]
     for _ in range(int(NEVER_BACK_S / EVERY_S) - 1):
-        assert seats.round() == []
-    assert seats.round() == [TO_S]
-    seats.sessions["n"] = seats.movable["n"] = 2
-    assert seats.round() == [TO_S], "one has gone"
+        assert members.round() == []
+    assert members.round() == [TO_S]
+    members.sessions["n"] = members.movable["n"] = 2
+    assert members.round() == [TO_S], "one has gone"
 
 
 @given(
@@ -746,62 +748,62 @@ def test_an_order_that_finds_no_session_is_let_pass_and_not_repeated_for_a_while
 def test_sessions_of_different_kinds_come_to_rest_without_any_going_to_and_fro(
     counts: tuple[int, int], brings: tuple[float, float], movable: tuple[bool, bool]
 ) -> None:
-    seats = Kinds(0, 0)
-    names = list(seats.drafters)
-    seats.sessions = dict(zip(names, counts, strict=True))
-    seats.movable = {name: counts[i] * movable[i] for i, name in enumerate(names)}
-    seats.accepted = dict(zip(names, brings, strict=True))
-    ordered = [order.source for _ in range(2 * PLACES) for order in seats.round(NEVER_BACK_S)]
+    members = Kinds(0, 0)
+    names = list(members.drafters)
+    members.sessions = dict(zip(names, counts, strict=True))
+    members.movable = {name: counts[i] * movable[i] for i, name in enumerate(names)}
+    members.accepted = dict(zip(names, brings, strict=True))
+    ordered = [order.source for _ in range(2 * PLACES) for order in members.round(NEVER_BACK_S)]
     assert len(set(ordered)) <= 1 and len(ordered) <= max(counts)
 
 
 def test_a_verifier_of_an_older_build_is_not_told_to_hand_over_to_another_kind() -> None:
-    seats = Kinds(at_ngram=4, movable=0)  # it does not say which sessions may go
-    assert seats.round() == []
+    members = Kinds(at_ngram=4, movable=0)  # it does not say which sessions may go
+    assert members.round() == []
 
 
 async def test_a_drafter_that_is_clearly_worse_loses_its_sessions_and_none_goes_back() -> None:
-    seats = Seats("good", "bad")
-    await seats.place("good", 2)
-    await seats.place("bad", 2)
+    members = MemberStates("good", "bad")
+    await members.place("good", 2)
+    await members.place("bad", 2)
 
     def look(good: float, bad: float) -> list[HandOver]:
-        seats.clock.advance(EVERY_S)
+        members.clock.advance(EVERY_S)
         told = {"good": good, "bad": bad}
-        seats.hear(*(DrafterReport(name, seats.spread()[name], 1e5, told[name]) for name in told))
-        seats.rebalancer.look()
-        ordered = list(seats.verifier.hand_overs)
-        seats.verifier.hand_overs.clear()
+        members.hear(*(DrafterReport(name, members.spread()[name], 1e5, told[name]) for name in told))
+        members.rebalancer.look()
+        ordered = list(members.verifier.hand_overs)
+        members.verifier.hand_overs.clear()
         return ordered
 
     assert look(2.0, 1.9) == [], "that is too little"
     assert look(2.0, 0.5) == [HandOver("bad", Endpoint("good", "good:1"), 1)]
     assert look(0.5, 2.0) == [], "not at once"
-    seats.clock.advance(NEVER_BACK_S)
+    members.clock.advance(NEVER_BACK_S)
     assert look(0.5, 2.0) == [HandOver("good", Endpoint("bad", "bad:1"), 1)]
 
 
 async def test_a_drafter_that_nobody_uses_is_remembered_as_it_was_and_sessions_do_not_come_back_to_it() -> None:
-    seats = Seats("good", "bad")
-    await seats.place("good", 2)
-    await seats.place("bad", 1)
+    members = MemberStates("good", "bad")
+    await members.place("good", 2)
+    await members.place("bad", 1)
     seen, moved = {"good": 1e3, "bad": 1e3}, list[HandOver]()
     for _ in range(40):
-        seats.clock.advance(EVERY_S)
+        members.clock.advance(EVERY_S)
         told = {"good": 2.0, "bad": 0.4}
-        seats.hear(*(DrafterReport(name, seats.drafters[name].running, seen[name], told[name]) for name in told))
-        seats.rebalancer.look()
-        moved += seats.verifier.hand_overs
-        seats.verifier.hand_overs.clear()
-        seats.clock.advance(NEVER_BACK_S)
-        seen = {name: count if seats.drafters[name].running else count / 2 for name, count in seen.items()}
+        members.hear(*(DrafterReport(name, members.drafters[name].running, seen[name], told[name]) for name in told))
+        members.rebalancer.look()
+        moved += members.verifier.hand_overs
+        members.verifier.hand_overs.clear()
+        members.clock.advance(NEVER_BACK_S)
+        seen = {name: count if members.drafters[name].running else count / 2 for name, count in seen.items()}
     assert moved == [HandOver("bad", Endpoint("good", "good:1"), 1)], "it went, and stayed"
-    assert seats.balance.seen(seats.drafters["bad"], sampled=False) < 1e-6
-    assert seats.score("bad") < (1 + 1.4) / (1 + 2.0) * seats.score("good"), (
+    assert members.balance.seen(members.drafters["bad"], sampled=False) < 1e-6
+    assert members.score("bad") < (1 + 1.4) / (1 + 2.0) * members.score("good"), (
         "worse than a drafter of which nothing is known"
     )
-    seats.hear(DrafterReport("good", 3, 1e3, 2.0))
-    assert seats.score("bad") < 0.9 * seats.score("good"), "nor is it forgotten once it is not reported at all"
+    members.hear(DrafterReport("good", 3, 1e3, 2.0))
+    assert members.score("bad") < 0.9 * members.score("good"), "nor is it forgotten once it is not reported at all"
 
 
 @given(
@@ -812,20 +814,20 @@ async def test_a_drafter_that_nobody_uses_is_remembered_as_it_was_and_sessions_d
 def test_no_number_that_a_verifier_reports_is_too_large_for_the_rebalancer(
     step_ms: float, reports: list[DrafterReport]
 ) -> None:
-    seats = Seats("a", "b")
+    members = MemberStates("a", "b")
     told = SpeculationReport("static", drafters=tuple(reports))
-    seats.registry.hear(seats.verifier, Heartbeat(Load(step_ms=step_ms), speculation=told))
-    seats.clock.advance(EVERY_S)
-    seats.rebalancer.look()
+    members.registry.hear(members.verifier, Heartbeat(Load(step_ms=step_ms), speculation=told))
+    members.clock.advance(EVERY_S)
+    members.rebalancer.look()
 
 
 async def test_a_session_that_was_handed_over_is_given_back_where_it_is() -> None:
-    seats = Seats("a", "b")
-    lease = await seats.admission.acquire()
-    lease.take_drafter(seats.drafters["a"])
-    seats.admission.leases.hand_over(seats.verifier, seats.drafters["a"], seats.drafters["b"])
-    assert seats.spread() == {"a": 0, "b": 1}
-    assert lease.drafter is seats.drafters["a"], "it is the one that it began with"
+    members = MemberStates("a", "b")
+    lease = await members.admission.acquire()
+    lease.take_drafter(members.drafters["a"])
+    members.admission.leases.hand_over(members.verifier, members.drafters["a"], members.drafters["b"])
+    assert members.spread() == {"a": 0, "b": 1}
+    assert lease.drafter is members.drafters["a"], "it is the one that it began with"
     lease.release()
     lease.release()
-    assert seats.spread() == {"a": 0, "b": 0}
+    assert members.spread() == {"a": 0, "b": 0}

@@ -10,8 +10,8 @@ from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Vocabulary
 from specsplit_coordinator.cluster.balance import Balance
 from specsplit_coordinator.cluster.drawing import Drawing
 from specsplit_coordinator.cluster.rosters import Rosters
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat
 
 HERE = Vocabulary(50, "aa")
 SCORE_S = 100.0
@@ -24,7 +24,7 @@ class SlowBalance(Balance):
         super().__init__(registry, clock)
         self.slow = clock
 
-    def score(self, verifier: Seat, drafter: Seat, more: int = 0, *, sampled: bool) -> float:
+    def score(self, verifier: MemberState, drafter: MemberState, more: int = 0, *, sampled: bool) -> float:
         self.slow.advance(SCORE_S)
         return super().score(verifier, drafter, more, sampled=sampled)
 
@@ -33,7 +33,7 @@ async def test_a_loss_is_told_while_whoever_draws_rests_and_a_drafter_that_comes
     clock = ManualClock()
     registry = Registry(HERE, clock, lost_after_s=1e9)
     join, drafter = registry.register, DrafterInfo(DrafterKind.STANDALONE, "", HERE, 512)
-    seats = [join(Register(f"d{number}", "d:1", drafter, 1)) for number in range(3)]
+    members = [join(Register(f"d{number}", "d:1", drafter, 1)) for number in range(3)]
     rosters = Rosters(registry, SlowBalance(registry, clock))
     verifier, told = join(Register("v", "v:1", ModelInfo("toy", HERE, 512), 1)), asyncio.Event()
     assert len(rosters.told(verifier).drafters) == 3
@@ -46,7 +46,7 @@ async def test_a_loss_is_told_while_whoever_draws_rests_and_a_drafter_that_comes
             assert len(rosters.told(verifier).drafters) == 4, "drawn, and now it rests"
             told.clear()
             join(Register("d9", "d:9", drafter, 1))
-            registry.remove(seats[1], "gone")
+            registry.remove(members[1], "gone")
             await told.wait()
         assert [each.member_id for each in rosters.told(verifier).drafters] == ["d0", "d2", "d3"]
     finally:

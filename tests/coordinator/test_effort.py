@@ -19,8 +19,8 @@ from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Speculat
 from specsplit_coordinator.cluster.balance import Balance
 from specsplit_coordinator.cluster.placement import DrafterPlacement
 from specsplit_coordinator.edge.telemetry import tell
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps
 from specsplit_coordinator.requests.generation import Draws, Generator
@@ -39,7 +39,11 @@ class Steady:
     """Commits a token in every step, and has no end."""
 
     async def decode(
-        self, seat: Seat, request: DecodeRequest, timeout_s: float | None = None, trace: TraceContext | None = None
+        self,
+        verifier: MemberState,
+        request: DecodeRequest,
+        timeout_s: float | None = None,
+        trace: TraceContext | None = None,
     ) -> AsyncGenerator[DecodeEvent, None]:
         for steps in count(1):
             yield Tokens((5,), 0, SpeculationStatistics(steps=steps))
@@ -71,8 +75,8 @@ class Crowd:
         for number in range(self._size):
             drafter = DrafterInfo(DrafterKind.NGRAM, "", None, 512)
             self._registry.register(Register(f"d{number}", "a:1", drafter, 9))
-            seat = self._registry.register(Register(f"v{number}", "a:1", ModelInfo("toy", VOCABULARY, 512), 1))
-            self._registry.hear(seat, Heartbeat(Load(free_pages=999, total_pages=999, page_size=16)))
+            member = self._registry.register(Register(f"v{number}", "a:1", ModelInfo("toy", VOCABULARY, 512), 1))
+            self._registry.hear(member, Heartbeat(Load(free_pages=999, total_pages=999, page_size=16)))
         streams = [await self._begin(stack, f"runs {number}") for number in range(self._size)]
         waiting = [asyncio.create_task(self._wait(f"waits {number}")) for number in range(self._size)]
         stack.push_async_callback(asyncio.wait, waiting)

@@ -90,6 +90,6 @@ async def test_a_session_that_all_targets_fail_on_ends_after_three_placements_an
     with pytest.raises(Unavailable, match="the target failed on this session, twice in a row: OutOfMemoryError: none"):
         await cluster.client.generate(TokenPrompt((5, POISON, 6)), max_tokens=8, ignore_eos=True)
     assert fault.failed == 3 * 2
-    breakers = [seat.breaker for seat in cluster.coordinator.registry.verifiers]
+    breakers = [member.breaker for member in cluster.coordinator.registry.verifiers]
     assert [breaker.failures for breaker in breakers] == [0, 0], "others find the verifiers as they were"
     assert (await cluster.client.generate(TokenPrompt((5, 6)), max_tokens=8, ignore_eos=True)).text

@@ -194,8 +194,8 @@ async def test_a_request_on_which_targets_fail_cools_no_verifier_and_is_tried_on
     for verifier in verifiers:
         ids = [request.request_id for request in verifier.asked]
         assert len(set(ids)) == len(ids), "no request met a verifier twice"
-    seats = cluster.coordinator.registry.verifiers
-    assert all(seat.breaker.failures == 0 and seat.breaker.admits for seat in seats)
+    members = cluster.coordinator.registry.verifiers
+    assert all(member.breaker.failures == 0 and member.breaker.admits for member in members)
 
 
 async def test_a_request_on_which_the_only_target_fails_is_tried_there_once_more_after_a_while(
@@ -245,10 +245,10 @@ async def test_a_preempted_session_moves_to_where_its_pages_are_free_and_stays_w
     assert (await cluster.client.generate("x")).tokens == (5, 6), "nobody else is there"
     pages = 0
     other = await cluster.add_verifier(say((7,)), "b", 1, lambda: Load(free_pages=pages, total_pages=99, page_size=16))
-    seat = cluster.coordinator.registry.verifiers[1]
+    member = cluster.coordinator.registry.verifiers[1]
     for pages, tokens in ((0, (5, 6)), (99, (5, 7))):
         async with asyncio.timeout(10):
-            while seat.load.free_pages != pages or not seat.load.page_size:
+            while member.load.free_pages != pages or not member.load.page_size:
                 await asyncio.sleep(0.01)
         assert (await cluster.client.generate("x")).tokens == tokens
     assert [each.committed for each in other.asked] == [1]

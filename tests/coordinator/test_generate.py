@@ -24,7 +24,7 @@ from specsplit.rpc import dial
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
 from specsplit.values import DrafterKind, FinishReason, PlanChanges, SpeculationStatistics, Usage
-from specsplit_coordinator.members.seat import KIND_ORDER
+from specsplit_coordinator.members.member_state import KIND_ORDER
 from specsplit_coordinator.requests import generation
 
 if TYPE_CHECKING:

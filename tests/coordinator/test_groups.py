@@ -63,10 +63,10 @@ async def test_a_group_gets_sessions_once_all_of_its_ranks_are_there_and_none_wh
     assert not again.done(), "two thirds of a group step for nobody"
     third = await ranks.join(2, size=3)
     lease = await asyncio.wait_for(again, 5)
-    assert [seat.free_places for seat in registry.verifiers] == [3, 4, 4]
+    assert [member.free_places for member in registry.verifiers] == [3, 4, 4]
     await third.hang_up()
     await eventually(lambda: len(registry.verifiers) == 2)
-    assert [seat.free_places for seat in registry.verifiers] == [0, 0]
+    assert [member.free_places for member in registry.verifiers] == [0, 0]
     with pytest.raises(Unavailable, match="lacks rank 2"):
         await cluster.client.generate("x")
     lease.release()
@@ -84,7 +84,7 @@ async def test_a_parked_group_that_loses_a_rank_is_woken_so_that_the_others_noti
 async def test_a_group_that_leaves_is_woken_only_for_one_that_still_has_work(cluster: Cluster, ranks: Ranks) -> None:
     members = [await ranks.join(rank, size=3) for rank in range(3)]
     members[2].say(Draining())
-    await eventually(lambda: all(seat.closed_because for seat in cluster.coordinator.registry.verifiers))
+    await eventually(lambda: all(member.closed_because for member in cluster.coordinator.registry.verifiers))
     await members[2].hang_up()
     await eventually(lambda: len(cluster.coordinator.registry.verifiers) == 2)
     group = cluster.coordinator.registry.verifiers[0].group

@@ -183,7 +183,7 @@ async def test_a_member_that_reports_stays(start_cluster: StartCluster) -> None:
     cluster = await start_cluster(lost_after_ms=800)
     await cluster.join("d1", "127.0.0.1:8", NGRAM)
     await asyncio.sleep(1.2)
-    assert [seat.member_id for seat in cluster.coordinator.registry.drafters] == ["d1"]
+    assert [member.member_id for member in cluster.coordinator.registry.drafters] == ["d1"]
 
 
 async def test_a_member_whose_stream_ends_is_gone_at_once(cluster: Cluster, member: Member) -> None:
@@ -283,7 +283,7 @@ async def test_a_break_of_join_alone_ends_no_session_if_the_same_verifier_comes_
 
     scripted = await cluster.add_verifier(script, "v1")
     registry = cluster.coordinator.registry
-    (seat,) = registry.verifiers
+    (member,) = registry.verifiers
     async with aclosing(cluster.client.stream("x")) as events:
         await anext(events)
         _, joined = cluster.joined["v1"]
@@ -294,7 +294,7 @@ async def test_a_break_of_join_alone_ends_no_session_if_the_same_verifier_comes_
             "v1", scripted.address, ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)), max_sessions
         )
         same = max_sessions == 4
-        assert (registry.verifiers[0] is seat) is same
+        assert (registry.verifiers[0] is member) is same
         go_on.set()
         done = [event async for event in events][-1]
     assert isinstance(done, Done) and done.reason is FinishReason.STOP
@@ -315,7 +315,7 @@ async def test_a_break_of_join_ends_no_session_while_the_coordinator_drains_and_
 
     scripted = await cluster.add_verifier(script, "v1")
     registry, server = cluster.coordinator.registry, cluster.coordinator.service.server
-    (seat,) = registry.verifiers
+    (member,) = registry.verifiers
     async with aclosing(cluster.client.stream("x")) as events:
         await anext(events)
         draining = asyncio.create_task(cluster.coordinator.service.serve(signals=False))
@@ -325,7 +325,7 @@ async def test_a_break_of_join_ends_no_session_while_the_coordinator_drains_and_
         await eventually(lambda: registry.verifiers == ())
         await cluster.join("v1", scripted.address, ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)))
         await cluster.join("d1", "127.0.0.1:8", NGRAM)  # a new one is as welcome: what waits may need it
-        assert registry.verifiers == (seat,)
+        assert registry.verifiers == (member,)
         go_on.set()
         done = [event async for event in events][-1]
     assert isinstance(done, Done) and done.reason is FinishReason.STOP

@@ -31,8 +31,8 @@ from specsplit.values import (
 from specsplit.wire.verifier import decode_response
 from specsplit_coordinator.members.dialler import Dialler
 from specsplit_coordinator.members.lines import Lines
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat
 from tests.support.certificates import Authority, Certificate
 
 HERE = Vocabulary(50)
@@ -76,7 +76,7 @@ def shown(authority: Authority, own: Certificate) -> TransportSettings:
     return TransportSettings(tls_ca=authority.pem, **own.shown)
 
 
-def seat_at(address: str) -> Seat:
+def member_at(address: str) -> MemberState:
     return Registry(HERE, ManualClock(), 9.0).register(Register("v1", address, ModelInfo("toy", HERE, 512), 4))
 
 
@@ -91,13 +91,13 @@ async def test_the_next_call_shows_the_new_certificate_and_a_running_one_goes_on
     )
     server, named = Server(settings, "verifier", services=[VERIFIER_SERVICE]), Named()
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(named, server.grpc)
-    seat = seat_at(await server.start())
+    member = member_at(await server.start())
     server.ready()
     dialler = Dialler(shown, TRACING)
     async with (
-        aclosing(dialler.decode(seat, REQUEST)) as running,
-        aclosing(dialler.decode(seat, REQUEST)) as beside,
-        aclosing(dialler.decode(seat, REQUEST)) as after,
+        aclosing(dialler.decode(member, REQUEST)) as running,
+        aclosing(dialler.decode(member, REQUEST)) as beside,
+        aclosing(dialler.decode(member, REQUEST)) as after,
     ):
         await anext(running)
         await anext(beside)
@@ -115,21 +115,21 @@ async def test_the_next_call_shows_the_new_certificate_and_a_running_one_goes_on
 async def test_there_is_one_channel_until_the_certificate_changes_and_the_old_one_is_closed_behind_its_last_call(
     authority: Authority, own: Certificate, shown: TransportSettings
 ) -> None:
-    lines, seat = Lines(shown, TRACING), seat_at("127.0.0.1:9")
-    with lines.to(seat) as one:
-        with lines.to(seat) as same:
+    lines, member = Lines(shown, TRACING), member_at("127.0.0.1:9")
+    with lines.to(member) as one:
+        with lines.to(member) as same:
             assert same is one
             own.replace_by(authority.certify("new"))
-            with lines.to(seat) as other:
+            with lines.to(member) as other:
                 assert other is not one
         await closings(lines)
         assert not is_closed(one), "a call is on it"
     await closings(lines)
     assert is_closed(one) and not is_closed(other)
-    with lines.to(seat) as again:
+    with lines.to(member) as again:
         assert again is other
         own.replace_by(authority.certify("newest"))
-    with lines.to(seat) as newest:
+    with lines.to(member) as newest:
         await closings(lines)
         assert is_closed(other) and not is_closed(newest)
     await lines.close()
@@ -139,11 +139,11 @@ async def test_there_is_one_channel_until_the_certificate_changes_and_the_old_on
 async def test_a_lost_verifier_takes_all_its_channels_with_it(
     authority: Authority, own: Certificate, shown: TransportSettings
 ) -> None:
-    lines, seat = Lines(shown, TRACING), seat_at("127.0.0.1:9")
-    with lines.to(seat) as one:
+    lines, member = Lines(shown, TRACING), member_at("127.0.0.1:9")
+    with lines.to(member) as one:
         own.replace_by(authority.certify("new"))
-        with lines.to(seat) as other:
-            for callback in seat.on_lost:
+        with lines.to(member) as other:
+            for callback in member.on_lost:
                 callback()
             await closings(lines)
             assert is_closed(one) and is_closed(other)

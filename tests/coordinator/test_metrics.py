@@ -151,8 +151,8 @@ async def test_a_member_that_goes_without_a_word_is_counted_as_lost_and_one_that
     cluster = await start()
     await cluster.add_verifier(say((5,)))
     await cluster.add_drafter(DrafterKind.NGRAM, "d1")
-    seats = cluster.coordinator.registry.drafters
-    cluster.coordinator.registry.remove(seats[0], "it was silent for 3.0 s")
+    members = cluster.coordinator.registry.drafters
+    cluster.coordinator.registry.remove(members[0], "it was silent for 3.0 s")
     verifier = cluster.coordinator.registry.verifiers[0]
     cluster.coordinator.registry.drain(verifier)
     found = await scrape(cluster)

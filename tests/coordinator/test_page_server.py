@@ -90,9 +90,9 @@ async def test_the_cluster_is_told_as_it_is(cluster: Cluster, say: Say) -> None:
     await cluster.add_drafter(DrafterKind.NGRAM, "d1")
     await cluster.client.generate("x", request_id="mine")
     cluster.coordinator.orders.change_plan(PlanChanges(num_steps=2), Control(Adaptive.GOODPUT))
-    (seat,) = cluster.coordinator.registry.verifiers
+    (member,) = cluster.coordinator.registry.verifiers
     async with asyncio.timeout(10):
-        while seat.report.speculation is None:  # until its first report
+        while member.report.speculation is None:  # until its first report
             await asyncio.sleep(0.01)
     now = await state(cluster)
     (verifier,), (drafter,), (request,) = now["verifiers"], now["drafters"], now["requests"]
@@ -123,8 +123,8 @@ async def test_the_ranks_of_a_group_are_told_with_their_wave_and_what_each_does(
 
     group = {"group_id": "g", "size": 2}
     assert await ranks() == [group | {"rank": rank, "wave": 0, "state": ""} for rank in (0, 1)], "nothing was said yet"
-    for seat in (first, second):
-        registry.hear_wave(seat, WaveReport(3, parked=False))
+    for member in (first, second):
+        registry.hear_wave(member, WaveReport(3, parked=False))
     lease = await cluster.coordinator.admission.acquire()
     busy, idle = ("busy", "idle") if lease.verifier is first else ("idle", "busy")
     assert await ranks() == [

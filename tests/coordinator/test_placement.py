@@ -21,17 +21,19 @@ from specsplit_coordinator.cluster.placement import (
     pages_known,
 )
 from specsplit_coordinator.members.breaker import FIRST_COOL_DOWN_S, Breaker
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat
 
 TARGET = Vocabulary(50, "aa")
 
 
 def verifier(
     name: str, running: int = 0, reported: int = 0, draining: bool = False, breaker: Breaker | None = None
-) -> Seat:
+) -> MemberState:
     who = Register(name, "a:1", ModelInfo("toy", TARGET, 2048), 4)
-    return Seat(who, 0.0, breaker or Breaker(ManualClock()), Heartbeat(Load(sessions=reported)), draining, running)
+    return MemberState(
+        who, 0.0, breaker or Breaker(ManualClock()), Heartbeat(Load(sessions=reported)), draining, running
+    )
 
 
 def drafter(
@@ -40,30 +42,32 @@ def drafter(
     running: int = 0,
     vocabulary: Vocabulary | None = TARGET,
     draining: bool = False,
-) -> Seat:
+) -> MemberState:
     who = Register(name, "a:1", DrafterInfo(kind, "", vocabulary, 512), 4)
-    return Seat(who, 0.0, Breaker(ManualClock()), Heartbeat(), draining, running)
+    return MemberState(who, 0.0, Breaker(ManualClock()), Heartbeat(), draining, running)
 
 
 NGRAM, STANDALONE, EAGLE3 = DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKind.EAGLE3
 
 
-def chosen(drafters: list[Seat], wish: str | None = None, cooling_down: tuple[str, ...] = ()) -> str | None:
+def chosen(drafters: list[MemberState], wish: str | None = None, cooling_down: tuple[str, ...] = ()) -> str | None:
     clock = ManualClock()
     balance = Balance(Registry(TARGET, clock, 1.0), clock)
     asking = verifier("v")
 
-    def score(drafter: Seat) -> float:
+    def score(drafter: MemberState) -> float:
         return balance.score(asking, drafter, more=1, sampled=False)
 
-    seat = choose_drafter(drafters, wish, TARGET, cooling_down, score)
-    return None if seat is None else seat.member_id
+    member = choose_drafter(drafters, wish, TARGET, cooling_down, score)
+    return None if member is None else member.member_id
 
 
 def test_the_least_busy_verifier_is_taken_by_placed_or_reported_sessions() -> None:
-    seat = choose_verifier([verifier("a", running=2), verifier("b", reported=1), verifier("c", running=1, reported=3)])
-    assert seat is not None
-    assert seat.member_id == "b"
+    member = choose_verifier(
+        [verifier("a", running=2), verifier("b", reported=1), verifier("c", running=1, reported=3)]
+    )
+    assert member is not None
+    assert member.member_id == "b"
 
 
 def test_full_and_draining_verifiers_are_passed_over() -> None:
@@ -88,7 +92,7 @@ def test_without_a_wish_heads_come_first_and_eagle3_before_the_others() -> None:
     order: list[str] = []
     while there:
         order.append(chosen(there) or "")
-        there = [seat for seat in there if seat.member_id != order[-1]]
+        there = [member for member in there if member.member_id != order[-1]]
     assert order == ["eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram"]
 
 
@@ -159,18 +163,18 @@ def test_a_verifier_that_has_just_failed_gets_nothing_while_another_is_sound_eve
 
 def test_verifiers_that_have_all_failed_are_tried_all_the_same() -> None:
     one, two = verifier("one", running=1), verifier("two")
-    for seat in (one, two):
-        seat.breaker.failed()
+    for member in (one, two):
+        member.breaker.failed()
     assert choose_verifier([one, two]) is two
     assert not has_other([one, two], one)
 
 
-def holding(name: str, *, free: int, waiting: int = 0, running: int = 0, total: int = 1000) -> Seat:
+def holding(name: str, *, free: int, waiting: int = 0, running: int = 0, total: int = 1000) -> MemberState:
     """A verifier with pages of 16 tokens."""
     load = Load(running + waiting, waiting, free, total, page_size=16)
-    seat = verifier(name, running=running)
-    seat.report = Heartbeat(load)
-    return seat
+    member = verifier(name, running=running)
+    member.report = Heartbeat(load)
+    return member
 
 
 def test_one_without_pages_is_not_chosen_over_one_that_has_them() -> None:
@@ -191,12 +195,12 @@ def test_what_was_placed_since_the_last_heartbeat_counts_against_free_pages() ->
 
 
 def test_a_heartbeat_forgets_no_session_that_was_placed_while_it_was_on_its_way() -> None:
-    seat = holding("v", free=15, running=3)
-    seat.promised += [4, 5, 6]
-    seat.heard(Heartbeat(Load(1, 0, 15, 1000, page_size=16)))
-    assert seat.promised_pages == 11, "it counts one of the three"
-    seat.heard(Heartbeat(Load(3, 0, 4, 1000, page_size=16)))
-    assert seat.promised_pages == 0
+    member = holding("v", free=15, running=3)
+    member.promised += [4, 5, 6]
+    member.heard(Heartbeat(Load(1, 0, 15, 1000, page_size=16)))
+    assert member.promised_pages == 11, "it counts one of the three"
+    member.heard(Heartbeat(Load(3, 0, 4, 1000, page_size=16)))
+    assert member.promised_pages == 0
 
 
 def test_a_session_must_fit_with_what_is_drafted_for_it_as_a_verifier_sees_it() -> None:
@@ -258,8 +262,8 @@ def test_who_lost_a_verifier_is_told_if_all_have_just_failed() -> None:
 
 def test_of_pages_whose_size_a_verifier_has_not_said_none_are_known() -> None:
     text, untold, knows = range(100), verifier("untold"), holding("knows", free=99)
-    for seat in (untold, knows):
-        seat.report = replace(seat.report, prefixes=first_marks(text, 16))
+    for member in (untold, knows):
+        member.report = replace(member.report, prefixes=first_marks(text, 16))
     assert untold.load.page_size == 0 == pages_known(untold, Need(text))
     assert choose_verifier([untold, knows], Need(text)) is knows
 

@@ -15,8 +15,8 @@ from specsplit_coordinator.cluster.balance import Balance
 from specsplit_coordinator.cluster.rosters import Rosters
 from specsplit_coordinator.members.group import FIRST_PATIENCE, Group
 from specsplit_coordinator.members.groups import PATIENCE
+from specsplit_coordinator.members.member_state import KIND_ORDER, MemberState
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import KIND_ORDER, Seat
 
 HERE = Vocabulary(50, "aa")
 
@@ -40,18 +40,18 @@ def registry(clock: ManualClock) -> Registry:
 
 
 def test_a_member_is_listed_with_its_last_report_and_its_silence(registry: Registry, clock: ManualClock) -> None:
-    seat = registry.register(verifier("v1"))
-    registry.hear(seat, Heartbeat(Load(sessions=1)))
+    member = registry.register(verifier("v1"))
+    registry.hear(member, Heartbeat(Load(sessions=1)))
     clock.advance(0.25)
     (member,) = registry.members
     assert (member.member_id, member.load.sessions, member.silent_ms, member.draining) == ("v1", 1, 250, False)
 
 
 def test_a_name_that_is_taken_is_refused_and_free_again_afterwards(registry: Registry) -> None:
-    seat = registry.register(verifier("v1"))
+    member = registry.register(verifier("v1"))
     with pytest.raises(InvalidRequest, match=r"'v1' is already in the cluster, at v1:1"):
         registry.register(drafter("v1"))
-    registry.remove(seat, "its stream ended")
+    registry.remove(member, "its stream ended")
     registry.register(drafter("v1"))
 
 
@@ -81,37 +81,37 @@ def test_a_silent_member_is_lost_and_a_reporting_one_is_not(registry: Registry, 
     assert calls == ["v1"]
 
 
-def test_a_verifier_whose_stream_ended_may_come_back_to_its_seat_until_it_has_been_away_for_too_long(
+def test_a_verifier_whose_stream_ended_may_come_back_to_its_sessions_until_it_has_been_away_for_too_long(
     registry: Registry, clock: ManualClock
 ) -> None:
-    seat = registry.register(verifier("v1"))
+    member = registry.register(verifier("v1"))
     for _ in range(2):
-        registry.part(seat, "its stream ended")
-        registry.part(seat, "again")
-        assert registry.verifiers == () and seat.absent and seat.lost_because is None
+        registry.part(member, "its stream ended")
+        registry.part(member, "again")
+        assert registry.verifiers == () and member.absent and member.lost_because is None
         clock.advance(1.9)
         assert registry.sweep() == ()
-        assert registry.register(verifier("v1")) is seat and registry.verifiers == (seat,) and not seat.absent
-    registry.part(seat, "its stream ended")
+        assert registry.register(verifier("v1")) is member and registry.verifiers == (member,) and not member.absent
+    registry.part(member, "its stream ended")
     clock.advance(2.1)
-    assert registry.sweep() == (seat,) and seat.lost_because == "its stream ended"
-    assert registry.register(verifier("v1")) is not seat
+    assert registry.sweep() == (member,) and member.lost_because == "its stream ended"
+    assert registry.register(verifier("v1")) is not member
 
 
-def test_another_that_takes_the_name_of_one_that_is_away_gets_a_seat_of_its_own(registry: Registry) -> None:
-    seat = registry.register(verifier("v1"))
-    registry.part(seat, "its stream ended")
+def test_another_that_takes_the_name_of_one_that_is_away_gets_a_state_of_its_own(registry: Registry) -> None:
+    member = registry.register(verifier("v1"))
+    registry.part(member, "its stream ended")
     other = registry.register(replace(verifier("v1"), address="elsewhere:1"))
-    assert other is not seat and registry.verifiers == (other,)
-    assert seat.lost_because == "another has its name now"
+    assert other is not member and registry.verifiers == (other,)
+    assert member.lost_because == "another has its name now"
 
 
 def test_who_drains_and_a_rank_and_a_drafter_are_gone_with_their_streams(registry: Registry) -> None:
     draining, (rank,) = registry.register(verifier("v9")), ranks(registry, 0)
     registry.drain(draining)
-    for seat in (draining, rank, registry.register(drafter("d1"))):
-        registry.part(seat, "its stream ended")
-        assert seat.lost_because == "its stream ended"
+    for member in (draining, rank, registry.register(drafter("d1"))):
+        registry.part(member, "its stream ended")
+        assert member.lost_because == "its stream ended"
 
 
 def test_a_verifier_with_another_vocabulary_is_refused_with_both_named(registry: Registry) -> None:
@@ -136,12 +136,12 @@ def test_the_model_is_the_verifiers_with_the_shortest_context(registry: Registry
 
 
 def test_a_roster_holds_the_fitting_drafters_best_kind_first(registry: Registry) -> None:
-    seat = registry.register(verifier("v1"))
+    member = registry.register(verifier("v1"))
     registry.register(drafter("n"))
     registry.register(drafter("s", DrafterKind.STANDALONE, HERE))
     registry.register(drafter("alien", DrafterKind.STANDALONE, Vocabulary(51)))
     registry.drain(registry.register(drafter("leaving")))
-    assert Rosters(registry, Balance(registry, ManualClock())).of(seat).drafters == (
+    assert Rosters(registry, Balance(registry, ManualClock())).of(member).drafters == (
         Endpoint("s", "s:1"),
         Endpoint("n", "n:1"),
     )
@@ -150,11 +150,11 @@ def test_a_roster_holds_the_fitting_drafters_best_kind_first(registry: Registry)
 def test_a_roster_orders_every_kind_and_says_what_each_needs(registry: Registry) -> None:
     assert set(KIND_ORDER) == set(DrafterKind)
     need = FeatureNeed((LAST,), 64)
-    seat = registry.register(verifier("v1"))
+    member = registry.register(verifier("v1"))
     for kind in DrafterKind:
         info = DrafterInfo(kind, "", None, 512, need if kind.is_head else FeatureNeed())
         registry.register(Register(kind.value, "d:1", info, 2))
-    drafters = Rosters(registry, Balance(registry, ManualClock())).of(seat).drafters
+    drafters = Rosters(registry, Balance(registry, ManualClock())).of(member).drafters
     assert [each.member_id for each in drafters] == [kind.value for kind in KIND_ORDER]
     assert [each.features for each in drafters] == [need, need, need, FeatureNeed(), FeatureNeed()]
 
@@ -162,10 +162,10 @@ def test_a_roster_orders_every_kind_and_says_what_each_needs(registry: Registry)
 def test_watchers_hear_of_comings_and_goings_until_they_stop(registry: Registry) -> None:
     calls: list[int] = []
     stop = registry.watch(lambda: calls.append(1))
-    seat = registry.register(verifier("v1"))
-    registry.hear(seat, Heartbeat())
-    registry.drain(seat)
-    registry.remove(seat, "it left")
+    member = registry.register(verifier("v1"))
+    registry.hear(member, Heartbeat())
+    registry.drain(member)
+    registry.remove(member, "it left")
     assert len(calls) == 3
     stop()
     registry.register(verifier("v1"))
@@ -173,32 +173,32 @@ def test_watchers_hear_of_comings_and_goings_until_they_stop(registry: Registry)
 
 
 def test_a_drafter_that_a_verifier_lost_cools_down_for_it_for_a_while(registry: Registry, clock: ManualClock) -> None:
-    seat = registry.register(verifier("v1"))
-    registry.hear(seat, Heartbeat(lost_drafters=("d1",)))
-    assert set(seat.cooling_down) == {"d1"}
+    member = registry.register(verifier("v1"))
+    registry.hear(member, Heartbeat(lost_drafters=("d1",)))
+    assert set(member.cooling_down) == {"d1"}
     clock.advance(6)
-    registry.hear(seat, Heartbeat())
-    assert not seat.cooling_down
+    registry.hear(member, Heartbeat())
+    assert not member.cooling_down
 
 
 def test_a_coordinator_that_stood_still_blames_nobody_for_its_own_silence(
     registry: Registry, clock: ManualClock
 ) -> None:
-    seat = registry.register(verifier("v1"))
+    member = registry.register(verifier("v1"))
     clock.advance(0.5)
-    registry.hear(seat, Heartbeat())
+    registry.hear(member, Heartbeat())
     clock.advance(2.6)  # stopped: heartbeats wait in its sockets
     assert registry.sweep(late_s=2.2) == ()
     clock.advance(1.7)  # and the member really is silent now
-    assert registry.sweep() == (seat,)
+    assert registry.sweep() == (member,)
 
 
 def test_nobody_is_heard_in_the_future(registry: Registry, clock: ManualClock) -> None:
-    seat = registry.register(verifier("v1"))
-    registry.hear(seat, Heartbeat())
+    member = registry.register(verifier("v1"))
+    registry.hear(member, Heartbeat())
     registry.sweep(late_s=5.0)
     clock.advance(2.1)
-    assert registry.sweep() == (seat,)
+    assert registry.sweep() == (member,)
 
 
 def test_what_a_rank_said_before_it_was_taken_for_lost_does_not_bring_it_back(registry: Registry) -> None:
@@ -210,21 +210,21 @@ def test_what_a_rank_said_before_it_was_taken_for_lost_does_not_bring_it_back(re
     assert not here.closed_because
 
 
-def ranks(registry: Registry, *numbers: int, size: int = 2) -> list[Seat]:
+def ranks(registry: Registry, *numbers: int, size: int = 2) -> list[MemberState]:
     return [registry.register(replace(verifier(f"v{rank}"), group=GroupRank("g", rank, size))) for rank in numbers]
 
 
-def group_of(seat: Seat) -> Group:
-    assert seat.group is not None
-    return seat.group
+def group_of(member: MemberState) -> Group:
+    assert member.group is not None
+    return member.group
 
 
 def pass_time(registry: Registry, clock: ManualClock, seconds: float) -> None:
     """Nobody is silent meanwhile."""
     for _ in range(round(seconds)):
         clock.advance(1.0)
-        for seat in (*registry.verifiers, *registry.drafters):
-            registry.hear(seat, Heartbeat())
+        for member in (*registry.verifiers, *registry.drafters):
+            registry.hear(member, Heartbeat())
         registry.sweep()
 
 
@@ -278,8 +278,8 @@ def test_ranks_of_a_group_that_an_earlier_coordinator_saw_whole_are_woken_after_
 def test_a_group_whose_last_rank_comes_late_is_not_woken(registry: Registry, clock: ManualClock) -> None:
     here, late = ranks(registry, 0, 1)
     pass_time(registry, clock, 2 * LONG_S)
-    for seat in (here, late):
-        registry.remove(seat, "its stream broke")
+    for member in (here, late):
+        registry.remove(member, "its stream broke")
     waves = group_of(here).wave
     (here,) = ranks(registry, 0)
     pass_time(registry, clock, LONG_S)
@@ -293,8 +293,8 @@ def test_a_group_that_leaves_is_not_woken_and_not_forgotten_at_once_when_its_las
 ) -> None:
     first, second = ranks(registry, 0, 1)
     registry.drain(first)
-    for seat in (first, second):
-        registry.remove(seat, "its stream broke")
+    for member in (first, second):
+        registry.remove(member, "its stream broke")
     pass_time(registry, clock, LONG_S)
     (back,) = ranks(registry, 0)
     assert group_of(back).leaving, "it is told to drain"
@@ -309,9 +309,9 @@ def test_a_group_that_leaves_is_not_woken_and_not_forgotten_at_once_when_its_las
 def test_promises_are_kept_while_more_sessions_are_on_their_way_to_a_verifier_than_made_one(
     registry: Registry,
 ) -> None:
-    seat = registry.register(verifier("v1"))
-    seat.running, seat.promised = 5, [3, 4]
-    registry.hear(seat, Heartbeat(Load(sessions=2)))
-    assert seat.promised == [3, 4]
-    registry.hear(seat, Heartbeat(Load(sessions=4)))
-    assert seat.promised == [4]
+    member = registry.register(verifier("v1"))
+    member.running, member.promised = 5, [3, 4]
+    registry.hear(member, Heartbeat(Load(sessions=2)))
+    assert member.promised == [3, 4]
+    registry.hear(member, Heartbeat(Load(sessions=4)))
+    assert member.promised == [4]

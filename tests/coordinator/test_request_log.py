@@ -19,7 +19,7 @@ from specsplit.requests import Done, GenerateRequest, TextPrompt
 from specsplit.sessions import Finished, Tokens
 from specsplit.values import FinishReason, ModelInfo, SpeculationStatistics, TraceScope, Usage, Vocabulary
 from specsplit_coordinator.members.breaker import Breaker
-from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.requests.request_log import (
     ENDED_KEPT,
     QUEUED,
@@ -34,7 +34,9 @@ USAGE = Usage(1, 6)
 STOP = FinishReason.STOP
 
 
-SEAT = Seat(Register("v1", "127.0.0.1:9", ModelInfo("toy", Vocabulary(512), 512), 4), 0.0, Breaker(ManualClock()))
+SEAT = MemberState(
+    Register("v1", "127.0.0.1:9", ModelInfo("toy", Vocabulary(512), 512), 4), 0.0, Breaker(ManualClock())
+)
 
 
 class Heard:

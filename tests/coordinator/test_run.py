@@ -18,8 +18,8 @@ from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import Load, ModelInfo, SpeculationStatistics, TraceScope
 from specsplit_coordinator.cluster.balance import Balance
 from specsplit_coordinator.cluster.placement import DrafterPlacement
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps
 from specsplit_coordinator.requests.generation import Draws, Generator
@@ -37,7 +37,11 @@ class Preempting:
     """Preempts a session behind its first token, and takes its time to let go of it."""
 
     async def decode(
-        self, seat: Seat, request: DecodeRequest, timeout_s: float | None = None, trace: TraceContext | None = None
+        self,
+        verifier: MemberState,
+        request: DecodeRequest,
+        timeout_s: float | None = None,
+        trace: TraceContext | None = None,
     ) -> AsyncGenerator[DecodeEvent, None]:
         yield Tokens((5,), 0, SpeculationStatistics(steps=1))
         try:
@@ -60,8 +64,8 @@ def a_coordinator() -> tuple[Generator, Registry, Admission]:
 async def test_a_caller_that_goes_away_while_its_session_moves_leaves_no_place_taken() -> None:
     generator, registry, admission = a_coordinator()
     for name, most in (("full", 64), ("roomy", 1)):
-        seat = registry.register(Register(name, "a:1", ModelInfo("toy", VOCABULARY, 512), most))
-        registry.hear(seat, Heartbeat(Load(free_pages=0 if name == "full" else 99, total_pages=99, page_size=16)))
+        member = registry.register(Register(name, "a:1", ModelInfo("toy", VOCABULARY, 512), most))
+        registry.hear(member, Heartbeat(Load(free_pages=0 if name == "full" else 99, total_pages=99, page_size=16)))
     registry.drain(roomy := registry.verifiers[1])
 
     async def ask() -> None:
@@ -80,7 +84,7 @@ async def test_a_caller_that_goes_away_while_its_session_moves_leaves_no_place_t
 
 async def test_one_that_waits_for_a_first_place_when_nobody_has_any_more_ends_with_that_error_as_it_is() -> None:
     generator, registry, admission = a_coordinator()
-    seat = registry.register(Register("one", "a:1", ModelInfo("toy", VOCABULARY, 512), 1))
+    member = registry.register(Register("one", "a:1", ModelInfo("toy", VOCABULARY, 512), 1))
     lease = await admission.acquire()
 
     async def ask() -> None:
@@ -92,7 +96,7 @@ async def test_one_that_waits_for_a_first_place_when_nobody_has_any_more_ends_wi
     async with asyncio.timeout(10):
         while not admission.queued:
             await asyncio.sleep(0.01)
-        registry.drain(seat)
+        registry.drain(member)
         with pytest.raises(Unavailable, match="one is draining") as caught:
             await asked
     assert caught.value.__cause__ is not caught.value, "no error is its own cause"

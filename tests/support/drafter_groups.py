@@ -21,8 +21,8 @@ from specsplit.rpc import Service
 from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.values import DrafterKind, Endpoint
 from specsplit_coordinator.edge.service import Coordinator
+from specsplit_coordinator.members.member_state import endpoint_of
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import endpoint_of
 from specsplit_coordinator.requests.generation import Draws
 from specsplit_drafter.edge.service import Drafter, service_of
 from tests.support.drafting import POCKET
@@ -48,7 +48,7 @@ class DrafterGroup:
     def parked(self) -> bool:
         """True if each of its ranks says so."""
         own = {endpoint.address for endpoint in self.endpoints}
-        waves = [seat.wave for seat in self.registry.drafters if seat.who.address in own]
+        waves = [member.wave for member in self.registry.drafters if member.who.address in own]
         return len(waves) == SIZE and all(wave is not None and wave.parked for wave in waves)
 
     @property
@@ -87,9 +87,9 @@ async def _joined(stack: AsyncExitStack, kind: DrafterKind, address: str, regist
     serving = [asyncio.create_task(service.serve(signals=False)) for service in services]
     stack.push_async_callback(_left, services, serving)
     names = [service.server.address for service in services]
-    await eventually(lambda: {seat.who.address for seat in registry.drafters} >= set(names))
-    seats = {seat.who.address: seat for seat in registry.drafters}
-    return DrafterGroup(kind, [endpoint_of(seats[name]) for name in names], meshes, registry)
+    await eventually(lambda: {member.who.address for member in registry.drafters} >= set(names))
+    members = {member.who.address: member for member in registry.drafters}
+    return DrafterGroup(kind, [endpoint_of(members[name]) for name in names], meshes, registry)
 
 
 def _head(folder: Path, target: Path, kind: DrafterKind, *, dtype: str, device: str, mesh: TensorMesh | None) -> Head:

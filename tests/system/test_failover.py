@@ -23,8 +23,8 @@ from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import Adaptive, TraceScope, Usage
 from specsplit_coordinator.cluster.balance import Balance
 from specsplit_coordinator.cluster.placement import DrafterPlacement
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps
 from specsplit_coordinator.requests.generation import Draws, Generator
@@ -63,7 +63,7 @@ class Mortal:
 
     async def decode(
         self,
-        seat: Seat,
+        verifier: MemberState,
         request: DecodeRequest,
         timeout_s: float | None = None,
         trace: TraceContext | None = None,
@@ -76,17 +76,17 @@ class Mortal:
                 if left is not None and (not isinstance(event, Tokens) or len(event.tokens) > left):
                     if isinstance(event, Tokens) and left:
                         yield replace(event, tokens=event.tokens[:left], logprobs=event.logprobs[:left])
-                    self._die(seat)
+                    self._die(verifier)
                 if left is not None and isinstance(event, Tokens):
                     left -= len(event.tokens)
                 yield event
                 if left == 0:
-                    self._die(seat)
+                    self._die(verifier)
 
-    def _die(self, seat: Seat) -> None:
+    def _die(self, member: MemberState) -> None:
         if self.comes_back:
-            self.registry.remove(seat, "it was killed")
-            asyncio.get_running_loop().call_later(0.02, self.registry.register, seat.who)
+            self.registry.remove(member, "it was killed")
+            asyncio.get_running_loop().call_later(0.02, self.registry.register, member.who)
         raise Unavailable("killed")
 
 

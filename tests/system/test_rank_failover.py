@@ -22,8 +22,8 @@ from specsplit.requests import GenerateRequest
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterKind, FinishReason
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat
 from specsplit_verifier.edge.verifier import Verifier
 from tests.support.drafting import POCKET, pocket_drafters
 from tests.support.rank_groups import ShardedTargets, settings_of
@@ -73,11 +73,15 @@ class Stage:
     """Those that are there, by member id."""
 
     async def decode(
-        self, seat: Seat, request: DecodeRequest, timeout_s: float | None = None, trace: TraceContext | None = None
+        self,
+        verifier: MemberState,
+        request: DecodeRequest,
+        timeout_s: float | None = None,
+        trace: TraceContext | None = None,
     ) -> AsyncGenerator[DecodeEvent, None]:
         act, left, let_down = self.act, self.act.until - request.committed, False
         try:
-            async with aclosing(self.verifiers[seat.member_id].decode(request)) as events:
+            async with aclosing(self.verifiers[verifier.member_id].decode(request)) as events:
                 async for event in events:
                     known = _first(event, left) if isinstance(event, Tokens) else event
                     if isinstance(known, Tokens):
@@ -119,16 +123,16 @@ class Stage:
             self._joins(who, verifier)
 
     def _joins(self, who: Register, verifier: Verifier) -> None:
-        seat, rank = self.registry.register(who), verifier.engine.rank
+        member, rank = self.registry.register(who), verifier.engine.rank
         self.verifiers[who.member_id] = verifier
-        if (group := seat.group) is not None:
+        if (group := member.group) is not None:
             loop, hear = asyncio.get_running_loop(), self.registry.hear_wave
             group.watch(lambda: verifier.engine.post(StartWave(group.wave)))
-            rank.on_report = lambda: loop.call_soon_threadsafe(lambda: hear(seat, rank.report))
+            rank.on_report = lambda: loop.call_soon_threadsafe(lambda: hear(member, rank.report))
 
     async def _clear(self) -> None:
-        for seat in self.registry.verifiers:
-            self.registry.remove(seat, "lost")
+        for member in self.registry.verifiers:
+            self.registry.remove(member, "lost")
         for verifier in self.verifiers.values():
             if verifier is not self.single:
                 await verifier.close()

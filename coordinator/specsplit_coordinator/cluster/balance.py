@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from specsplit.clock import Clock
 from specsplit.values import DrafterKind, DrafterReport
+from specsplit_coordinator.members.member_state import MemberState, kind_of
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat, kind_of
 
 E = TypeVar("E")
 K = TypeVar("K")
@@ -129,7 +129,7 @@ class Balance:
         self._told: Mapping[str, Collection[str]] = {}
         """The drafters of which a verifier reports, by verifier."""
 
-    def score(self, verifier: Seat, drafter: Seat, more: int = 0, *, sampled: bool) -> float:
+    def score(self, verifier: MemberState, drafter: MemberState, more: int = 0, *, sampled: bool) -> float:
         """What a session of the verifier, sampled or greedy, would gain from the drafter, if that had so many `more` sessions."""
         guess, step_s = self._guess(drafter, sampled), verifier.load.step_ms * 1e-3
         busy = drafter.busy + more / drafter.who.max_sessions
@@ -140,23 +140,23 @@ class Balance:
         brought = Brought.of([reports[sampled]]).shrunk(guess.at(step_s, round_trip_s))
         return score(brought, step_s, busy)
 
-    def reports_on(self, verifier: Seat) -> Collection[str]:
+    def reports_on(self, verifier: MemberState) -> Collection[str]:
         """The drafters that the verifier's latest report is on, by member id."""
         self.pool()
         return self._told.get(verifier.member_id, ())
 
-    def report(self, verifier: Seat, drafter: Seat, *, sampled: bool) -> DrafterReport:
+    def report(self, verifier: MemberState, drafter: MemberState, *, sampled: bool) -> DrafterReport:
         """The latest report of the verifier on the drafter; an empty one if there is none."""
         self.pool()
         told = self._reports.get((verifier.member_id, drafter.member_id, sampled))
         return told or DrafterReport(drafter.member_id, sampled=sampled)
 
-    def seen(self, drafter: Seat, *, sampled: bool) -> float:
+    def seen(self, drafter: MemberState, *, sampled: bool) -> float:
         """Session steps that verifiers have seen of the drafter lately."""
         self.pool()
         return self._seen.get((drafter.member_id, sampled), NOTHING).steps
 
-    def _guess(self, drafter: Seat, sampled: bool) -> Brought:
+    def _guess(self, drafter: MemberState, sampled: bool) -> Brought:
         """What the drafter should bring to a session of a verifier that has reported nothing of it."""
         self.pool()
         kind = kind_of(drafter)
@@ -165,7 +165,7 @@ class Balance:
             self._guesses[key] = self._expected(drafter, kind, sampled)
         return self._guesses[key]
 
-    def _expected(self, drafter: Seat, kind: DrafterKind, sampled: bool) -> Brought:
+    def _expected(self, drafter: MemberState, kind: DrafterKind, sampled: bool) -> Brought:
         expected = self._by_kind.get(kind, NOTHING).shrunk(Brought(0.0, GUESSES[kind]))
         texts = [self._by_text.get((drafter.member_id, each), NOTHING) for each in TEXTS]
         whole = Brought.of(each.at_most(GUESS_STEPS) for each in texts)  # else the text drafted most would prevail
@@ -177,7 +177,7 @@ class Balance:
         if self._heard == self._registry.heartbeats or now < self._due:
             return
         self._heard, self._due = self._registry.heartbeats, now + POOL_EVERY_S
-        kinds = {seat.member_id: kind_of(seat) for seat in self._registry.drafters}
+        kinds = {member.member_id: kind_of(member) for member in self._registry.drafters}
         self._reports = {
             (verifier.member_id, report.member_id, report.sampled): replace(report, steps=min(report.steps, MOST_STEPS))
             for verifier in self._registry.verifiers
@@ -205,7 +205,7 @@ class Balance:
     def _note(self) -> None:
         """Count an edition if what was summed up differs from the last one by more than means drift while nothing happens."""
         means = {text: (round(mean.accepted, 2), round(mean.held_s, 4)) for text, mean in self._by_text.items()}
-        basis = self._reports, means, [seat.sessions for seat in self._registry.drafters]
+        basis = self._reports, means, [member.sessions for member in self._registry.drafters]
         if basis != self._basis:
             self._basis = basis
             self.edition += 1

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specsplit_coordinator.cluster.need import Need
-from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.members.member_state import MemberState
 
 
 class Lease:
     """One session's place on a verifier, and on a drafter if it has one; `release` gives both back."""
 
-    def __init__(self, verifier: Seat, need: Need, on_release: Callable[[Lease], object]) -> None:
+    def __init__(self, verifier: MemberState, need: Need, on_release: Callable[[Lease], object]) -> None:
         """`on_release` is called once, when both are given back."""
         self._on_release = on_release
         self.verifier = verifier
-        self.drafter: Seat | None = None
+        self.drafter: MemberState | None = None
         """The drafter that the session began with."""
-        self.serving: Seat | None = None
+        self.serving: MemberState | None = None
         """The drafter that has it now, as far as that is known here."""
         self._released = False
         self._answered = False
@@ -28,20 +28,20 @@ class Lease:
         if verifier.group is not None:
             verifier.group.placed()
 
-    def take_drafter(self, seat: Seat | None) -> None:
+    def take_drafter(self, member: MemberState | None) -> None:
         """Count the session on a drafter. To be called once."""
-        self.drafter = seat
-        self.hand_over(seat)
+        self.drafter = member
+        self.hand_over(member)
 
-    def hand_over(self, seat: Seat | None) -> None:
+    def hand_over(self, member: MemberState | None) -> None:
         """Count the session on this drafter from now on."""
         if self.serving is not None:
             self.serving.running -= 1
-        self.serving = seat
-        if seat is not None:
-            seat.running += 1
-            if seat.group is not None:
-                seat.group.placed()
+        self.serving = member
+        if member is not None:
+            member.running += 1
+            if member.group is not None:
+                member.group.placed()
 
     def succeeded(self) -> None:
         """Note that the verifier has answered. A second call does nothing."""
@@ -78,13 +78,13 @@ class Leases:
     def __len__(self) -> int:
         return len(self._held)
 
-    def grant(self, verifier: Seat, need: Need) -> Lease:
+    def grant(self, verifier: MemberState, need: Need) -> Lease:
         """A session is placed on this verifier."""
         lease = Lease(verifier, need, self._released)
         self._held.add(lease)
         return lease
 
-    def hand_over(self, verifier: Seat, source: Seat, target: Seat) -> Lease | None:
+    def hand_over(self, verifier: MemberState, source: MemberState, target: MemberState) -> Lease | None:
         """A session of `verifier` goes on with another drafter: which one, is the verifier's choice; one is counted there.
 
         Returns that one's lease; None if the verifier has no session with `source`.

@@ -14,8 +14,8 @@ from specsplit.membership import HandOver
 from specsplit.observe import fields
 from specsplit_coordinator.cluster.balance import TEXTS, Balance
 from specsplit_coordinator.cluster.lease import Lease, Leases
+from specsplit_coordinator.members.member_state import MemberState, endpoint_of, kind_of
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat, endpoint_of, kind_of
 
 _log = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ LOOKS = 2
 class _Move(NamedTuple):
     """A session of a verifier, sampled or greedy, goes from one drafter to another."""
 
-    verifier: Seat
-    source: Seat
-    target: Seat
+    verifier: MemberState
+    source: MemberState
+    target: MemberState
     sampled: bool
 
     @property
@@ -109,14 +109,16 @@ class Rebalancer:
             moved.lease.hand_over(move.source)
         return moved._replace(lease=None)
 
-    def _gains(self, verifier: Seat, sampled: bool) -> Iterator[tuple[float, _Move]]:
+    def _gains(self, verifier: MemberState, sampled: bool) -> Iterator[tuple[float, _Move]]:
         """What a session would gain by going from one drafter to another, as a multiple of what it has to gain."""
         told = self._balance.reports_on(verifier)
         if not told:
             return
-        usable = [seat for seat in self._registry.usable_drafters if seat.member_id not in verifier.cooling_down]
+        usable = [
+            drafter for drafter in self._registry.usable_drafters if drafter.member_id not in verifier.cooling_down
+        ]
         score = partial(self._balance.score, verifier, sampled=sampled)
-        there = [(seat, score(seat, more=1)) for seat in usable if seat.has_free_place]
+        there = [(drafter, score(drafter, more=1)) for drafter in usable if drafter.has_free_place]
         for source in usable:
             here = score(source)
             if here > 0 and self._balance.report(verifier, source, sampled=sampled).sessions:  # 0: by rounding
@@ -136,7 +138,7 @@ class Rebalancer:
     def _counts(self, move: _Move) -> tuple[int, int]:
         """How many sessions may go, and how many such sessions the other drafter has."""
         pair = move.source, move.target
-        here, there = (self._balance.report(move.verifier, seat, sampled=move.sampled) for seat in pair)
+        here, there = (self._balance.report(move.verifier, drafter, sampled=move.sampled) for drafter in pair)
         return here.movable if move.other_kind else here.sessions, there.sessions
 
     def _hand_over(self, move: _Move) -> None:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from specsplit.membership import Roster
 from specsplit_coordinator.cluster.balance import TEXTS, Balance
+from specsplit_coordinator.members.member_state import KIND_ORDER, MemberState, endpoint_of, kind_of
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import KIND_ORDER, Seat, endpoint_of, kind_of
 
 MARGIN = 0.1
 """Two drafters change places only if that gains more than this share of the score."""
@@ -20,7 +20,7 @@ class _Drawn(NamedTuple):
 
     roster: Roster
     order: tuple[str, ...]
-    seats: Mapping[str, Seat]
+    drafters: Mapping[str, MemberState]
     edition: int
     step_ms: float
 
@@ -36,9 +36,9 @@ class Rosters:
         self._edition = 0
         self._seen = (-1, -1)
         """Changes of the registry, and edition of the balance, that this edition knows."""
-        self._usable: Mapping[str, Seat] = {}
+        self._usable: Mapping[str, MemberState] = {}
         """The drafters that may be used, in order of kind, then of joining."""
-        self._standing = set[Seat]()
+        self._standing = set[MemberState]()
         """The drafters that stand in any roster."""
         self._untried: dict[tuple[object, ...], Mapping[str, float]] = {}
         """The scores of this edition for verifiers that report of no drafter, by step time and kinds of text."""
@@ -46,13 +46,13 @@ class Rosters:
         """The rosters of this edition, by order: many verifiers have the same."""
         self._drawn: dict[str, _Drawn] = {}
         """The last roster of every verifier."""
-        self._watchers: dict[Seat, Callable[[], None]] = {}
+        self._watchers: dict[MemberState, Callable[[], None]] = {}
         registry.on_gone.append(self._forget)
 
-    def _forget(self, gone: Seat) -> None:
+    def _forget(self, gone: MemberState) -> None:
         self._drawn.pop(gone.member_id, None)
 
-    def watch(self, verifier: Seat, callback: Callable[[], None]) -> Callable[[], object]:
+    def watch(self, verifier: MemberState, callback: Callable[[], None]) -> Callable[[], object]:
         """Call `callback` whenever there is news for the verifier; what is returned ends that."""
         self._watchers[verifier] = callback
         return partial(self._watchers.pop, verifier, None)
@@ -68,7 +68,7 @@ class Rosters:
                 self._draw(verifier)
             yield
 
-    def _draw(self, verifier: Seat) -> None:
+    def _draw(self, verifier: MemberState) -> None:
         before = self._drawn.get(verifier.member_id)
         if before is None or self.of(verifier) != before.roster or verifier.hand_overs:
             self._tell(verifier)
@@ -82,29 +82,29 @@ class Rosters:
         if self._standing <= usable:
             return
         self._standing &= usable
-        self._usable = {name: seat for name, seat in self._usable.items() if seat in usable}
+        self._usable = {name: drafter for name, drafter in self._usable.items() if drafter in usable}
         self._untried.clear()
         self._rosters.clear()
         for verifier in self._registry.known_verifiers:
             if (drawn := self._drawn.get(verifier.member_id)) is not None:
                 self._strike(verifier, drawn, usable)
 
-    def _strike(self, verifier: Seat, drawn: _Drawn, usable: Collection[Seat]) -> None:
-        order = tuple(name for name in drawn.order if drawn.seats[name] in usable)
+    def _strike(self, verifier: MemberState, drawn: _Drawn, usable: Collection[MemberState]) -> None:
+        order = tuple(name for name in drawn.order if drawn.drafters[name] in usable)
         if len(order) < len(drawn.order):
-            self._drawn[verifier.member_id] = drawn._replace(roster=self._roster(order, drawn.seats), order=order)
+            self._drawn[verifier.member_id] = drawn._replace(roster=self._roster(order, drawn.drafters), order=order)
             self._tell(verifier)
 
-    def _tell(self, verifier: Seat) -> None:
+    def _tell(self, verifier: MemberState) -> None:
         if (callback := self._watchers.get(verifier)) is not None:
             callback()
 
-    def told(self, verifier: Seat) -> Roster:
+    def told(self, verifier: MemberState) -> Roster:
         """The roster that was drawn last for `verifier`; drawn now for one that has none yet."""
         drawn = self._drawn.get(verifier.member_id)
         return self.of(verifier) if drawn is None else drawn.roster
 
-    def of(self, verifier: Seat) -> Roster:
+    def of(self, verifier: MemberState) -> Roster:
         """The drafters that `verifier` may use now, best first; what is equal stands in order of kind, then of joining."""
         self._look()
         drawn, step_ms = self._drawn.get(verifier.member_id), verifier.load.step_ms
@@ -121,21 +121,21 @@ class Rosters:
         seen = self._registry.changes, self._balance.edition
         if seen == self._seen:
             return
-        usable = sorted(self._registry.usable_drafters, key=lambda seat: KIND_ORDER.index(kind_of(seat)))
+        usable = sorted(self._registry.usable_drafters, key=lambda drafter: KIND_ORDER.index(kind_of(drafter)))
         if seen[1] != self._seen[1] or usable != [*self._usable.values()]:
-            self._usable = {seat.member_id: seat for seat in usable}
+            self._usable = {drafter.member_id: drafter for drafter in usable}
             self._standing.update(usable)
             self._edition += 1
             self._untried.clear()
             self._rosters.clear()
         self._seen = seen
 
-    def _roster(self, order: tuple[str, ...], seats: Mapping[str, Seat]) -> Roster:
+    def _roster(self, order: tuple[str, ...], members: Mapping[str, MemberState]) -> Roster:
         if order not in self._rosters:
-            self._rosters[order] = Roster(tuple(endpoint_of(seats[name]) for name in order))
+            self._rosters[order] = Roster(tuple(endpoint_of(members[name]) for name in order))
         return self._rosters[order]
 
-    def _scores(self, verifier: Seat) -> Mapping[str, float]:
+    def _scores(self, verifier: MemberState) -> Mapping[str, float]:
         mix = _mix(verifier)
         if self._balance.reports_on(verifier):
             return self._scored(verifier, mix)
@@ -144,15 +144,15 @@ class Rosters:
             self._untried[key] = self._scored(verifier, mix)
         return self._untried[key]
 
-    def _scored(self, verifier: Seat, mix: Mapping[bool, float]) -> Mapping[str, float]:
+    def _scored(self, verifier: MemberState, mix: Mapping[bool, float]) -> Mapping[str, float]:
         score = self._balance.score
         return {
-            name: sum(share * score(verifier, seat, sampled=sampled) for sampled, share in mix.items())
-            for name, seat in self._usable.items()
+            name: sum(share * score(verifier, drafter, sampled=sampled) for sampled, share in mix.items())
+            for name, drafter in self._usable.items()
         }
 
 
-def _mix(verifier: Seat) -> Mapping[bool, float]:
+def _mix(verifier: MemberState) -> Mapping[bool, float]:
     """Which shares of the verifier's steps lately were greedy and sampled; greedy, if it has said nothing."""
     told = () if verifier.speculation is None else verifier.speculation.drafters
     steps = {text: sum(each.steps for each in told if each.sampled is text) for text in TEXTS}

@@ -25,9 +25,9 @@ from specsplit_coordinator.cluster.rosters import Rosters
 from specsplit_coordinator.edge.servicers import ClusterServicer, CoordinatorServicer
 from specsplit_coordinator.edge.telemetry import tell
 from specsplit_coordinator.members.dialler import Dialler
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.orders import Orders
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat
 from specsplit_coordinator.page.server import PageServer
 from specsplit_coordinator.page.snapshot import ClusterSnapshot
 from specsplit_coordinator.page.watching import watch
@@ -146,10 +146,10 @@ class Coordinator:
             build=build(),
         )
 
-    def _gone(self, seat: Seat) -> None:
+    def _gone(self, member: MemberState) -> None:
         """A member that went without a word is lost, unless it is this process that leaves."""
-        if not seat.leaving and self.service.server.phase is Phase.SERVING:
-            self.metrics.member_lost(seat.who.role)
+        if not member.leaving and self.service.server.phase is Phase.SERVING:
+            self.metrics.member_lost(member.who.role)
 
 
 def _server(settings: CoordinatorSettings) -> Server:

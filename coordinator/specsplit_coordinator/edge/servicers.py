@@ -174,14 +174,14 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     ) -> AsyncGenerator[cluster_wire.DirectiveMessage, None]:
         """Stream directives for as long as the member is there."""
         reports = _reports(request_iterator)
-        seat = self._registry.register(self._admitted(await registration(reports, self._registry.lost_after_s)))
-        _log.info("member joined", extra=fields(member_id=seat.member_id, address=seat.who.address))
-        if seat.is_verifier and not seat.knows(self._orders.control):
+        member = self._registry.register(self._admitted(await registration(reports, self._registry.lost_after_s)))
+        _log.info("member joined", extra=fields(member_id=member.member_id, address=member.who.address))
+        if member.is_verifier and not member.knows(self._orders.control):
             _log.warning(
                 "a verifier cannot be told to use the controller in force, and keeps its own",
-                extra=fields(member_id=seat.member_id, adaptive=self._orders.control.wanted),
+                extra=fields(member_id=member.member_id, adaptive=self._orders.control.wanted),
             )
-        membership = Membership(self._registry, self._rosters, self._orders, seat, reports)
+        membership = Membership(self._registry, self._rosters, self._orders, member, reports)
         self._memberships.add(membership)
         _at_end(context, partial(self._close, membership))
         try:

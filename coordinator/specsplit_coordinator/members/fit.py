@@ -6,35 +6,35 @@ from collections.abc import Sequence
 
 from specsplit.errors import Incompatible
 from specsplit.values import Control, DrafterInfo, ModelInfo, Vocabulary
-from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.members.member_state import MemberState
 
 
-def fitting_info(seat: Seat, target: Vocabulary) -> DrafterInfo | None:
-    """What the drafter on `seat` says of itself, if it can draft for `target`."""
-    info = seat.who.role
+def fitting_info(member: MemberState, target: Vocabulary) -> DrafterInfo | None:
+    """What the drafter on `member` says of itself, if it can draft for `target`."""
+    info = member.who.role
     if not isinstance(info, DrafterInfo) or (info.vocabulary is not None and not info.vocabulary.fits(target)):
         return None
     return info
 
 
-def check_vocabulary(member_id: str, model: ModelInfo, own: Vocabulary, verifiers: Sequence[Seat]) -> None:
+def check_vocabulary(member_id: str, model: ModelInfo, own: Vocabulary, verifiers: Sequence[MemberState]) -> None:
     """Raise Incompatible if a verifier that comes serves another vocabulary than the coordinator, or than the verifiers that are there."""
     mine = f"verifier {member_id} serves {model.model} with {model.vocabulary}"
     if not model.vocabulary.fits(own):
         raise Incompatible(f"vocabulary mismatch: {mine}; the coordinator's tokenizer has {own}")
-    for seat in verifiers:
-        other = seat.who.role
+    for member in verifiers:
+        other = member.who.role
         if isinstance(other, ModelInfo) and not model.vocabulary.fits(other.vocabulary):
-            theirs = f"verifier {seat.member_id} serves {other.model} with {other.vocabulary}"
+            theirs = f"verifier {member.member_id} serves {other.model} with {other.vocabulary}"
             raise Incompatible(f"vocabulary mismatch in one cluster: {mine}; {theirs}")
 
 
-def check_known(control: Control, verifiers: Sequence[Seat]) -> None:
+def check_known(control: Control, verifiers: Sequence[MemberState]) -> None:
     """Raise Incompatible, naming it, if one of the verifiers cannot be told to use this controller."""
-    for seat in verifiers:
-        if not seat.knows(control):
-            known = ", ".join(seat.who.controllers) or "none"
+    for member in verifiers:
+        if not member.knows(control):
+            known = ", ".join(member.who.controllers) or "none"
             raise Incompatible(
-                f"verifier {seat.member_id} runs a build that cannot be told to use {control.wanted} (it knows: {known}); "
+                f"verifier {member.member_id} runs a build that cannot be told to use {control.wanted} (it knows: {known}); "
                 "update it, or choose a controller that every verifier knows"
             )

@@ -16,7 +16,7 @@ import grpc
 from specsplit.observe import Tracing
 from specsplit.rpc import Pems, dial, shown_to_servers
 from specsplit.settings import TransportSettings
-from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.members.member_state import MemberState
 
 LAST_WORDS_S = 5.0
 """How long the calls to a verifier that drained may go on once it has left: the end of a session and that of its membership come over
@@ -54,52 +54,52 @@ class Lines:
     def __init__(self, settings: TransportSettings, tracing: Tracing) -> None:
         self._settings = settings
         self._tracing = tracing
-        self._lines: dict[Seat, _Lines] = {}
+        self._lines: dict[MemberState, _Lines] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
 
     @contextmanager
-    def to(self, seat: Seat) -> Generator[grpc.aio.Channel]:
+    def to(self, verifier: MemberState) -> Generator[grpc.aio.Channel]:
         """A channel to a verifier that is not lost, for a call that is over when the block is left."""
-        line = self._line(seat)
+        line = self._line(verifier)
         line.calls += 1
         try:
             yield line.channel
         finally:
             line.calls -= 1
-            self._close_unused(seat)
+            self._close_unused(verifier)
 
     async def close(self) -> None:
         """Close every channel."""
         self._over.set()
-        for seat in [*self._lines]:
-            self._forget(seat)
+        for verifier in [*self._lines]:
+            self._forget(verifier)
         await asyncio.gather(*self._closing)
 
-    def _line(self, seat: Seat) -> _Line:
-        shows, lines = shown_to_servers(self._settings), self._lines.get(seat)
+    def _line(self, verifier: MemberState) -> _Line:
+        shows, lines = shown_to_servers(self._settings), self._lines.get(verifier)
         if lines is not None and lines.current.shows == shows:
             return lines.current
-        made = _Line(dial(seat.who.address, self._settings, self._tracing), shows)
+        made = _Line(dial(verifier.who.address, self._settings, self._tracing), shows)
         if lines is None:
-            self._lines[seat] = _Lines(made)
-            seat.on_lost.append(lambda: self._forget(seat))
+            self._lines[verifier] = _Lines(made)
+            verifier.on_lost.append(lambda: self._forget(verifier))
         else:
             lines.older.append(lines.current)
             lines.current = made
-            self._close_unused(seat)
+            self._close_unused(verifier)
         return made
 
-    def _close_unused(self, seat: Seat) -> None:
-        if seat in self._lines:
-            for line in self._lines[seat].unused():
+    def _close_unused(self, verifier: MemberState) -> None:
+        if verifier in self._lines:
+            for line in self._lines[verifier].unused():
                 self._close(line, 0.0)
 
-    def _forget(self, seat: Seat) -> None:
-        lines = self._lines.pop(seat, None)
+    def _forget(self, verifier: MemberState) -> None:
+        lines = self._lines.pop(verifier, None)
         if lines is not None:
             for line in (lines.current, *lines.older):
-                self._close(line, LAST_WORDS_S if seat.leaving else 0.0)
+                self._close(line, LAST_WORDS_S if verifier.leaving else 0.0)
 
     def _close(self, line: _Line, after_s: float) -> None:
         task = asyncio.get_running_loop().create_task(self._closed(line.channel, after_s))

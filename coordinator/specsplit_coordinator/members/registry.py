@@ -11,7 +11,7 @@ from specsplit.values import DrafterInfo, ModelInfo, Vocabulary
 from specsplit_coordinator.members.breaker import Breaker
 from specsplit_coordinator.members.fit import check_vocabulary, fitting_info
 from specsplit_coordinator.members.groups import Groups
-from specsplit_coordinator.members.seat import Absence, Seat
+from specsplit_coordinator.members.member_state import Absence, MemberState
 from specsplit_coordinator.members.watchable import Watchable
 
 DRAFTER_COOL_DOWN_S = 5.0
@@ -31,132 +31,134 @@ class Registry(Watchable):
         """What tells the time here."""
         self.lost_after_s = lost_after_s
         """For how long a member may be silent."""
-        self._seats: dict[str, Seat] = {}
-        self._away: dict[str, Seat] = {}
+        self._members: dict[str, MemberState] = {}
+        self._away: dict[str, MemberState] = {}
         """Verifiers whose streams have ended, by member id, for as long as a member may be silent: their sessions may go on."""
         self._groups = Groups(clock, lost_after_s)
         self.heartbeats = 0
         """Heartbeats of verifiers so far."""
-        self.on_gone: list[Callable[[Seat], None]] = []
+        self.on_gone: list[Callable[[MemberState], None]] = []
         """Called with every member that has left or was lost."""
 
-    def register(self, who: Register) -> Seat:
-        """Let a member in; one that was away a moment ago, and is still what it was, gets its seat back, with the sessions on it.
+    def register(self, who: Register) -> MemberState:
+        """Let a member in; one that was away a moment ago, and is still what it was, gets its state back, with the sessions on it.
 
         Raises InvalidRequest for a name or rank that is taken, Incompatible for a verifier with another vocabulary.
         """
-        taken = self._seats.get(who.member_id)
+        taken = self._members.get(who.member_id)
         if taken is not None:
             problem = f"{who.member_id!r} is already in the cluster, at {taken.who.address}; choose another name"
             raise InvalidRequest("register.member_id", problem)
         if isinstance(who.role, ModelInfo):
             check_vocabulary(who.member_id, who.role, self._vocabulary, self.verifiers)
-        seat = self._seats[who.member_id] = self._back(who) or self._seat(who)
+        member = self._members[who.member_id] = self._back(who) or self._admit(who)
         if (namesake := self._away.get(who.member_id)) is not None:
             self.remove(namesake, "another has its name now")
         self.changed()
-        return seat
+        return member
 
-    def _seat(self, who: Register) -> Seat:
+    def _admit(self, who: Register) -> MemberState:
         group = None if who.group is None else self._groups.join(who.group)
-        return Seat(who, self.clock.now(), Breaker(self.clock), group=group)
+        return MemberState(who, self.clock.now(), Breaker(self.clock), group=group)
 
-    def _back(self, who: Register) -> Seat | None:
-        """The seat of one that was away; None if there is none, or it is another's."""
-        seat = self._away.get(who.member_id)
-        if seat is None or seat.who != who:
+    def _back(self, who: Register) -> MemberState | None:
+        """The state of one that was away; None if there is none, or it is another's."""
+        member = self._away.get(who.member_id)
+        if member is None or member.who != who:
             return None
         del self._away[who.member_id]
-        seat.absence, seat.heard_at = None, self.clock.now()
-        return seat
+        member.absence, member.heard_at = None, self.clock.now()
+        return member
 
-    def hear(self, seat: Seat, report: Heartbeat) -> None:
+    def hear(self, member: MemberState, report: Heartbeat) -> None:
         """Note how a member fares."""
-        seat.heard_at = self.clock.now()
-        seat.heard(report)
-        self.heartbeats += seat.is_verifier
-        if seat.cooling_down or report.lost_drafters:
-            seat.cool_down(report.lost_drafters, seat.heard_at + DRAFTER_COOL_DOWN_S)
+        member.heard_at = self.clock.now()
+        member.heard(report)
+        self.heartbeats += member.is_verifier
+        if member.cooling_down or report.lost_drafters:
+            member.cool_down(report.lost_drafters, member.heard_at + DRAFTER_COOL_DOWN_S)
 
-    def hear_wave(self, seat: Seat, report: WaveReport) -> None:
+    def hear_wave(self, member: MemberState, report: WaveReport) -> None:
         """Note where a rank of a group stands."""
-        seat.heard_at = self.clock.now()
-        if seat.group is None or seat.who.group is None:
-            raise InvalidRequest("wave", f"is of a rank, and {seat.member_id} is registered as one that is alone")
-        if seat.lost_because is None:  # else it was on its way when the rank was taken for lost
-            seat.group.heard(seat.who.group.rank, report)
+        member.heard_at = self.clock.now()
+        if member.group is None or member.who.group is None:
+            raise InvalidRequest("wave", f"is of a rank, and {member.member_id} is registered as one that is alone")
+        if member.lost_because is None:  # else it was on its way when the rank was taken for lost
+            member.group.heard(member.who.group.rank, report)
 
-    def drain(self, seat: Seat) -> None:
+    def drain(self, member: MemberState) -> None:
         """Note that a member takes no new sessions."""
-        if seat.lost_because is not None:  # it was on its way when the member was taken for lost
+        if member.lost_because is not None:  # it was on its way when the member was taken for lost
             return
-        seat.heard_at = self.clock.now()
-        seat.draining = True
-        if seat.group is not None:
-            seat.group.drain()
+        member.heard_at = self.clock.now()
+        member.draining = True
+        if member.group is not None:
+            member.group.drain()
         self.changed()
 
-    def part(self, seat: Seat, why: str) -> None:
+    def part(self, member: MemberState, why: str) -> None:
         """The stream of a member has ended, which says nothing of the calls to a verifier: until it has been silent for too long it may
         come back to its sessions. Who drains, a drafter, and a rank, whose group has to learn of it, is let go. A second call does nothing.
         """
-        if not seat.is_verifier or seat.leaving or seat.group is not None:
-            self.remove(seat, why)
-        elif not seat.absent:
-            self._away[seat.member_id] = self._seats.pop(seat.member_id)
-            seat.absence, seat.heard_at = Absence(why, for_good=False), self.clock.now()
+        if not member.is_verifier or member.leaving or member.group is not None:
+            self.remove(member, why)
+        elif not member.absent:
+            self._away[member.member_id] = self._members.pop(member.member_id)
+            member.absence, member.heard_at = Absence(why, for_good=False), self.clock.now()
             self.changed()
 
-    def remove(self, seat: Seat, why: str) -> None:
+    def remove(self, member: MemberState, why: str) -> None:
         """Let a member go. A second call does nothing."""
-        if seat.lost_because is not None:
+        if member.lost_because is not None:
             return
-        del (self._away if seat.absent else self._seats)[seat.member_id]
-        seat.absence = Absence(why, for_good=True)
-        if seat.who.group is not None:
-            self._groups.lose(seat.who.group)
-        for callback in [*seat.on_lost]:
+        del (self._away if member.absent else self._members)[member.member_id]
+        member.absence = Absence(why, for_good=True)
+        if member.who.group is not None:
+            self._groups.lose(member.who.group)
+        for callback in [*member.on_lost]:
             callback()
         for told in self.on_gone:
-            told(seat)
+            told(member)
         self.changed()
 
-    def sweep(self, late_s: float = 0.0) -> tuple[Seat, ...]:
+    def sweep(self, late_s: float = 0.0) -> tuple[MemberState, ...]:
         """Remove and return the members that have been silent, or away, for too long.
 
         `late_s` is how much later than it meant to this process came to look: in that time it could not have heard anybody, since
         what they sent waited in its sockets. So nobody's silence counts it.
         """
         now = self.clock.now()
-        known = (*self._seats.values(), *self._away.values())
-        for seat in known:
-            seat.heard_at = min(now, seat.heard_at + late_s)
-        silent = tuple(seat for seat in known if now - seat.heard_at > self.lost_after_s)
-        for seat in silent:
-            self.remove(seat, seat.absence.why if seat.absence else f"it was silent for {now - seat.heard_at:.1f} s")
+        known = (*self._members.values(), *self._away.values())
+        for member in known:
+            member.heard_at = min(now, member.heard_at + late_s)
+        silent = tuple(member for member in known if now - member.heard_at > self.lost_after_s)
+        for member in silent:
+            self.remove(
+                member, member.absence.why if member.absence else f"it was silent for {now - member.heard_at:.1f} s"
+            )
         self._groups.look()
         return silent
 
     @property
-    def verifiers(self) -> tuple[Seat, ...]:
+    def verifiers(self) -> tuple[MemberState, ...]:
         """Every verifier, draining ones included, in order of joining."""
-        return tuple(seat for seat in self._seats.values() if isinstance(seat.who.role, ModelInfo))
+        return tuple(member for member in self._members.values() if isinstance(member.who.role, ModelInfo))
 
     @property
-    def known_verifiers(self) -> tuple[Seat, ...]:
+    def known_verifiers(self) -> tuple[MemberState, ...]:
         """Every verifier, those included that are away and may be back in a moment."""
         return (*self.verifiers, *self._away.values())
 
     @property
-    def drafters(self) -> tuple[Seat, ...]:
+    def drafters(self) -> tuple[MemberState, ...]:
         """Every drafter, draining ones included, in order of joining."""
-        return tuple(seat for seat in self._seats.values() if isinstance(seat.who.role, DrafterInfo))
+        return tuple(member for member in self._members.values() if isinstance(member.who.role, DrafterInfo))
 
     @property
     def members(self) -> tuple[Member, ...]:
         """Everyone, as seen now."""
         now = self.clock.now()
-        return tuple(seat.seen(now) for seat in self._seats.values())
+        return tuple(member.seen(now) for member in self._members.values())
 
     @property
     def awaited(self) -> bool:
@@ -165,7 +167,7 @@ class Registry(Watchable):
 
     def model(self) -> ModelInfo:
         """What the verifiers serve; of several, the one with the shortest context. Raises Unavailable if there is none."""
-        models = [seat.who.role for seat in self.known_verifiers if isinstance(seat.who.role, ModelInfo)]
+        models = [member.who.role for member in self.known_verifiers if isinstance(member.who.role, ModelInfo)]
         if not models:
             raise Unavailable(
                 "no verifier has joined the cluster; start one, or try again when it has loaded its model"
@@ -173,6 +175,8 @@ class Registry(Watchable):
         return min(models, key=lambda model: model.max_context)
 
     @property
-    def usable_drafters(self) -> tuple[Seat, ...]:
+    def usable_drafters(self) -> tuple[MemberState, ...]:
         """The drafters that verifiers may use, in order of joining."""
-        return tuple(seat for seat in self.drafters if fitting_info(seat, self._vocabulary) and not seat.closed_because)
+        return tuple(
+            member for member in self.drafters if fitting_info(member, self._vocabulary) and not member.closed_because
+        )

@@ -9,9 +9,9 @@ from specsplit.build import build
 from specsplit.clock import Clock
 from specsplit.membership import GroupRank
 from specsplit.values import DrafterInfo, ModelInfo, Plan, SpeculationReport
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.orders import Orders
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.request_log import LoggedRequest, RequestLog
 
@@ -32,17 +32,17 @@ class ClusterSnapshot:
         self._requests = requests
         self._orders = orders
         self._clock = clock
-        self._gone: deque[tuple[Seat, float]] = deque(maxlen=GONE_KEPT)
-        registry.on_gone.append(lambda seat: self._gone.append((seat, clock.now())))
+        self._gone: deque[tuple[MemberState, float]] = deque(maxlen=GONE_KEPT)
+        registry.on_gone.append(lambda member: self._gone.append((member, clock.now())))
 
     def now(self) -> dict[str, Any]:
         """The state of the cluster. Its times are seconds of a clock of which only differences mean something."""
         now = self._clock.now()
         present = {member.member_id for member in self._registry.members}
-        late = {seat.member_id: seat for seat, at in self._gone if now - at < GONE_SHOWN_S}
-        gone = [seat for name, seat in late.items() if name not in present]
-        verifiers = [*self._registry.verifiers, *(seat for seat in gone if isinstance(seat.who.role, ModelInfo))]
-        drafters = [*self._registry.drafters, *(seat for seat in gone if isinstance(seat.who.role, DrafterInfo))]
+        late = {member.member_id: member for member, at in self._gone if now - at < GONE_SHOWN_S}
+        gone = [member for name, member in late.items() if name not in present]
+        verifiers = [*self._registry.verifiers, *(member for member in gone if isinstance(member.who.role, ModelInfo))]
+        drafters = [*self._registry.drafters, *(member for member in gone if isinstance(member.who.role, DrafterInfo))]
         requests = self._requests
         return {
             "now": now,
@@ -50,8 +50,8 @@ class ClusterSnapshot:
             "build": build(),
             "queued": self._admission.queued,
             "running": self._admission.running,
-            "verifiers": [_verifier(seat, now) for seat in verifiers],
-            "drafters": [_drafter(seat, now) for seat in drafters],
+            "verifiers": [_verifier(member, now) for member in verifiers],
+            "drafters": [_drafter(member, now) for member in drafters],
             "plan_changes": _said(vars(self._orders.plan) | vars(self._orders.control)),
             "requests": [_request(request, now) for request in requests.requests],
             "totals": {
@@ -65,13 +65,13 @@ class ClusterSnapshot:
         }
 
 
-def _verifier(seat: Seat, now: float) -> dict[str, Any]:
-    assert isinstance(seat.who.role, ModelInfo)
-    plan: Plan | None = seat.plan
-    return _member(seat, now) | {
-        "model": seat.who.role.model,
+def _verifier(member: MemberState, now: float) -> dict[str, Any]:
+    assert isinstance(member.who.role, ModelInfo)
+    plan: Plan | None = member.plan
+    return _member(member, now) | {
+        "model": member.who.role.model,
         "plan": None if plan is None else vars(plan),
-        "speculation": None if seat.speculation is None else _speculation(seat.speculation),
+        "speculation": None if member.speculation is None else _speculation(member.speculation),
     }
 
 
@@ -87,44 +87,44 @@ def _speculation(report: SpeculationReport) -> dict[str, Any]:
     }
 
 
-def _drafter(seat: Seat, now: float) -> dict[str, Any]:
-    assert isinstance(seat.who.role, DrafterInfo)
-    return _member(seat, now) | {"model": seat.who.role.model, "kind": seat.who.role.kind.value}
+def _drafter(member: MemberState, now: float) -> dict[str, Any]:
+    assert isinstance(member.who.role, DrafterInfo)
+    return _member(member, now) | {"model": member.who.role.model, "kind": member.who.role.kind.value}
 
 
-def _member(seat: Seat, now: float) -> dict[str, Any]:
-    load = seat.load
+def _member(member: MemberState, now: float) -> dict[str, Any]:
+    load = member.load
     return {
-        "name": seat.member_id,
-        "address": seat.who.address,
-        "build": seat.who.build,
-        "state": _state(seat),
-        "why": seat.lost_because or "",
-        "silent_s": round(now - seat.heard_at, 2),
+        "name": member.member_id,
+        "address": member.who.address,
+        "build": member.who.build,
+        "state": _state(member),
+        "why": member.lost_because or "",
+        "silent_s": round(now - member.heard_at, 2),
         "sessions": load.sessions,
         "waiting": load.waiting,
-        "max_sessions": seat.who.max_sessions,
+        "max_sessions": member.who.max_sessions,
         "used_pages": load.total_pages - load.free_pages,
         "total_pages": load.total_pages,
         "steps": load.steps,
         "step_ms": load.step_ms,
-        "group": None if seat.who.group is None else _rank(seat.who.group, seat),
+        "group": None if member.who.group is None else _rank(member.who.group, member),
     }
 
 
-def _rank(group: GroupRank, seat: Seat) -> dict[str, Any]:
+def _rank(group: GroupRank, member: MemberState) -> dict[str, Any]:
     """Tell which rank of a group it is, and where that stands; what it does is empty until it has said so."""
-    wave = seat.wave
+    wave = member.wave
     return vars(group) | {
         "wave": 0 if wave is None else wave.number,
-        "state": "" if wave is None else wave.state(seat.sessions).value,
+        "state": "" if wave is None else wave.state(member.sessions).value,
     }
 
 
-def _state(seat: Seat) -> str:
-    if seat.lost_because is not None:
-        return "left" if seat.leaving else "lost"
-    return "draining" if seat.leaving else "serving"
+def _state(member: MemberState) -> str:
+    if member.lost_because is not None:
+        return "left" if member.leaving else "lost"
+    return "draining" if member.leaving else "serving"
 
 
 def _request(request: LoggedRequest, now: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from specsplit.text.tokenizer import Tokenizer
 from specsplit.tree import LEAST_EDGE, ROOT, TokenTree, likeliest, link
 from specsplit.wire.watching import Watched
 from specsplit_coordinator.members.dialler import Dialler
-from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.requests.request_log import LoggedRequest, RequestLog
 
 NODES_SHOWN = 64
@@ -195,7 +195,7 @@ class Watch:
         if isinstance(failure := self._request.ending.failure, SpecsplitError):
             raise failure
 
-    async def _read_from(self, verifier: Seat) -> None:
+    async def _read_from(self, verifier: MemberState) -> None:
         # Its Decode call may not be there yet, or over already; and with a verifier that is lost the request need not end.
         with suppress(NotFound, Unavailable):
             async with aclosing(self._dialler.watch(verifier, self._request.request_id)) as events:

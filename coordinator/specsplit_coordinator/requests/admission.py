@@ -18,8 +18,8 @@ from specsplit.errors import SpecsplitError, Unavailable
 from specsplit_coordinator.cluster.lease import Lease, Leases
 from specsplit_coordinator.cluster.need import Need
 from specsplit_coordinator.cluster.placement import better_verifier, choose_verifier, free_places
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat
 from specsplit_coordinator.requests.fair_queue import Claim, FairQueue
 from specsplit_coordinator.requests.quotas import Quotas
 from specsplit_coordinator.requests.tickets import Place, Tickets
@@ -94,10 +94,10 @@ class Admission:
             granted.result().release()
         self._note_idle()
 
-    def acquire_elsewhere(self, preempted_by: Seat, need: Need) -> Lease | None:
+    def acquire_elsewhere(self, preempted_by: MemberState, need: Need) -> Lease | None:
         """A place for a session that its verifier had to preempt, where its pages are free now; None if there is none."""
-        seat = better_verifier(self._registry.verifiers, preempted_by, need)
-        return None if seat is None else self.leases.grant(seat, need)
+        verifier = better_verifier(self._registry.verifiers, preempted_by, need)
+        return None if verifier is None else self.leases.grant(verifier, need)
 
     async def idle(self) -> None:
         """Return when nothing runs, waits or is prepared."""
@@ -111,31 +111,31 @@ class Admission:
             if place.granted.done():
                 continue
             try:
-                seat = self._seat_for(place)
+                verifier = self._verifier_for(place)
             except SpecsplitError as error:
                 self._waiting.remove(place)
                 place.granted.set_exception(error)
                 continue
-            if seat is not None:
+            if verifier is not None:
                 self._waiting.serve(place)
-                place.granted.set_result(self.leases.grant(seat, place.need))
+                place.granted.set_result(self.leases.grant(verifier, place.need))
             elif not place.again and not free_places(self._registry):
                 break  # who waits for a verifier that could hold it, or for one that has not just failed, holds up nobody
         self._note_idle()
 
-    def _seat_for(self, place: Place) -> Seat | None:
-        """A seat with room for it; None if it has to wait. Raises Unavailable if no verifier may have it and it waits for none."""
+    def _verifier_for(self, place: Place) -> MemberState | None:
+        """A verifier with room for it; None if it has to wait. Raises Unavailable if no verifier may have it and it waits for none."""
         try:
             sound_s = self._registry.lost_after_s if place.again else None
             patient = place.again or self._registry.awaited
-            seat = choose_verifier(self._registry.verifiers, place.need, sound_s=sound_s, patient=patient)
+            verifier = choose_verifier(self._registry.verifiers, place.need, sound_s=sound_s, patient=patient)
         except Unavailable as error:
             if self._registry.awaited or (place.again and self._absent_for(place) < self._failover_s):
                 return None
             waited = f"no verifier took it over in {self._failover_s:g} s: " if place.again else ""
             raise Unavailable(f"{waited}{error}") from error
         place.absent_since = None
-        return seat
+        return verifier
 
     def _absent_for(self, place: Place) -> float:
         """Seconds for which no verifier may have had it."""

@@ -23,7 +23,7 @@ from specsplit.rpc import code_of, code_of_departure
 from specsplit.sessions import Finished, Tokens
 from specsplit.values import FailoverCause, FinishReason, SpeculationStatistics
 from specsplit_coordinator.cluster.lease import Lease
-from specsplit_coordinator.members.seat import Seat
+from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.requests.request_trace import RequestTrace
 
 ENDED_KEPT = 8
@@ -45,8 +45,8 @@ class LoggedChoice:
 
     request: LoggedRequest
     index: int
-    verifier: Seat | None = None
-    drafter: Seat | None = None
+    verifier: MemberState | None = None
+    drafter: MemberState | None = None
     tokens: int = 0
     """Received from the verifier."""
     speculation: SpeculationStatistics = field(default_factory=SpeculationStatistics)
@@ -153,12 +153,12 @@ class LoggedRequest:
         return self.particulars.request_id
 
     @property
-    def verifier(self) -> Seat | None:
+    def verifier(self) -> MemberState | None:
         """The verifier of the first choice that has one."""
         return next((choice.verifier for choice in self.choices if choice.verifier is not None), None)
 
     @property
-    def drafter(self) -> Seat | None:
+    def drafter(self) -> MemberState | None:
         """The drafter of the first choice that has one."""
         return next((choice.drafter for choice in self.choices if choice.drafter is not None), None)
 

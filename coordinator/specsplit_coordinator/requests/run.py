@@ -22,8 +22,8 @@ from specsplit.values import FailoverCause, FinishReason, Usage, Vocabulary
 from specsplit_coordinator.cluster.lease import Lease
 from specsplit_coordinator.cluster.need import Need
 from specsplit_coordinator.cluster.placement import DrafterPlacement, has_other
+from specsplit_coordinator.members.member_state import MemberState, endpoint_of
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.members.seat import Seat, endpoint_of
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.answer import Answer
 from specsplit_coordinator.requests.engine_request import EngineRequest
@@ -40,7 +40,7 @@ class Decoder(Protocol):
 
     def decode(
         self,
-        seat: Seat,
+        verifier: MemberState,
         request: DecodeRequest,
         timeout_s: float | None = None,
         trace: TraceContext | None = None,
@@ -170,8 +170,8 @@ class Run:
     @property
     def _untried(self) -> bool:
         """True if there is a verifier whose target has not failed on it."""
-        seats = self._cluster.registry.verifiers
-        return any(seat.member_id not in self._failed_on for seat in seats if not seat.closed_because)
+        members = self._cluster.registry.verifiers
+        return any(member.member_id not in self._failed_on for member in members if not member.closed_because)
 
     def _take_drafter(self, lease: Lease) -> None:
         """Choose a drafter. Who has some of the answer does without one of the wished kind; for others, raises Unavailable and gives the
@@ -208,7 +208,7 @@ class Run:
                     return
         raise SpecsplitError(f"verifier {lease.verifier.member_id} ended the session without saying why")
 
-    def _preempted(self, verifier: Seat, begun: int) -> None:
+    def _preempted(self, verifier: MemberState, begun: int) -> None:
         """Reserve a place where there are pages for it; not before it has got on from where it had `begun` here, lest it go round."""
         self._logged.preempted()
         if self._answer.full or len(self._answer.tokens) == begun:
@@ -217,7 +217,7 @@ class Run:
         if self._reserved is not None:
             self._goes_on(FailoverCause.PREEMPTED)
 
-    def _let_down(self, verifier: Seat, error: SpecsplitError) -> None:
+    def _let_down(self, verifier: MemberState, error: SpecsplitError) -> None:
         """A verifier failed it, or is gone: it cools down, and the choice goes on elsewhere. Raises the error if it ends here.
 
         One whose target fails on this choice alone is well for all others, and does not cool down.
@@ -266,7 +266,7 @@ class Run:
         )
 
 
-def _cause(verifier: Seat) -> FailoverCause:
+def _cause(verifier: MemberState) -> FailoverCause:
     """Why a session had to leave a verifier."""
     if verifier.leaving:
         return FailoverCause.DRAINED
@@ -285,7 +285,7 @@ class Stalls:
         self._tokens = tokens
         self._in_a_row = 0
 
-    def goes_on(self, tokens: int, failed: Seat, verifiers: Sequence[Seat]) -> bool:
+    def goes_on(self, tokens: int, failed: MemberState, verifiers: Sequence[MemberState]) -> bool:
         """A verifier let the choice down behind so many tokens. False if it is to end with that.
 
         A verifier that is still in the cluster, and has failed so often that nobody expects anything of it, is not waited for.

@@ -38,7 +38,7 @@ class Sweeper:
                 _log.exception("a sweep failed; the next one comes as usual")
 
     def _sweep(self, late_s: float) -> None:
-        for seat in self._registry.sweep(late_s):
-            _log.warning("member lost", extra=fields(member_id=seat.member_id, why=seat.lost_because))
+        for member in self._registry.sweep(late_s):
+            _log.warning("member lost", extra=fields(member_id=member.member_id, why=member.lost_because))
         self._admission.serve_waiting()
         self._rebalancer.look()

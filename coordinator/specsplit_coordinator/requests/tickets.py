@@ -97,7 +97,7 @@ class Tickets:
 
     def _check_can_ever_fit(self, places: int) -> None:
         known = self._registry.known_verifiers  # one that drains is about to come back
-        most = sum(seat.who.max_sessions for seat in known)
+        most = sum(member.who.max_sessions for member in known)
         if places > self._max_queue + most:
             raise InvalidRequest(
                 "n",

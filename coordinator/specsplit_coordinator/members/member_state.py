@@ -1,4 +1,4 @@
-"""A member's seat in the cluster: what it said of itself, and how it fares."""
+"""One live member as the coordinator knows it: what it has said of itself, and what is placed on it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Absence:
 
 
 @dataclass(eq=False)
-class Seat:
+class MemberState:
     """One live member. `running` is the coordinator's own count of sessions placed on it, ahead of what the member reports."""
 
     who: Register
@@ -195,13 +195,13 @@ class Seat:
         )
 
 
-def endpoint_of(seat: Seat) -> Endpoint:
-    role = seat.who.role
+def endpoint_of(member: MemberState) -> Endpoint:
+    role = member.who.role
     if isinstance(role, DrafterInfo):
-        return Endpoint(seat.member_id, seat.who.address, role.features)
-    return Endpoint(seat.member_id, seat.who.address)
+        return Endpoint(member.member_id, member.who.address, role.features)
+    return Endpoint(member.member_id, member.who.address)
 
 
-def kind_of(drafter: Seat) -> DrafterKind:
+def kind_of(drafter: MemberState) -> DrafterKind:
     assert isinstance(drafter.who.role, DrafterInfo), "only drafters have a kind"
     return drafter.who.role.kind
