@@ -18,7 +18,7 @@ from specsplit.settings import TransportSettings
 from specsplit.speculation import Commit, Draft, Grow, Mirror
 from specsplit.values import Plan, SpeculationStatistics, TraceScope
 from specsplit.wire.watching import Watched, watch_event, watch_response
-from specsplit_coordinator.members.dialler import Dialler
+from specsplit_coordinator.members.verifier_client import VerifierClient
 from specsplit_coordinator.page import watching
 from specsplit_coordinator.page.watching import NODES_SHOWN, Snapshot, Speculation, watch
 from specsplit_coordinator.requests.request_log import RUNNING
@@ -196,9 +196,9 @@ async def snapshots(cluster: Cluster, number: int, shown: list[Snapshot] | None 
     """All of them, in the end; `shown` has them as they come."""
     shown = [] if shown is None else shown
     async with AsyncExitStack() as stack:
-        dialler = Dialler(TransportSettings(), Tracing("coordinator", TraceScope()))
-        stack.push_async_callback(dialler.close)
-        watched = watch(cluster.tokenizer, dialler, cluster.coordinator.requests, number)
+        client = VerifierClient(TransportSettings(), Tracing("coordinator", TraceScope()))
+        stack.push_async_callback(client.close)
+        watched = watch(cluster.tokenizer, client, cluster.coordinator.requests, number)
         assert watched is not None
         stream = await stack.enter_async_context(aclosing(watched))
         async for snapshot in stream:

@@ -24,10 +24,10 @@ from specsplit_coordinator.cluster.rebalancer import Rebalancer
 from specsplit_coordinator.cluster.rosters import Rosters
 from specsplit_coordinator.edge.servicers import ClusterServicer, CoordinatorServicer
 from specsplit_coordinator.edge.telemetry import tell
-from specsplit_coordinator.members.dialler import Dialler
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.orders import Orders
 from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.verifier_client import VerifierClient
 from specsplit_coordinator.page.server import PageServer
 from specsplit_coordinator.page.snapshot import ClusterSnapshot
 from specsplit_coordinator.page.watching import watch
@@ -68,15 +68,15 @@ class Coordinator:
         """Never set: nothing of it runs on a thread that could die."""
         self._open = AsyncExitStack()
         """What has to be closed at the end."""
-        dialler, balance = Dialler(settings, server.tracing), Balance(self.registry, clock)
-        self._open.push_async_callback(dialler.close)
-        cluster = ClusterAccess(self.registry, self.admission, dialler, DrafterPlacement(balance), tokenizer.vocabulary)
+        client, balance = VerifierClient(settings, server.tracing), Balance(self.registry, clock)
+        self._open.push_async_callback(client.close)
+        cluster = ClusterAccess(self.registry, self.admission, client, DrafterPlacement(balance), tokenizer.vocabulary)
         generator = Generator(tokenizer, cluster, draws or _DRAWS, self.requests, Caps.of(settings), quotas)
         self._open.callback(generator.close)
         self._programs = self._for_programs(settings, generator)
         self._members = self._for_members(settings, balance)
         snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
-        self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, dialler, self.requests))
+        self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, client, self.requests))
         rebalancer = Rebalancer(self.registry, balance, self.admission.leases, clock)
         sweeper = Sweeper(self.registry, self.admission, rebalancer)
         self.service = Service(settings, server, self.metrics, partial(self._load, sweeper))

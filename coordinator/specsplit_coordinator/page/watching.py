@@ -20,8 +20,8 @@ from specsplit.speculation import Grow
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.tree import LEAST_EDGE, ROOT, TokenTree, likeliest, link
 from specsplit.wire.watching import Watched
-from specsplit_coordinator.members.dialler import Dialler
 from specsplit_coordinator.members.member_state import MemberState
+from specsplit_coordinator.members.verifier_client import VerifierClient
 from specsplit_coordinator.requests.request_log import LoggedRequest, RequestLog
 
 NODES_SHOWN = 64
@@ -125,18 +125,18 @@ def _worth_showing(tree: TokenTree, states: Mapping[int, str]) -> dict[int, int]
 
 
 def watch(
-    tokenizer: Tokenizer, dialler: Dialler, requests: RequestLog, number: int
+    tokenizer: Tokenizer, client: VerifierClient, requests: RequestLog, number: int
 ) -> AsyncGenerator[Snapshot, None] | None:
     """What is to be seen of the request with this number; None if it is not known."""
     request = requests.find(number)
-    return None if request is None else Watch(tokenizer, dialler, request).snapshots()
+    return None if request is None else Watch(tokenizer, client, request).snapshots()
 
 
 class Watch:
     """One watcher of one request."""
 
-    def __init__(self, tokenizer: Tokenizer, dialler: Dialler, request: LoggedRequest) -> None:
-        self._dialler = dialler
+    def __init__(self, tokenizer: Tokenizer, client: VerifierClient, request: LoggedRequest) -> None:
+        self._client = client
         self._request = request
         self._speculation = Speculation(tokenizer.piece)
         self._detokenizer = tokenizer.detokenizer()
@@ -198,7 +198,7 @@ class Watch:
     async def _read_from(self, verifier: MemberState) -> None:
         # Its Decode call may not be there yet, or over already; and with a verifier that is lost the request need not end.
         with suppress(NotFound, Unavailable):
-            async with aclosing(self._dialler.watch(verifier, self._request.request_id)) as events:
+            async with aclosing(self._client.watch(verifier, self._request.request_id)) as events:
                 async for event, missed in events:
                     self._take_in(event, missed)
 

@@ -1,4 +1,4 @@
-"""The calls to verifiers."""
+"""The coordinator's gRPC client of the verifiers: it opens Decode and Watch calls, and turns how they end into errors of ours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specsplit.settings import TransportSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.wire.verifier import decode_event, decode_to_wire
 from specsplit.wire.watching import Watched, watch_event, watch_to_wire
-from specsplit_coordinator.members.lines import Lines
+from specsplit_coordinator.members.channel_pool import ChannelPool
 from specsplit_coordinator.members.member_state import MemberState
 
 _OF_A_VERIFIER = frozenset(CODES.values()) - {
@@ -25,18 +25,18 @@ _OF_A_VERIFIER = frozenset(CODES.values()) - {
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.ABORTED,
 }
-"""How a call may end without a status of the catalogue. Else it has reached somebody else's server, for instance because a verifier
-advertises a wrong address."""
+"""Statuses that a verifier itself ends a Decode call with. A call that ends with another one, and not by a status of the catalogue, has
+reached somebody else's server, for instance because the verifier advertises a wrong address."""
 _REFUSED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
-"""How a call ends that a verifier does not take from this coordinator, which is nothing that the caller could mend."""
+"""Statuses with which a verifier refuses this coordinator. The program whose request it is could do nothing about that."""
 
 
-class Dialler:
-    """Decodes sessions on verifiers."""
+class VerifierClient:
+    """Decodes and watches sessions on verifiers."""
 
     def __init__(self, settings: TransportSettings, tracing: Tracing) -> None:
         self._tracing = tracing
-        self._lines = Lines(settings, tracing)
+        self._channels = ChannelPool(settings, tracing)
 
     async def decode(
         self,
@@ -45,20 +45,20 @@ class Dialler:
         timeout_s: float | None = None,
         trace: TraceContext | None = None,
     ) -> AsyncGenerator[DecodeEvent, None]:
-        """The events of one session, which belongs below `trace`; leaving the loop, by whatever way, ends the session on the verifier.
+        """Decode one session and yield its events; its spans are below `trace`. Closing the generator ends the session there.
 
-        Raises Unavailable if the verifier is lost meanwhile, else what the verifier says.
+        Raises Unavailable if the verifier is lost meanwhile, otherwise the error that the verifier ends the call with.
         """
         _require_alive(verifier)
-        with self._lines.to(verifier) as channel:
+        with self._channels.to(verifier) as channel:
             with self._tracing.within(trace):
                 call = verifier_pb2_grpc.VerifierServiceStub(channel).Decode(decode_to_wire(request), timeout=timeout_s)
             finished: Finished | None = None
-            with _bound(verifier, call), _as_a_verifier(verifier):
+            with _tied_to(verifier, call), _answered_by_verifier(verifier):
                 async for message in call:
                     event = decode_event(message)
                     if isinstance(event, Finished):
-                        # Held until the call is over too: a call that is left at its end counts as cancelled.
+                        # Yielded once the call is over: a caller that stops at this event would otherwise cancel the call.
                         finished = event
                     else:
                         yield event
@@ -66,20 +66,21 @@ class Dialler:
                     yield finished
 
     async def watch(self, verifier: MemberState, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
-        """What happens to the speculation of a session on a verifier until the session ends, and how many events were left out before each.
+        """Yield what happens to the speculation of a session on a verifier, each event with the number of events left out before it.
 
-        Raises NotFound if there is no such session there, Unsupported if the verifier does not know this call, else as `decode`.
+        It ends with the session. Raises NotFound if the verifier has no such session, Unsupported if it does not know this call,
+        otherwise as `decode` does.
         """
         _require_alive(verifier)
-        with self._lines.to(verifier) as channel:
+        with self._channels.to(verifier) as channel:
             call = verifier_pb2_grpc.VerifierServiceStub(channel).Watch(watch_to_wire(request_id))
-            with _bound(verifier, call):
+            with _tied_to(verifier, call):
                 async for message in call:
                     yield watch_event(message)
 
     async def close(self) -> None:
         """Close every channel."""
-        await self._lines.close()
+        await self._channels.close()
 
 
 class _Call(Protocol):
@@ -87,23 +88,24 @@ class _Call(Protocol):
 
 
 @contextmanager
-def _bound(verifier: MemberState, call: _Call) -> Generator[None]:
-    """The call ends with the block, and with the verifier, unless that has drained; what it fails with is told as `Dialler.decode` says."""
+def _tied_to(verifier: MemberState, call: _Call) -> Generator[None]:
+    """Cancel the call when the block is left, or when the verifier is lost without having drained.
 
-    def cut() -> None:
+    Raises for a failed call what `VerifierClient.decode` says.
+    """
+
+    def cancel() -> None:
         if not verifier.leaving:
             call.cancel()
 
-    verifier.on_lost.append(cut)
+    verifier.on_lost.append(cancel)
     try:
         yield
     except grpc.aio.AioRpcError as error:
         _require_alive(verifier)
         if error.code() in _REFUSED:
             raise Unavailable(f"verifier {verifier.member_id} refuses this coordinator: {error.details()}") from error
-        if (
-            error.code() is grpc.StatusCode.CANCELLED
-        ):  # it was not this side: the verifier's time to drain is over, as a rule
+        if error.code() is grpc.StatusCode.CANCELLED:  # by the verifier: its time to drain is over, as a rule
             raise Unavailable(f"verifier {verifier.member_id} broke the session off") from error
         raise from_rpc_error(error, f"verifier {verifier.member_id}") from error
     except asyncio.CancelledError:
@@ -111,13 +113,13 @@ def _bound(verifier: MemberState, call: _Call) -> Generator[None]:
             _require_alive(verifier)
         raise
     finally:
-        verifier.on_lost.remove(cut)
+        verifier.on_lost.remove(cancel)
         call.cancel()
 
 
 @contextmanager
-def _as_a_verifier(verifier: MemberState) -> Generator[None]:
-    """Raise Unavailable if what answers a Decode is somebody else's server, or answers what cannot be read."""
+def _answered_by_verifier(verifier: MemberState) -> Generator[None]:
+    """Raise Unavailable if a Decode call was answered by a server that is no verifier, or with messages that cannot be read."""
     try:
         yield
     except grpc.aio.AioRpcError as error:

@@ -29,10 +29,10 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit.wire.verifier import decode_response
-from specsplit_coordinator.members.dialler import Dialler
-from specsplit_coordinator.members.lines import Lines
+from specsplit_coordinator.members.channel_pool import ChannelPool
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.verifier_client import VerifierClient
 from tests.support.certificates import Authority, Certificate
 
 HERE = Vocabulary(50)
@@ -93,11 +93,11 @@ async def test_the_next_call_shows_the_new_certificate_and_a_running_one_goes_on
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(named, server.grpc)
     member = member_at(await server.start())
     server.ready()
-    dialler = Dialler(shown, TRACING)
+    client = VerifierClient(shown, TRACING)
     async with (
-        aclosing(dialler.decode(member, REQUEST)) as running,
-        aclosing(dialler.decode(member, REQUEST)) as beside,
-        aclosing(dialler.decode(member, REQUEST)) as after,
+        aclosing(client.decode(member, REQUEST)) as running,
+        aclosing(client.decode(member, REQUEST)) as beside,
+        aclosing(client.decode(member, REQUEST)) as after,
     ):
         await anext(running)
         await anext(beside)
@@ -108,51 +108,51 @@ async def test_the_next_call_shows_the_new_certificate_and_a_running_one_goes_on
         named.may_end.set()
         for session in (running, beside, after):
             assert [type(event) for event in [event async for event in session]] == [Finished]
-    await dialler.close()
+    await client.close()
     await server.stop()
 
 
 async def test_there_is_one_channel_until_the_certificate_changes_and_the_old_one_is_closed_behind_its_last_call(
     authority: Authority, own: Certificate, shown: TransportSettings
 ) -> None:
-    lines, member = Lines(shown, TRACING), member_at("127.0.0.1:9")
-    with lines.to(member) as one:
-        with lines.to(member) as same:
+    channels, member = ChannelPool(shown, TRACING), member_at("127.0.0.1:9")
+    with channels.to(member) as one:
+        with channels.to(member) as same:
             assert same is one
             own.replace_by(authority.certify("new"))
-            with lines.to(member) as other:
+            with channels.to(member) as other:
                 assert other is not one
-        await closings(lines)
+        await closings(channels)
         assert not is_closed(one), "a call is on it"
-    await closings(lines)
+    await closings(channels)
     assert is_closed(one) and not is_closed(other)
-    with lines.to(member) as again:
+    with channels.to(member) as again:
         assert again is other
         own.replace_by(authority.certify("newest"))
-    with lines.to(member) as newest:
-        await closings(lines)
+    with channels.to(member) as newest:
+        await closings(channels)
         assert is_closed(other) and not is_closed(newest)
-    await lines.close()
+    await channels.close()
     assert is_closed(newest)
 
 
 async def test_a_lost_verifier_takes_all_its_channels_with_it(
     authority: Authority, own: Certificate, shown: TransportSettings
 ) -> None:
-    lines, member = Lines(shown, TRACING), member_at("127.0.0.1:9")
-    with lines.to(member) as one:
+    channels, member = ChannelPool(shown, TRACING), member_at("127.0.0.1:9")
+    with channels.to(member) as one:
         own.replace_by(authority.certify("new"))
-        with lines.to(member) as other:
+        with channels.to(member) as other:
             for callback in member.on_lost:
                 callback()
-            await closings(lines)
+            await closings(channels)
             assert is_closed(one) and is_closed(other)
-    await lines.close()
+    await channels.close()
 
 
-async def closings(lines: Lines) -> None:
+async def closings(channels: ChannelPool) -> None:
     """Return when what is being closed is."""
-    await asyncio.gather(*vars(lines)["_closing"])
+    await asyncio.gather(*vars(channels)["_closing"])
 
 
 def is_closed(channel: grpc.aio.Channel) -> bool:

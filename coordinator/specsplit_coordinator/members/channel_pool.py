@@ -1,0 +1,114 @@
+"""The gRPC channels to the verifiers: one per verifier, open for as long as the verifier is in the cluster.
+
+An open channel goes on showing the certificate that it was made with, also when it reconnects. So the first call after a change of the
+certificate opens a new channel, and the old one is closed when the last call on it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import grpc
+
+from specsplit.observe import Tracing
+from specsplit.rpc import Pems, dial, shown_to_servers
+from specsplit.settings import TransportSettings
+from specsplit_coordinator.members.member_state import MemberState
+
+DRAINED_GRACE_S = 5.0
+"""How long calls to a verifier that has drained and left may go on. The end of a session and the end of the Join stream come over
+different connections, and a busy coordinator may read them in either order."""
+
+
+@dataclass(eq=False)
+class _PooledChannel:
+    """One channel to a verifier."""
+
+    channel: grpc.aio.Channel
+    certificates: Pems | None
+    """What it was dialled with; None: in the clear."""
+    calls: int = 0
+    """Calls that are open on the channel now."""
+
+
+@dataclass(eq=False)
+class _VerifierChannels:
+    """The channels to one verifier."""
+
+    current: _PooledChannel
+    older: list[_PooledChannel] = field(default_factory=list[_PooledChannel])
+    """Channels that show an older certificate and still have open calls."""
+
+    def unused(self) -> list[_PooledChannel]:
+        """Remove and return the older channels that have no open call."""
+        unused = [pooled for pooled in self.older if not pooled.calls]
+        self.older = [pooled for pooled in self.older if pooled.calls]
+        return unused
+
+
+class ChannelPool:
+    """The channels of one coordinator to its verifiers."""
+
+    def __init__(self, settings: TransportSettings, tracing: Tracing) -> None:
+        self._settings = settings
+        self._tracing = tracing
+        self._channels: dict[MemberState, _VerifierChannels] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._pool_closed = asyncio.Event()
+
+    @contextmanager
+    def to(self, verifier: MemberState) -> Generator[grpc.aio.Channel]:
+        """Lend a channel to a verifier, which must not be lost, for one call; the call must be over when the block is left."""
+        pooled = self._current(verifier)
+        pooled.calls += 1
+        try:
+            yield pooled.channel
+        finally:
+            pooled.calls -= 1
+            self._close_unused(verifier)
+
+    async def close(self) -> None:
+        """Close every channel."""
+        self._pool_closed.set()
+        for verifier in [*self._channels]:
+            self._forget(verifier)
+        await asyncio.gather(*self._closing)
+
+    def _current(self, verifier: MemberState) -> _PooledChannel:
+        certificates, channels = shown_to_servers(self._settings), self._channels.get(verifier)
+        if channels is not None and channels.current.certificates == certificates:
+            return channels.current
+        new = _PooledChannel(dial(verifier.who.address, self._settings, self._tracing), certificates)
+        if channels is None:
+            self._channels[verifier] = _VerifierChannels(new)
+            verifier.on_lost.append(lambda: self._forget(verifier))
+        else:
+            channels.older.append(channels.current)
+            channels.current = new
+            self._close_unused(verifier)
+        return new
+
+    def _close_unused(self, verifier: MemberState) -> None:
+        if verifier in self._channels:
+            for pooled in self._channels[verifier].unused():
+                self._close(pooled, 0.0)
+
+    def _forget(self, verifier: MemberState) -> None:
+        channels = self._channels.pop(verifier, None)
+        if channels is not None:
+            for pooled in (channels.current, *channels.older):
+                self._close(pooled, DRAINED_GRACE_S if verifier.leaving else 0.0)
+
+    def _close(self, pooled: _PooledChannel, after_s: float) -> None:
+        task = asyncio.get_running_loop().create_task(self._closed(pooled.channel, after_s))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _closed(self, channel: grpc.aio.Channel, after_s: float) -> None:
+        """Close a channel, and the calls on it, after `after_s` seconds, or sooner if the pool is closed."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._pool_closed.wait(), after_s)
+        await channel.close()
