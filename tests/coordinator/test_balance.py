@@ -283,7 +283,7 @@ class Crowd:
         self.told = Counter[str]()
         for verifier in self.verifiers:
             self.rosters.of(verifier)
-            self.rosters.watch(verifier, partial(self.told.update, [verifier.member_id]))
+            self.rosters.subscribe(verifier, partial(self.told.update, [verifier.member_id]))
 
     def draw(self) -> None:
         """Draw all rosters."""

@@ -37,7 +37,7 @@ async def test_a_loss_is_told_while_whoever_draws_rests_and_a_drafter_that_comes
     rosters = Rosters(registry, SlowBalance(registry, clock))
     verifier, told = join(Register("v", "v:1", ModelInfo("toy", HERE, 512), 1)), asyncio.Event()
     assert len(rosters.told(verifier).drafters) == 3
-    rosters.watch(verifier, told.set)
+    rosters.subscribe(verifier, told.set)
     task = asyncio.create_task(Drawing(registry, rosters).run())
     try:
         async with asyncio.timeout(30):

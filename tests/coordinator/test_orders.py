@@ -66,7 +66,7 @@ def test_a_reset_leaves_the_last_change_alone(earlier: PlanChanges, last: PlanCh
 
 def test_a_bad_change_changes_nothing_and_is_told_to_nobody() -> None:
     orders, told = Orders(), list[str]()
-    orders.watch(lambda: told.append("told"))
+    orders.subscribe(lambda: told.append("told"))
     with pytest.raises(InvalidRequest, match=r"plan\.topk: is 65"):
         orders.change_plan(PlanChanges(topk=65))
     with pytest.raises(InvalidRequest, match="trace_modules: has 'oracle'"):
@@ -79,7 +79,7 @@ def test_a_bad_change_changes_nothing_and_is_told_to_nobody() -> None:
 def test_what_changes_nothing_is_told_to_nobody() -> None:
     orders, told = Orders(), list[str]()
     orders.change_plan(PlanChanges(topk=2), Control(max_draft_tokens=8))
-    orders.watch(lambda: told.append("told"))
+    orders.subscribe(lambda: told.append("told"))
     assert orders.change_plan(PlanChanges(topk=2)) == orders.change_tracing(TraceChanges(), reset=True) == {}
     assert orders.change_plan(PlanChanges(), reset=True) == {"topk": (2, None), "max_draft_tokens": (8, None)}
     assert told == ["told"]
@@ -87,7 +87,7 @@ def test_what_changes_nothing_is_told_to_nobody() -> None:
 
 def test_who_stops_watching_is_told_no_more() -> None:
     orders, told = Orders(), list[int]()
-    unwatch = orders.watch(lambda: told.append(orders.tracing.over(TraceScope()).level))
+    unwatch = orders.subscribe(lambda: told.append(orders.tracing.over(TraceScope()).level))
     orders.change_tracing(TraceChanges(level=2))
     unwatch()
     orders.change_tracing(TraceChanges(level=3))

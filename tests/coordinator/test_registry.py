@@ -161,7 +161,7 @@ def test_a_roster_orders_every_kind_and_says_what_each_needs(registry: Registry)
 
 def test_watchers_hear_of_comings_and_goings_until_they_stop(registry: Registry) -> None:
     calls: list[int] = []
-    stop = registry.watch(lambda: calls.append(1))
+    stop = registry.subscribe(lambda: calls.append(1))
     member = registry.register(verifier("v1"))
     registry.hear(member, Heartbeat())
     registry.drain(member)

@@ -103,7 +103,7 @@ class Ranks:
         return self.ranks[number]
 
     def connect(self) -> None:
-        self.group.watch(self.begin)
+        self.group.subscribe(self.begin)
         for number, rank in enumerate(self.ranks):
             self.group.join(GroupRank("g", number, len(self.ranks)))
             assert rank.engine.rank is not None

@@ -61,7 +61,7 @@ class Ranks:
     def connect(self) -> None:
         """What ranks report reaches the coordinator's machine, and the waves that it starts reach all ranks."""
         loop = asyncio.get_running_loop()
-        self.group.watch(self.begin)
+        self.group.subscribe(self.begin)
         for number, verifier in enumerate(self.verifiers):
             rank = verifier.engine.rank
             self.group.join(GroupRank("g", number, len(self.verifiers)))

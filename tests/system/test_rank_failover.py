@@ -127,7 +127,7 @@ class Stage:
         self.verifiers[who.member_id] = verifier
         if (group := member.group) is not None:
             loop, hear = asyncio.get_running_loop(), self.registry.hear_wave
-            group.watch(lambda: verifier.engine.post(StartWave(group.wave)))
+            group.subscribe(lambda: verifier.engine.post(StartWave(group.wave)))
             rank.on_report = lambda: loop.call_soon_threadsafe(lambda: hear(member, rank.report))
 
     async def _clear(self) -> None:

@@ -32,8 +32,8 @@ class Drawing:
         self._clock = registry.clock
         self._rosters = rosters
         self._to_draw, self._to_strike = asyncio.Event(), asyncio.Event()
-        registry.watch(self._to_draw.set)
-        registry.watch(self._to_strike.set)
+        registry.subscribe(self._to_draw.set)
+        registry.subscribe(self._to_strike.set)
 
     async def run(self) -> None:
         """Draw and strike until cancelled."""

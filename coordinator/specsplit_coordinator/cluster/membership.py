@@ -59,13 +59,13 @@ class Membership:
         self._dismissed = False
         self._reader = asyncio.create_task(self._read(reports))
         self._reader.add_done_callback(lambda _: self._news.set())
-        self._unwatch: list[Callable[[], object]] = [orders.watch(self._news.set)]
+        self._unsubscribe: list[Callable[[], object]] = [orders.subscribe(self._news.set)]
         if member.is_verifier:
-            self._unwatch.append(rosters.watch(member, self._news.set))
+            self._unsubscribe.append(rosters.subscribe(member, self._news.set))
         if member.group is not None:
-            self._unwatch.append(member.group.watch(self._news.set))
+            self._unsubscribe.append(member.group.subscribe(self._news.set))
         member.on_lost.append(self._news.set)
-        self._unwatch.append(partial(member.on_lost.remove, self._news.set))
+        self._unsubscribe.append(partial(member.on_lost.remove, self._news.set))
 
     async def directives(self) -> AsyncIterator[Directive]:
         """What it should know, and whenever that changes, until it leaves. Raises Unavailable once it is lost or dismissed."""
@@ -110,11 +110,11 @@ class Membership:
 
     def close(self, why: str) -> None:
         """The stream is over. A second call does nothing: the member may be back, on another stream."""
-        if not self._unwatch:
+        if not self._unsubscribe:
             return
         self._reader.cancel()
-        while self._unwatch:
-            self._unwatch.pop()()
+        while self._unsubscribe:
+            self._unsubscribe.pop()()
         if self._member.lost_because is None:
             _log.info("member left", extra=fields(member_id=self._member.member_id, why=why))
         self._registry.part(self._member, why)

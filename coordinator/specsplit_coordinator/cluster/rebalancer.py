@@ -146,6 +146,6 @@ class Rebalancer:
         lease = self._leases.hand_over(verifier, source, target)
         self._moved[move] = _Moved(self._clock.now(), *self._counts(move), lease)
         verifier.hand_overs.append(HandOver(source.member_id, endpoint_of(target), 1, sampled, move.other_kind))
-        self._registry.changed()
+        self._registry.notify()
         told = fields(verifier=verifier.member_id, source=source.member_id, target=target.member_id, sampled=sampled)
         _log.info("a session is handed over to a better drafter", extra=told)

@@ -46,21 +46,21 @@ class Rosters:
         """The rosters of this edition, by order: many verifiers have the same."""
         self._drawn: dict[str, _Drawn] = {}
         """The last roster of every verifier."""
-        self._watchers: dict[MemberState, Callable[[], None]] = {}
+        self._subscribers: dict[MemberState, Callable[[], None]] = {}
         registry.on_gone.append(self._forget)
 
     def _forget(self, gone: MemberState) -> None:
         self._drawn.pop(gone.member_id, None)
 
-    def watch(self, verifier: MemberState, callback: Callable[[], None]) -> Callable[[], object]:
-        """Call `callback` whenever there is news for the verifier; what is returned ends that."""
-        self._watchers[verifier] = callback
-        return partial(self._watchers.pop, verifier, None)
+    def subscribe(self, verifier: MemberState, callback: Callable[[], None]) -> Callable[[], object]:
+        """Call `callback` whenever there is news for the verifier, until the function that is returned is called."""
+        self._subscribers[verifier] = callback
+        return partial(self._subscribers.pop, verifier, None)
 
     def draw(self) -> Iterator[None]:
         """Draw again what may have changed, one verifier with every step.
 
-        Whoever watches a roster that has changed is called, and whoever watches that of a verifier that is to hand a session over.
+        Subscribers of a roster that has changed are called, and those of a verifier that is to hand a session over.
         """
         self.strike()
         for verifier in self._registry.verifiers:
@@ -74,7 +74,7 @@ class Rosters:
             self._tell(verifier)
 
     def strike(self) -> None:
-        """Take the drafters that may no longer be used out of every roster, and call whoever watches one that had them.
+        """Take the drafters that may no longer be used out of every roster, and call the subscribers of those rosters.
 
         Nothing is scored for that: what the others are worth has not changed.
         """
@@ -96,7 +96,7 @@ class Rosters:
             self._tell(verifier)
 
     def _tell(self, verifier: MemberState) -> None:
-        if (callback := self._watchers.get(verifier)) is not None:
+        if (callback := self._subscribers.get(verifier)) is not None:
             callback()
 
     def told(self, verifier: MemberState) -> Roster:

@@ -101,7 +101,7 @@ class Coordinator:
     def _wire(self) -> None:
         """Connect the parts: who is told of what."""
         tracing, orders = self.service.server.tracing, self.orders
-        orders.watch(lambda: tracing.apply(orders.tracing))
+        orders.subscribe(lambda: tracing.apply(orders.tracing))
         tell(self.requests, self.metrics)
         self.metrics.watch(self._cluster)
         self.registry.on_gone.append(self._gone)

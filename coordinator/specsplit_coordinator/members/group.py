@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from specsplit.errors import InvalidRequest
 from specsplit.membership import GroupRank, WaveReport
-from specsplit_coordinator.members.watchable import Watchable
+from specsplit_coordinator.members.observable import Observable
 
 FIRST_PATIENCE = 30
 """How many times as long one is waited for that has yet to be whole: its ranks have met, and come here one by one."""
@@ -58,7 +58,7 @@ class Waves:
         return self if broken == self.broken else replace(self, broken=broken)
 
 
-class Group(Watchable):
+class Group(Observable):
     """One incarnation of a group; it changes when a wave is started or it is to end. Of a rank it knows no more than that it is there."""
 
     def __init__(self, size: int) -> None:
@@ -127,7 +127,7 @@ class Group(Watchable):
     def drain(self) -> None:
         """A rank drains, and the group ends with it."""
         self.leaving = True
-        self.changed()
+        self.notify()
 
     def heard(self, rank: int, report: WaveReport) -> None:
         """A rank says where it stands."""
@@ -145,4 +145,4 @@ class Group(Watchable):
     def _become(self, waves: Waves) -> None:
         before, self._waves = self._waves, waves.started(whole=self._whole)
         if self._waves.number != before.number:
-            self.changed()
+            self.notify()

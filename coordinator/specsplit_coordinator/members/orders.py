@@ -1,4 +1,4 @@
-"""What an operator wants different in the whole cluster while it runs. Pure: whoever carries it out is called back."""
+"""What an operator wants different in the whole cluster while it runs. Pure: those who carry it out subscribe."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from specsplit.values import Control, Plan, PlanChanges, TraceChanges, TraceScope
-from specsplit_coordinator.members.watchable import Watchable
+from specsplit_coordinator.members.observable import Observable
 
 Changed: TypeAlias = Mapping[str, tuple[object, object]]
 """By the name of a field: what was wanted of it before, and what is now; None leaves it as everybody is set."""
 
 
-class Orders(Watchable):
+class Orders(Observable):
     """The changes in force, gathered from every call since the coordinator started."""
 
     def __init__(self) -> None:
@@ -31,20 +31,20 @@ class Orders(Watchable):
         before = (self.plan, self.control)
         self.plan = changes if reset else changes.after(self.plan)
         self.control = control if reset else control.after(self.control)
-        return self._tell(before, (self.plan, self.control))
+        return self._notify_of(before, (self.plan, self.control))
 
     def change_tracing(self, changes: TraceChanges, *, reset: bool = False) -> Changed:
         """Add changes to those in force, or put them in their place. Raises InvalidRequest for a value out of range."""
         changes.over(TraceScope())
         before = self.tracing
         self.tracing = changes if reset else changes.after(self.tracing)
-        return self._tell((before,), (self.tracing,))
+        return self._notify_of((before,), (self.tracing,))
 
-    def _tell(self, before: tuple[object, ...], now: tuple[object, ...]) -> Changed:
-        """Tell whoever watches, unless everything is as it was."""
+    def _notify_of(self, before: tuple[object, ...], now: tuple[object, ...]) -> Changed:
+        """Notify subscribers if anything has changed, and return what has."""
         were = {name: value for each in before for name, value in vars(each).items()}
         are = {name: value for each in now for name, value in vars(each).items()}
         changed = {name: (were[name], value) for name, value in are.items() if value != were[name]}
         if changed:
-            self.changed()
+            self.notify()
         return changed

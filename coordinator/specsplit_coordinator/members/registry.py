@@ -12,13 +12,13 @@ from specsplit_coordinator.members.breaker import Breaker
 from specsplit_coordinator.members.fit import check_vocabulary, fitting_info
 from specsplit_coordinator.members.groups import Groups
 from specsplit_coordinator.members.member_state import Absence, MemberState
-from specsplit_coordinator.members.watchable import Watchable
+from specsplit_coordinator.members.observable import Observable
 
 DRAFTER_COOL_DOWN_S = 5.0
 """How long a drafter that a verifier has just lost is the last choice for it."""
 
 
-class Registry(Watchable):
+class Registry(Observable):
     """The members of one cluster, whose verifiers all serve the vocabulary of the coordinator's tokenizer.
 
     It changes whenever somebody comes, goes or drains.
@@ -54,7 +54,7 @@ class Registry(Watchable):
         member = self._members[who.member_id] = self._back(who) or self._admit(who)
         if (namesake := self._away.get(who.member_id)) is not None:
             self.remove(namesake, "another has its name now")
-        self.changed()
+        self.notify()
         return member
 
     def _admit(self, who: Register) -> MemberState:
@@ -94,7 +94,7 @@ class Registry(Watchable):
         member.draining = True
         if member.group is not None:
             member.group.drain()
-        self.changed()
+        self.notify()
 
     def part(self, member: MemberState, why: str) -> None:
         """The stream of a member has ended, which says nothing of the calls to a verifier: until it has been silent for too long it may
@@ -105,7 +105,7 @@ class Registry(Watchable):
         elif not member.absent:
             self._away[member.member_id] = self._members.pop(member.member_id)
             member.absence, member.heard_at = Absence(why, for_good=False), self.clock.now()
-            self.changed()
+            self.notify()
 
     def remove(self, member: MemberState, why: str) -> None:
         """Let a member go. A second call does nothing."""
@@ -119,7 +119,7 @@ class Registry(Watchable):
             callback()
         for told in self.on_gone:
             told(member)
-        self.changed()
+        self.notify()
 
     def sweep(self, late_s: float = 0.0) -> tuple[MemberState, ...]:
         """Remove and return the members that have been silent, or away, for too long.

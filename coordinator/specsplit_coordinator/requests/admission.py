@@ -45,7 +45,7 @@ class Admission:
         self._tickets = Tickets(registry, self.leases, self._waiting, max_queue, retry_after_s, quotas, self._note_idle)
         self._idle = asyncio.Event()
         self._idle.set()
-        registry.watch(self.serve_waiting)
+        registry.subscribe(self.serve_waiting)
 
     @property
     def queued(self) -> int:
